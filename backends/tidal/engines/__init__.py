@@ -1,0 +1,15 @@
+"""Compiled models behind one contract. Each module here is the only place that names its engine library."""
+
+from tidal.engines.base import Artifact, Engine, EngineKind, Precision, TensorSpec
+from tidal.engines.registry import available_kinds, engine_version, open_engines
+
+__all__ = [
+    "Artifact",
+    "Engine",
+    "EngineKind",
+    "Precision",
+    "TensorSpec",
+    "available_kinds",
+    "engine_version",
+    "open_engines",
+]

@@ -1,0 +1,167 @@
+"""What a builder publishes beside engines and every backend loads: typed, and checked against files and device."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tidal.device import Device
+from tidal.engines.base import Artifact, EngineKind, Precision
+from tidal.engines.registry import engine_version
+from tidal.errors import InvalidArgument
+from tidal.profiles import LatencyProfile
+
+MANIFEST_FILE = "manifest.json"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FileRecord(_Strict):
+    """A published file, by its path under the version folder."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+class Source(_Strict):
+    """The model that the engines were made from."""
+
+    model: str = Field(description="Hugging Face id or folder name")
+    architecture: str
+    sha256: str = Field(description="hash over the source's files")
+
+
+class TokenizerInfo(_Strict):
+    """The source model's own fast tokenizer, published as `tokenizer/tokenizer.json`."""
+
+    file: str
+    max_length: int = Field(ge=1, description="longest input of the model in tokens, special tokens included")
+    pad_token_id: int = Field(ge=0)
+    type_ids: bool = Field(description="whether the engines take token_type_ids")
+
+
+class Runtime(_Strict):
+    """One runtime: an engine opened for inputs up to `max_length` tokens."""
+
+    max_length: int = Field(ge=1)
+    file: str = Field(description="engine file; several runtimes may share one")
+    dynamic: bool = Field(description="run at the batch's own longest length rather than padded to max_length")
+    max_batch: int = Field(ge=1)
+
+
+class ExtraOutput(_Strict):
+    """An engine output that clients may ask for beside the logits."""
+
+    name: str
+    per_token: bool = Field(description="one value a token (cut to the query's own length), else a fixed vector")
+
+
+class Verification(_Strict):
+    """How far the published engines are from the unmodified source model."""
+
+    samples: int = Field(ge=1)
+    max_abs_error: float = Field(ge=0, description="largest difference of any logit")
+    tolerance: float = Field(gt=0)
+    argmax_agreement: float = Field(ge=0, le=1)
+
+
+class Manifest(_Strict):
+    """A published version of an encoder classifier."""
+
+    format: Literal[1] = 1
+    kind: Literal["arlo"]
+    name: str = Field(description="the model's name in the repository")
+    created: str = Field(description="UTC time, ISO 8601")
+    spec: str = Field(description="the spec file it was built from, for the rebuild command")
+    fingerprint: str = Field(description="hash over spec, source, code and library versions")
+    source: Source
+    tokenizer: TokenizerInfo
+    labels: tuple[str, ...] = Field(min_length=1)
+    engine: EngineKind
+    precision: Precision
+    device: Device
+    libraries: dict[str, str] = Field(description="versions that the build used")
+    runtimes: tuple[Runtime, ...] = Field(min_length=1)
+    extra_outputs: tuple[ExtraOutput, ...] = ()
+    verification: Verification
+    profile: LatencyProfile
+    files: tuple[FileRecord, ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> Manifest:
+        lengths = [runtime.max_length for runtime in self.runtimes]
+        if lengths != sorted(set(lengths)):
+            raise ValueError(f"runtimes must ascend by max_length, got {lengths}")
+        if self.profile.max_length < lengths[-1]:
+            raise ValueError(f"the profile ends at length {self.profile.max_length}, runtimes at {lengths[-1]}")
+        return self
+
+    @property
+    def max_length(self) -> int:
+        """Longest input in tokens that any runtime takes."""
+        return self.runtimes[-1].max_length
+
+    def artifact(self, runtime: Runtime, version_dir: Path) -> Artifact:
+        """The runtime's engine file with the shapes to open it with."""
+        length = (1, runtime.max_length) if runtime.dynamic else runtime.max_length
+        shape = ((1, runtime.max_batch), length)
+        names = ["input_ids", "attention_mask"] + (["token_type_ids"] if self.tokenizer.type_ids else [])
+        return Artifact(self.engine, version_dir / runtime.file, self.precision, dict.fromkeys(names, shape))
+
+    def rebuild_command(self) -> str:
+        """The command that makes this version anew."""
+        return f"tidal build {self.spec} --force"
+
+    def check(self, version_dir: Path, device: Device) -> None:
+        """Hold the version to its files, this device and the installed engine library.
+
+        Raises:
+            InvalidArgument: what differs, and the command that rebuilds it.
+        """
+        for record in self.files:
+            path = version_dir / record.path
+            if not path.is_file():
+                raise InvalidArgument(f"{path} is missing; rebuild with `{self.rebuild_command()}`")
+            if path.stat().st_size != record.bytes or sha256_file(path) != record.sha256:
+                raise InvalidArgument(
+                    f"{path} differs from what was published; rebuild with `{self.rebuild_command()}`"
+                )
+        if device != self.device:
+            raise InvalidArgument(
+                f"model '{self.name}' was built for {self.device}, this machine is {device}; "
+                f"rebuild with `{self.rebuild_command()}`"
+            )
+        built, installed = self.libraries.get(self.engine), engine_version(self.engine)
+        if built != installed:
+            raise InvalidArgument(
+                f"model '{self.name}' was built with {self.engine} {built}, installed is {installed}; "
+                f"rebuild with `{self.rebuild_command()}`"
+            )
+
+
+def load_manifest(version_dir: Path) -> Manifest:
+    """Read and validate `manifest.json` of a version folder.
+
+    Raises:
+        InvalidArgument: the file is missing, is not valid, or names a field that this release does not know.
+    """
+    path = version_dir / MANIFEST_FILE
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise InvalidArgument(f"{path} is missing: this is not a version that `tidal build` published") from None
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()[:3])
+        raise InvalidArgument(f"{path} is not a valid manifest: {problems}") from None
+
+
+def sha256_file(path: Path) -> str:
+    """Hex SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

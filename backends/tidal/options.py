@@ -1,0 +1,97 @@
+"""Options that a request carries as Triton request parameters, parsed and checked in one place.
+
+Every backend checks all of them and uses its own: an ensemble hands the same parameters to every model in it,
+so an option that one system has no use for is no error, while an unknown name always is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from tidal.errors import InvalidArgument, did_you_mean
+
+# Parameters that Triton or its HTTP frontends put beside a client's own.
+_TRITON_OWN = frozenset({"id", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end", "headers"})
+_TRITON_PREFIX = "triton_"
+
+
+def _number(value: object) -> object:
+    """Numbers arrive as int, float or text (a request made inside Triton cannot carry a float)."""
+    if isinstance(value, bool):
+        raise ValueError("expected a number, got a boolean")
+    if isinstance(value, str):
+        text = value
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(f"expected a number, got the text '{text[:40]}'") from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("expected a finite number")
+    return value
+
+
+def _integer(value: object) -> object:
+    number = _number(value)
+    if isinstance(number, float):
+        if not number.is_integer():
+            raise ValueError(f"expected a whole number, got {number}")
+        return int(number)
+    return number
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+Integer = Annotated[int, BeforeValidator(_integer)]
+
+
+class RequestOptions(BaseModel):
+    """Options of one request. A field that was not sent is None, so a backend can tell its default from a wish."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    task: str | None = Field(None, min_length=1, max_length=256, description="task that the query belongs to")
+    latency_ms: Number | None = Field(None, gt=0, le=3_600_000, description="deadline in milliseconds after arrival")
+    utility: Number | None = Field(None, ge=0, le=1e6, description="worth of an answer in time")
+    max_tokens: Integer | None = Field(None, ge=1, le=1_000_000, description="tokens to generate at most")
+    temperature: Number | None = Field(None, ge=0, le=100, description="sampling temperature, 0 is greedy")
+    top_k: Integer | None = Field(None, ge=0, le=1_000_000, description="sample among the k likeliest tokens")
+    seed: Integer | None = Field(None, ge=0, lt=2**63, description="seed of the sampling")
+    stop: str | None = Field(None, min_length=1, max_length=1024, description="text that ends the generation")
+
+
+_NONE = RequestOptions()
+
+
+def parse_options(raw: Mapping[str, Any] | None) -> RequestOptions:
+    """Check a request's parameters.
+
+    Args:
+        raw: parameter name to int, float, bool or text, as Triton delivers them.
+
+    Raises:
+        InvalidArgument: an unknown name, a wrong type or a value out of range; names the option and what is accepted.
+    """
+    if not raw:
+        return _NONE
+    own = {k: v for k, v in raw.items() if k not in _TRITON_OWN and not k.startswith(_TRITON_PREFIX)}
+    if not own:
+        return _NONE
+    for name in own:
+        if name not in RequestOptions.model_fields:
+            raise InvalidArgument(
+                f"unknown request option '{name[:80]}': {did_you_mean(name, RequestOptions.model_fields)}"
+            )
+    try:
+        return RequestOptions.model_validate(own)
+    except ValidationError as error:
+        raise InvalidArgument("; ".join(map(_sentence, error.errors()))) from None
+
+
+def _sentence(problem: Any) -> str:
+    name = ".".join(str(part) for part in problem["loc"])
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    meaning = RequestOptions.model_fields[name].description
+    return f"request option '{name}': {message[0].lower()}{message[1:]} ({meaning})"

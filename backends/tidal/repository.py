@@ -1,0 +1,111 @@
+"""A Triton model repository on disk: which versions a model has, and how a new one appears all at once.
+
+Layout of an entry: `<model>/config.pbtxt`, `<model>/<version>/{manifest.json, engines/, tokenizer/}`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+STAGING_PREFIX = ".staging-"
+# A publish keeps this many versions, so that the one before can be served again.
+KEPT_VERSIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One model's folder in a repository."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The model's name, as clients call it."""
+        return self.folder.name
+
+    def versions(self) -> list[int]:
+        """Published versions, ascending."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(p.name) for p in self.folder.iterdir() if p.is_dir() and _is_version(p.name))
+
+    def version_dir(self, version: int) -> Path:
+        """Folder of a version."""
+        return self.folder / str(version)
+
+    def latest(self) -> Path | None:
+        """Folder of the newest version, or None when nothing is published."""
+        versions = self.versions()
+        return self.version_dir(versions[-1]) if versions else None
+
+    def new_staging(self) -> Path:
+        """An empty folder beside the versions to write the next one into; Triton does not look into it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        staging = self.folder / f"{STAGING_PREFIX}{os.getpid()}"
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir()
+        return staging
+
+    def clear_staging(self) -> None:
+        """Remove what builders that were killed left behind. Call it while holding the model's build lock."""
+        if self.folder.is_dir():
+            for path in self.folder.glob(f"{STAGING_PREFIX}*"):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def publish(self, staging: Path) -> int:
+        """Make a complete staging folder the newest version.
+
+        Everything is on disk before the one rename that makes it visible, so a reader, also after a power loss,
+        sees the whole version or none of it.
+
+        Returns:
+            The new version's number.
+        """
+        _sync_tree(staging)
+        version = max(self.versions(), default=0) + 1
+        staging.rename(self.version_dir(version))
+        _sync(self.folder)
+        for old in self.versions()[:-KEPT_VERSIONS]:
+            # Renamed first: a half-removed folder must not look like a version.
+            leaving = self.folder / f"{STAGING_PREFIX}old-{old}"
+            shutil.rmtree(leaving, ignore_errors=True)
+            self.version_dir(old).rename(leaving)
+            shutil.rmtree(leaving, ignore_errors=True)
+        return version
+
+
+def model_entries(repository: Path) -> list[ModelEntry]:
+    """Models of a repository, by name: folders with a config.pbtxt or a version."""
+    entries = [ModelEntry(p) for p in sorted(repository.iterdir()) if p.is_dir() and not p.name.startswith(".")]
+    return [e for e in entries if (e.folder / "config.pbtxt").exists() or e.versions()]
+
+
+def write_atomically(path: Path, content: str) -> None:
+    """Write a file so that readers see the old content or the new, never a part."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+    _sync(path.parent)
+
+
+def _is_version(name: str) -> bool:
+    return name.isascii() and name.isdigit() and name == str(int(name)) and int(name) > 0
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_tree(root: Path) -> None:
+    for path in (root, *root.rglob("*")):
+        _sync(path)

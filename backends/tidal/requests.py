@@ -1,0 +1,71 @@
+"""The request as a system's service sees it: data, options, and exactly one answer. Nothing of Triton in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tidal.errors import TidalError
+from tidal.options import RequestOptions
+
+Array = npt.NDArray[Any]
+
+
+class PendingRequest(Protocol):
+    """One accepted request. Whoever holds it answers it once, by `reply` or by `fail`, from any thread.
+
+    A second answer is ignored, and a request that is dropped unanswered is failed by the boundary, so a client
+    always gets exactly one final response.
+    """
+
+    @property
+    def request_id(self) -> str:
+        """The client's id for it, empty when the client gave none."""
+
+    @property
+    def inputs(self) -> Mapping[str, Array]:
+        """Arrays by input name; optional inputs that were not sent are absent. BYTES are arrays of `bytes`."""
+
+    @property
+    def rows(self) -> int:
+        """Size of the batch axis: separate queries that share the request's options."""
+
+    @property
+    def options(self) -> RequestOptions:
+        """The request's checked options."""
+
+    @property
+    def arrival(self) -> float:
+        """`time.monotonic()` seconds at which the request was accepted."""
+
+    @property
+    def deadline(self) -> float | None:
+        """Latest `time.monotonic()` seconds for an answer (`arrival` + `latency_ms`), or None."""
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Names of the outputs that the client asked for; empty means all."""
+
+    def wants(self, output: str) -> bool:
+        """Whether the client asked for this output."""
+
+    def cancelled(self) -> bool:
+        """Whether the client has withdrawn the request (known for gRPC). Costs a call to the server process."""
+
+    def reply(self, outputs: Mapping[str, Array]) -> None:
+        """Answer with arrays by output name; those that the client did not ask for are left out."""
+
+    def fail(self, error: TidalError) -> None:
+        """Answer with an error."""
+
+
+def text_rows(values: npt.NDArray[np.object_]) -> list[str]:
+    """Decode a BYTES array of shape [rows, 1] into texts.
+
+    Raises:
+        UnicodeDecodeError: a row is not valid UTF-8.
+    """
+    return [bytes(value).decode("utf-8") for value in values.reshape(-1)]

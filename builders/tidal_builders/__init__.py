@@ -1,0 +1,1 @@
+"""Offline builders: export, compile, verify, profile and publish."""

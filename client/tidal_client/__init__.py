@@ -1,0 +1,1 @@
+"""Client library for Tidal's models on Triton."""
