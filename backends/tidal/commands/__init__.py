@@ -1,0 +1,1 @@
+"""Subcommands of `tidal` that come with the serving package."""

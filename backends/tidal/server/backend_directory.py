@@ -1,0 +1,50 @@
+"""The folder that tritonserver takes as `--backend-directory`: the Python backend, its stub, Tidal's backends."""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+from pathlib import Path
+
+import tidal
+from tidal.errors import NotFound
+from tidal.server.installation import STUB_NAME, TritonInstallation
+
+
+def adapters() -> dict[str, Path]:
+    """Tidal's backends by name: folders with a `model.py`, beside this package or installed with it.
+
+    Raises:
+        NotFound: the installation lacks them.
+    """
+    checkout = Path(tidal.__file__).resolve().parent.parent
+    installed = Path(sysconfig.get_path("data")) / "share" / "tidal" / "backends"
+    for root in (checkout, installed):
+        found = {p.parent.name: p.parent for p in sorted(root.glob("*/model.py"))}
+        if found:
+            return found
+    raise NotFound(f"Tidal's backends are neither in {checkout} nor in {installed}: reinstall tidal")
+
+
+def assemble(target: Path, installation: TritonInstallation, extra: dict[str, Path] | None = None) -> Path:
+    """Make `target` a complete backend directory; run again, it takes on what changed.
+
+    Args:
+        target: folder to fill; created when absent.
+        installation: whose Python backend to use.
+        extra: further backends by name, for example ones of the operator's own.
+
+    Returns:
+        `target`.
+    """
+    python = target / "python"
+    python.mkdir(parents=True, exist_ok=True)
+    for source in (*installation.python_backend.iterdir(), installation.stub):
+        if source.is_file():
+            shutil.copy2(source, python / source.name)
+    (python / STUB_NAME).chmod(0o755)
+    for name, folder in {**adapters(), **(extra or {})}.items():
+        (target / name).mkdir(exist_ok=True)
+        for source in (*folder.glob("*.py"), *folder.glob("*.so")):
+            shutil.copy2(source, target / name / source.name)
+    return target

@@ -1,0 +1,90 @@
+"""Where the tritonserver of this machine is, and the environment that it needs to run Python backends.
+
+Two sources: a `tritonserver` on PATH (NVIDIA's image, a host installation) or the one that the PyPI package
+`nvidia-pytriton` carries.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Literal
+
+from tidal.errors import NotFound
+
+_SYSTEM_ROOTS = (Path("/opt/tritonserver"),)
+STUB_NAME = "triton_python_backend_stub"
+
+
+@dataclass(frozen=True, slots=True)
+class TritonInstallation:
+    """A tritonserver with its Python backend."""
+
+    source: Literal["path", "nvidia-pytriton"]
+    binary: Path
+    python_backend: Path
+    stub: Path
+    libraries: tuple[Path, ...]
+
+    def environment(self) -> dict[str, str]:
+        """Process environment in which this server's Python stubs import this interpreter's packages.
+
+        The stub is linked to libpython by name, so the loader must find the library of the interpreter whose
+        packages are used (another build of the same version lacks symbols that its extension modules need), and
+        it finds the virtual environment through PATH.
+        """
+        env = dict(os.environ)
+        python = Path(sys.executable).parent
+        env["PATH"] = os.pathsep.join([str(python), env.get("PATH", "")])
+        base = sysconfig.get_config_var("LIBDIR") or str(Path(sys.base_prefix) / "lib")
+        parts = [base, *map(str, self.libraries), env.get("LD_LIBRARY_PATH", "")]
+        env["LD_LIBRARY_PATH"] = os.pathsep.join(part for part in parts if part)
+        env.pop("PYTHONHOME", None)
+        return env
+
+
+def find_installation() -> TritonInstallation:
+    """The server on PATH, else the bundled one.
+
+    Raises:
+        NotFound: neither is there, or its Python backend has no stub for this interpreter.
+    """
+    on_path = shutil.which("tritonserver")
+    if on_path is not None:
+        return _from_path(Path(on_path).resolve())
+    try:
+        package = Path(str(distribution("nvidia-pytriton").locate_file("pytriton"))).resolve()
+    except PackageNotFoundError:
+        raise NotFound(
+            "no tritonserver on PATH and nvidia-pytriton is not installed: pip install 'tidal[embedded]', "
+            "or run inside NVIDIA's Triton image"
+        ) from None
+    return _from_pytriton(package)
+
+
+def _from_path(binary: Path) -> TritonInstallation:
+    candidates = (binary.parent.parent, *_SYSTEM_ROOTS)
+    for root in candidates:
+        backend = root / "backends" / "python"
+        if (backend / STUB_NAME).is_file():
+            return TritonInstallation("path", binary, backend, backend / STUB_NAME, (root / "lib",))
+    searched = ", ".join(str(root / "backends" / "python") for root in dict.fromkeys(candidates))
+    raise NotFound(f"{binary} has no Python backend ({STUB_NAME}) in {searched}")
+
+
+def _from_pytriton(package: Path) -> TritonInstallation:
+    root = package / "tritonserver"
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    stub = root / "python_backend_stubs" / python / STUB_NAME
+    if not stub.is_file():
+        have = sorted(p.name for p in (root / "python_backend_stubs").glob("*"))
+        raise NotFound(f"nvidia-pytriton has no stub for Python {python}; it has {', '.join(have)}")
+    libraries = package.parent / "nvidia_pytriton.libs"
+    return TritonInstallation(
+        "nvidia-pytriton", root / "bin" / "tritonserver", root / "backends" / "python", stub, (libraries,)
+    )
