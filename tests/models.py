@@ -12,7 +12,7 @@ my your our their please book cancel change find show tell give want need like l
 flight hotel train ticket room card account money balance transfer pay bill weather rain sun today tomorrow tonight
 song music play movie film story actor scene slow fast long short very really quite too almost never always again
 service food table friend family city road car phone message time day week morning evening night best worst
-""".split()
+"""
 
 
 def make_tiny_classifier(
@@ -35,7 +35,7 @@ def make_tiny_classifier(
 
     signs = [chr(code) for code in range(33, 127) if not chr(code).isupper()]
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    vocabulary = list(dict.fromkeys([*special, *signs, *(f"##{sign}" for sign in signs), *_WORDS]))
+    vocabulary = list(dict.fromkeys([*special, *signs, *(f"##{sign}" for sign in signs), *_WORDS.split()]))
     ids = {piece: number for number, piece in enumerate(vocabulary)}
 
     wordpiece = Tokenizer(models.WordPiece(vocab=ids, unk_token="[UNK]"))
