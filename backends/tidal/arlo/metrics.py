@@ -1,0 +1,42 @@
+"""What the `arlo` backend counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidal.manifest import Runtime
+from tidal.metrics import Metrics
+
+_BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
+
+
+class ArloMetrics:
+    """The families `tidal_arlo_*`; `runtime` labels are the runtimes' max_length in tokens."""
+
+    def __init__(self, metrics: Metrics, runtimes: Sequence[int]) -> None:
+        self.waiting = metrics.gauge("waiting_queries", "Queries in the queue")
+        self._length = metrics.histogram(
+            "query_length_tokens", "Query lengths, special tokens included", buckets=runtimes
+        )
+        self._queue = metrics.histogram("queue_seconds", "Time from arrival to execution")
+        self._execute = {
+            n: metrics.histogram("execute_seconds", "Engine time of a batch", runtime=str(n)) for n in runtimes
+        }
+        self._batch = metrics.histogram("batch_size_queries", "Queries run together", buckets=_BATCH_BUCKETS)
+        self._queries = {n: metrics.counter("executed_queries_total", "Queries run", runtime=str(n)) for n in runtimes}
+        self._tokens = metrics.counter("tokens_total", "Tokens of executed queries")
+        self._padded = metrics.counter("padded_tokens_total", "Tokens that engines computed, padding included")
+
+    def length(self, tokens: int) -> None:
+        """A query arrived."""
+        self._length.observe(tokens)
+
+    def ran(self, runtime: Runtime, lengths: Sequence[int], waited_s: Sequence[float], execute_s: float) -> None:
+        """A batch ran: its queries' lengths in tokens, seconds each waited, seconds of the engine."""
+        for seconds in waited_s:
+            self._queue.observe(seconds)
+        self._execute[runtime.max_length].observe(execute_s)
+        self._batch.observe(len(lengths))
+        self._queries[runtime.max_length].inc(len(lengths))
+        self._tokens.inc(sum(lengths))
+        self._padded.inc(len(lengths) * (max(lengths) if runtime.dynamic else runtime.max_length))

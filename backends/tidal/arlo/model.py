@@ -1,0 +1,119 @@
+"""A published encoder, opened: tokenizer, labels, and for each worker an engine for every runtime."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tidal import device
+from tidal.engines import Engine, open_engines
+from tidal.manifest import Manifest, load_manifest
+from tidal.text import TextTokenizer
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """One query's tokens; arrays of shape [length], int64, without padding at the end."""
+
+    ids: npt.NDArray[np.int64]
+    mask: npt.NDArray[np.int64]
+    type_ids: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderModel:
+    """An opened version. `engines[worker][runtime]` are the engines of one worker."""
+
+    manifest: Manifest
+    tokenizer: TextTokenizer
+    engines: tuple[tuple[Engine, ...], ...]
+    # An engine is called from one thread at a time, also while a service that failed still runs its last batch.
+    locks: tuple[threading.Lock, ...]
+
+    def run(self, worker: int, runtime: int, rows: Sequence[TokenRow]) -> dict[str, Array]:
+        """Pad rows to the runtime's length, or to their own longest where it is dynamic, and run them.
+
+        Returns:
+            Arrays by output name, one row a query: `logits` FP32 [rows, classes] and the manifest's extra outputs.
+        """
+        spec = self.manifest.runtimes[runtime]
+        length = max(len(row.ids) for row in rows) if spec.dynamic else spec.max_length
+        ids = np.full((len(rows), length), self.manifest.tokenizer.pad_token_id, np.int64)
+        mask = np.zeros((len(rows), length), np.int64)
+        for i, row in enumerate(rows):
+            ids[i, : len(row.ids)] = row.ids
+            mask[i, : len(row.ids)] = row.mask
+        inputs = {"input_ids": ids, "attention_mask": mask}
+        if self.manifest.tokenizer.type_ids:
+            inputs["token_type_ids"] = np.zeros((len(rows), length), np.int64)
+            for i, row in enumerate(rows):
+                inputs["token_type_ids"][i, : len(row.ids)] = row.type_ids
+        with self.locks[worker]:
+            return self.engines[worker][runtime].run(inputs)
+
+    def warm_up(self) -> None:
+        """Run every engine once at each measured length, so that no query pays for its first pass."""
+        for worker in range(len(self.engines)):
+            for runtime, spec in enumerate(self.manifest.runtimes):
+                below = self.manifest.runtimes[runtime - 1].max_length if runtime else 0
+                lengths = [n for n in self.manifest.profile.lengths if below < n <= spec.max_length]
+                for length in lengths if spec.dynamic and lengths else [spec.max_length]:
+                    row = np.zeros(length, np.int64)
+                    self.run(worker, runtime, [TokenRow(row, np.ones(length, np.int64), row)])
+
+
+def open_model(version_dir: Path, *, truncate: bool = False) -> EncoderModel:
+    """Check a published version against this machine, open its engines and warm them up.
+
+    As many workers are made as engines ran together when the profile was measured, with as many threads each.
+
+    Raises:
+        InvalidArgument: the version does not fit its files, this device or the installed engine library.
+    """
+    manifest = load_manifest(version_dir)
+    manifest.check(version_dir, device.cpu())
+    profile = manifest.profile
+    opened: dict[object, tuple[Engine, ...]] = {}
+    by_runtime = []
+    for runtime in manifest.runtimes:
+        # Dynamic runtimes of one file are length classes of one engine: open it once, for the longest.
+        key = (runtime.file, "dynamic" if runtime.dynamic else runtime.max_length)
+        if key not in opened:
+            widest = max(
+                (r for r in manifest.runtimes if r.file == runtime.file and r.dynamic == runtime.dynamic),
+                key=lambda r: r.max_length,
+            )
+            artifact = manifest.artifact(widest if runtime.dynamic else runtime, version_dir)
+            opened[key] = open_engines(artifact, contexts=profile.concurrency, threads=profile.threads)
+        by_runtime.append(opened[key])
+    tokenizer = TextTokenizer(version_dir / manifest.tokenizer.file, manifest.max_length, truncate=truncate)
+    locks = tuple(threading.Lock() for _ in range(profile.concurrency))
+    model = EncoderModel(manifest, tokenizer, tuple(zip(*by_runtime, strict=True)), locks)
+    model.warm_up()
+    return model
+
+
+def probabilities(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Softmax over the last axis; same shape."""
+    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True), np.float32)
+
+
+def stack_rows(rows: Sequence[Mapping[str, Array]], name: str) -> Array:
+    """One output of several queries as an array of shape [rows, longest]; shorter rows end in zeros."""
+    parts = [row[name] for row in rows]
+    if len(parts) == 1:
+        return parts[0][None]
+    longest = max(len(part) for part in parts)
+    out = np.zeros((len(parts), longest), parts[0].dtype)
+    for i, part in enumerate(parts):
+        out[i, : len(part)] = part
+    return out

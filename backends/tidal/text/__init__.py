@@ -1,0 +1,5 @@
+"""Tokenisation, shared by the systems that read text."""
+
+from tidal.text.tokenizer import Encoded, TextTokenizer
+
+__all__ = ["Encoded", "TextTokenizer"]

@@ -1,0 +1,205 @@
+"""The polymorphic policy against hand-made cases, brute force and invariants."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidal.arlo.policies import PolymorphicPolicy, Query
+from tidal.profiles import LatencyProfile
+
+
+def make_profile(per_token_ms: float = 0.1, fixed_ms: float = 1.0, gain: float = 1.0) -> LatencyProfile:
+    """latency = fixed + per_token × length × batch^gain."""
+    lengths, batches = (8, 16, 32, 64, 128), (1, 2, 4, 8, 16)
+    grid = tuple(tuple(fixed_ms + per_token_ms * n * b**gain for b in batches) for n in lengths)
+    return LatencyProfile(lengths=lengths, batches=batches, median_ms=grid, p95_ms=grid, threads=1)
+
+
+def make_policy(profile: LatencyProfile, *, dynamic: bool = True, service_weight: float = 10.0) -> PolymorphicPolicy:
+    return PolymorphicPolicy((32, 64, 128), profile, dynamic=dynamic, max_batch=16, service_weight=service_weight)
+
+
+# A profile on which batching gains nothing at all, so that every batch is one query and the order shows.
+NO_GAIN = make_profile(fixed_ms=1e-6)
+
+
+def drain(policy: PolymorphicPolicy, now: float = 0.0) -> list[list[Query]]:
+    batches = []
+    while (batch := policy.next_batch(now)) is not None:
+        batches.append(list(batch.queries))
+    return batches
+
+
+class TestOrder:
+    def test_zero_weight_is_first_come_first_served(self) -> None:
+        policy = make_policy(NO_GAIN, service_weight=0.0)
+        queries = [Query(n, t) for t, n in enumerate((128, 8, 64, 16))]
+        for query in reversed(queries):
+            policy.submit(query)
+        assert [q for batch in drain(policy) for q in batch] == queries
+
+    def test_short_overtakes_a_long_one_that_came_just_before(self) -> None:
+        # service: 128 tokens 12.8 ms, 8 tokens 0.8 ms; weight 10: the long one is held back 120 ms more.
+        policy = make_policy(NO_GAIN)
+        long, short = Query(128, 0.0), Query(8, 0.119)
+        policy.submit(long)
+        policy.submit(short)
+        assert [q for batch in drain(policy) for q in batch] == [short, long]
+
+    def test_nobody_is_overtaken_after_the_bound(self) -> None:
+        policy = make_policy(NO_GAIN)
+        long, short = Query(128, 0.0), Query(8, 0.121)
+        policy.submit(short)
+        policy.submit(long)
+        assert [q for batch in drain(policy) for q in batch] == [long, short]
+
+    def test_a_deadline_brings_a_query_forward(self) -> None:
+        policy = make_policy(NO_GAIN)
+        short, urgent = Query(8, 0.0), Query(128, 0.0, deadline=0.0129)
+        policy.submit(short)
+        policy.submit(urgent)
+        assert drain(policy)[0] == [urgent]
+
+
+class TestBatches:
+    def test_no_gain_means_no_batch(self) -> None:
+        policy = make_policy(NO_GAIN)
+        for _ in range(6):
+            policy.submit(Query(16, 0.0))
+        assert [len(b) for b in drain(policy)] == [1] * 6
+
+    def test_a_free_ride_is_taken(self) -> None:
+        policy = make_policy(make_profile(gain=0.0))
+        for _ in range(6):
+            policy.submit(Query(16, 0.0))
+        assert [len(b) for b in drain(policy)] == [6]
+
+    def test_a_pair_shares_only_when_that_is_nearly_free_and_a_crowd_takes_any_gain(self) -> None:
+        profile = make_profile(fixed_ms=0.2, gain=1.0)  # 16 tokens: 1.8 ms alone, 1.7 ms each in a pair
+        pair, crowd = make_policy(profile), make_policy(profile)
+        for _ in range(2):
+            pair.submit(Query(16, 0.0))
+        for _ in range(200):
+            crowd.submit(Query(16, 0.0))
+        assert [len(b) for b in drain(pair)] == [1, 1]
+        assert len(next(iter(drain(crowd)))) > 1
+
+    def test_a_deadline_bounds_the_batch(self) -> None:
+        policy = make_policy(make_profile(fixed_ms=10.0, per_token_ms=0.1, gain=1.0))
+        policy.submit(Query(16, 0.0, deadline=0.0135))  # alone 11.6 ms, pair 13.2 ms, four 16.4 ms
+        for _ in range(7):
+            policy.submit(Query(16, 0.0))
+        assert len(drain(policy)[0]) == 2
+
+    def test_shorter_neighbours_ride_along_and_longer_ones_never(self) -> None:
+        policy = make_policy(make_profile(gain=0.0, per_token_ms=0.01))
+        short, head, long = Query(8, 0.0), Query(20, 0.0, deadline=0.002), Query(100, 0.0)
+        for query in (short, head, long):
+            policy.submit(query)
+        batches = drain(policy)
+        assert batches[0] == [head, short]
+        assert batches[1] == [long]
+
+    @pytest.mark.parametrize("dynamic", [True, False])
+    def test_runtime_is_the_smallest_that_fits(self, dynamic: bool) -> None:
+        policy = make_policy(NO_GAIN, dynamic=dynamic)
+        for length, runtime in ((1, 0), (32, 0), (33, 1), (64, 1), (65, 2), (128, 2)):
+            policy.submit(Query(length, 0.0))
+            batch = policy.next_batch(0.0)
+            assert batch is not None
+            assert batch.runtime == runtime
+
+    @given(
+        count=st.integers(1, 7),
+        fixed=st.floats(0.01, 5),
+        gain=st.floats(0.0, 1.0),
+        length=st.sampled_from((8, 16, 32, 64)),
+    )
+    @settings(max_examples=150, deadline=None)
+    def test_sum_of_waiting_is_that_of_the_best_split(self, count: int, fixed: float, gain: float, length: int) -> None:
+        """Equal queries: every split into batches is tried; the policy's total waiting is the least."""
+        profile = make_profile(fixed_ms=fixed, gain=gain)
+        policy = make_policy(profile)
+        for _ in range(count):
+            policy.submit(Query(length, 0.0))
+
+        def total(sizes: list[int]) -> float:
+            elapsed, waiting = 0.0, 0.0
+            for size in sizes:
+                elapsed += profile.latency_ms(length, size)
+                waiting += size * elapsed
+            return waiting
+
+        best = min(
+            total(list(sizes))
+            for parts in range(1, count + 1)
+            for sizes in itertools.product(range(1, count + 1), repeat=parts)
+            if sum(sizes) == count
+        )
+        assert total([len(b) for b in drain(policy)]) <= best * (1 + 1e-9)
+
+
+class TestDeadlines:
+    def test_a_query_that_cannot_make_it_is_taken_out_once(self) -> None:
+        policy = make_policy(NO_GAIN)
+        late, fine = Query(128, 0.0, deadline=0.0127), Query(8, 0.0, deadline=1.0)
+        policy.submit(late)
+        policy.submit(fine)
+        assert policy.expired(0.0) == [late]
+        assert policy.expired(0.0) == []
+        assert drain(policy) == [[fine]]
+
+    def test_deadlines_of_finished_queries_do_not_pile_up(self) -> None:
+        policy = make_policy(NO_GAIN)
+        for i in range(2000):
+            policy.submit(Query(8, i * 1e-3, deadline=1e6))
+            policy.next_batch(i * 1e-3)
+        assert len(policy._deadlines) < 200
+
+
+_EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), st.integers(1, 128), st.one_of(st.none(), st.floats(0.0, 0.2))),
+        st.tuples(st.just("next"), st.just(0), st.none()),
+        st.tuples(st.just("expire"), st.just(0), st.none()),
+    ),
+    max_size=80,
+)
+
+
+@given(events=_EVENTS, dynamic=st.booleans(), fixed=st.floats(0.0001, 5))
+@settings(max_examples=200, deadline=None)
+def test_no_query_is_lost_duplicated_or_put_into_a_runtime_too_short(
+    events: list[tuple[str, int, float | None]], dynamic: bool, fixed: float
+) -> None:
+    policy = make_policy(make_profile(fixed_ms=fixed, gain=0.6), dynamic=dynamic)
+    submitted: list[Query] = []
+    left: list[Query] = []
+    now = 0.0
+
+    def run(batch_now: float) -> None:
+        batch = policy.next_batch(batch_now)
+        if batch is not None:
+            assert 1 <= len(batch.queries) <= 16
+            assert max(q.length for q in batch.queries) <= (32, 64, 128)[batch.runtime]
+            left.extend(batch.queries)
+
+    for kind, length, relative in events:
+        now += 0.01
+        if kind == "submit":
+            query = Query(length, now, None if relative is None else now + relative)
+            submitted.append(query)
+            policy.submit(query)
+        elif kind == "next":
+            run(now)
+        else:
+            left.extend(policy.expired(now))
+        assert len(policy) == len(submitted) - len(left)
+    while len(policy):
+        run(now)
+    assert {id(q) for q in left} == {id(q) for q in submitted}
+    assert len(left) == len(submitted)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models import make_tiny_classifier
+from tidal.arlo.reader import read_rows
+from tidal.errors import InvalidArgument
+from tidal.text import TextTokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
+    return TextTokenizer(make_tiny_classifier(tmp_path_factory.mktemp("tiny")) / "tokenizer.json", 16)
+
+
+def texts(*values: bytes) -> np.ndarray[Any, Any]:
+    return np.array(values, object)[:, None]
+
+
+def ids(*rows: list[int]) -> np.ndarray[Any, Any]:
+    return np.array(rows, np.int64)
+
+
+def test_padding_at_the_end_is_cut_and_masks_inside_are_kept(tokenizer: TextTokenizer) -> None:
+    rows = read_rows(
+        {"input_ids": ids([2, 5, 6, 0], [2, 5, 0, 0]), "attention_mask": ids([1, 0, 1, 0], [1, 1, 0, 0])}, tokenizer
+    )
+    assert [row.ids.tolist() for row in rows] == [[2, 5, 6], [2, 5]]
+    assert [row.mask.tolist() for row in rows] == [[1, 0, 1], [1, 1]]
+
+
+def test_text_and_its_ids_read_the_same(tokenizer: TextTokenizer) -> None:
+    (from_text,) = read_rows({"text_input": texts(b"one two")}, tokenizer)
+    (from_ids,) = read_rows({"input_ids": from_text.ids[None]}, tokenizer)
+    assert from_ids.ids.tolist() == from_text.ids.tolist()
+    assert from_ids.mask.tolist() == from_text.mask.tolist()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({}, "neither text_input nor input_ids"),
+        ({"text_input": texts(b"a"), "input_ids": ids([1])}, "both text_input and input_ids"),
+        ({"text_pair": texts(b"a")}, "text_pair was sent without text_input"),
+        ({"text_input": texts(b"a"), "attention_mask": ids([1])}, "attention_mask was sent with text_input"),
+        ({"text_input": np.array([[b"a", b"b"]], object)}, r"shape \[1, 2\]; accepted is \[rows, 1\]"),
+        ({"text_input": texts(b"a", b"b"), "text_pair": texts(b"a")}, "text_pair has 1 rows, text_input 2"),
+        ({"text_input": texts(b"ok", b"\xff")}, "row 1 is not valid UTF-8"),
+        ({"input_ids": np.zeros((1, 0), np.int64)}, r"shape \[1, 0\]"),
+        ({"input_ids": ids([1, -1])}, "row 0 has the id -1 at position 1"),
+        ({"input_ids": ids([1], [10**9])}, "row 1 has the id 1000000000 at position 0"),
+        ({"input_ids": ids([1, 2]), "attention_mask": ids([1])}, r"attention_mask has shape \[1, 1\]"),
+        ({"input_ids": ids([1, 2]), "attention_mask": ids([1, 2])}, "other values than 0 and 1"),
+        ({"input_ids": ids([1, 2]), "token_type_ids": ids([0, 5])}, "token_type_ids holds other values"),
+        ({"input_ids": ids([1], [1]), "attention_mask": ids([1], [0])}, "row 1 is all 0"),
+        ({"input_ids": ids([1] * 17)}, "17 tokens; this model reads at most 16"),
+    ],
+)
+def test_refusals(tokenizer: TextTokenizer, inputs: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        read_rows(inputs, tokenizer)

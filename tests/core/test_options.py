@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidal.errors import InvalidArgument
+from tidal.options import RequestOptions, parse_options
+
+
+def test_no_parameters_are_all_unset() -> None:
+    assert parse_options(None) == parse_options({}) == RequestOptions()
+
+
+@pytest.mark.parametrize(
+    ("raw", "field", "value"),
+    [
+        ({"latency_ms": 20}, "latency_ms", 20.0),
+        ({"latency_ms": 2.5}, "latency_ms", 2.5),
+        ({"latency_ms": "2.5"}, "latency_ms", 2.5),
+        ({"max_tokens": "16"}, "max_tokens", 16),
+        ({"max_tokens": 16.0}, "max_tokens", 16),
+        ({"seed": 2**62}, "seed", 2**62),
+        ({"task": "sst2"}, "task", "sst2"),
+        ({"utility": 0}, "utility", 0.0),
+    ],
+)
+def test_accepts_int_float_and_numeric_text(raw: dict[str, object], field: str, value: object) -> None:
+    assert getattr(parse_options(raw), field) == value
+
+
+@pytest.mark.parametrize(
+    ("raw", "parts"),
+    [
+        ({"latency": 5}, ["unknown request option 'latency'", "did you mean 'latency_ms'?", "utility"]),
+        ({"latency_ms": 0}, ["'latency_ms'", "greater than 0"]),
+        ({"latency_ms": -1.0}, ["'latency_ms'"]),
+        ({"latency_ms": float("nan")}, ["'latency_ms'", "finite"]),
+        ({"latency_ms": "soon"}, ["'latency_ms'", "'soon'", "number"]),
+        ({"latency_ms": True}, ["'latency_ms'", "boolean"]),
+        ({"max_tokens": 1.5}, ["'max_tokens'", "whole number", "1.5"]),
+        ({"task": 3}, ["'task'", "string"]),
+        ({"task": ""}, ["'task'", "at least 1"]),
+        ({"top_k": -1, "seed": -1}, ["'top_k'", "'seed'"]),
+    ],
+)
+def test_refusals_name_the_option_and_what_is_accepted(raw: dict[str, object], parts: list[str]) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_options(raw)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_tritons_own_parameters_are_left_alone() -> None:
+    raw = {"id": "7", "priority": 1, "timeout": 5, "triton_enable_empty_final_response": True, "latency_ms": 3}
+    assert parse_options(raw) == RequestOptions(latency_ms=3)
+
+
+@given(
+    st.dictionaries(st.text(max_size=12), st.one_of(st.integers(), st.floats(), st.booleans(), st.text(max_size=20)))
+)
+def test_any_parameters_are_accepted_or_refused_in_one_sentence(raw: dict[str, object]) -> None:
+    try:
+        parse_options(raw)
+    except InvalidArgument as error:
+        assert "request option" in str(error)

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from scipy.interpolate import RegularGridInterpolator
+
+from tidal.errors import InvalidArgument
+from tidal.profiles import LatencyProfile
+
+GRID = ((1.0, 1.5, 4.0), (2.0, 3.5, 9.0), (6.0, 11.0, 30.0))
+PROFILE = LatencyProfile(lengths=(8, 32, 128), batches=(1, 2, 8), median_ms=GRID, p95_ms=GRID, threads=2)
+
+
+@given(length=st.integers(8, 128), batch=st.integers(1, 8))
+def test_lookup_is_bilinear(length: int, batch: int) -> None:
+    reference = RegularGridInterpolator((PROFILE.lengths, PROFILE.batches), np.array(GRID))
+    assert PROFILE.latency_ms(length, batch) == pytest.approx(float(reference((length, batch))))
+
+
+def test_shorter_than_measured_costs_what_the_shortest_costs() -> None:
+    assert PROFILE.latency_ms(1, 2) == 1.5
+
+
+@pytest.mark.parametrize(("length", "batch"), [(129, 1), (0, 1), (8, 9), (8, 0)])
+def test_never_extrapolates(length: int, batch: int) -> None:
+    with pytest.raises(InvalidArgument, match="covers lengths 1 to 128 and batches 1 to 8"):
+        PROFILE.latency_ms(length, batch)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lengths": (32, 8, 128)},
+        {"batches": (2, 4, 8)},
+        {"median_ms": GRID[:2]},
+        {"p95_ms": ((1.0, 2.0), (1.0, 2.0), (1.0, 2.0))},
+        {"median_ms": ((0.0, 1.0, 1.0), *GRID[1:])},
+        {"threads": 0},
+        {"lenghts": (1,)},
+    ],
+)
+def test_a_profile_that_does_not_fit_itself_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        LatencyProfile.model_validate({**PROFILE.model_dump(), **change})
