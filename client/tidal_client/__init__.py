@@ -1,1 +1,78 @@
-"""Client library for Tidal's models on Triton."""
+"""Client library for Tidal's models on Triton.
+
+    from tidal_client import Client
+
+    with Client("grpc://127.0.0.1:8001") as client:
+        print(client.classify("intent", "book a table for two", latency_ms=50).label)
+
+Names are imported when first used, so that the `tidal` command starts without what only the library needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidal_client.aio import AsyncClient
+    from tidal_client.client import Client
+    from tidal_client.errors import (
+        Cancelled,
+        ConnectionFailed,
+        DeadlineExceeded,
+        InvalidArgument,
+        NotFound,
+        RequestError,
+        ServerError,
+        Unavailable,
+        Unsupported,
+    )
+    from tidal_client.options import Options
+    from tidal_client.results import Classification, ModelMetadata, TensorSpec
+
+_MODULES = {
+    "AsyncClient": "aio",
+    "Client": "client",
+    "Cancelled": "errors",
+    "ConnectionFailed": "errors",
+    "DeadlineExceeded": "errors",
+    "InvalidArgument": "errors",
+    "NotFound": "errors",
+    "RequestError": "errors",
+    "ServerError": "errors",
+    "Unavailable": "errors",
+    "Unsupported": "errors",
+    "Options": "options",
+    "Classification": "results",
+    "ModelMetadata": "results",
+    "TensorSpec": "results",
+}
+
+__all__ = [
+    "AsyncClient",
+    "Cancelled",
+    "Classification",
+    "Client",
+    "ConnectionFailed",
+    "DeadlineExceeded",
+    "InvalidArgument",
+    "ModelMetadata",
+    "NotFound",
+    "Options",
+    "RequestError",
+    "ServerError",
+    "TensorSpec",
+    "Unavailable",
+    "Unsupported",
+]
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,108 @@
+"""The asyncio client: the methods of `Client`, awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from types import TracebackType
+from typing import Self, Unpack
+
+from tidal_client.client import DEFAULT_TIMEOUT_S
+from tidal_client.codec import InferRequest, chunks, read_classifications
+from tidal_client.options import Options, request_parameters
+from tidal_client.results import Array, Classification, ModelMetadata
+from tidal_client.transports import AsyncTransport, parse_url
+
+
+class AsyncClient:
+    """Calls to one server from one event loop, the one of the first call; any number may be in flight.
+
+    Methods, arguments and errors are those of `Client`. Cancelling the task of a call over gRPC cancels the request
+    on the server too, also when it waits there; over HTTP the server works on to the end.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Prepare a client; see `Client`."""
+        self._address = parse_url(url)
+        self._timeout_s = timeout_s
+
+    @cached_property
+    def _transport(self) -> AsyncTransport:
+        # Both libraries bind to the running event loop, which there may not be when the client is made.
+        return self._address.connect_async()
+
+    async def classify(
+        self,
+        model: str,
+        text: str,
+        *,
+        pair: str | None = None,
+        outputs: Sequence[str] | None = None,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Classification:
+        """Classify one text; see `Client.classify`."""
+        pairs = None if pair is None else [pair]
+        results = await self.classify_many(
+            model, [text], pairs=pairs, outputs=outputs, request_id=request_id, timeout_s=timeout_s, **options
+        )
+        return results[0]
+
+    async def classify_many(
+        self,
+        model: str,
+        texts: Sequence[str],
+        *,
+        pairs: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> list[Classification]:
+        """Classify texts, 64 to a request, one request after the other; see `Client.classify_many`."""
+        parameters = request_parameters(options)
+        results: list[Classification] = []
+        for inputs in chunks(texts, pairs):
+            request = InferRequest(model, inputs, outputs, parameters, request_id)
+            answer = await self._transport.infer(request, self._timeout(timeout_s))
+            results += read_classifications(answer, len(inputs["text_input"]))
+        return results
+
+    async def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, Array],
+        *,
+        outputs: Sequence[str] | None = None,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> dict[str, Array]:
+        """Send arrays, get arrays; see `Client.infer`."""
+        request = InferRequest(model, inputs, outputs, request_parameters(options), request_id)
+        return await self._transport.infer(request, self._timeout(timeout_s))
+
+    async def ready(self, model: str | None = None, *, timeout_s: float | None = None) -> bool:
+        """Whether the model, or the server when none is named, takes requests; see `Client.ready`."""
+        return await self._transport.ready(model, self._timeout(timeout_s))
+
+    async def metadata(self, model: str, *, timeout_s: float | None = None) -> ModelMetadata:
+        """What a model takes and returns."""
+        return await self._transport.metadata(model, self._timeout(timeout_s))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if "_transport" in self.__dict__:
+            await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _timeout(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else timeout_s

@@ -1,0 +1,150 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self, Unpack
+
+from tidal_client.codec import InferRequest, chunks, read_classifications
+from tidal_client.options import Options, request_parameters
+from tidal_client.results import Array, Classification, ModelMetadata
+from tidal_client.transports import parse_url
+
+#: Seconds a call waits for its answer unless told otherwise: a server that lost a request cannot say so.
+DEFAULT_TIMEOUT_S: Final = 30.0
+
+
+class Client:
+    """Blocking calls to one server.
+
+    Threads may share a client. Over gRPC they share one channel; over HTTP each thread has a connection of its own,
+    which closes with the thread. A blocking call cannot be cancelled from outside: bound it with `timeout_s`, after
+    which gRPC also withdraws the request on the server, or use `AsyncClient`.
+
+    Every method raises a `RequestError`: `InvalidArgument`, `NotFound`, `Unavailable`, `Cancelled`, `Unsupported`,
+    `ServerError`, `DeadlineExceeded` after `timeout_s`, or `ConnectionFailed`.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Prepare a client; it connects at the first call.
+
+        Args:
+            url: ``grpc://HOST:PORT`` or ``http://HOST:PORT``.
+            timeout_s: seconds that a call waits for its answer, unless the call says otherwise.
+
+        Raises:
+            InvalidArgument: the url is of another form.
+        """
+        self._transport = parse_url(url).connect()
+        self._timeout_s = timeout_s
+
+    def classify(
+        self,
+        model: str,
+        text: str,
+        *,
+        pair: str | None = None,
+        outputs: Sequence[str] | None = None,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Classification:
+        """Classify one text.
+
+        Args:
+            model: the model's name.
+            text: the text.
+            pair: second text, for models that compare two.
+            outputs: names of the wanted outputs; None asks for all that the model returns.
+            request_id: a name for the request in the server's logs.
+            timeout_s: seconds to wait for the answer.
+            options: options common to Tidal's models, see `Options`.
+        """
+        pairs = None if pair is None else [pair]
+        return self.classify_many(
+            model, [text], pairs=pairs, outputs=outputs, request_id=request_id, timeout_s=timeout_s, **options
+        )[0]
+
+    def classify_many(
+        self,
+        model: str,
+        texts: Sequence[str],
+        *,
+        pairs: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> list[Classification]:
+        """Classify texts, 64 to a request, one request after the other.
+
+        Args:
+            model: the model's name.
+            texts: any number of texts; of none, no request is made.
+            pairs: a second text for each.
+            outputs: as in `classify`.
+            request_id: as in `classify`; all requests carry it.
+            timeout_s: seconds to wait for each request's answer.
+            options: as in `classify`; they hold for each request, so a deadline starts anew with each.
+
+        Returns:
+            One result for each text, in order. A text that the server refuses fails the whole call.
+        """
+        parameters = request_parameters(options)
+        results: list[Classification] = []
+        for inputs in chunks(texts, pairs):
+            request = InferRequest(model, inputs, outputs, parameters, request_id)
+            answer = self._transport.infer(request, self._timeout(timeout_s))
+            results += read_classifications(answer, len(inputs["text_input"]))
+        return results
+
+    def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, Array],
+        *,
+        outputs: Sequence[str] | None = None,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> dict[str, Array]:
+        """Send arrays, get arrays.
+
+        Args:
+            model: the model's name.
+            inputs: arrays by input name, the batch axis first where the model has one. Texts are arrays of `bytes` or
+                `str`.
+            outputs: as in `classify`.
+            request_id: as in `classify`.
+            timeout_s: as in `classify`.
+            options: as in `classify`.
+
+        Returns:
+            Read-only arrays by output name; texts are arrays of `bytes`.
+        """
+        request = InferRequest(model, inputs, outputs, request_parameters(options), request_id)
+        return self._transport.infer(request, self._timeout(timeout_s))
+
+    def ready(self, model: str | None = None, *, timeout_s: float | None = None) -> bool:
+        """Whether the model, or the server when none is named, takes requests. An unknown model is not ready."""
+        return self._transport.ready(model, self._timeout(timeout_s))
+
+    def metadata(self, model: str, *, timeout_s: float | None = None) -> ModelMetadata:
+        """What a model takes and returns."""
+        return self._transport.metadata(model, self._timeout(timeout_s))
+
+    def close(self) -> None:
+        """Close the connection (over HTTP this thread's)."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _timeout(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else timeout_s

@@ -1,0 +1,196 @@
+"""`tidal infer`: send texts to a model, print its answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tidal_client import exit_codes
+from tidal_client.client import DEFAULT_TIMEOUT_S, Client
+from tidal_client.errors import ConnectionFailed, DeadlineExceeded, InvalidArgument, NotFound, RequestError
+from tidal_client.options import Options
+from tidal_client.results import Classification
+from tidal_client.transports import parse_url
+
+# Errors that the next text would meet as well.
+_HOPELESS = (ConnectionFailed, DeadlineExceeded, NotFound)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One text, and what came of it."""
+
+    text: str
+    pair: str | None
+    result: Classification | RequestError
+    milliseconds: float
+
+
+def infer(
+    model: Annotated[str, typer.Argument(help="Name of the model, as the server lists it.", show_default=False)],
+    text: Annotated[list[str] | None, typer.Option("--text", "-t", help="A text to send; repeatable.")] = None,
+    pair: Annotated[
+        list[str] | None, typer.Option("--pair", "-p", help="Second text for models that compare two; one a text.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Send every line of this UTF-8 file.", dir_okay=False)
+    ] = None,
+    url: Annotated[
+        str, typer.Option("--url", "-u", help="Server: grpc://HOST:PORT or http://HOST:PORT.")
+    ] = "grpc://127.0.0.1:8001",
+    task: Annotated[str | None, typer.Option(help="Task that the texts belong to.")] = None,
+    latency_ms: Annotated[
+        float | None, typer.Option("--latency-ms", help="Deadline on the server, milliseconds after arrival.")
+    ] = None,
+    utility: Annotated[float | None, typer.Option(help="Worth of an answer in time.")] = None,
+    output: Annotated[
+        list[str] | None, typer.Option("--output", "-o", help="Output to ask for; repeatable. Default: all.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line instead of a table.")] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.001, help="Seconds to wait for each answer.")
+    ] = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Send texts to a model and print its answers.
+
+    Each text is a request of its own, sent one after the other, so that each has its own latency, and one that the
+    server refuses does not harm the others. Texts come from --text, from the lines of --file, or from the lines of
+    standard input when neither is given.
+
+    The table shows the text, the label, the probability of that label, the longest input in tokens of the runtime
+    that served it, and the milliseconds until the answer was here. The first request also pays for the connection.
+
+    Examples:
+
+    ```
+    tidal infer intent --text "book a table for two"
+    tidal infer intent -t "hello" -t "what is the weather" --latency-ms 50
+    tidal infer entailment -t "A man sleeps." --pair "Somebody is awake."
+    tidal infer intent --file questions.txt --json > answers.jsonl
+    head -3 questions.txt | tidal infer intent --url http://127.0.0.1:8000
+    tidal infer intent -t "only these" --output label --output max_length
+    ```
+
+    With --json, each line has `text`, `pair`, `milliseconds`, and either `label`, `probabilities`, `logits`,
+    `max_length` and `outputs` (null where the model gave none) or `error` with `code` and `message`.
+
+    Exit codes:
+
+    - **0** every text was answered
+    - **1** a request failed; standard error says which and why
+    - **2** wrong arguments, nothing was sent
+    """
+    texts = _texts(text, file)
+    if pair and len(pair) != len(texts):
+        raise typer.BadParameter(
+            f"expected one for each of the {len(texts)} texts, got {len(pair)}", param_hint="--pair"
+        )
+    try:
+        parse_url(url)
+    except InvalidArgument as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from None
+    options = Options(task=task, latency_ms=latency_ms, utility=utility)
+    answers: list[_Answer] = []
+    table = _new_table()
+    with Client(url, timeout_s=timeout) as client:
+        for number, each in enumerate(texts):
+            answer = _ask(client, model, each, pair[number] if pair else None, output or None, options)
+            answers.append(answer)
+            if isinstance(answer.result, RequestError):
+                typer.echo(f"text {number + 1} of {len(texts)}: {answer.result.code}: {answer.result}", err=True)
+            if as_json:
+                typer.echo(json.dumps(_as_json(answer), ensure_ascii=False))
+            else:
+                table.add_row(*_as_row(answer))
+            if isinstance(answer.result, _HOPELESS) and number + 1 < len(texts):
+                typer.echo(f"{len(texts) - number - 1} more not sent", err=True)
+                break
+    if not as_json:
+        Console().print(table)
+    failed = any(isinstance(answer.result, RequestError) for answer in answers)
+    raise typer.Exit(exit_codes.FAILED if failed else exit_codes.OK)
+
+
+def _texts(text: list[str] | None, file: Path | None) -> list[str]:
+    """The texts to send, from the one source that was given."""
+    if text and file:
+        raise typer.BadParameter("give --text or --file, not both", param_hint="--file")
+    if text:
+        return text
+    try:
+        if file is not None:
+            texts = file.read_text(encoding="utf-8").splitlines()
+        elif sys.stdin.isatty():
+            raise typer.BadParameter("no text: give --text, --file, or lines on standard input", param_hint="--text")
+        else:
+            texts = sys.stdin.buffer.read().decode("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"cannot read the texts: {error}", param_hint="--file") from None
+    if not texts:
+        raise typer.BadParameter("no text in the input", param_hint="--file" if file else "--text")
+    return texts
+
+
+def _ask(
+    client: Client, model: str, text: str, pair: str | None, outputs: list[str] | None, options: Options
+) -> _Answer:
+    start = time.perf_counter()
+    result: Classification | RequestError
+    try:
+        result = client.classify(model, text, pair=pair, outputs=outputs, **options)
+    except RequestError as error:
+        result = error
+    return _Answer(text, pair, result, (time.perf_counter() - start) * 1000)
+
+
+def _new_table() -> Table:
+    table = Table("text", "label")
+    for numeric in ("probability", "max_length", "ms"):
+        table.add_column(numeric, justify="right", no_wrap=True)
+    return table
+
+
+def _as_row(answer: _Answer) -> list[str]:
+    text = answer.text if answer.pair is None else f"{answer.text} | {answer.pair}"
+    milliseconds = f"{answer.milliseconds:.1f}"
+    if isinstance(answer.result, RequestError):
+        return [escape(text), f"[red]{answer.result.code}[/red]", "", "", milliseconds]
+    result, top = answer.result, answer.result.top_probability
+    return [
+        escape(text),
+        escape(result.label or ""),
+        "" if top is None else f"{top:.3f}",
+        "" if result.max_length is None else str(result.max_length),
+        milliseconds,
+    ]
+
+
+def _as_json(answer: _Answer) -> dict[str, Any]:
+    found: dict[str, Any] = {"text": answer.text, "pair": answer.pair, "milliseconds": round(answer.milliseconds, 3)}
+    result = answer.result
+    if isinstance(result, RequestError):
+        return found | {"error": {"code": result.code, "message": str(result)}}
+    return found | {
+        "label": result.label,
+        "probabilities": None if result.probabilities is None else result.probabilities.tolist(),
+        "logits": None if result.logits is None else result.logits.tolist(),
+        "max_length": result.max_length,
+        "outputs": {name: _plain(value) for name, value in result.other.items()},
+    }
+
+
+def _plain(value: np.ndarray[Any, Any]) -> Any:
+    """Nested lists that JSON can hold."""
+    if value.dtype == np.object_:
+        return [item.decode(errors="replace") if isinstance(item, bytes) else item for item in value.reshape(-1)]
+    return value.tolist()

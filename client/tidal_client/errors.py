@@ -1,0 +1,104 @@
+"""What can go wrong with a request, the same over HTTP and gRPC."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+
+class RequestError(Exception):
+    """A request that got no answer. The message is one sentence, the server's own where the server refused it."""
+
+    code: ClassVar[str] = "UNKNOWN"
+
+
+class InvalidArgument(RequestError):
+    """The request cannot be accepted as it is: input, shape, option or model configuration."""
+
+    code = "INVALID_ARG"
+
+
+class NotFound(RequestError):
+    """The server has no such model or version, or nothing at this address."""
+
+    code = "NOT_FOUND"
+
+
+class Unavailable(RequestError):
+    """Overload, a missed `latency_ms` or a model that is leaving; the same request may succeed later."""
+
+    code = "UNAVAILABLE"
+
+
+class Cancelled(RequestError):
+    """The server saw the request withdrawn."""
+
+    code = "CANCELLED"
+
+
+class Unsupported(RequestError):
+    """This model or protocol does not offer what was asked for."""
+
+    code = "UNSUPPORTED"
+
+
+class ServerError(RequestError):
+    """The server failed on a request that was well formed."""
+
+    code = "INTERNAL"
+
+
+class DeadlineExceeded(RequestError, TimeoutError):
+    """No answer within the client's `timeout_s`; whether the server worked on the request is not known."""
+
+    code = "DEADLINE_EXCEEDED"
+
+
+class ConnectionFailed(RequestError, ConnectionError):
+    """Nobody answers at the address, or the connection broke before the answer came."""
+
+    code = "CONNECTION_FAILED"
+
+
+# Triton's HTTP reports CANCELLED as 400, like INVALID_ARG, so only its sentence tells the two apart.
+_CANCELLED = re.compile(r"(\[request id: .*?\] )?(the )?request (was |has been )?cancell?ed\b", re.IGNORECASE)
+
+_HTTP: dict[int, type[RequestError]] = {
+    404: NotFound,
+    501: Unsupported,
+    # 429, 502 and 504 are a proxy's words for it.
+    429: Unavailable,
+    502: Unavailable,
+    503: Unavailable,
+    504: Unavailable,
+}
+
+_GRPC: dict[str, type[RequestError]] = {
+    "INVALID_ARGUMENT": InvalidArgument,
+    "NOT_FOUND": NotFound,
+    "UNAVAILABLE": Unavailable,
+    "CANCELLED": Cancelled,
+    "UNIMPLEMENTED": Unsupported,
+    "DEADLINE_EXCEEDED": DeadlineExceeded,
+}
+
+# gRPC reports a server's UNAVAILABLE and a broken connection by one code; these sentences are gRPC's own.
+_GRPC_CONNECTION = re.compile(
+    r"failed to connect to|errors resolving|DNS resolution failed|Stream removed|Socket closed|recvmsg:|sendmsg:"
+    r"|Connection (reset|refused)|Broken pipe|GOAWAY received|Endpoint closing|No route to host|Transport closed",
+)
+
+
+def from_http(status: int, message: str) -> RequestError:
+    """The error for an HTTP status. 400 stands for INVALID_ARG, UNKNOWN and ALREADY_EXISTS alike."""
+    if status == 400 and _CANCELLED.match(message):
+        return Cancelled(message)
+    other = InvalidArgument if 400 <= status < 500 else ServerError
+    return _HTTP.get(status, other)(message)
+
+
+def from_grpc(status: str, message: str) -> RequestError:
+    """The error for a gRPC status code's name, for example ``UNAVAILABLE``; other codes are a `ServerError`."""
+    if status == "UNAVAILABLE" and _GRPC_CONNECTION.match(message):
+        return ConnectionFailed(message)
+    return _GRPC.get(status, ServerError)(message)

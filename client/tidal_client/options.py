@@ -1,0 +1,74 @@
+"""Options of a request as keyword arguments; they travel as Triton request parameters and the server checks them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict
+
+from tidal_client.errors import InvalidArgument
+
+Parameter = str | int | float
+
+
+class Options(TypedDict, total=False):
+    """Options common to all of Tidal's models. Absent and None both mean the model's default."""
+
+    #: Task that the query belongs to.
+    task: str | None
+    #: Deadline in milliseconds after the request's arrival; missing it is `Unavailable`.
+    latency_ms: float | None
+    #: Worth of an answer in time.
+    utility: float | None
+    #: Tokens to generate at most.
+    max_tokens: int | None
+    #: Sampling temperature, 0 is greedy.
+    temperature: float | None
+    #: Sample among the k likeliest tokens.
+    top_k: int | None
+    #: Seed of the sampling.
+    seed: int | None
+    #: Text that ends the generation.
+    stop: str | None
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+# tritonclient takes exactly these Python types, so numpy's numbers are made plain.
+_KINDS: dict[str, tuple[Callable[[Any], Parameter], str]] = {
+    "task": (_text, "text"),
+    "latency_ms": (float, "a number"),
+    "utility": (float, "a number"),
+    "max_tokens": (operator.index, "a whole number"),
+    "temperature": (float, "a number"),
+    "top_k": (operator.index, "a whole number"),
+    "seed": (operator.index, "a whole number"),
+    "stop": (_text, "text"),
+}
+
+
+def request_parameters(options: Mapping[str, object]) -> dict[str, Parameter]:
+    """Triton request parameters for the options that were given.
+
+    Raises:
+        TypeError: a keyword that is no option.
+        InvalidArgument: a value of the wrong type.
+    """
+    parameters: dict[str, Parameter] = {}
+    for name, value in options.items():
+        if name not in _KINDS:
+            raise TypeError(f"unexpected keyword argument '{name}'; options are {', '.join(_KINDS)}")
+        if value is None:
+            continue
+        convert, kind = _KINDS[name]
+        try:
+            if isinstance(value, bool):
+                raise TypeError
+            parameters[name] = convert(value)
+        except (TypeError, ValueError):
+            raise InvalidArgument(f"option '{name}': expected {kind}, got {value!r}") from None
+    return parameters
