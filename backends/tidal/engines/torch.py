@@ -1,0 +1,168 @@
+"""Torch engines: an exported program on the CPU, shared by all contexts."""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tidal.engines.base import Artifact, Dim, Engine, Precision, TensorSpec, check_inputs
+from tidal.errors import InvalidArgument
+
+Array = npt.NDArray[Any]
+
+# The precision that a model is stored in, by the precision that it runs at.
+STORED_AS: dict[Precision, Precision] = {"fp32": "fp32", "bf16": "bf16"}
+
+_FILE = "model.pt2"
+_environment = threading.Lock()
+
+
+class TorchEngine:
+    """One caller of an exported program. The program keeps no state between runs, so contexts share it."""
+
+    def __init__(
+        self,
+        program: Callable[..., dict[str, torch.Tensor]],
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+    ) -> None:
+        self._program = program
+        self._inputs = inputs
+        self._outputs = outputs
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Inputs that `run` requires."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Outputs that `run` returns; -1 stands for a size that follows the inputs."""
+        return self._outputs
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one batch; see `Engine.run`. Each operator releases the GIL while it computes."""
+        check_inputs(self._inputs, inputs)
+        tensors = {
+            spec.name: torch.from_numpy(np.require(inputs[spec.name], requirements=["C", "W"])) for spec in self._inputs
+        }
+        with torch.inference_mode():
+            outputs = self._program(**tensors)
+        return {name: _widened(tensor).numpy().copy() for name, tensor in outputs.items()}
+
+
+def open_engines(artifact: Artifact, *, contexts: int, threads: int) -> tuple[Engine, ...]:
+    """Load an exported program; see `registry.open_engines`.
+
+    Torch has one number of threads for the whole process: the last model opened decides it.
+
+    Raises:
+        InvalidArgument: the file cannot be read or holds pickled objects, or its inputs are not those of
+            `artifact.shapes`.
+    """
+    exported = _load(artifact.path)
+    values = {node.name: node.meta["val"] for node in exported.graph.nodes if "val" in node.meta}
+    taken = exported.graph_signature.user_inputs
+    if set(taken) != set(artifact.shapes):
+        raise InvalidArgument(
+            f"{artifact.path} takes the inputs {sorted(map(str, taken))}, "
+            f"it was to be opened with {sorted(artifact.shapes)}"
+        )
+    inputs = tuple(TensorSpec(name, _dtype(values[name]), tuple(dims)) for name, dims in artifact.shapes.items())
+    # Names of the returned dictionary, in the order of the graph's outputs.
+    names = cast(list[str], exported.call_spec.out_spec.context)
+    results = [values[str(node)] for node in exported.graph_signature.user_outputs]
+    outputs = tuple(
+        TensorSpec(name, _dtype(value), tuple(size if isinstance(size, int) else -1 for size in value.shape))
+        for name, value in zip(names, results, strict=True)
+    )
+    torch.set_num_threads(threads)
+    program = exported.module(check_guards=False)  # `check_inputs` has held the arrays to their shapes
+    return tuple(TorchEngine(program, inputs, outputs) for _ in range(contexts))
+
+
+def compile_engine(
+    module: torch.nn.Module,
+    folder: Path,
+    *,
+    precision: Precision,
+    shapes: Mapping[str, tuple[Dim, ...]],
+    example: Mapping[str, Array],
+    calibration: Sequence[Mapping[str, Array]],
+) -> Path:
+    """Export a torch module and save it into `folder`; see `registry.compile_engine`."""
+    module = module.eval()
+    if precision == "bf16":
+        module = copy.deepcopy(module).to(torch.bfloat16)
+    # Equal bounds are one dimension: the batch and the length are the same for every input.
+    dims: dict[tuple[int, tuple[int, int]], Any] = {}
+    for shape in shapes.values():
+        for axis, dim in enumerate(shape):
+            if not isinstance(dim, int):
+                dims.setdefault((axis, dim), torch.export.Dim(f"axis{axis}_{dim[1]}", min=dim[0], max=dim[1]))
+    dynamic = {
+        name: {axis: dims[axis, dim] for axis, dim in enumerate(shape) if not isinstance(dim, int)}
+        for name, shape in shapes.items()
+    }
+    path = folder / _FILE
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        exported = torch.export.export(
+            module,
+            (),
+            kwargs={name: torch.from_numpy(array) for name, array in example.items()},
+            dynamic_shapes=dynamic,
+        )
+        torch.export.save(exported, path)
+    return path
+
+
+def _load(path: Path) -> torch.export.ExportedProgram:
+    """Load a program whose archive holds tensors and a graph only: a pickle could run any code."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = [PurePosixPath(name) for name in archive.namelist()]
+        pickled = [p.name for p in entries if p.parent.name == "constants" and p.name.startswith(("custom", "opaque"))]
+        if pickled:
+            raise InvalidArgument(f"{path} holds pickled objects ({pickled[0]}) and is not loaded")
+        with warnings.catch_warnings(), _tensors_only():
+            warnings.simplefilter("ignore")
+            return torch.export.load(path)
+    except (OSError, RuntimeError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise InvalidArgument(f"{path} is no readable exported program: {str(error).splitlines()[0]}") from None
+
+
+@contextmanager
+def _tensors_only() -> Iterator[None]:
+    """Make every `torch.load` inside refuse whatever is not a tensor, also where torch itself asks for pickles."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    with _environment:
+        before = os.environ.get(name)
+        os.environ[name] = "1"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = before
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    """Numpy has no bfloat16; a float32 holds its values exactly."""
+    return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+
+
+def _dtype(value: torch.Tensor) -> np.dtype[Any]:
+    return np.dtype("float32" if value.dtype is torch.bfloat16 else str(value.dtype).removeprefix("torch."))
