@@ -25,9 +25,12 @@ class AsyncClient:
         """Prepare a client; see `Client`."""
         self._address = parse_url(url)
         self._timeout_s = timeout_s
+        self._closed = False
 
     @cached_property
     def _transport(self) -> AsyncTransport:
+        if self._closed:
+            raise RuntimeError("this client is closed")
         # Both libraries bind to the running event loop, which there may not be when the client is made.
         return self._address.connect_async()
 
@@ -92,7 +95,8 @@ class AsyncClient:
         return await self._transport.metadata(model, self._timeout(timeout_s))
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. Later calls raise `RuntimeError`."""
+        self._closed = True
         if "_transport" in self.__dict__:
             await self._transport.close()
 
@@ -105,4 +109,6 @@ class AsyncClient:
         await self.close()
 
     def _timeout(self, timeout_s: float | None) -> float:
+        if self._closed:
+            raise RuntimeError("this client is closed")
         return self._timeout_s if timeout_s is None else timeout_s

@@ -18,8 +18,7 @@ DEFAULT_TIMEOUT_S: Final = 30.0
 class Client:
     """Blocking calls to one server.
 
-    Threads may share a client. Over gRPC they share one channel; over HTTP each thread has a connection of its own,
-    which closes with the thread. A blocking call cannot be cancelled from outside: bound it with `timeout_s`, after
+    Threads may share a client. A blocking call cannot be cancelled from outside: bound it with `timeout_s`, after
     which gRPC also withdraws the request on the server, or use `AsyncClient`.
 
     Every method raises a `RequestError`: `InvalidArgument`, `NotFound`, `Unavailable`, `Cancelled`, `Unsupported`,
@@ -38,6 +37,7 @@ class Client:
         """
         self._transport = parse_url(url).connect()
         self._timeout_s = timeout_s
+        self._closed = False
 
     def classify(
         self,
@@ -135,7 +135,8 @@ class Client:
         return self._transport.metadata(model, self._timeout(timeout_s))
 
     def close(self) -> None:
-        """Close the connection (over HTTP this thread's)."""
+        """Close the connection. Calls of other threads end in `Cancelled`; later ones raise `RuntimeError`."""
+        self._closed = True
         self._transport.close()
 
     def __enter__(self) -> Self:
@@ -147,4 +148,6 @@ class Client:
         self.close()
 
     def _timeout(self, timeout_s: float | None) -> float:
+        if self._closed:
+            raise RuntimeError("this client is closed")
         return self._timeout_s if timeout_s is None else timeout_s

@@ -31,7 +31,7 @@ class Unavailable(RequestError):
 
 
 class Cancelled(RequestError):
-    """The server saw the request withdrawn."""
+    """The request was withdrawn, or the client closed, before the answer came."""
 
     code = "CANCELLED"
 
@@ -61,7 +61,10 @@ class ConnectionFailed(RequestError, ConnectionError):
 
 
 # Triton's HTTP reports CANCELLED as 400, like INVALID_ARG, so only its sentence tells the two apart.
-_CANCELLED = re.compile(r"(\[request id: .*?\] )?(the )?request (was |has been )?cancell?ed\b", re.IGNORECASE)
+_CANCELLED = re.compile(
+    r"(\[request id: .*?\] )?(the )?(request (was |has been )?cancell?ed|client cancell?ed the request)\b",
+    re.IGNORECASE,
+)
 
 _HTTP: dict[int, type[RequestError]] = {
     404: NotFound,

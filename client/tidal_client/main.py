@@ -123,13 +123,16 @@ def build_app() -> typer.Typer:
     """The root command with every installed subcommand, none of them imported."""
     app = typer.Typer(
         cls=LazyGroup,
-        rich_markup_mode=_MARKUP, help=HELP, no_args_is_help=True, add_completion=False,
+        help=HELP,
+        rich_markup_mode=_MARKUP,
+        no_args_is_help=True,
+        add_completion=False,
         pretty_exceptions_show_locals=False,
-    )  # fmt: skip
+    )
     app.callback()(_root)
-    for name in _entries():
+    for name, entry in _entries().items():
         known = _KNOWN.get(name)
-        app.command(name, help=known.summary if known else "")(_summary_only)
+        app.command(name, help=known.summary if known else f"Provided by {entry.module}.")(_summary_only)
     return app
 
 

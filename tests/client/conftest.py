@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tidal.server.installation import STUB_NAME, find_installation
@@ -85,11 +87,12 @@ def probe_server(folder: Path) -> Iterator[ProbeServer]:
     (version.parent / "config.pbtxt").write_text(_CONFIG.format(log_file=log_file))
 
     http, grpc = free_ports(2)
+    prefix = f"tidal_client_test_{os.getpid()}_{http}_"
     command = [
         str(installation.binary),
         f"--model-repository={folder / 'models'}",
         f"--backend-directory={folder / 'backends'}",
-        f"--backend-config=python,shm-region-prefix-name=tidal_client_{os.getpid()}_{http}_",
+        f"--backend-config=python,shm-region-prefix-name={prefix}",
         "--http-address=127.0.0.1",
         "--grpc-address=127.0.0.1",
         f"--http-port={http}",
@@ -102,16 +105,29 @@ def probe_server(folder: Path) -> Iterator[ProbeServer]:
         process = subprocess.Popen(
             command, env=installation.environment(), stdout=log, stderr=subprocess.STDOUT, cwd=folder
         )
+    stubs: list[psutil.Process] = []
     try:
         _wait_ready(f"http://127.0.0.1:{http}/v2/health/ready", process, folder / "server.log")
+        stubs = psutil.Process(process.pid).children(recursive=True)
         yield ProbeServer(f"http://127.0.0.1:{http}", f"grpc://127.0.0.1:{grpc}", log_file, process)
     finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        _end(process, stubs)
+        for left in Path("/dev/shm").glob(f"{prefix}*"):
+            left.unlink()
+
+
+def _end(process: subprocess.Popen[bytes], stubs: list[psutil.Process]) -> None:
+    """End the server, and the stubs that a killed one leaves behind."""
+    process.send_signal(signal.SIGCONT)
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for stub in stubs:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            stub.kill()
 
 
 def _wait_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -129,16 +131,22 @@ def _texts(text: list[str] | None, file: Path | None) -> list[str]:
         return text
     try:
         if file is not None:
-            texts = file.read_text(encoding="utf-8").splitlines()
+            with file.open(encoding="utf-8") as lines:
+                texts = _lines(lines)
         elif sys.stdin.isatty():
             raise typer.BadParameter("no text: give --text, --file, or lines on standard input", param_hint="--text")
         else:
-            texts = sys.stdin.buffer.read().decode("utf-8").splitlines()
+            texts = _lines(io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"cannot read the texts: {error}", param_hint="--file") from None
     if not texts:
         raise typer.BadParameter("no text in the input", param_hint="--file" if file else "--text")
     return texts
+
+
+def _lines(stream: Iterable[str]) -> list[str]:
+    # Not str.splitlines, which also splits at characters that stand inside texts.
+    return [line.rstrip("\r\n") for line in stream]
 
 
 def _ask(

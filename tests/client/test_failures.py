@@ -1,0 +1,166 @@
+"""Servers that hang, die or are not there, and requests that are withdrawn."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from conftest import ProbeServer, probe_server
+
+from tidal_client import AsyncClient, Cancelled, Client, ConnectionFailed, DeadlineExceeded
+from tidal_client.client import DEFAULT_TIMEOUT_S
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProbeServer]:
+    """A server that these tests may stop and kill."""
+    with probe_server(tmp_path_factory.mktemp("own")) as started:
+        yield started
+
+
+def test_a_call_waits_half_a_minute_unless_told_otherwise() -> None:
+    assert DEFAULT_TIMEOUT_S == 30.0
+    with Client("http://127.0.0.1:1") as http, Client("grpc://127.0.0.1:1", timeout_s=3) as grpc:
+        assert http._timeout(None) == 30.0
+        assert grpc._timeout(None) == 3
+        assert grpc._timeout(1.5) == 1.5
+
+
+def test_a_late_answer_is_a_timeout_and_harms_no_later_request(url: str) -> None:
+    with Client(url, timeout_s=0.3) as client:
+        with pytest.raises(DeadlineExceeded, match=r"within 0\.3 s"):
+            client.classify("probe", "sleep 1")
+        for i in range(20):
+            assert client.classify("probe", f"text {i}", timeout_s=20).other["echo"].item() == f"text {i}|".encode()
+
+    async def run() -> None:
+        async with AsyncClient(url) as client:
+            with pytest.raises(TimeoutError, match=r"within 0\.3 s"):
+                await client.classify("probe", "sleep 1", timeout_s=0.3)
+            assert (await client.classify("probe", "text")).label == "short"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_a_hung_server_is_a_timeout_everywhere(own_server: ProbeServer, protocol: str) -> None:
+    url = own_server.url(protocol)
+    own_server.process.send_signal(signal.SIGSTOP)
+    try:
+        with Client(url, timeout_s=0.3) as client:
+            with pytest.raises(DeadlineExceeded):
+                client.classify("probe", "hi")
+            with pytest.raises(DeadlineExceeded):
+                client.ready("probe")
+            with pytest.raises(DeadlineExceeded):
+                client.metadata("probe")
+
+        async def run() -> None:
+            async with AsyncClient(url, timeout_s=0.3) as client:
+                with pytest.raises(DeadlineExceeded):
+                    await client.classify("probe", "hi")
+                with pytest.raises(DeadlineExceeded):
+                    await client.ready()
+                with pytest.raises(DeadlineExceeded):
+                    await client.metadata("probe")
+
+        asyncio.run(run())
+    finally:
+        own_server.process.send_signal(signal.SIGCONT)
+    with Client(url) as client:
+        assert client.ready("probe")
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_nobody_at_the_address(closed_port: int, protocol: str) -> None:
+    url = f"{protocol}://127.0.0.1:{closed_port}"
+    with Client(url) as client, pytest.raises(ConnectionFailed, match=f"no connection to {url}"):
+        client.classify("probe", "hi")
+
+    async def run() -> None:
+        async with AsyncClient(url) as client:
+            with pytest.raises(ConnectionError, match=f"no connection to {url}"):
+                await client.ready()
+
+    asyncio.run(run())
+
+
+def test_the_other_protocols_port(server: ProbeServer) -> None:
+    for url in (server.http.replace("http", "grpc"), server.grpc.replace("grpc", "http")):
+        with Client(url, timeout_s=5) as client, pytest.raises(ConnectionFailed):
+            client.classify("probe", "hi")
+
+
+def test_cancelling_the_task_cancels_the_request_on_the_server(server: ProbeServer) -> None:
+    async def run() -> None:
+        async with AsyncClient(server.grpc) as client:
+            task = asyncio.create_task(client.classify("probe", "sleep 20", request_id="withdrawn"))
+            await asyncio.sleep(0.5)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await client.classify("probe", "hi")).label == "short"
+
+    asyncio.run(run())
+    assert server.wait_for_log("cancelled withdrawn")
+
+
+def test_a_timeout_over_grpc_withdraws_the_request(server: ProbeServer) -> None:
+    with Client(server.grpc) as client, pytest.raises(DeadlineExceeded):
+        client.classify("probe", "sleep 20", request_id="timed-out", timeout_s=0.3)
+    assert server.wait_for_log("cancelled timed-out")
+
+
+def test_cancelling_an_http_task_leaves_the_client_usable(server: ProbeServer) -> None:
+    async def run() -> None:
+        async with AsyncClient(server.http) as client:
+            task = asyncio.create_task(client.classify("probe", "sleep 1"))
+            await asyncio.sleep(0.2)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await client.classify("probe", "hi")).label == "short"
+
+    asyncio.run(run())
+
+
+def test_closing_ends_calls_of_other_threads(url: str) -> None:
+    client = Client(url)
+    client.classify("probe", "hi")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.classify, "probe", "sleep 3")
+        time.sleep(0.5)
+        client.close()
+        with pytest.raises(Cancelled):
+            waiting.result(timeout=20)
+
+
+def test_a_server_that_dies_breaks_the_connection(own_server: ProbeServer) -> None:
+    """Last in this module: afterwards the server is gone."""
+    caught: dict[str, BaseException] = {}
+
+    def ask(url: str) -> None:
+        with Client(url) as client:
+            try:
+                client.classify("probe", "sleep 20")
+            except Exception as error:
+                caught[url] = error
+
+    threads = [threading.Thread(target=ask, args=(url,)) for url in (own_server.http, own_server.grpc)]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    own_server.process.kill()
+    for thread in threads:
+        thread.join(25)
+    assert {url: type(error) for url, error in caught.items()} == {
+        own_server.http: ConnectionFailed,
+        own_server.grpc: ConnectionFailed,
+    }
