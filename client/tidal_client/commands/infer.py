@@ -111,7 +111,7 @@ def infer(
             if isinstance(answer.result, RequestError):
                 typer.echo(f"text {number + 1} of {len(texts)}: {answer.result.code}: {answer.result}", err=True)
             if as_json:
-                typer.echo(json.dumps(_as_json(answer), ensure_ascii=False))
+                typer.echo(json.dumps(_as_json(answer)))
             else:
                 table.add_row(*_as_row(answer))
             if isinstance(answer.result, _HOPELESS) and number + 1 < len(texts):

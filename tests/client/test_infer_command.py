@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ProbeServer
+from typer.testing import CliRunner
+
+from tidal_client.main import build_app
+
+pytestmark = pytest.mark.server
+
+
+def _infer(*args: str, stdin: str | bytes | None = None) -> Any:
+    return CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(build_app(), ["infer", *args], input=stdin)
+
+
+def test_a_table_of_answers(url: str) -> None:
+    done = _infer("probe", "--url", url, "--text", "hi [bold]", "-t", "a text that is rather long")
+    assert done.exit_code == 0, done.output
+    rows = [line.split("│") for line in done.stdout.splitlines() if line.startswith("│")]
+    assert [cell.strip() for cell in rows[0][1:5]] == ["hi [bold]", "short", "0.881", "16"]
+    assert [cell.strip() for cell in rows[1][1:5]] == ["a text that is rather long", "long", "1.000", "32"]
+    assert float(rows[0][5]) > 0
+
+
+def test_json_carries_the_whole_answer(url: str) -> None:
+    done = _infer("probe", "--url", url, "-t", "hé", "-p", "you", "--json", "--latency-ms", "70", "--task", "t")
+    found = json.loads(done.stdout)
+    assert (found["text"], found["pair"], found["label"], found["max_length"]) == ("hé", "you", "short", 16)
+    assert found["logits"] == [5.0, -5.0]
+    assert len(found["probabilities"]) == 2
+    assert found["milliseconds"] > 0
+    assert found["outputs"]["echo"] == ["hé|you"]
+    assert found["outputs"]["rows"] == [1]
+    parameters = json.loads(found["outputs"]["asked"][0])["parameters"]
+    assert (parameters["latency_ms"], parameters["task"]) == (70.0, "t")
+
+
+def test_lines_of_a_file_and_of_standard_input(server: ProbeServer, tmp_path: Path) -> None:
+    lines = "erste Zeile\r\nzwei\u2028te\n\nvierte"
+    file = tmp_path / "lines.txt"
+    file.write_bytes(lines.encode())
+    from_file = _infer("probe", "--url", server.grpc, "--file", str(file), "--json")
+    from_stdin = _infer("probe", "--url", server.grpc, "--json", stdin=lines.encode())
+    for done in (from_file, from_stdin):
+        assert done.exit_code == 0, done.output
+        texts = [json.loads(line)["text"] for line in done.stdout.splitlines()]
+        assert texts == ["erste Zeile", "zwei\u2028te", "", "vierte"]
+
+
+def test_only_the_wanted_outputs(server: ProbeServer) -> None:
+    done = _infer("probe", "--url", server.grpc, "-t", "hi", "-o", "label", "-o", "rows", "--json")
+    found = json.loads(done.stdout)
+    assert (found["label"], found["logits"], found["outputs"]) == ("short", None, {"rows": [1]})
+
+
+def test_one_refused_text_does_not_harm_the_others(url: str) -> None:
+    texts = ["-t", "one", "-t", "error UNAVAILABLE the queue is full", "-t", "three"]
+    done = _infer("probe", "--url", url, *texts, "--json")
+    assert done.exit_code == 1
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each.get("label") for each in found] == ["short", None, "short"]
+    assert found[1]["error"] == {"code": "UNAVAILABLE", "message": "the queue is full"}
+    assert done.stderr == "text 2 of 3: UNAVAILABLE: the queue is full\n"
+    table = _infer("probe", "--url", url, *texts)
+    assert table.exit_code == 1
+    assert "UNAVAILABLE" in table.stdout
+
+
+def test_what_every_text_would_meet_is_said_once(server: ProbeServer, closed_port: int) -> None:
+    texts = ["-t", "one", "-t", "two", "-t", "three"]
+    done = _infer("nope", "--url", server.http, *texts)
+    assert done.exit_code == 1
+    assert "text 1 of 3: NOT_FOUND" in done.stderr
+    assert done.stderr.endswith("2 more not sent\n")
+    done = _infer("probe", "--url", f"grpc://127.0.0.1:{closed_port}", *texts)
+    assert done.exit_code == 1
+    assert "text 1 of 3: CONNECTION_FAILED: no connection to grpc://127.0.0.1" in done.stderr
+    done = _infer("probe", "--url", server.grpc, "-t", "sleep 2", "-t", "hi", "--timeout", "0.3")
+    assert done.exit_code == 1
+    assert "DEADLINE_EXCEEDED: no answer" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "stdin", "said"),
+    [
+        (["probe", "-t", "a", "-p", "b", "-p", "c"], None, "expected one for each of the 1 texts, got 2"),
+        (["probe", "-t", "a", "--url", "ftp://x"], None, "grpc://HOST:PORT"),
+        (["probe", "-t", "a", "--file", "x"], None, "--text or --file, not both"),
+        (["probe", "--file", "/no/such/file"], None, "cannot read the texts"),
+        (["probe"], b"", "no text in the input"),
+        (["probe"], b"\xff\xfe", "cannot read the texts"),
+        (["probe", "-t", "a", "--timeout", "0"], None, "--timeout"),
+        ([], None, "Missing argument"),
+    ],
+)
+def test_wrong_usage_sends_nothing(args: list[str], stdin: bytes | None, said: str) -> None:
+    done = _infer(*args, stdin=stdin)
+    assert done.exit_code == 2
+    assert said.lower() in " ".join(done.stderr.lower().replace("│", " ").split())
+
+
+def test_help_is_a_manual() -> None:
+    done = _infer("--help")
+    for part in ("Examples", "Exit codes", "--latency-ms", "--json", "standard input"):
+        assert part in done.stdout
