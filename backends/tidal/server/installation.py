@@ -39,13 +39,17 @@ class TritonInstallation:
         it finds the virtual environment through PATH.
         """
         env = dict(os.environ)
-        python = Path(sys.executable).parent
-        env["PATH"] = os.pathsep.join([str(python), env.get("PATH", "")])
-        base = sysconfig.get_config_var("LIBDIR") or str(Path(sys.base_prefix) / "lib")
-        parts = [base, *map(str, self.libraries), env.get("LD_LIBRARY_PATH", "")]
-        env["LD_LIBRARY_PATH"] = os.pathsep.join(part for part in parts if part)
+        for name, folders in self.search_paths().items():
+            env[name] = os.pathsep.join([*folders, *filter(None, [env.get(name)])])
         env.pop("PYTHONHOME", None)
         return env
+
+    def search_paths(self) -> dict[str, list[str]]:
+        """Folders that `environment` puts before those of PATH and LD_LIBRARY_PATH."""
+        # LIBDIR of an interpreter that was moved after its build names the folder that it was built for.
+        own = [str(Path(sys.base_prefix) / "lib"), sysconfig.get_config_var("LIBDIR") or ""]
+        libraries = list(dict.fromkeys(filter(None, [*own, *map(str, self.libraries)])))
+        return {"PATH": [str(Path(sys.executable).parent)], "LD_LIBRARY_PATH": libraries}
 
 
 def find_installation() -> TritonInstallation:

@@ -1,0 +1,56 @@
+"""How commands report: tables on a terminal, aligned text or JSON elsewhere, errors as one sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from tidal.errors import TidalError
+
+# Where output is not a terminal nothing is wrapped or cut.
+_PLAIN_WIDTH = 10_000
+
+
+@contextmanager
+def one_sentence(exit_code: int = 1) -> Iterator[None]:
+    """Turn a TidalError into its sentence on stderr and an exit code."""
+    try:
+        yield
+    except TidalError as error:
+        fail(str(error), exit_code)
+
+
+def fail(message: str, exit_code: int = 1) -> NoReturn:
+    """Print an error and leave with the code."""
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(exit_code)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on one line, so that a reader of a pipe knows when it is complete."""
+    typer.echo(json.dumps(value, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", notes: str = "") -> None:
+    """A table: boxed on a terminal, aligned columns elsewhere."""
+    console = Console()
+    plain = not console.is_terminal
+    if plain:
+        console = Console(width=_PLAIN_WIDTH, no_color=True, highlight=False)
+    table = Table(box=None if plain else box.ROUNDED, pad_edge=not plain, padding=(0, 2, 0, 0) if plain else (0, 1))
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=plain)
+    for row in rows:
+        table.add_row(*row)
+    if title:
+        console.print(title, markup=False, style=None if plain else "bold")
+    console.print(table)
+    if notes:
+        console.print(notes, markup=False, highlight=False)

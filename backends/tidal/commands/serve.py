@@ -1,0 +1,137 @@
+"""`tidal serve`: a real tritonserver with Tidal's backends, supervised, and nothing left behind at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidal.commands.output import one_sentence, print_json, print_table
+from tidal.server import backend_directory
+from tidal.server.installation import find_installation
+from tidal.server.launch import select_models, stock_command
+from tidal.server.ready_report import ReadyReport
+from tidal.server.session import Ended, Options, serve_until_ended
+
+_EXIT_CODES = {Ended.CLEANLY: 0, Ended.NOT_STARTED: 1, Ended.BY_ITSELF: 3, Ended.KILLED: 4}
+
+
+def serve(
+    repository: Annotated[Path, typer.Argument(help="Model repository: one folder a model.", show_default=True)] = Path(
+        "model_repository"
+    ),
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- TRITON OPTIONS]", help="Passed to tritonserver as they are.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Serve only this model. Repeat for several.", metavar="NAME")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on. 0.0.0.0 for every network.")] = "127.0.0.1",
+    http_port: Annotated[int, typer.Option(min=0, max=65535, help="HTTP port, 0 for a free one.")] = 8000,
+    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="gRPC port, 0 for a free one.")] = 8001,
+    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Prometheus port, 0 for a free one.")] = 8002,
+    exit_timeout: Annotated[
+        int, typer.Option(min=0, help="Seconds that requests in flight get at the end. 5 s later the server is killed.")
+    ] = 30,
+    open_admin: Annotated[
+        bool, typer.Option("--open-admin", help="Let anybody load and unload models, without the admin key.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Triton's log on stderr instead of a file.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="When ready, print one line of JSON instead of the table.")
+    ] = False,
+    assemble: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Start nothing: write a stand-alone backend directory to DIR and print the command that serves the "
+            "repository with tritonserver alone.",
+        ),
+    ] = None,
+) -> None:
+    """Serve a model repository with a real tritonserver.
+
+    Takes the tritonserver on PATH (NVIDIA's image), else the one of the nvidia-pytriton package, gives it Tidal's
+    backends, loads every model that has a published version, prints one table when ready and stays until SIGINT
+    (Ctrl-C) or SIGTERM. Requests in flight are then answered; a second signal ends at once. A model whose Python
+    process died is restarted.
+
+    Model control, shared memory, logging and trace need the admin key: $TIDAL_ADMIN_KEY, else a new one, kept in
+    $XDG_RUNTIME_DIR/tidal/(HTTP port).json (readable by you only), where the other tidal commands find it. HTTP
+    clients send it as header `tidal-admin-key`, gRPC clients as metadata
+    `triton-grpc-protocol-tidal-admin-key`. Whoever can list this machine's processes sees it in tritonserver's
+    arguments.
+
+    Examples:
+
+    ```
+    tidal serve
+    tidal serve /srv/models --model intents --host 0.0.0.0
+    tidal serve --http-port 0 --grpc-port 0 --metrics-port 0 --json
+    tidal serve -- --log-verbose=1 --model-load-thread-count=8
+    tidal serve /srv/models --assemble /srv/backends
+    ```
+
+    Exit codes:
+
+    - **0** ended by a signal, every request answered
+    - **1** not started: a port is taken, the repository is empty, a model does not load
+    - **2** wrong usage
+    - **3** tritonserver ended without being asked to
+    - **4** tritonserver did not end in time, or a second signal came, and was killed
+    """
+    extra = tuple(arguments or ())
+    if str(repository).startswith("-"):  # `tidal serve -- OPTIONS` without a repository
+        repository, extra = Path("model_repository"), (str(repository), *extra)
+    with one_sentence():
+        if assemble is not None:
+            _assemble(repository, assemble, model or [])
+            return
+        options = Options(
+            repository=repository,
+            models=tuple(model or ()),
+            host=host,
+            http_port=http_port,
+            grpc_port=grpc_port,
+            metrics_port=metrics_port,
+            exit_timeout_s=exit_timeout,
+            open_admin=open_admin,
+            verbose=verbose,
+            extra=extra,
+        )
+        ended = serve_until_ended(options, lambda report: _print_ready(report, as_json))
+    raise typer.Exit(_EXIT_CODES[ended])
+
+
+def _assemble(repository: Path, target: Path, names: list[str]) -> None:
+    installation = find_installation()
+    served = select_models(repository, names).served
+    backend_directory.assemble(target, installation)
+    typer.echo(stock_command(installation, repository, target, [entry.name for entry in served]))
+
+
+def _print_ready(report: ReadyReport, as_json: bool) -> None:
+    """One table, or one line of JSON (which has no admin key)."""
+    if as_json:
+        names = ("name", "version", "backend", "state")
+        print_json(
+            {
+                **report.state.model_dump(mode="json", exclude={"key", "pid_started", "restarts"}),
+                "source": report.source,
+                "models": [dict(zip(names, model, strict=True)) for model in report.models],
+                "unpublished": [{"name": name, "command": command} for name, command in report.unpublished],
+            }
+        )
+        return
+    rows = [(name, str(version), backend, state) for name, version, backend, state in report.models]
+    rows += [(name, "-", "-", f"not published: {command}") for name, command in report.unpublished]
+    state = report.state
+    print_table(
+        ("MODEL", "VERSION", "BACKEND", "STATE"),
+        rows,
+        title=f"Triton {state.version} ({report.source}) serves {state.repository}",
+        notes=f"HTTP     http://{state.http}\ngRPC     {state.grpc}\nmetrics  http://{state.metrics}/metrics\n"
+        f"admin    {'open to anybody' if state.key is None else 'restricted by key'}\n"
+        f"log      {state.log or 'stderr'}",
+    )

@@ -1,0 +1,55 @@
+"""What a server that ended badly leaves behind: Python stubs and shared-memory files, found by its own prefix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def processes_of(prefix: str) -> list[psutil.Process]:
+    """Live processes of this user that name the prefix in their arguments: the server and its stubs."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.uids().real == psutil.Process().uids().real and any(prefix in a for a in process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def clean_up(prefix: str) -> tuple[int, int]:
+    """End every process of a server, then remove its shared memory.
+
+    Args:
+        prefix: the server's `shm-region-prefix-name`, which no other server uses.
+
+    Returns:
+        Processes ended and files removed.
+    """
+    processes = processes_of(prefix)
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.Error:
+            continue
+    psutil.wait_procs(processes, timeout=5)
+    files = [path for path in SHARED_MEMORY.glob(f"{prefix}*") if path.is_file()]
+    for path in files:
+        path.unlink(missing_ok=True)
+    return len(processes), len(files)
+
+
+def leftovers() -> list[Path]:
+    """Shared-memory files of Python stubs that no running process uses."""
+    regions = [*SHARED_MEMORY.glob("triton_python_backend_shm_region_*"), *SHARED_MEMORY.glob("tidal_*")]
+    arguments = set()
+    for process in psutil.process_iter():
+        try:
+            arguments.update(process.cmdline())
+        except psutil.Error:
+            continue
+    return sorted(path for path in regions if path.name not in arguments)

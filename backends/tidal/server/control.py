@@ -1,0 +1,116 @@
+"""Talking to a server's HTTP admin endpoints.
+
+Plain urllib: the process that does this also watches children and handles signals, where tritonclient's gevent loop
+is in the way.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidal.errors import Internal, NotFound, Unavailable
+
+# `tidal serve` restricts the admin endpoints by this header; over gRPC it is this metadata entry.
+ADMIN_HEADER = "tidal-admin-key"
+ADMIN_GRPC_METADATA = f"triton-grpc-protocol-{ADMIN_HEADER}"
+ADMIN_APIS = ("model-repository", "shared-memory", "logging", "trace")
+_QUICK_S = 10.0
+# Loading returns when the model serves; compiling and warming up a large one takes minutes.
+_LOAD_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """One version of a model as the server's repository index lists it."""
+
+    name: str
+    version: int
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerControl:
+    """The admin side of one server."""
+
+    address: str
+    key: str | None = None
+
+    def live(self) -> bool:
+        """Whether the server answers at all; true before all models are ready."""
+        try:
+            self._call("GET", "/v2/health/live", None, 2.0)
+        except (Unavailable, Internal):
+            return False
+        return True
+
+    def version(self) -> str:
+        """The server's version."""
+        return str(self._call("GET", "/v2", None, _QUICK_S)["version"])
+
+    def index(self) -> list[ModelState]:
+        """Every version of every model that the server has tried to load."""
+        rows = self._call("POST", "/v2/repository/index", {}, _QUICK_S)
+        return [
+            ModelState(r["name"], int(r["version"]), r["state"], r.get("reason", ""))
+            for r in rows
+            if r.get("state") and str(r.get("version", "")).isdigit()
+        ]
+
+    def config(self, model: str, version: int) -> dict[str, Any]:
+        """The active config of a READY version.
+
+        Raises:
+            NotFound: the version is not being served.
+        """
+        return dict(self._call("GET", f"/v2/models/{model}/versions/{version}/config", None, _QUICK_S))
+
+    def load(self, model: str, config: Mapping[str, Any] | None) -> None:
+        """Load or reload a model and wait until it serves; `config` replaces config.pbtxt when given.
+
+        Raises:
+            Internal: Triton's reason; the version before keeps serving.
+        """
+        body = {"parameters": {"config": json.dumps(config)}} if config is not None else {}
+        self._call("POST", f"/v2/repository/models/{model}/load", body, _LOAD_S)
+
+    def unload(self, model: str) -> None:
+        """Take a model out of service; returns before its requests in flight are answered."""
+        self._call("POST", f"/v2/repository/models/{model}/unload", {}, _QUICK_S)
+
+    def _call(self, method: str, path: str, body: object, timeout_s: float) -> Any:
+        request = urllib.request.Request(f"http://{self.address}{path}", method=method)
+        if body is not None:
+            request.data = json.dumps(body).encode()
+        if self.key is not None:
+            request.add_header(ADMIN_HEADER, self.key)
+        # A proxy of the environment is for other machines' traffic.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=timeout_s) as response:
+                content = response.read()
+        except urllib.error.HTTPError as error:
+            raise self._refused(error) from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            raise Unavailable(f"no server answers at {self.address}: {reason}") from None
+        return json.loads(content) if content else None
+
+    def _refused(self, error: urllib.error.HTTPError) -> Internal | NotFound | Unavailable:
+        content = error.read().decode(errors="replace")
+        try:
+            message = str(json.loads(content)["error"])
+        except (ValueError, KeyError, TypeError):
+            message = content.strip() or f"HTTP status {error.code}"
+        if error.code == 403:
+            return Unavailable(
+                f"the server at {self.address} wants its admin key: set TIDAL_ADMIN_KEY, or run this as the user "
+                "who started it"
+            )
+        return NotFound(message) if error.code == 404 else Internal(message)

@@ -1,0 +1,107 @@
+"""Addresses that a server listens on: chosen, and checked before the server starts."""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+from dataclasses import dataclass
+
+import psutil
+
+from tidal.errors import InvalidArgument, Unavailable
+
+# Below the range from which the kernel gives ports to outgoing connections, so that a port that was free a moment
+# ago is not taken by one of those.
+_FREE_PORTS = range(20_000, 32_000)
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Host and ports of one server."""
+
+    host: str
+    http: int
+    grpc: int
+    metrics: int
+
+    def address(self, port: int) -> str:
+        """`host:port` for a client on this machine."""
+        host = _WILDCARDS.get(self.host, self.host)
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def choose_endpoints(host: str, http: int, grpc: int, metrics: int) -> Endpoints:
+    """Check that the ports can be listened on; a port 0 becomes a free one.
+
+    Raises:
+        Unavailable: a port is taken; names the port and, where it can be told, who holds it.
+        InvalidArgument: the host is not an address of this machine, two ports are equal, or one may not be used.
+    """
+    chosen: dict[str, int] = {}
+    for name, port in (("http", http), ("grpc", grpc), ("metrics", metrics)):
+        if port in chosen.values():
+            raise InvalidArgument(f"--{name}-port {port} is given twice: HTTP, gRPC and metrics need one port each")
+        if port:
+            _check(host, name, port)
+        chosen[name] = port or _free_port(host, {http, grpc, metrics, *chosen.values()})
+    return Endpoints(host, **chosen)
+
+
+def holder_of(port: int) -> str | None:
+    """`name (process id)` of the process that listens on a port, as far as this user may see it."""
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except psutil.Error:
+        return None
+    for connection in connections:
+        listening = connection.status == psutil.CONN_LISTEN and connection.laddr[1:2] == (port,)
+        if listening and connection.pid:
+            try:
+                return f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
+            except psutil.Error:
+                return f"process {connection.pid}"
+    return None
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a server could listen on the port now."""
+    try:
+        _bind(host, port)
+    except OSError:
+        return False
+    return True
+
+
+def _bind(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As servers do: connections of an earlier server that are still closing do not make the port taken.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+
+
+def _check(host: str, name: str, port: int) -> None:
+    try:
+        _bind(host, port)
+    except PermissionError:
+        raise InvalidArgument(f"--{name}-port {port} may not be used by this user: choose one above 1023") from None
+    except socket.gaierror:
+        raise InvalidArgument(f"--host '{host}' is not an address") from None
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise InvalidArgument(f"--host {host} --{name}-port {port}: {error.strerror}") from None
+        holder = holder_of(port)
+        raise Unavailable(
+            f"{name} port {port} is taken{f' by {holder}' if holder else ''}: "
+            f"choose another with --{name}-port, or 0 for a free one"
+        ) from None
+
+
+def _free_port(host: str, taken: set[int]) -> int:
+    for port in random.sample(_FREE_PORTS, 200):
+        if port not in taken and is_free(host, port):
+            return port
+    _check(host, "http", _FREE_PORTS[0])
+    raise Unavailable(f"no free port found in {_FREE_PORTS.start}-{_FREE_PORTS.stop - 1}")

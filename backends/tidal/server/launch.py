@@ -1,0 +1,127 @@
+"""The command line of a tritonserver that serves a Tidal repository."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidal.errors import InvalidArgument, NotFound, did_you_mean
+from tidal.repository import ModelEntry, model_entries
+from tidal.server.control import ADMIN_APIS, ADMIN_HEADER
+from tidal.server.endpoints import Endpoints
+from tidal.server.installation import TritonInstallation
+
+# Triton reads the key from inside an option where other characters are separators.
+_KEY = re.compile(r"[A-Za-z0-9._~+/-]{8,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The models of a repository: those to serve, and those that nothing is published of."""
+
+    served: tuple[ModelEntry, ...]
+    unpublished: tuple[ModelEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything that a server is started with."""
+
+    installation: TritonInstallation
+    repository: Path
+    backend_directory: Path
+    models: tuple[str, ...]
+    endpoints: Endpoints
+    shm_prefix: str
+    key: str | None
+    exit_timeout_s: int
+    extra: tuple[str, ...] = ()
+
+    def command(self) -> list[str]:
+        """Arguments of the process, the binary first."""
+        ports = self.endpoints
+        options = [
+            *_basic(self.repository, self.backend_directory, self.models),
+            # A model that does not load is reported by name, not by the server's exit.
+            "--exit-on-error=false",
+            f"--exit-timeout-secs={self.exit_timeout_s}",
+            f"--http-address={ports.host}",
+            f"--http-port={ports.http}",
+            f"--grpc-address={ports.host}",
+            f"--grpc-port={ports.grpc}",
+            f"--metrics-address={ports.host}",
+            f"--metrics-port={ports.metrics}",
+            f"--backend-config=python,shm-region-prefix-name={self.shm_prefix}",
+        ]
+        if self.key is not None:
+            rule = f"{','.join(ADMIN_APIS)}:{ADMIN_HEADER}={self.key}"
+            options += [f"--http-restricted-api={rule}", f"--grpc-restricted-protocol={rule}"]
+        return [str(self.installation.binary), *options, *self.extra]
+
+
+def select_models(repository: Path, names: Sequence[str]) -> Selection:
+    """The models to serve: those named, else all that have a published version.
+
+    Raises:
+        NotFound: the repository is missing or has no model, a name is not in it, or nothing is published.
+    """
+    if not repository.is_dir():
+        raise NotFound(f"model repository '{repository}' is not a folder: give its path, or make it with tidal build")
+    entries = {entry.name: entry for entry in model_entries(repository)}
+    if not entries:
+        raise NotFound(f"model repository '{repository}' has no model: publish one with tidal build")
+    for name in names:
+        if name not in entries:
+            raise NotFound(f"model '{name}' is not in {repository}: {did_you_mean(name, entries)}")
+        if not entries[name].versions():
+            raise NotFound(f"model '{name}' has no published version: {build_command(entries[name])}")
+    served = tuple(e for n, e in entries.items() if (n in names if names else e.versions()))
+    if not served:
+        commands = ", ".join(build_command(entry) for entry in entries.values())
+        raise NotFound(f"no model in {repository} has a published version: run {commands}")
+    return Selection(served, tuple(e for e in entries.values() if not e.versions()))
+
+
+def build_command(entry: ModelEntry) -> str:
+    """The command that publishes a model, with its spec where one lies in the model's folder."""
+    specs = sorted((*entry.folder.glob("*.yaml"), *entry.folder.glob("*.yml")))
+    return f"tidal build {specs[0] if specs else 'SPEC.yaml'}"
+
+
+def check_key(key: str | None) -> str:
+    """The admin key to use: the given one, else a new one.
+
+    Raises:
+        InvalidArgument: the key is too short or has characters that Triton's option cannot carry.
+    """
+    if key is None:
+        return secrets.token_urlsafe(24)
+    if not _KEY.fullmatch(key):
+        raise InvalidArgument("TIDAL_ADMIN_KEY must be at least 8 characters out of A-Z a-z 0-9 . _ ~ + / -")
+    return key
+
+
+def stock_command(installation: TritonInstallation, repository: Path, backends: Path, models: Sequence[str]) -> str:
+    """Shell command that serves the repository with tritonserver alone, as `tidal serve` would find it."""
+    paths = installation.search_paths()
+    words = [str(installation.binary), *_basic(repository.resolve(), backends.resolve(), models)]
+    lines = [
+        "env -u PYTHONHOME",
+        *(f'{name}={shlex.quote(os.pathsep.join(folders))}"${{{name}:+:${name}}}"' for name, folders in paths.items()),
+        *map(shlex.quote, words),
+    ]
+    return " \\\n  ".join(lines)
+
+
+def _basic(repository: Path, backends: Path, models: Sequence[str]) -> list[str]:
+    return [
+        f"--model-repository={repository}",
+        f"--backend-directory={backends}",
+        "--model-control-mode=explicit",
+        *(f"--load-model={name}" for name in models),
+    ]

@@ -1,0 +1,138 @@
+"""One tritonserver process: started, waited for, ended, and nothing of it left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from tidal.errors import Internal
+from tidal.server.aftermath import clean_up
+from tidal.server.control import ModelState, ServerControl
+from tidal.server.launch import Launch
+
+# What the server may take beyond its own exit timeout before it is killed.
+KILL_AFTER_S = 5.0
+_PR_SET_PDEATHSIG = 1
+_ERROR_LINE = re.compile(r"E\d{4} |[Ee]rror|.*unrecognized option|.*error while loading")
+_STATUS = re.compile(r"^(?:load failed for model .*? state: )?(?:Internal|Invalid argument|Unavailable|Not found): ")
+_FRAME = re.compile(r"^  (/\S.*?\(\d+\)):", re.MULTILINE)
+# Errors of Tidal are sentences for the operator; what class raised them and where adds nothing.
+_OWN_ERROR = re.compile(r"^(?:tidal\.errors\.)?(?:InvalidArgument|NotFound|Unsupported|Unavailable|Internal): ")
+
+
+class ServerProcess:
+    """A started tritonserver."""
+
+    def __init__(self, launch: Launch, log: Path | None) -> None:
+        self.launch = launch
+        self.log = log
+        self.control = ServerControl(launch.endpoints.address(launch.endpoints.http), launch.key)
+        output = log.open("wb") if log is not None else None
+        try:
+            self._process = subprocess.Popen(
+                launch.command(),
+                env=launch.installation.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output or sys.stderr,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C at a terminal is for this process, which forwards it; stubs must live to answer.
+                start_new_session=True,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509  (no other thread runs yet)
+            )
+        finally:
+            if output is not None:
+                output.close()
+
+    @property
+    def pid(self) -> int:
+        """Process id of tritonserver."""
+        return self._process.pid
+
+    def exit_status(self) -> int | None:
+        """Exit status, negative for a signal; None while the server runs."""
+        return self._process.poll()
+
+    def wait_live(self, stop: threading.Event) -> bool:
+        """Wait until the server answers, which is after it tried to load every model.
+
+        Returns:
+            False when `stop` was set before.
+
+        Raises:
+            Internal: the server ended; its last error line.
+        """
+        while not stop.wait(0.1):
+            if self.exit_status() is not None:
+                raise Internal(f"tritonserver ended while starting ({self.ending()}): {self._last_error()}")
+            if self.control.live():
+                return True
+        return False
+
+    def failed_models(self) -> list[ModelState]:
+        """Models that were to be served and are not, each with Triton's reason."""
+        index = self.control.index()
+        ready = {row.name for row in index if row.state == "READY"}
+        failed = []
+        for name in self.launch.models:
+            if name not in ready:
+                rows = [row for row in index if row.name == name]
+                failed.append(rows[-1] if rows else ModelState(name, 0, "UNAVAILABLE", self._last_error()))
+        return failed
+
+    def end(self, now: threading.Event) -> bool:
+        """Let the server finish what is in flight, kill it when it does not end in time, and clean up.
+
+        Args:
+            now: set it to kill at once.
+
+        Returns:
+            Whether it ended by itself.
+        """
+        if self._process.poll() is None:
+            self._process.terminate()
+        deadline = time.monotonic() + self.launch.exit_timeout_s + KILL_AFTER_S
+        while self._process.poll() is None and time.monotonic() < deadline and not now.is_set():
+            time.sleep(0.05)
+        by_itself = self._process.poll() is not None
+        if not by_itself:
+            self._process.kill()
+        self._process.wait()
+        clean_up(self.launch.shm_prefix)
+        return by_itself
+
+    def ending(self) -> str:
+        """How the server ended, in words."""
+        status = self._process.poll()
+        if status is not None and status < 0:
+            return f"killed by {signal.Signals(-status).name}"
+        return f"exit status {status}"
+
+    def _last_error(self) -> str:
+        if self.log is None:
+            return "its log above says why"
+        lines = self.log.read_text(errors="replace").splitlines()
+        errors = [
+            line for line in lines if re.match(r"E\d{4} |[Ee]rror|.*unrecognized option|.*error while loading", line)
+        ]
+        found = errors[-1] if errors else (lines[-1] if lines else "it wrote no log")
+        return re.sub(r"^[A-Z]\d{4} \S+ \d+ [\w.]+:\d+\] ", "", found)[:500]
+
+
+def sentence(reason: str) -> str:
+    """Triton's reason for a failed load as one line: the error and where a Python model raised it."""
+    text = _STATUS.sub("", reason.replace("\\n", "\n"))
+    first = text.strip().splitlines()[0] if text.strip() else "Triton gives no reason"
+    own = _OWN_ERROR.sub("", first)
+    frame = _FRAME.search(text)
+    return own if own != first or frame is None else f"{first} at {frame.group(1)}"
+
+
+def _die_with_parent() -> None:
+    """In the child: end when the parent is gone, also when it was killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,213 @@
+"""One run of `tidal serve`, from checks to the last file removed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from tidal.errors import Internal
+from tidal.server.backend_directory import adapters, assemble
+from tidal.server.endpoints import choose_endpoints
+from tidal.server.guardian import Guardian
+from tidal.server.installation import find_installation
+from tidal.server.launch import Launch, Selection, check_key, select_models
+from tidal.server.process import KILL_AFTER_S, ServerProcess, sentence
+from tidal.server.ready_report import ReadyReport
+from tidal.server.state import ServerState, state_folder, write_state
+from tidal.server.supervision import Supervisor
+
+_log = logging.getLogger("tidal.serve")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user chose; a port 0 means a free one."""
+
+    repository: Path
+    models: tuple[str, ...]
+    host: str
+    http_port: int
+    grpc_port: int
+    metrics_port: int
+    exit_timeout_s: int
+    open_admin: bool
+    verbose: bool
+    extra: tuple[str, ...]
+
+
+class Ended(Enum):
+    """How a run ended."""
+
+    CLEANLY = "ended cleanly"
+    NOT_STARTED = "stopped before it served"
+    BY_ITSELF = "tritonserver ended by itself"
+    KILLED = "tritonserver was killed"
+
+
+class _Signals:
+    """SIGINT, SIGTERM and SIGHUP as events: the first asks for an end, the second for an end at once."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.at_once = threading.Event()
+
+    def receive(self, number: int, _frame: FrameType | None) -> None:
+        if self.stop.is_set():
+            self.at_once.set()
+        self.stop.set()
+
+
+def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) -> Ended:
+    """Serve until a signal comes or the server ends; then leave nothing behind.
+
+    Args:
+        options: what to serve and where.
+        ready: called once when every model serves.
+
+    Returns:
+        How it ended.
+
+    Raises:
+        TidalError: it cannot serve: what is missing or taken, or which model does not load and why.
+    """
+    installation = find_installation()
+    selection = select_models(options.repository, options.models)
+    key = None if options.open_admin else check_key(os.environ.get("TIDAL_ADMIN_KEY"))
+    endpoints = choose_endpoints(options.host, options.http_port, options.grpc_port, options.metrics_port)
+    state_folder()
+    prefix = f"tidal_{os.getpid()}_{os.urandom(4).hex()}_"
+    folder = Path(tempfile.mkdtemp(prefix="tidal-serve-"))
+    guardian = Guardian(prefix, options.exit_timeout_s + KILL_AFTER_S, folder)
+    try:
+        launch = Launch(
+            installation=installation,
+            repository=options.repository.resolve(),
+            backend_directory=assemble(folder / "backends", installation),
+            models=tuple(entry.name for entry in selection.served),
+            endpoints=endpoints,
+            shm_prefix=prefix,
+            key=key,
+            exit_timeout_s=options.exit_timeout_s,
+            extra=options.extra,
+        )
+        with _handled_signals() as signals:
+            server = ServerProcess(launch, None if options.verbose else _log_file(endpoints.http))
+            try:
+                served = _start(server, selection, signals.stop)
+                if served is None:
+                    return _end(server, signals, Ended.NOT_STARTED)
+                state, report = served
+                return _serve(server, state, report, ready, signals)
+            finally:
+                server.end(signals.at_once)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        guardian.dismiss()
+
+
+def _start(
+    server: ServerProcess, selection: Selection, stop: threading.Event
+) -> tuple[ServerState, ReadyReport] | None:
+    if not server.wait_live(stop):
+        return None
+    failed = server.failed_models()
+    if failed:
+        server.end(_set_event())  # nobody uses it yet, so nothing is in flight
+        raise Internal("; ".join(f"model '{row.name}' does not load: {sentence(row.reason)}" for row in failed))
+    launch = server.launch
+    address = launch.endpoints.address
+    state = ServerState(
+        http=address(launch.endpoints.http),
+        grpc=address(launch.endpoints.grpc),
+        metrics=address(launch.endpoints.metrics),
+        key=launch.key,
+        pid=os.getpid(),
+        pid_started=psutil.Process().create_time(),
+        server_pid=server.pid,
+        version=server.control.version(),
+        repository=launch.repository,
+        log=server.log,
+    )
+    return state, ReadyReport.of(state, launch, server.control, selection)
+
+
+def _serve(
+    server: ServerProcess,
+    state: ServerState,
+    report: ReadyReport,
+    ready: Callable[[ReadyReport], None],
+    signals: _Signals,
+) -> Ended:
+    path = write_state(state)
+    try:
+        ready(report)
+        _supervise(server, state, signals.stop)
+        while not signals.stop.wait(0.2):
+            if server.exit_status() is not None:
+                where = f"; its log: {server.log}" if server.log else ""
+                _log.error("tritonserver ended by itself (%s)%s", server.ending(), where)
+                signals.stop.set()
+                return _end(server, signals, Ended.BY_ITSELF)
+        return _end(server, signals, Ended.CLEANLY)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _end(server: ServerProcess, signals: _Signals, intended: Ended) -> Ended:
+    began = time.monotonic()
+    if server.end(signals.at_once):
+        return intended
+    _log.error("tritonserver did not end within %.0f s and was killed", time.monotonic() - began)
+    return Ended.KILLED
+
+
+def _supervise(server: ServerProcess, state: ServerState, stop: threading.Event) -> None:
+    def restarted(counts: dict[str, int]) -> None:
+        if not stop.is_set():
+            write_state(state.model_copy(update={"restarts": counts}))
+
+    launch = server.launch
+    python_backends = frozenset({"python", *adapters()})
+    supervisor = Supervisor(server.control, server.pid, launch.repository, python_backends, restarted)
+    threading.Thread(target=supervisor.run, args=(stop,), name="supervisor", daemon=True).start()
+
+
+@contextmanager
+def _handled_signals() -> Iterator[_Signals]:
+    signals = _Signals()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signals.receive) for number in numbers]
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        yield signals
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _log_file(http_port: int) -> Path:
+    """`$XDG_STATE_HOME/tidal/<http port>.log`, kept after the end; beside the state where home is not writable."""
+    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tidal"
+    with suppress(OSError):
+        home.mkdir(parents=True, exist_ok=True)
+    return (home if os.access(home, os.W_OK) else state_folder()) / f"{http_port}.log"
+
+
+def _set_event() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event

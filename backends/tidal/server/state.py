@@ -1,0 +1,99 @@
+"""What a running `tidal serve` tells other commands of the same user: endpoints, admin key, process, restarts.
+
+One owner-only file a server, `<folder>/<http port>.json`. A file whose process is gone is ignored and removed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import psutil
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tidal.errors import InvalidArgument
+
+
+class ServerState(BaseModel):
+    """A running server, as written to its state file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    http: str = Field(description="host:port of the HTTP endpoint")
+    grpc: str = Field(description="host:port of the gRPC endpoint")
+    metrics: str = Field(description="host:port of the Prometheus endpoint")
+    key: str | None = Field(description="admin key, or None where the admin endpoints are open")
+    pid: int = Field(description="process id of `tidal serve`")
+    pid_started: float = Field(description="start time of that process, to tell it from a later one of the same id")
+    server_pid: int = Field(description="process id of tritonserver")
+    version: str = Field(description="version of tritonserver")
+    repository: Path
+    log: Path | None = Field(description="file with the server's log, None where it goes to stderr")
+    restarts: dict[str, int] = Field(default_factory=dict, description="models restarted by the supervisor, how often")
+
+    @property
+    def http_port(self) -> int:
+        """Port of the HTTP endpoint, by which users name a server."""
+        return int(self.http.rpartition(":")[2])
+
+    def alive(self) -> bool:
+        """Whether the `tidal serve` that wrote this still runs."""
+        try:
+            return abs(psutil.Process(self.pid).create_time() - self.pid_started) < 1.0
+        except psutil.Error:
+            return False
+
+
+def state_folder() -> Path:
+    """`$XDG_RUNTIME_DIR/tidal`, else a folder of this user under the temporary folder; only its owner may read it.
+
+    Raises:
+        InvalidArgument: the folder belongs to somebody else or others may read it.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(runtime) / "tidal" if runtime else Path(tempfile.gettempdir()) / f"tidal-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise InvalidArgument(f"{folder} cannot be used for server state: {error.strerror}") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise InvalidArgument(f"{folder} holds admin keys and must be a folder that only you can read: chmod 700 it")
+    return folder
+
+
+def state_file(http_port: int) -> Path:
+    """Where the server on this HTTP port keeps its state."""
+    return state_folder() / f"{http_port}.json"
+
+
+def write_state(state: ServerState) -> Path:
+    """Write or replace a server's state file, readable by its owner only."""
+    path = state_file(state.http_port)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.unlink(missing_ok=True)
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(state.model_dump_json(indent=1))
+    aside.replace(path)
+    return path
+
+
+def running_servers() -> list[ServerState]:
+    """Servers of this user, by HTTP port. Files of processes that are gone are removed."""
+    states = []
+    for path in state_folder().glob("*.json"):
+        try:
+            state = ServerState.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            continue
+        except ValidationError:
+            path.unlink(missing_ok=True)
+            continue
+        if state.alive():
+            states.append(state)
+        else:
+            path.unlink(missing_ok=True)
+    return sorted(states, key=lambda state: state.http_port)

@@ -1,0 +1,57 @@
+"""The Python stub processes of a server: one an instance of a model, one more for a moment while a model loads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tidal.server.installation import STUB_NAME
+
+# Arguments of a stub: itself, the model's file, shared-memory region, …, the instance's name at 8.
+_MODEL_FILE, _INSTANCE = 1, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Stub:
+    """A live stub process."""
+
+    pid: int
+    model: str
+    version: int
+    instance: str
+
+    @property
+    def completes_config(self) -> bool:
+        """Whether it only asks the model for its config, so that a load is under way."""
+        return self.instance == self.model
+
+
+def live_stubs(server_pid: int) -> frozenset[Stub]:
+    """Stubs of a server that run. One that was killed is a zombie until the server notices, and not live."""
+    try:
+        children = psutil.Process(server_pid).children()
+    except psutil.Error:
+        return frozenset()
+    stubs = set()
+    for child in children:
+        try:
+            arguments = child.cmdline()
+        except psutil.Error:
+            continue
+        if len(arguments) <= _INSTANCE or Path(arguments[0]).name != STUB_NAME:
+            continue
+        version_dir = Path(arguments[_MODEL_FILE]).parent
+        if version_dir.name.isdigit():
+            stubs.add(Stub(child.pid, version_dir.parent.name, int(version_dir.name), arguments[_INSTANCE]))
+    return frozenset(stubs)
+
+
+def wanted_instances(config: dict[str, Any]) -> int:
+    """Stubs that a model's active config asks for."""
+    return sum(
+        int(group.get("count", 1)) * max(1, len(group.get("gpus") or ()) if group.get("kind") == "KIND_GPU" else 1)
+        for group in config.get("instance_group", ())
+    )

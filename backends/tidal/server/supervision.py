@@ -1,0 +1,182 @@
+"""Restarting models whose Python stub died.
+
+Triton neither restarts a dead stub nor reports it: the model stays READY, and its requests fail or hang. `decide` is
+the whole judgement, a pure function of what is observed; `Supervisor` observes and carries out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidal.errors import TidalError
+from tidal.server.active_config import restart_model
+from tidal.server.control import ServerControl
+from tidal.server.process import sentence
+from tidal.server.stubs import Stub, live_stubs, wanted_instances
+
+POLL_S = 0.4
+# Waits before the 1st, 2nd, 3rd … restart of a model that keeps dying.
+_BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+# A model that served this long since its last restart is well again.
+_WELL_AFTER_S = 120.0
+
+_log = logging.getLogger("tidal.supervision")
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one look at the server showed."""
+
+    wanted: Mapping[tuple[str, int], int]  # model and version that serve -> instances that its config asks for
+    loading: frozenset[str]  # models that somebody is loading
+    failed: frozenset[str]  # models not served because a load failed, not because somebody unloaded them
+    stubs: frozenset[Stub]
+
+
+@dataclass(frozen=True, slots=True)
+class _Restarts:
+    count: int
+    last_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the judgement remembers from one look to the next."""
+
+    short: frozenset[str] = frozenset()  # models that lacked a stub at the last look
+    restarts: Mapping[str, _Restarts] = field(default_factory=dict)
+    # Stubs from before a model's last restart, which may take a while to leave and do not serve.
+    retired: frozenset[int] = frozenset()
+
+
+def decide(memory: Memory, seen: Observation, now_s: float) -> tuple[list[str], Memory]:
+    """Which models to restart now.
+
+    A model lacks a stub when it serves with fewer live stubs than its config asks for, at two looks in a row and with
+    no load under way. While it reloads or changes its instance count it has never fewer: new stubs start before
+    the config counts them, old ones leave after it stopped. A model that was restarted here and failed to load is
+    tried again; one that somebody else unloaded is left alone.
+
+    Args:
+        memory: from the last call; `Memory()` at first.
+        seen: this look.
+        now_s: monotonic time in seconds.
+
+    Returns:
+        Models to restart, and the memory for the next call.
+    """
+    busy = seen.loading | {stub.model for stub in seen.stubs if stub.completes_config}
+    serving: dict[tuple[str, int], int] = {}
+    for stub in seen.stubs:
+        if stub.pid not in memory.retired and not stub.completes_config:
+            serving[stub.model, stub.version] = serving.get((stub.model, stub.version), 0) + 1
+    lacking = {key[0] for key, wanted in seen.wanted.items() if serving.get(key, 0) < wanted}
+    short = frozenset(lacking - busy)
+    restarts = {
+        model: past
+        for model, past in memory.restarts.items()
+        if now_s - past.last_s < _WELL_AFTER_S or model in seen.failed
+    }
+    due = []
+    for model in sorted((short & memory.short) | (seen.failed & restarts.keys()) - busy):
+        past = restarts.get(model, _Restarts(0, -_WELL_AFTER_S))
+        if now_s - past.last_s >= _BACKOFF_S[min(past.count, len(_BACKOFF_S) - 1)]:
+            due.append(model)
+            restarts[model] = _Restarts(past.count + 1, now_s)
+    alive = {stub.pid for stub in seen.stubs}
+    retired = (memory.retired & alive) | {stub.pid for stub in seen.stubs if stub.model in due}
+    return due, Memory(short - set(due), restarts, frozenset(retired))
+
+
+class Supervisor:
+    """Looks at a server every `POLL_S` seconds and restarts what `decide` says."""
+
+    def __init__(
+        self,
+        control: ServerControl,
+        server_pid: int,
+        repository: Path,
+        python_backends: frozenset[str],
+        restarted: Callable[[dict[str, int]], None],
+    ) -> None:
+        """Watch a server.
+
+        Args:
+            control: its admin side.
+            server_pid: its process.
+            repository: where its models are.
+            python_backends: names of the backends whose instances are stubs.
+            restarted: called with the number of restarts by model after each one.
+        """
+        self.counts: dict[str, int] = {}
+        self._control = control
+        self._server_pid = server_pid
+        self._repository = repository
+        self._python_backends = python_backends
+        self._restarted = restarted
+        self._memory = Memory()
+        self._lock = threading.Lock()
+        self._restarting: set[str] = set()
+        self._settled: frozenset[Stub] | None = None
+
+    def run(self, stop: threading.Event) -> None:
+        """Watch until `stop` is set."""
+        while not stop.wait(POLL_S):
+            try:
+                self.step()
+            except TidalError as error:
+                if not stop.is_set():
+                    _log.warning("supervision could not look at the server: %s", error)
+            except Exception:
+                _log.exception("supervision failed and goes on")
+
+    def step(self) -> None:
+        """Look once. The server is asked only while something moves; a look at the processes is cheap."""
+        stubs = live_stubs(self._server_pid)
+        if stubs == self._settled:
+            return
+        seen = self._observe(stubs)
+        due, self._memory = decide(self._memory, seen, time.monotonic())
+        for model in due:
+            # A thread each: a model that takes minutes to load must not keep another from coming back.
+            self._restarting.add(model)
+            threading.Thread(target=self._restart, args=(model,), name=f"restart-{model}", daemon=True).start()
+        moving = due or self._memory.short or seen.loading or seen.failed or self._memory.retired
+        self._settled = None if moving else stubs
+
+    def _observe(self, stubs: frozenset[Stub]) -> Observation:
+        index = self._control.index()
+        ready = [row for row in index if row.state == "READY"]
+        wanted, loading = {}, {row.name for row in index if row.state == "LOADING"} | self._restarting
+        for row in ready:
+            try:
+                config = self._control.config(row.name, row.version)
+            except TidalError:  # it left between the two calls
+                loading.add(row.name)
+                continue
+            if config.get("backend") in self._python_backends:
+                wanted[row.name, row.version] = wanted_instances(config)
+        names = {row.name for row in ready}
+        failed = {r.name for r in index if r.state == "UNAVAILABLE" and r.reason != "unloaded" and r.name not in names}
+        return Observation(wanted, frozenset(loading), frozenset(failed), stubs)
+
+    def _restart(self, model: str) -> None:
+        with self._lock:
+            count = self.counts[model] = self.counts.get(model, 0) + 1
+        _log.warning("model '%s' lost a Python stub: restarting it (restart %d)", model, count)
+        began = time.monotonic()
+        try:
+            restart_model(self._control, self._repository, model)
+        except TidalError as error:
+            _log.error("model '%s' did not come back, trying again later: %s", model, sentence(str(error)))
+        else:
+            _log.warning("model '%s' serves again after %.1f s", model, time.monotonic() - began)
+        finally:
+            self._restarting.discard(model)
+        with self._lock:
+            self._restarted(dict(self.counts))
