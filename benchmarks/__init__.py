@@ -1,0 +1,1 @@
+"""Commands that reproduce comparisons: each prints a table, saves a plot and states its claims."""

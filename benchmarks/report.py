@@ -1,0 +1,113 @@
+"""What every benchmark shares: claims, the machine it ran on, the table, the plot and the JSON."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from tidal import device
+from tidal.device import library_version
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A figure measured in this run, held against its goal.
+
+    `goal` reads "<= 1.0" or ">= 0.999"; `paper` is the published figure where there is one.
+    """
+
+    name: str
+    goal: str
+    measured: float
+    paper: str | None = None
+    note: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the measured figure meets the goal."""
+        relation, bound = self.goal.split()
+        return {
+            "<=": self.measured <= float(bound),
+            ">=": self.measured >= float(bound),
+            "==": self.measured == float(bound),
+            ">": self.measured > float(bound),
+        }[relation]
+
+
+@dataclass(slots=True)
+class Report:
+    """A benchmark's output: tables as they are printed, claims, and everything measured."""
+
+    name: str
+    quick: bool
+    claims: list[Claim] = field(default_factory=list)
+    measured: dict[str, Any] = field(default_factory=dict)
+    tables: list[Table] = field(default_factory=list)
+
+    def add_table(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
+        """Print a table and keep it for the report."""
+        table = Table(title=title, title_justify="left")
+        for i, column in enumerate(columns):
+            table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        self.tables.append(table)
+        Console(width=160).print(table)
+
+    def finish(self, json_file: Path | None) -> Literal[0]:
+        """Print the claims; with `json_file`, write it and the text beside it (`.txt`)."""
+        rows = [
+            [c.name, c.paper or "-", c.goal, f"{c.measured:.4g}", "yes" if c.holds else "NO", c.note]
+            for c in self.claims
+        ]
+        self.add_table("claims", ["name", "paper", "goal", "measured", "holds", "note"], rows)
+        if json_file is not None:
+            json_file.parent.mkdir(parents=True, exist_ok=True)
+            content = {
+                "benchmark": self.name,
+                "quick": self.quick,
+                "machine": machine(),
+                "claims": [{**asdict(c), "holds": c.holds} for c in self.claims],
+                "measured": self.measured,
+            }
+            json_file.write_text(json.dumps(content, indent=1) + "\n")
+            with json_file.with_suffix(".txt").open("w") as file:
+                console = Console(file=file, width=160)
+                console.print(f"{self.name}{' --quick' if self.quick else ''}, {machine_line()}\n")
+                for table in self.tables:
+                    console.print(table)
+        return 0
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, versions and date of this run."""
+    packages = ("nvidia-pytriton", "tritonclient", "openvino", "torch", "transformers", "tokenizers", "numpy")
+    return {
+        "cpu": str(device.cpu()),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": sys.version.split()[0],
+        "packages": {name: version for name in packages if (version := library_version(name))},
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+    }
+
+
+def machine_line() -> str:
+    """The machine in one line, for the head of a report."""
+    m = machine()
+    packages = ", ".join(f"{name} {version}" for name, version in m["packages"].items())
+    return f"{m['date']}, {m['cpu']}, {m['cores']} cores, Python {m['python']}, {packages}"
+
+
+def progress(text: str) -> None:
+    """Say what is being measured, on stderr so that the report stays clean."""
+    print(f".. {text}", file=sys.stderr, flush=True)

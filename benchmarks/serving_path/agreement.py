@@ -1,0 +1,59 @@
+"""Whether a query's answer depends on the batch that it shared."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.serving_path.closed_loop import metric
+from benchmarks.texts import TextMaker, tweet_lengths
+from tidal.server.child import RunningServer
+from tidal_client import AsyncClient, Classification
+
+
+def measure(
+    server: RunningServer, model: str, source: Path, maker: TextMaker, data: Path | None, *, rows: int
+) -> dict[str, float]:
+    """Serve `rows` queries of mixed lengths in mixed batches and ask the unmodified model for each one alone.
+
+    Returns:
+        `agreement` (share of equal labels), `max_abs_error` of any logit, and `mean_distinct_lengths`, the mean
+        number of different lengths in a batch that ran.
+    """
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    lengths, _ = tweet_lengths(rows, seed=7, data=data)
+    texts = [maker.text(n) for n in lengths]
+    before = metric(server, "tidal_arlo_batch_distinct_lengths", model) or (0.0, 0.0)
+    answers = asyncio.run(_ask(server.grpc, model, texts))
+    time.sleep(0.5)  # metrics are published every 200 ms
+    after = metric(server, "tidal_arlo_batch_distinct_lengths", model) or (0.0, 0.0)
+    reference = AutoModelForSequenceClassification.from_pretrained(source).eval()
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    equal, worst = 0, 0.0
+    for text, answer in zip(texts, answers, strict=True):
+        with torch.inference_mode():
+            expected = reference(**tokenizer(text, return_tensors="pt")).logits[0].numpy()
+        assert answer.logits is not None
+        equal += int(expected.argmax()) == int(answer.logits.argmax())
+        worst = max(worst, float(np.abs(expected - answer.logits).max()))
+    return {
+        "agreement": equal / rows,
+        "max_abs_error": worst,
+        "mean_distinct_lengths": (after[0] - before[0]) / max(1.0, after[1] - before[1]),
+    }
+
+
+async def _ask(url: str, model: str, texts: list[str]) -> list[Classification]:
+    limit = asyncio.Semaphore(128)
+    async with AsyncClient(url) as client:
+
+        async def one(text: str) -> Classification:
+            async with limit:
+                return await client.classify(model, text)
+
+        return list(await asyncio.gather(*(one(text) for text in texts)))

@@ -1,0 +1,99 @@
+"""A closed loop of clients over gRPC, and what the server did meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+from tidal.server.child import RunningServer
+from tidal_client import AsyncClient
+
+
+@dataclass(frozen=True, slots=True)
+class LoopResult:
+    """One closed loop: answers a second, failures, mean batch that the engine saw, share of the cores in use."""
+
+    per_second: float
+    failed: int
+    mean_batch: float
+    utilisation: float
+
+
+def closed_loop(
+    server: RunningServer, model: str, texts: Sequence[str], *, concurrency: int, seconds: float
+) -> LoopResult:
+    """Keep `concurrency` queries in flight for `seconds`; every text is sent once at most."""
+    batches = _batches(server, model)
+    cpu = _cpu_seconds(server)
+    start = time.monotonic()
+    done, failed = asyncio.run(_run(server.grpc, model, texts, concurrency, seconds))
+    elapsed = time.monotonic() - start
+    queries, executions = (after - before for after, before in zip(_batches(server, model), batches, strict=True))
+    return LoopResult(
+        done / elapsed,
+        failed,
+        queries / max(1, executions),
+        (_cpu_seconds(server) - cpu) / elapsed / (psutil.cpu_count() or 1),
+    )
+
+
+async def _run(url: str, model: str, texts: Sequence[str], concurrency: int, seconds: float) -> tuple[int, int]:
+    done = failed = 0
+    queue = iter(texts)
+    async with AsyncClient(url) as client:
+        until = time.monotonic() + seconds
+
+        async def one() -> None:
+            nonlocal done, failed
+            while time.monotonic() < until and (text := next(queue, None)) is not None:
+                try:
+                    await client.classify(model, text, outputs=["label", "logits"])
+                    done += 1
+                except Exception:
+                    failed += 1
+
+        await asyncio.gather(*(one() for _ in range(concurrency)))
+    return done, failed
+
+
+def _batches(server: RunningServer, model: str) -> tuple[float, float]:
+    """Queries and engine executions of a model so far, from its own metrics or from Triton's."""
+    own = metric(server, "tidal_arlo_batch_size_queries", model)
+    if own is not None:
+        return own
+    with urllib.request.urlopen(f"http://{server.state.http}/v2/models/{model}/stats", timeout=10) as response:
+        stats = json.load(response)["model_stats"]
+    return sum(s["inference_count"] for s in stats), sum(s["execution_count"] for s in stats)
+
+
+def metric(server: RunningServer, family: str, model: str) -> tuple[float, float] | None:
+    """Sum and count of one of a model's histograms, all versions together; None when the model has none."""
+    with urllib.request.urlopen(f"http://{server.state.metrics}/metrics", timeout=10) as response:
+        text = response.read().decode()
+    found: dict[str, float] = {}
+    for group in text_string_to_metric_families(text):
+        for sample in group.samples:
+            if sample.name in (f"{family}_sum", f"{family}_count") and sample.labels.get("model") == model:
+                found[sample.name] = found.get(sample.name, 0.0) + sample.value
+    if not found:
+        return None
+    return found.get(f"{family}_sum", 0.0), found.get(f"{family}_count", 0.0)
+
+
+def _cpu_seconds(server: RunningServer) -> float:
+    total = 0.0
+    process = psutil.Process(server.state.server_pid)
+    for each in (process, *process.children(recursive=True)):
+        try:
+            times = each.cpu_times()
+        except psutil.Error:
+            continue
+        total += times.user + times.system
+    return total

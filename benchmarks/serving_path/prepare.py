@@ -1,0 +1,48 @@
+"""The model that is measured: an intent classifier on all-MiniLM-L6-v2, built once and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import demo.texts
+import demo.train
+from benchmarks.report import progress
+from tidal.repository import ModelEntry
+
+MODEL = "intents"
+
+
+def cache_folder() -> Path:
+    """Where trained artefacts stay between runs: `$TIDAL_CACHE`, else `~/.cache/tidal`."""
+    return Path(os.environ.get("TIDAL_CACHE", Path.home() / ".cache" / "tidal"))
+
+
+def prepare() -> tuple[Path, Path, str]:
+    """Train and build what is missing.
+
+    Returns:
+        The model repository, the source model's folder, and the hash of recipe and code that names them.
+    """
+    recipe = "".join(Path(str(module.__file__)).read_text() for module in (demo.texts, demo.train))
+    digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
+    folder = cache_folder() / f"intents-{digest}"
+    source = folder / "model"
+    if not (source / "config.json").exists():
+        progress("training the intent classifier's head")
+        demo.train.train_intent_classifier(source)
+    repository = folder / "repository"
+    spec = folder / "intents.yaml"
+    spec.write_text(f"kind: arlo\nname: {MODEL}\nmodel: {source}\nprecision: fp32\n")
+    progress("building (nothing to do when it is up to date)")
+    command = [sys.executable, "-m", "tidal_client.main", "build", str(spec), "--repository", str(repository)]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    assert ModelEntry(repository / MODEL).latest() is not None
+    return repository, source, digest
+
+
+if __name__ == "__main__":
+    print(f"artefacts {prepare()[2]}")
