@@ -71,6 +71,16 @@ class Verification(_Strict):
     argmax_agreement: float = Field(ge=0, le=1)
 
 
+class Trial(_Strict):
+    """A way to run the model that the builder measured on the device before it chose one."""
+
+    precision: Precision
+    form: Literal["static", "dynamic"] = Field(description="one runtime a length, or one for all lengths")
+    mean_ms: float | None = Field(description="mean latency of single queries of many lengths; None: not measured")
+    max_abs_error: float | None = Field(description="largest difference of any logit; None: not verified by itself")
+    verdict: Literal["chosen", "slower", "misses tolerance", "not offered here"]
+
+
 class Manifest(_Strict):
     """A published version of an encoder classifier."""
 
@@ -80,6 +90,9 @@ class Manifest(_Strict):
     created: str = Field(description="UTC time, ISO 8601")
     spec: str = Field(description="the spec file it was built from, for the rebuild command")
     fingerprint: str = Field(description="hash over spec, source, code and library versions")
+    ingredients: dict[str, str] = Field(
+        default_factory=dict, description="what the fingerprint is made of, to say what has changed"
+    )
     source: Source
     tokenizer: TokenizerInfo
     labels: tuple[str, ...] = Field(min_length=1)
@@ -90,6 +103,7 @@ class Manifest(_Strict):
     runtimes: tuple[Runtime, ...] = Field(min_length=1)
     extra_outputs: tuple[ExtraOutput, ...] = ()
     verification: Verification
+    trials: tuple[Trial, ...] = Field((), description="precisions and forms that were compared on this device")
     profile: LatencyProfile
     files: tuple[FileRecord, ...]
 

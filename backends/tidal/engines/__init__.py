@@ -1,7 +1,7 @@
 """Compiled models behind one contract. Each module here is the only place that names its engine library."""
 
 from tidal.engines.base import Artifact, Engine, EngineKind, Precision, TensorSpec
-from tidal.engines.registry import available_kinds, compile_engine, engine_version, open_engines, stored_as
+from tidal.engines.registry import available_kinds, compile_engine, engine_file, engine_version, open_engines, stored_as
 
 __all__ = [
     "Artifact",
@@ -11,6 +11,7 @@ __all__ = [
     "TensorSpec",
     "available_kinds",
     "compile_engine",
+    "engine_file",
     "engine_version",
     "open_engines",
     "stored_as",

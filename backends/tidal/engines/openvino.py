@@ -26,7 +26,7 @@ STORED_AS: dict[Precision, Precision] = {"fp32": "fp32", "bf16": "fp32", "int8":
 # Without a hint OpenVINO picks bf16 by itself where the processor has it. The parts of an int8 model that are not
 # quantised stay in float32: measured, bf16 there gains nothing at batch 1 and adds its own error.
 _HINTS: dict[Precision, str] = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
-_FILE = "model.xml"
+FILE = "model.xml"
 
 
 class OpenVinoEngine:
@@ -109,7 +109,7 @@ def compile_engine(
     shapes: Mapping[str, tuple[Dim, ...]],
     example: Mapping[str, Array],
     calibration: Sequence[Mapping[str, Array]],
-) -> Path:
+) -> None:
     """Convert a torch module and save it into `folder`; see `registry.compile_engine`."""
     import torch
 
@@ -123,9 +123,7 @@ def compile_engine(
         model = ov.convert_model(module.eval(), example_input=inputs, input=declared)
     if precision == "int8":
         model = _quantise(model, calibration)
-    path = folder / _FILE
-    ov.save_model(model, path, compress_to_fp16=False)
-    return path
+    ov.save_model(model, folder / FILE, compress_to_fp16=False)
 
 
 def _quantise(model: ov.Model, calibration: Sequence[Mapping[str, Array]]) -> ov.Model:

@@ -56,6 +56,11 @@ def stored_as(kind: EngineKind) -> Mapping[Precision, Precision]:
     return cast(Mapping[Precision, Precision], _module(kind).STORED_AS)
 
 
+def engine_file(kind: EngineKind) -> str:
+    """Name of the file that `compile_engine` writes and that is opened; others may lie beside it."""
+    return cast(str, _module(kind).FILE)
+
+
 def compile_engine(
     kind: EngineKind,
     module: torch.nn.Module,
@@ -65,8 +70,8 @@ def compile_engine(
     shapes: Mapping[str, tuple[Dim, ...]],
     example: Mapping[str, npt.NDArray[Any]],
     calibration: Sequence[Mapping[str, npt.NDArray[Any]]] = (),
-) -> Path:
-    """Compile a torch module, which takes and returns tensors by name, into a file under `folder`. For builders.
+) -> None:
+    """Compile a torch module, which takes and returns tensors by name, into `engine_file` in `folder`. For builders.
 
     Args:
         kind: the engine to compile for.
@@ -77,16 +82,12 @@ def compile_engine(
         example: one batch of inputs, larger than 1 on every dynamic axis.
         calibration: batches to find the ranges of int8 values with; other precisions need none.
 
-    Returns:
-        The file to open.
-
     Raises:
         Unsupported: the kind's library, or what the precision needs, is not installed.
     """
-    path = _module(kind).compile_engine(
+    _module(kind).compile_engine(
         module, folder, precision=precision, shapes=shapes, example=example, calibration=calibration
     )
-    return cast(Path, path)
 
 
 def _module(kind: EngineKind) -> ModuleType:

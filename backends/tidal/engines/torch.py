@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 # The precision that a model is stored in, by the precision that it runs at.
 STORED_AS: dict[Precision, Precision] = {"fp32": "fp32", "bf16": "bf16"}
 
-_FILE = "model.pt2"
+FILE = "model.pt2"
 _environment = threading.Lock()
 
 
@@ -100,7 +100,7 @@ def compile_engine(
     shapes: Mapping[str, tuple[Dim, ...]],
     example: Mapping[str, Array],
     calibration: Sequence[Mapping[str, Array]],
-) -> Path:
+) -> None:
     """Export a torch module and save it into `folder`; see `registry.compile_engine`."""
     module = module.eval()
     if precision == "bf16":
@@ -115,7 +115,6 @@ def compile_engine(
         name: {axis: dims[axis, dim] for axis, dim in enumerate(shape) if not isinstance(dim, int)}
         for name, shape in shapes.items()
     }
-    path = folder / _FILE
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         exported = torch.export.export(
@@ -124,8 +123,7 @@ def compile_engine(
             kwargs={name: torch.from_numpy(array) for name, array in example.items()},
             dynamic_shapes=dynamic,
         )
-        torch.export.save(exported, path)
-    return path
+        torch.export.save(exported, folder / FILE)
 
 
 def _load(path: Path) -> torch.export.ExportedProgram:

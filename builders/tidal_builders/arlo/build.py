@@ -1,0 +1,125 @@
+"""From a spec to a published version: export, compile, verify, profile, publish."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tidal.manifest import Manifest
+from tidal.repository import write_atomically
+from tidal_builders.arlo.config import config_pbtxt
+from tidal_builders.arlo.plan import Plan, make_plan
+from tidal_builders.arlo.publish import publish
+from tidal_builders.arlo.stages import Report, Stages
+from tidal_builders.report import BuildReport, ReportRow, rows_of
+from tidal_builders.specs import ArloSpec
+from tidal_builders.workspace import build_lock, drop_workspaces, open_workspace
+
+
+def build_arlo(
+    spec: ArloSpec,
+    repository: Path,
+    *,
+    spec_file: Path | None = None,
+    force: bool = False,
+    report: Report = lambda _stage, _share: None,
+) -> BuildReport:
+    """Build one model into a repository, if it is not there already.
+
+    Finished stages are kept under `<model>/.build/`, so a build that was killed goes on where it stopped. Builds of
+    the same model wait for each other.
+
+    Args:
+        spec: what to build.
+        repository: the model repository; it is made where it does not exist.
+        spec_file: where the spec was read from: relative paths of the spec start from its folder (without it: from
+            the working directory), and the manifest names it in the command that rebuilds the model.
+        force: build anew, from the first stage on.
+        report: told the name of the running stage and the share of it that is done.
+
+    Raises:
+        InvalidArgument: the spec asks for what the source model or the engine does not have.
+        TidalError: a stage failed.
+    """
+    begin = time.monotonic()
+    base = spec_file.parent if spec_file else Path()
+    plan = make_plan(spec, repository, base)
+    if not plan.reasons and not force:
+        return _current(spec, plan, begin)
+    with build_lock(plan.entry.folder, lambda message: report(message, 0.0)):
+        plan = make_plan(spec, repository, base)  # whoever held the lock may have built it
+        if not plan.reasons and not force:
+            return _current(spec, plan, begin)
+        plan.entry.clear_staging()
+        work = open_workspace(plan.entry.folder, plan.fingerprint, anew=force)
+        stages = Stages(spec, plan, work, report)
+        reasons = plan.reasons or ("forced",)
+        precision = stages.precision
+        if precision.chosen is None:
+            return BuildReport(
+                name=spec.name,
+                outcome="missed",
+                reasons=precision.misses,
+                trials=precision.trials,
+                reused=tuple(work.reused),
+                seconds=time.monotonic() - begin,
+            )
+        verified = stages.verified
+        if verified.misses:
+            return BuildReport(
+                name=spec.name,
+                outcome="missed",
+                reasons=verified.misses,
+                engine=spec.engine,
+                precision=precision.chosen,
+                form=stages.form.form,
+                lengths=stages.lengths.lengths,
+                verification=verified.verification,
+                trials=stages.trials,
+                rows=tuple(
+                    ReportRow(length=length, max_error=error, verdict="misses tolerance")
+                    for length, error in verified.errors.items()
+                ),
+                reused=tuple(work.reused),
+                seconds=time.monotonic() - begin,
+            )
+        manifest, version = publish(stages, str(spec_file) if spec_file else f"<spec of {spec.name}>")
+        _write_config(spec, plan)
+        drop_workspaces(plan.entry.folder)
+    return _of_manifest(manifest).model_copy(
+        update={
+            "outcome": "published",
+            "reasons": reasons,
+            "version": version,
+            "rows": rows_of(manifest, verified.errors),
+            "reused": tuple(work.reused),
+            "seconds": time.monotonic() - begin,
+        }
+    )
+
+
+def _current(spec: ArloSpec, plan: Plan, begin: float) -> BuildReport:
+    assert plan.published is not None
+    _write_config(spec, plan)
+    update = {"version": plan.version, "seconds": time.monotonic() - begin}
+    return _of_manifest(plan.published).model_copy(update=update)
+
+
+def _of_manifest(manifest: Manifest) -> BuildReport:
+    return BuildReport(
+        name=manifest.name,
+        outcome="current",
+        engine=manifest.engine,
+        precision=manifest.precision,
+        form="dynamic" if manifest.runtimes[0].dynamic else "static",
+        lengths=tuple(runtime.max_length for runtime in manifest.runtimes),
+        verification=manifest.verification,
+        trials=manifest.trials,
+    )
+
+
+def _write_config(spec: ArloSpec, plan: Plan) -> None:
+    """Write `config.pbtxt` where there is none; one that is there belongs to the operator."""
+    path = plan.entry.folder / "config.pbtxt"
+    if not path.exists():
+        write_atomically(path, config_pbtxt(spec))

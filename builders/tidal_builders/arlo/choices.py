@@ -1,0 +1,163 @@
+"""What is decided by measuring on the device: precision, lengths, and static runtimes or a dynamic one."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeVar
+
+import numpy as np
+from pydantic import BaseModel
+
+from tidal.manifest import Trial
+from tidal.profiles import LatencyProfile
+from tidal_builders.arlo.opened import Compiled, Opened, open_form
+from tidal_builders.arlo.reference import Facts
+from tidal_builders.arlo.samples import Batch, synthetic
+from tidal_builders.fingerprint import Workers
+from tidal_builders.specs import ArloSpec
+from tidal_builders.staircase import find_steps
+from tidal_builders.timing import Call, Progress, measure
+
+Form = Literal["static", "dynamic"]
+Name = TypeVar("Name", bound=str)
+
+# Lengths that alternatives are compared at: evenly spread queries, so that none hits a runtime's end by design.
+_COMPARED = 12
+# A dynamic runtime holds one copy of the weights; static ones must be faster by this share to be worth theirs.
+_WORTH = 0.03
+# Short queries that a dynamic runtime is profiled at, beside its runtimes' lengths.
+_SHORT = (8, 16, 32, 64)
+_TOKEN = 1
+
+
+class Curve(BaseModel):
+    """Latency of a single query over a fine grid of lengths, in milliseconds."""
+
+    lengths: tuple[int, ...]
+    static_ms: tuple[float, ...] | None
+    dynamic_ms: tuple[float, ...]
+
+
+class Lengths(BaseModel):
+    """The runtimes' lengths, ascending, and the curve that they were found on."""
+
+    lengths: tuple[int, ...]
+    curve: Curve | None
+
+
+class FormChoice(BaseModel):
+    """The chosen form and what it was compared with."""
+
+    form: Form
+    trials: tuple[Trial, ...]
+
+
+def mean_latencies(candidates: Mapping[Name, Opened], facts: Facts, progress: Progress) -> dict[Name, float]:
+    """Mean over evenly spread lengths of the median latency of a single query, in ms, by candidate."""
+    spread = np.linspace(facts.max_length / _COMPARED, facts.max_length, _COMPARED).round().astype(int)
+    calls: dict[tuple[Name, int], Call] = {}
+    for name, opened in candidates.items():
+        for length in spread.tolist():
+            batch = synthetic(facts.input_names, 1, opened.padded_length(max(length, 1)), _TOKEN)
+            calls[name, length] = _call(opened, batch)
+    timings = measure(calls, pause_s=0.02, budget_s=30, progress=progress)
+    return {
+        name: float(np.mean([timing.median_ms for (owner, _), timing in timings.items() if owner == name]))
+        for name in candidates
+    }
+
+
+def find_lengths(compiled: Compiled, facts: Facts, spec: ArloSpec, workers: Workers, progress: Progress) -> Lengths:
+    """The spec's lengths, or the ends of the steps of the measured latency staircase (Arlo §3.3)."""
+    if spec.lengths != "auto":
+        return Lengths(lengths=spec.lengths, curve=None)
+    step = 8 * -(-facts.max_length // 512)
+    grid = [*range(step, facts.max_length, step), facts.max_length]
+    dynamic = open_form(compiled, grid, dynamic=True, workers=workers)
+    calls = {length: _call(dynamic, synthetic(facts.input_names, 1, length, _TOKEN)) for length in grid}
+    share = 1.0 if spec.form == "dynamic" else 0.3
+    timings = measure(calls, rounds=3, budget_s=30, progress=lambda done: progress(share * done))
+    dynamic_ms = tuple(timings[length].median_ms for length in grid)
+    static_ms = None
+    if spec.form != "dynamic":
+        static_ms = _static_curve(compiled, facts, grid, workers, lambda done: progress(share + (1 - share) * done))
+    curve = Curve(lengths=tuple(grid), static_ms=static_ms, dynamic_ms=dynamic_ms)
+    return Lengths(lengths=tuple(find_steps(grid, static_ms or dynamic_ms)), curve=curve)
+
+
+def choose_form(
+    compiled: Compiled, facts: Facts, lengths: Sequence[int], spec: ArloSpec, workers: Workers, progress: Progress
+) -> FormChoice:
+    """The form that the spec forces, or the faster one."""
+    if spec.form != "auto":
+        return FormChoice(form=spec.form, trials=())
+    forms: dict[Form, Opened] = {
+        "dynamic": open_form(compiled, lengths, dynamic=True, workers=workers),
+        "static": open_form(compiled, lengths, dynamic=False, workers=workers),
+    }
+    means = mean_latencies(forms, facts, progress)
+    chosen: Form = "static" if means["static"] < (1 - _WORTH) * means["dynamic"] else "dynamic"
+    trials = tuple(
+        Trial(
+            precision=compiled.precision,
+            form=form,
+            mean_ms=means[form],
+            max_abs_error=None,
+            verdict="chosen" if form == chosen else "slower",
+        )
+        for form in forms
+    )
+    return FormChoice(form=chosen, trials=trials)
+
+
+def profile(opened: Opened, facts: Facts, max_batch: int, workers: Workers, progress: Progress) -> LatencyProfile:
+    """Latency by length and batch of the engines that will be served, all workers running at once.
+
+    A dynamic form runs queries at their own length, so shorter ones than its first runtime's are measured too.
+    """
+    lengths = sorted({*opened.lengths, *(n for n in _SHORT if opened.dynamic and n < opened.lengths[0])})
+    batches = sorted({max_batch, *(2**k for k in range(max_batch.bit_length()) if 2**k <= max_batch)})
+    calls: dict[tuple[int, int], Call] = {}
+    for length in lengths:
+        for size in batches:
+            calls[length, size] = _call(opened, synthetic(facts.input_names, size, length, _TOKEN))
+    timings = measure(calls, contexts=workers.contexts, budget_s=90, progress=progress)
+    return LatencyProfile(
+        lengths=tuple(lengths),
+        batches=tuple(batches),
+        median_ms=tuple(tuple(timings[length, size].median_ms for size in batches) for length in lengths),
+        p95_ms=tuple(tuple(timings[length, size].p95_ms for size in batches) for length in lengths),
+        threads=workers.threads,
+        concurrency=workers.contexts,
+    )
+
+
+def _call(opened: Opened, batch: Batch) -> Call:
+    return lambda worker: opened.run(batch, worker)
+
+
+def _static_curve(
+    compiled: Compiled, facts: Facts, grid: Sequence[int], workers: Workers, progress: Progress
+) -> tuple[float, ...]:
+    """Latency of engines of a fixed length, opened one at a time (each holds a copy of the weights).
+
+    Two rounds in different order; of the two medians the smaller counts, which is the less disturbed one.
+    """
+    best = dict.fromkeys(grid, float("inf"))
+    order = list(grid)
+    for turn in range(2):
+        random.Random(turn).shuffle(order)
+        for done, length in enumerate(order):
+            engine = compiled.open(length, workers)[0]
+            batch = synthetic(facts.input_names, 1, length, _TOKEN)
+            engine.run(batch)
+            times, until = [], time.perf_counter() + 0.03
+            while len(times) < 3 or (time.perf_counter() < until and len(times) < 50):
+                begin = time.perf_counter()
+                engine.run(batch)
+                times.append((time.perf_counter() - begin) * 1e3)
+            best[length] = min(best[length], float(np.median(times)))
+            progress((turn + (done + 1) / len(order)) / 2)
+    return tuple(best[length] for length in grid)

@@ -1,0 +1,90 @@
+"""Real tokenised queries to verify with and to calibrate with, and the padded batches they are run in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tidal.errors import InvalidArgument
+from tidal_builders.texts import make_texts
+
+VERIFICATION = 64
+CALIBRATION = 48
+
+# One query: int64 arrays of shape [length] by input name.
+Row = Mapping[str, npt.NDArray[np.int64]]
+Batch = dict[str, npt.NDArray[np.int64]]
+
+
+def draw_samples(
+    tokenizer: Any, texts: Sequence[str], max_length: int, count: int, names: Sequence[str], seed: int
+) -> list[Row]:
+    """Queries of many lengths, from the shortest text to `max_length` tokens, special tokens included.
+
+    Every second one is a text as it stands (cut where it is too long), the others are texts put together up to
+    lengths that are spread evenly, the longest among them.
+
+    Raises:
+        InvalidArgument: the texts hold nothing but white space.
+    """
+    lines = [text.strip() for text in texts if text.strip()]
+    if not lines:
+        raise InvalidArgument("field 'samples': the file holds no text")
+    draw = np.random.default_rng(seed)
+    shortest = len(tokenizer("a")["input_ids"])
+    targets = np.linspace(max_length, shortest, -(-count // 2)).round().astype(int)
+    rows = []
+    for number in range(count):
+        text = lines[int(draw.integers(len(lines)))]
+        limit = max_length
+        if number % 2 == 0:
+            limit = max(int(targets[number // 2]), shortest)
+            while len(tokenizer(text, verbose=False)["input_ids"]) < limit:
+                text += " " + lines[int(draw.integers(len(lines)))]
+        encoded = tokenizer(text, truncation=True, max_length=limit)
+        rows.append({name: np.asarray(encoded[name], np.int64) for name in names})
+    return rows
+
+
+def sample_texts(content: str | None) -> tuple[list[str], list[str]]:
+    """Texts for verification and for calibration, apart from each other: a file's odd and even lines, or made ones."""
+    if content is None:
+        return make_texts(200, seed=1), make_texts(200, seed=2)
+    lines = [line for line in content.splitlines() if line.strip()]
+    return lines[::2], lines[1::2] or lines
+
+
+def pad(rows: Sequence[Row], length: int, pad_id: int) -> Batch:
+    """Rows as one batch of shape [rows, length]."""
+    batch: Batch = {}
+    for name in rows[0]:
+        batch[name] = np.full((len(rows), length), pad_id if name == "input_ids" else 0, np.int64)
+        for number, row in enumerate(rows):
+            batch[name][number, : len(row[name])] = row[name]
+    return batch
+
+
+def synthetic(names: Sequence[str], batch: int, length: int, token: int) -> Batch:
+    """A batch without padding, for timing: what its tokens say does not matter for a dense encoder's latency."""
+    filled = {"input_ids": token, "attention_mask": 1, "token_type_ids": 0}
+    return {name: np.full((batch, length), filled[name], np.int64) for name in names}
+
+
+def batches(rows: Sequence[Row], largest: int, seed: int) -> list[list[int]]:
+    """Split rows into batches of mixed lengths: sizes 1, 2, … `largest` by turns, so that padding occurs."""
+    order = np.random.default_rng(seed).permutation(len(rows)).tolist()
+    sizes = sorted({1, 2, 3, min(8, largest), largest} & set(range(1, largest + 1)))
+    groups, turn = [], 0
+    while order:
+        size = sizes[turn % len(sizes)]
+        groups.append(order[:size])
+        order, turn = order[size:], turn + 1
+    return groups
+
+
+def longest(rows: Sequence[Row]) -> int:
+    """Tokens of the longest row."""
+    return max(len(row["input_ids"]) for row in rows)

@@ -1,0 +1,252 @@
+"""The stages of a build. Each result is kept in the workspace as soon as it is complete."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+
+from tidal.engines import EngineKind, Precision, compile_engine, engine_file, stored_as
+from tidal.errors import InvalidArgument, Unsupported, did_you_mean
+from tidal.manifest import Trial, Verification
+from tidal.profiles import LatencyProfile
+from tidal_builders.arlo.choices import FormChoice, Lengths, choose_form, find_lengths, mean_latencies, profile
+from tidal_builders.arlo.opened import Compiled, Opened, open_form
+from tidal_builders.arlo.plan import Plan
+from tidal_builders.arlo.reference import Reference, read_reference, write_reference
+from tidal_builders.arlo.samples import Row, longest, pad
+from tidal_builders.arlo.verify import Comparison, compare, shortfalls, tolerance
+from tidal_builders.fingerprint import workers
+from tidal_builders.specs import ArloSpec
+from tidal_builders.workspace import Workspace
+
+if TYPE_CHECKING:
+    from tidal_builders.arlo.source import Source
+
+# Told the stage's name and the share of it that is done.
+Report = Callable[[str, float], None]
+
+
+class PrecisionChoice(BaseModel):
+    """The precision to build with, or None and what every candidate misses."""
+
+    chosen: Precision | None
+    trials: tuple[Trial, ...]
+    misses: tuple[str, ...]
+
+
+class Verified(BaseModel):
+    """The final engines against the source model; `errors` by runtime length, None where no sample fell."""
+
+    verification: Verification
+    errors: dict[int, float | None]
+    misses: tuple[str, ...]
+
+
+@dataclass
+class Stages:
+    """Results of one build, each made when it is first asked for and not in the workspace."""
+
+    spec: ArloSpec
+    plan: Plan
+    work: Workspace
+    report: Report
+
+    @cached_property
+    def source(self) -> Source:
+        """The source model. Loading it takes seconds, so only what needs it asks for it."""
+        from tidal_builders.arlo.source import load_source
+
+        self.report("load the source model", 0.0)
+        return load_source(self.plan.source, self.spec)
+
+    @cached_property
+    def reference(self) -> Reference:
+        """Facts, samples and the source model's answers."""
+        text = self.plan.samples.read_text(encoding="utf-8") if self.plan.samples else None
+        folder = self.work.directory(
+            "reference",
+            lambda path: write_reference(
+                path, self.source, self.spec, text, lambda share: self.report("ask the source model", share)
+            ),
+        )
+        return read_reference(folder)
+
+    def compiled(self, precision: Precision) -> Compiled:
+        """The model compiled for a precision. Precisions that only differ in how it is opened share a file."""
+        kind: EngineKind = self.spec.engine
+        stored = stored_as(kind)[precision]
+        folder = self.work.directory(f"engine-{stored}", lambda path: self._compile(kind, stored, path))
+        names = self.reference.facts.input_names
+        return Compiled(kind, folder / engine_file(kind), precision, names, self.spec.max_batch)
+
+    def _compile(self, kind: EngineKind, stored: Precision, folder: Path) -> None:
+        from tidal_builders.arlo.source import Exported
+
+        reference, facts = self.reference, self.reference.facts
+        module = Exported(self.source, self.spec.outputs)
+        self.report(f"compile for {kind}, {stored}", 0.0)
+        # Padding in the example keeps a tracer from taking the mask for a constant.
+        pair = sorted(reference.rows, key=lambda row: len(row["input_ids"]))[:2]
+        compile_engine(
+            kind,
+            module,
+            folder,
+            precision=stored,
+            shapes=dict.fromkeys(facts.input_names, ((1, self.spec.max_batch), (1, facts.max_length))),
+            example=pad(pair, longest(pair) + 1, facts.pad_token_id),
+            calibration=[pad([row], len(row["input_ids"]), facts.pad_token_id) for row in reference.calibration],
+        )
+
+    @cached_property
+    def precision(self) -> PrecisionChoice:
+        """The spec's precision, or for `auto` the fastest whose answers stay inside the tolerance."""
+        return self.work.record("precision", PrecisionChoice, self._choose_precision)
+
+    def _choose_precision(self) -> PrecisionChoice:
+        offered, wanted = stored_as(self.spec.engine), self.spec.precision
+        if wanted != "auto" and wanted not in offered:
+            raise InvalidArgument(
+                f"field 'precision': engine {self.spec.engine} does not run {wanted}; "
+                f"{did_you_mean(wanted, [*offered, 'auto'])}"
+            )
+        facts = self.reference.facts
+        passed: dict[Precision, Opened] = {}
+        errors: dict[Precision, float] = {}
+        misses: list[str] = []
+        trials: list[Trial] = []
+        for precision in offered if wanted == "auto" else (wanted,):
+            try:
+                opened = open_form(
+                    self.compiled(precision), (facts.max_length,), dynamic=True, workers=workers(self.spec)
+                )
+            except Unsupported as error:
+                if wanted != "auto":
+                    raise
+                misses.append(f"{precision}: {error}")
+                trials.append(self._trial(precision, None, None, "not offered here"))
+                continue
+            self.report(f"verify {precision}", 0.0)
+            comparison = self._compare(opened)
+            errors[precision] = float(comparison.logit_error.max())
+            if said := shortfalls(comparison, self.spec, precision):
+                misses += [f"{precision}: {clause}" for clause in said]
+                trials.append(self._trial(precision, None, errors[precision], "misses tolerance"))
+            else:
+                passed[precision] = opened
+        if not passed:
+            return PrecisionChoice(chosen=None, trials=tuple(trials), misses=tuple(misses))
+        means: dict[Precision, float | None] = dict.fromkeys(passed)
+        chosen = next(iter(passed))
+        if len(passed) > 1:
+            timed = mean_latencies(passed, facts, lambda share: self.report("compare precisions", share))
+            means, chosen = dict(timed), min(timed, key=lambda name: timed[name])
+        trials += [
+            self._trial(name, means[name], errors[name], "chosen" if name == chosen else "slower") for name in passed
+        ]
+        return PrecisionChoice(chosen=chosen, trials=tuple(trials), misses=())
+
+    @staticmethod
+    def _trial(precision: Precision, mean_ms: float | None, error: float | None, verdict: str) -> Trial:
+        return Trial.model_validate(
+            {
+                "precision": precision,
+                "form": "dynamic",
+                "mean_ms": mean_ms,
+                "max_abs_error": None if error == float("inf") else error,
+                "verdict": verdict,
+            }
+        )
+
+    def _compare(self, opened: Opened) -> Comparison:
+        reference = self.reference
+
+        def run(rows: list[Row]) -> dict[str, object]:
+            return opened.run(pad(rows, opened.padded_length(longest(rows)), reference.facts.pad_token_id))
+
+        return compare(run, reference.rows, reference.answers, self.spec.max_batch)
+
+    @cached_property
+    def chosen(self) -> Compiled:
+        """The model compiled for the chosen precision."""
+        assert self.precision.chosen is not None
+        return self.compiled(self.precision.chosen)
+
+    @cached_property
+    def lengths(self) -> Lengths:
+        """The runtimes' lengths."""
+        return self.work.record(
+            "lengths",
+            Lengths,
+            lambda: find_lengths(
+                self.chosen,
+                self.reference.facts,
+                self.spec,
+                workers(self.spec),
+                lambda share: self.report("measure the staircase", share),
+            ),
+        )
+
+    @cached_property
+    def form(self) -> FormChoice:
+        """Static runtimes or a dynamic one."""
+        return self.work.record(
+            "form",
+            FormChoice,
+            lambda: choose_form(
+                self.chosen,
+                self.reference.facts,
+                self.lengths.lengths,
+                self.spec,
+                workers(self.spec),
+                lambda share: self.report("compare static and dynamic", share),
+            ),
+        )
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """Everything that was compared: precisions, then forms of the chosen one."""
+        return self.precision.trials + self.form.trials
+
+    @cached_property
+    def opened(self) -> Opened:
+        """The engines as they will be served."""
+        return open_form(
+            self.chosen, self.lengths.lengths, dynamic=self.form.form == "dynamic", workers=workers(self.spec)
+        )
+
+    @cached_property
+    def verified(self) -> Verified:
+        """The final engines against the source model."""
+        return self.work.record("verified", Verified, self._verify)
+
+    def _verify(self) -> Verified:
+        precision = self.chosen.precision
+        self.report("verify", 0.0)
+        comparison = self._compare(self.opened)
+        bounds = (0, *self.lengths.lengths)
+        return Verified(
+            verification=comparison.verification(tolerance(self.spec, precision)),
+            errors={upto: comparison.max_error(above, upto) for above, upto in itertools.pairwise(bounds)},
+            misses=tuple(shortfalls(comparison, self.spec, precision)),
+        )
+
+    @cached_property
+    def profile(self) -> LatencyProfile:
+        """Latency by length and batch, on all workers at once."""
+        return self.work.record(
+            "profile",
+            LatencyProfile,
+            lambda: profile(
+                self.opened,
+                self.reference.facts,
+                self.spec.max_batch,
+                workers(self.spec),
+                lambda share: self.report("profile", share),
+            ),
+        )

@@ -1,0 +1,194 @@
+"""`tidal build`: make the model repository's versions from specs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tidal.errors import InvalidArgument, TidalError, did_you_mean
+from tidal_builders.report import BuildReport, table
+from tidal_builders.specs import ArloSpec, load_spec, spec_schema
+
+DONE, STALE, BAD_INPUT, FAILED = 0, 1, 2, 3
+
+
+def build(
+    specs: Annotated[
+        list[Path] | None, typer.Argument(metavar="SPEC.yaml...", help="One file a model.", show_default=False)
+    ] = None,
+    repository: Annotated[Path, typer.Option(help="Model repository to publish into.")] = Path("model_repository"),
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Take only the spec of this name; may be repeated.", show_default=False),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Build nothing; exit 1 and say why if a model is stale.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Build nothing; say what would be built and why.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Build anew, also what is current, from the first stage.")
+    ] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a spec and exit.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
+) -> None:
+    """Compile models, verify them against their source, measure them, and publish them for `tidal serve`.
+
+    A spec is a small YAML file:
+
+    \b
+      kind: arlo                  # a text classifier
+      name: intents               # its name in the repository
+      model: ./my-classifier      # a folder, or a Hugging Face id
+      precision: auto             # fp32 (default), bf16, int8, or the fastest that is accurate enough
+
+    `tidal build --schema` lists every field with its meaning and default.
+
+    Each model goes through export, compilation, verification on real text against the unmodified source model,
+    and measurement of latency by length and batch on this machine. Only a model that stays inside its tolerance is
+    published: as a new numbered version that appears in the repository all at once. `config.pbtxt` is written if
+    there is none and never changed afterwards. The three newest versions are kept.
+
+    A second run does nothing unless the spec, the source model's files, the builder, a library or the machine has
+    changed. A build that was killed goes on where it stopped.
+
+    Tables and JSON go to standard output, progress and errors to standard error.
+
+    \b
+    Examples:
+      tidal build intents.yaml                        build one model
+      tidal build models/*.yaml --only intents        one of many
+      tidal build models/*.yaml --check               in a pipeline: is everything current?
+      tidal build intents.yaml --dry-run              what would be built, and why
+      tidal build intents.yaml --json | jq .models    figures for another program
+
+    \b
+    Exit codes:
+      0  every model is published and current (--dry-run: also when builds are due)
+      1  --check found a model that is stale
+      2  wrong usage, or a spec that cannot be built as it stands
+      3  a model missed its tolerance and was not published, or a build failed
+    """
+    if schema:
+        print(json.dumps(spec_schema(), indent=2))
+        raise typer.Exit(DONE)
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    try:
+        chosen = _chosen(specs or [], only or [])
+    except InvalidArgument as error:
+        errors.print(f"[bold red]error:[/] {error}", markup=True)
+        raise typer.Exit(BAD_INPUT) from None
+    reports: list[BuildReport] = []
+    worst = DONE
+    for path, spec in chosen:
+        try:
+            report = _plan(path, spec, repository, force) if check or dry_run else _build(path, spec, repository, force)
+        except TidalError as error:
+            errors.print(f"error: {spec.name}: {error}", style="red", markup=False)
+            worst = max(worst, BAD_INPUT if isinstance(error, InvalidArgument) else FAILED)
+            continue
+        reports.append(report)
+        if report.outcome == "missed":
+            worst = max(worst, FAILED)
+        elif report.outcome == "stale" and check:
+            worst = max(worst, STALE)
+        if not as_json:
+            _print(report)
+    if as_json:
+        print(json.dumps({"models": [report.model_dump(mode="json") for report in reports], "exit_code": worst}))
+    raise typer.Exit(worst)
+
+
+def _chosen(paths: list[Path], only: list[str]) -> list[tuple[Path, ArloSpec]]:
+    if not paths:
+        raise InvalidArgument("no spec is named; `tidal build SPEC.yaml`, or `tidal build --help`")
+    specs = [(path, load_spec(path)) for path in paths]
+    first: dict[str, Path] = {}
+    for path, spec in specs:
+        if spec.name in first:
+            raise InvalidArgument(f"specs {first[spec.name]} and {path} have the same name '{spec.name}'")
+        first[spec.name] = path
+    for name in only:
+        if name not in first:
+            raise InvalidArgument(f"--only {name}: no spec has this name; {did_you_mean(name, first)}")
+    return [(path, spec) for path, spec in specs if not only or spec.name in only]
+
+
+def _plan(path: Path, spec: ArloSpec, repository: Path, force: bool) -> BuildReport:
+    from tidal_builders.arlo.plan import make_plan
+
+    plan = make_plan(spec, repository, path.parent)
+    reasons = plan.reasons or (("forced",) if force else ())
+    return BuildReport(name=spec.name, outcome="stale" if reasons else "current", reasons=reasons, version=plan.version)
+
+
+def _build(path: Path, spec: ArloSpec, repository: Path, force: bool) -> BuildReport:
+    from tidal_builders.arlo import build_arlo
+
+    with _progress(spec.name) as report, _stdout_kept_clean():
+        return build_arlo(spec, repository, spec_file=path, force=force, report=report)
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Callable[[str, float], None]]:
+    """Bars on standard error, one a stage; a line a stage where that is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        said: set[str] = set()
+
+        def line(stage: str, _share: float) -> None:
+            if stage not in said:
+                said.add(stage)
+                console.print(f"{name}: {stage}", markup=False, highlight=False, soft_wrap=True)
+
+        yield line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bars:
+        tasks: dict[str, object] = {}
+
+        def bar(stage: str, share: float) -> None:
+            for other, task in tasks.items():
+                if other != stage:
+                    bars.update(task, completed=1.0)  # type: ignore[arg-type]
+                    bars.stop_task(task)  # type: ignore[arg-type]
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(f"{name}: {stage}", total=1.0)
+            bars.update(tasks[stage], completed=share)  # type: ignore[arg-type]
+
+        yield bar
+
+
+@contextmanager
+def _stdout_kept_clean() -> Iterator[None]:
+    """Send what libraries print to standard error: standard output belongs to the result."""
+    stdout = sys.stdout
+    sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        sys.stdout = stdout
+
+
+def _print(report: BuildReport) -> None:
+    console = Console(highlight=False)
+    if report.rows:
+        console.print(table(report))
+    why = "; ".join(report.reasons)
+    if report.outcome == "current":
+        line = f"{report.name}: version {report.version} is current, nothing to do"
+    elif report.outcome == "stale":
+        line = f"{report.name}: has to be built: {why}"
+    elif report.outcome == "missed":
+        line = f"{report.name}: not published: {why}"
+    else:
+        reused = f", {len(report.reused)} finished stages reused" if report.reused else ""
+        line = f"{report.name}: version {report.version} published in {report.seconds:.1f} s ({why}{reused})"
+    console.print(line, markup=False, soft_wrap=True)

@@ -1,0 +1,89 @@
+"""What came of a build, as data and as a table."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel
+from rich.table import Table
+
+from tidal.manifest import Manifest, Trial, Verification
+
+Outcome = Literal["published", "current", "stale", "missed"]
+
+
+class ReportRow(BaseModel):
+    """One measured cell: a padded length and a batch size. What misses its tolerance is not timed."""
+
+    length: int
+    batch: int | None = None
+    median_ms: float | None = None
+    p95_ms: float | None = None
+    megabytes: float | None = None
+    max_error: float | None
+    verdict: str
+
+
+class BuildReport(BaseModel):
+    """Outcome for one spec.
+
+    `published`: a new version is there; `current`: nothing had to be done; `stale`: a build is needed and was not
+    asked for; `missed`: the result misses its tolerance and was not published.
+    """
+
+    name: str
+    outcome: Outcome
+    reasons: tuple[str, ...] = ()
+    version: int | None = None
+    engine: str | None = None
+    precision: str | None = None
+    form: str | None = None
+    lengths: tuple[int, ...] = ()
+    verification: Verification | None = None
+    trials: tuple[Trial, ...] = ()
+    rows: tuple[ReportRow, ...] = ()
+    reused: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+def rows_of(manifest: Manifest, errors: dict[int, float | None]) -> tuple[ReportRow, ...]:
+    """The profile's cells; `errors` gives the largest logit error of each runtime, by its length."""
+    size = sum(file.bytes for file in manifest.files if file.path.startswith("engines/")) / 1e6
+    profile, rows = manifest.profile, []
+    for i, length in enumerate(profile.lengths):
+        serving = next(runtime.max_length for runtime in manifest.runtimes if runtime.max_length >= length)
+        for j, batch in enumerate(profile.batches):
+            rows.append(
+                ReportRow(
+                    length=length,
+                    batch=batch,
+                    median_ms=profile.median_ms[i][j],
+                    p95_ms=profile.p95_ms[i][j],
+                    megabytes=size,
+                    max_error=errors.get(serving),
+                    verdict="ok",
+                )
+            )
+    return tuple(rows)
+
+
+def table(report: BuildReport) -> Table:
+    """The report's cells for the terminal."""
+    title = f"{report.name}: {report.engine} {report.precision}, {report.form}"
+    grid = Table(title=title, title_justify="left")
+    for heading in ("length", "batch", "median ms", "p95 ms", "size MB", "max error", "verdict"):
+        grid.add_column(heading, justify="left" if heading == "verdict" else "right")
+    for row in report.rows:
+        cells = (
+            _shown(row.batch, "d"),
+            _shown(row.median_ms, ".2f"),
+            _shown(row.p95_ms, ".2f"),
+            _shown(row.megabytes, ".1f"),
+            _shown(row.max_error, ".2g"),
+        )
+        grid.add_row(str(row.length), *cells, row.verdict, end_section=row.batch == report.rows[-1].batch)
+    return grid
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
