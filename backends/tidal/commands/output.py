@@ -11,6 +11,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tidal.errors import TidalError
 
@@ -48,7 +49,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=plain)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # Text: brackets in a cell are no markup
     if title:
         console.print(title, markup=False, style=None if plain else "bold")
     console.print(table)

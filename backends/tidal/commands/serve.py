@@ -10,7 +10,7 @@ import typer
 from tidal.commands.output import one_sentence, print_json, print_table
 from tidal.server import backend_directory
 from tidal.server.installation import find_installation
-from tidal.server.launch import select_models, stock_command
+from tidal.server.launch import check_path, select_models, stock_command
 from tidal.server.ready_report import ReadyReport
 from tidal.server.session import Ended, Options, serve_until_ended
 
@@ -107,6 +107,7 @@ def serve(
 def _assemble(repository: Path, target: Path, names: list[str]) -> None:
     installation = find_installation()
     served = select_models(repository, names).served
+    check_path(target)
     backend_directory.assemble(target, installation)
     typer.echo(stock_command(installation, repository, target, [entry.name for entry in served]))
 

@@ -12,12 +12,17 @@ from typing import Any
 from tidal.server.control import ServerControl
 
 
-def active_config(repository: Path, model: str) -> dict[str, Any] | None:
-    """The complete config to load a model with; None means the model's own config.pbtxt."""
+def active_config(repository: Path | None, model: str) -> dict[str, Any] | None:
+    """The complete config to load a model with; None means the model's own config.pbtxt.
+
+    Args:
+        repository: where the model is, or None when only the server knows.
+        model: its name.
+    """
     return None
 
 
-def load_model(control: ServerControl, repository: Path, model: str) -> None:
+def load_model(control: ServerControl, repository: Path | None, model: str) -> None:
     """Load or reload a model with its active config and wait until it serves.
 
     Raises:
@@ -26,7 +31,7 @@ def load_model(control: ServerControl, repository: Path, model: str) -> None:
     control.load(model, active_config(repository, model))
 
 
-def restart_model(control: ServerControl, repository: Path, model: str) -> None:
+def restart_model(control: ServerControl, repository: Path | None, model: str) -> None:
     """Replace a model's processes although nothing of it changed, which a load alone does not do.
 
     Raises:

@@ -26,6 +26,11 @@ def adapters() -> dict[str, Path]:
     raise NotFound(f"Tidal's backends are neither in {checkout} nor in {installed}: reinstall tidal")
 
 
+def python_backends() -> frozenset[str]:
+    """Names of the backends that run in Python stubs."""
+    return frozenset({"python", *adapters()})
+
+
 def assemble(target: Path, installation: TritonInstallation, extra: dict[str, Path] | None = None) -> Path:
     """Make `target` a complete backend directory; run again, it takes on what changed.
 

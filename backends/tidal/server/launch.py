@@ -69,6 +69,7 @@ def select_models(repository: Path, names: Sequence[str]) -> Selection:
 
     Raises:
         NotFound: the repository is missing or has no model, a name is not in it, or nothing is published.
+        InvalidArgument: Triton cannot start Python models from its path.
     """
     if not repository.is_dir():
         raise NotFound(f"model repository '{repository}' is not a folder: give its path, or make it with tidal build")
@@ -80,11 +81,26 @@ def select_models(repository: Path, names: Sequence[str]) -> Selection:
             raise NotFound(f"model '{name}' is not in {repository}: {did_you_mean(name, entries)}")
         if not entries[name].versions():
             raise NotFound(f"model '{name}' has no published version: {build_command(entries[name])}")
+    for entry in entries.values():
+        check_path(entry.folder)
     served = tuple(e for n, e in entries.items() if (n in names if names else e.versions()))
     if not served:
         commands = ", ".join(build_command(entry) for entry in entries.values())
         raise NotFound(f"no model in {repository} has a published version: run {commands}")
     return Selection(served, tuple(e for e in entries.values() if not e.versions()))
+
+
+def check_path(path: Path) -> None:
+    """Triton starts a Python model by a shell command in which it does not quote the paths.
+
+    Raises:
+        InvalidArgument: a shell would not take the path as it is.
+    """
+    absolute = str(path.resolve())
+    if shlex.quote(absolute) != absolute:
+        raise InvalidArgument(
+            f"Triton cannot start Python models from '{absolute}': use a path of letters, digits and @%_+=:,./- only"
+        )
 
 
 def build_command(entry: ModelEntry) -> str:

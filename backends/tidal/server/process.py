@@ -20,10 +20,6 @@ from tidal.server.launch import Launch
 KILL_AFTER_S = 5.0
 _PR_SET_PDEATHSIG = 1
 _ERROR_LINE = re.compile(r"E\d{4} |[Ee]rror|.*unrecognized option|.*error while loading")
-_STATUS = re.compile(r"^(?:load failed for model .*? state: )?(?:Internal|Invalid argument|Unavailable|Not found): ")
-_FRAME = re.compile(r"^  (/\S.*?\(\d+\)):", re.MULTILINE)
-# Errors of Tidal are sentences for the operator; what class raised them and where adds nothing.
-_OWN_ERROR = re.compile(r"^(?:tidal\.errors\.)?(?:InvalidArgument|NotFound|Unsupported|Unavailable|Internal): ")
 
 
 class ServerProcess:
@@ -122,15 +118,6 @@ class ServerProcess:
         ]
         found = errors[-1] if errors else (lines[-1] if lines else "it wrote no log")
         return re.sub(r"^[A-Z]\d{4} \S+ \d+ [\w.]+:\d+\] ", "", found)[:500]
-
-
-def sentence(reason: str) -> str:
-    """Triton's reason for a failed load as one line: the error and where a Python model raised it."""
-    text = _STATUS.sub("", reason.replace("\\n", "\n"))
-    first = text.strip().splitlines()[0] if text.strip() else "Triton gives no reason"
-    own = _OWN_ERROR.sub("", first)
-    frame = _FRAME.search(text)
-    return own if own != first or frame is None else f"{first} at {frame.group(1)}"
 
 
 def _die_with_parent() -> None:

@@ -20,13 +20,14 @@ from types import FrameType
 import psutil
 
 from tidal.errors import Internal
-from tidal.server.backend_directory import adapters, assemble
+from tidal.server.backend_directory import assemble, python_backends
 from tidal.server.endpoints import choose_endpoints
 from tidal.server.guardian import Guardian
 from tidal.server.installation import find_installation
-from tidal.server.launch import Launch, Selection, check_key, select_models
-from tidal.server.process import KILL_AFTER_S, ServerProcess, sentence
+from tidal.server.launch import Launch, Selection, check_key, check_path, select_models
+from tidal.server.process import KILL_AFTER_S, ServerProcess
 from tidal.server.ready_report import ReadyReport
+from tidal.server.reasons import sentence
 from tidal.server.state import ServerState, state_folder, write_state
 from tidal.server.supervision import Supervisor
 
@@ -90,6 +91,7 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
     endpoints = choose_endpoints(options.host, options.http_port, options.grpc_port, options.metrics_port)
     state_folder()
     prefix = f"tidal_{os.getpid()}_{os.urandom(4).hex()}_"
+    check_path(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix="tidal-serve-"))
     guardian = Guardian(prefix, options.exit_timeout_s + KILL_AFTER_S, folder)
     try:
@@ -181,8 +183,7 @@ def _supervise(server: ServerProcess, state: ServerState, stop: threading.Event)
             write_state(state.model_copy(update={"restarts": counts}))
 
     launch = server.launch
-    python_backends = frozenset({"python", *adapters()})
-    supervisor = Supervisor(server.control, server.pid, launch.repository, python_backends, restarted)
+    supervisor = Supervisor(server.control, server.pid, launch.repository, python_backends(), restarted)
     threading.Thread(target=supervisor.run, args=(stop,), name="supervisor", daemon=True).start()
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from tidal.errors import TidalError
 from tidal.server.active_config import restart_model
 from tidal.server.control import ServerControl
-from tidal.server.process import sentence
+from tidal.server.reasons import sentence
 from tidal.server.stubs import Stub, live_stubs, wanted_instances
 
 POLL_S = 0.4

@@ -1,0 +1,191 @@
+"""`tidal models`: what is published, what is served, and changing it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidal.commands.output import fail, one_sentence, print_json, print_table
+from tidal.errors import InvalidArgument, TidalError
+from tidal.server import change
+from tidal.server.backend_directory import python_backends
+from tidal.server.choose import Connection, choose_server
+from tidal.server.control import ServerControl
+from tidal.server.model_facts import model_facts
+from tidal.server.reasons import sentence
+from tidal.server.state import running_servers
+from tidal.server.stubs import live_stubs, wanted_instances
+
+_NO_SERVER = 3
+_DEFAULT_REPOSITORY = Path("model_repository")
+
+models = typer.Typer(
+    rich_markup_mode="markdown",
+    no_args_is_help=True,
+    add_completion=False,
+    help="""List, load, unload and reload the models of a running server.
+
+The server is the one that you started with `tidal serve`; with several, name one by `--server PORT`. Any other
+is `--server HOST:PORT`, with its admin key in $TIDAL_ADMIN_KEY.
+
+```
+tidal models list                 what is published, built from what, and served
+tidal models reload intents       serve a version that was just published
+tidal models status --json        instances and restarts, for a pipeline
+```
+
+Exit codes:
+
+- **0** done
+- **1** a model was not found or does not load; what served before keeps serving
+- **2** wrong usage
+- **3** no server answers, or several run and none was named
+""",
+)
+
+Server = Annotated[
+    str | None,
+    typer.Option("--server", "-s", metavar="[HOST:]PORT", help="HTTP port of the server, or its host and port."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Models by name.")]
+
+
+@models.command("list")
+def list_models(
+    repository: Annotated[
+        Path | None, typer.Argument(help="Model repository; else the running server's, else ./model_repository.")
+    ] = None,
+    server: Server = None,
+    as_json: AsJson = False,
+) -> None:
+    """List models: published versions, the version served, state, backend, and what they were built as.
+
+    Works without a server too, on the repository alone.
+
+    Exit codes: **0** listed, **1** no such repository, **3** the named server does not answer.
+    """
+    connection = _server_of(repository, server)
+    if connection is not None and connection.state is not None and repository is None:
+        repository = connection.state.repository
+    elif connection is None and repository is None:
+        repository = _DEFAULT_REPOSITORY
+    with one_sentence():
+        if repository is not None and not repository.is_dir():
+            raise InvalidArgument(f"model repository '{repository}' is not a folder")
+        facts = model_facts(repository, connection.control.index() if connection is not None else None)
+    if as_json:
+        print_json([asdict(fact) for fact in facts])
+        return
+    columns = ("MODEL", "PUBLISHED", "SERVES", "STATE", "BACKEND", "ENGINE", "PRECISION", "MAX LENGTH", "BUILT")
+    print_table(columns, [[_cell(value) for value in asdict(fact).values()] for fact in facts])
+
+
+@models.command()
+def status(server: Server = None, as_json: AsJson = False) -> None:
+    """Show what a server serves: versions, state, live Python instances, restarts by the supervisor, reasons.
+
+    Exit codes: **0** shown, **3** no server answers.
+    """
+    with one_sentence(_NO_SERVER):
+        connection = choose_server(server)
+        rows = _status_rows(connection)
+    state = connection.state
+    if as_json:
+        described = state.model_dump(mode="json", exclude={"key", "pid_started"}) if state is not None else None
+        print_json({"address": connection.control.address, "server": described, "models": rows})
+        return
+    columns = ("MODEL", "VERSION", "STATE", "INSTANCES", "RESTARTS", "REASON")
+    print_table(columns, [[_cell(value) for value in row.values()] for row in rows])
+
+
+@models.command()
+def reload(names: Names, server: Server = None) -> None:
+    """Serve what was published since: waits until the new version serves; no request fails meanwhile.
+
+    A model of which nothing changed is left as it is.
+
+    Exit codes: **0** all serve, **1** one is not served or does not load, **3** no server answers.
+    """
+    _each(names, server, change.reload)
+
+
+@models.command()
+def load(names: Names, server: Server = None) -> None:
+    """Load models and wait until they serve.
+
+    Exit codes: **0** all serve, **1** one does not load, **3** no server answers.
+    """
+    _each(names, server, change.load)
+
+
+@models.command()
+def unload(names: Names, server: Server = None) -> None:
+    """Take models out of service; requests in flight are still answered. The supervisor leaves them alone.
+
+    Exit codes: **0** done, **1** one is not served, **3** no server answers.
+    """
+    _each(names, server, lambda control, _repository, name: change.unload(control, name))
+
+
+def _each(names: list[str], server: str | None, act: Callable[[ServerControl, Path | None, str], str]) -> None:
+    """Do the same to every model; one that fails does not keep the others from it."""
+    with one_sentence(_NO_SERVER):
+        connection = choose_server(server)
+    repository = connection.state.repository if connection.state is not None else None
+    failures = []
+    for name in names:
+        try:
+            typer.echo(act(connection.control, repository, name))
+        except TidalError as error:
+            failures.append(str(error))
+    if failures:
+        fail("; ".join(failures))
+
+
+def _server_of(repository: Path | None, server: str | None) -> Connection | None:
+    """The named server; else the only one that runs, where it serves the named repository; else none."""
+    with one_sentence(_NO_SERVER):
+        if server is not None:
+            return choose_server(server)
+        wanted = repository.resolve() if repository is not None else None
+        fitting = [state for state in running_servers() if wanted is None or state.repository == wanted]
+        if not fitting:
+            return None
+        return choose_server(str(fitting[0].http_port) if wanted is not None else None)
+
+
+def _status_rows(connection: Connection) -> list[dict[str, str | int | None]]:
+    state, control = connection.state, connection.control
+    stubs = live_stubs(state.server_pid) if state is not None else None
+    rows: list[dict[str, str | int | None]] = []
+    for row in control.index():
+        instances = None
+        if row.state == "READY":
+            config = control.config(row.name, row.version)
+            wanted = wanted_instances(config)
+            instances = str(wanted)
+            if stubs is not None and config.get("backend") in python_backends():
+                live = sum((s.model, s.version) == (row.name, row.version) and not s.completes_config for s in stubs)
+                instances = f"{live} of {wanted}"
+        rows.append(
+            {
+                "model": row.name,
+                "version": row.version,
+                "state": row.state,
+                "instances": instances,
+                "restarts": state.restarts.get(row.name, 0) if state is not None else None,
+                "reason": sentence(row.reason) if row.reason and row.state != "READY" else None,
+            }
+        )
+    return rows
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "-"
+    return "-" if value is None else str(value)

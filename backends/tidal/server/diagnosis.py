@@ -1,0 +1,174 @@
+"""What this machine has for serving, and what to do about what it lacks: the checks of `tidal doctor`."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal, get_args
+
+from tidal.device import library_version
+from tidal.engines.base import EngineKind
+from tidal.engines.registry import available_kinds, engine_version
+from tidal.errors import TidalError
+from tidal.server.aftermath import SHARED_MEMORY, leftovers
+from tidal.server.endpoints import holder_of, is_free
+from tidal.server.installation import TritonInstallation, find_installation
+from tidal.server.state import running_servers
+
+# A stub starts with a region of 1 MiB and grows it by what its requests carry.
+_SHM_NEEDED = 64 * 2**20
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding. `bad` makes serving impossible, `warning` may trouble it, `note` is for information."""
+
+    name: str
+    verdict: Literal["ok", "note", "warning", "bad"]
+    found: str
+    advice: str = ""
+
+
+def diagnose() -> list[Check]:
+    """Look at everything that serving needs."""
+    checks: list[Check] = []
+    try:
+        installation = find_installation()
+    except TidalError as error:
+        found, _, advice = str(error).rpartition(": ")
+        checks.append(Check("tritonserver", "bad", found or advice, advice))
+    else:
+        checks += [_server(installation), _stub(installation)]
+    checks += [*_engines(), _gpu(), _shared_memory(), _leftovers(), *_servers_and_ports(), *_extras()]
+    return checks
+
+
+def _server(installation: TritonInstallation) -> Check:
+    """Start the server without any model: it has no option that prints its version, and this shows that it runs."""
+    where = f"{installation.binary} ({installation.source})"
+    with tempfile.TemporaryDirectory(prefix="tidal-doctor-") as folder:
+        command = [str(installation.binary), f"--model-repository={folder}", "--model-control-mode=explicit"]
+        command += ["--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"]
+        process = subprocess.Popen(
+            command,
+            env=installation.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        lines = []
+        try:
+            for line in process.stdout or ():
+                lines.append(line.strip())
+                version = re.search(r"\| server_version +\| (\S+)", line)
+                if version:
+                    return Check("tritonserver", "ok", f"{version.group(1)}, {where}")
+        finally:
+            process.kill()
+            process.wait()
+    last = next((line for line in reversed(lines) if line), "it wrote nothing")
+    return Check("tritonserver", "bad", f"{where} does not start: {last}", "install what the message names")
+
+
+def _stub(installation: TritonInstallation) -> Check:
+    """The stub must load the libpython of the interpreter whose packages it imports."""
+    python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+    listed = subprocess.run(
+        ["ldd", str(installation.stub)], env=installation.environment(), capture_output=True, text=True, check=False
+    ).stdout
+    library = re.search(r"libpython3\S* => (\S+|not found)", listed)
+    advice = "use a Python built with --enable-shared, of the version that the stub is for"
+    if library is None:
+        return Check("python stub", "warning", f"{installation.stub}: cannot tell which libpython it loads", advice)
+    if library.group(1) == "not found" or not Path(library.group(1)).exists():
+        return Check("python stub", "bad", f"{installation.stub} finds no libpython for {python}", advice)
+    path = Path(library.group(1)).resolve()
+    if not path.is_relative_to(Path(sys.base_prefix).resolve()):
+        found = (
+            f"loads {path}, which is not of this interpreter ({sys.base_prefix}): modules such as ssl may not import"
+        )
+        return Check("python stub", "warning", found, advice)
+    return Check("python stub", "ok", f"for {python}, with {path}")
+
+
+def _engines() -> Iterator[Check]:
+    kinds = available_kinds()
+    if not kinds:
+        yield Check("engines", "bad", "no engine library is installed", "pip install 'tidal[serve]'")
+    for kind in get_args(EngineKind):
+        if kind in kinds:
+            yield Check(f"engine {kind}", "ok", engine_version(kind) or "version unknown")
+        else:
+            yield Check(f"engine {kind}", "note", "not available")
+
+
+def _gpu() -> Check:
+    if shutil.which("nvidia-smi") is None:
+        return Check("GPU", "note", "none: no NVIDIA driver; engines run on the CPU")
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    answer = subprocess.run(query, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        problem = (answer.stdout + answer.stderr).strip().splitlines()
+        return Check("GPU", "warning", f"nvidia-smi fails: {problem[0] if problem else 'no message'}")
+    return Check("GPU", "ok", "; ".join(line.strip() for line in answer.stdout.splitlines() if line.strip()))
+
+
+def _shared_memory() -> Check:
+    if not SHARED_MEMORY.is_dir():
+        return Check("/dev/shm", "bad", "is missing: Python models cannot exchange tensors", "mount a tmpfs there")
+    usage = shutil.disk_usage(SHARED_MEMORY)
+    found = f"{usage.free // _MIB:,} of {usage.total // _MIB:,} MiB free"
+    if usage.free < _SHM_NEEDED:
+        return Check("/dev/shm", "warning", found, "enlarge it, in a container with --shm-size=1g")
+    return Check("/dev/shm", "ok", found)
+
+
+def _leftovers() -> Check:
+    files = leftovers()
+    if not files:
+        return Check("leftovers", "ok", "no shared memory of ended servers")
+    size = sum(path.stat().st_blocks * 512 for path in files if path.exists())
+    found = f"{len(files)} shared-memory files of servers that ended badly, {size / _MIB:.1f} MiB"
+    return Check("leftovers", "warning", found, f"rm {' '.join(map(str, files))}")
+
+
+def _servers_and_ports() -> Iterator[Check]:
+    running = running_servers()
+    for state in running:
+        found = f"Triton {state.version} on {state.http} serves {state.repository} (process {state.pid})"
+        yield Check("running server", "note", found)
+    own = {int(address.rpartition(":")[2]) for s in running for address in (s.http, s.grpc, s.metrics)}
+    for name, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
+        if is_free("127.0.0.1", port):
+            yield Check(f"port {port}", "ok", f"free for {name}")
+        elif port in own:
+            yield Check(f"port {port}", "note", "used by a running server of yours")
+        else:
+            found = f"taken by {holder_of(port) or 'another process'}"
+            yield Check(f"port {port}", "warning", found, f"tidal serve --{name}-port 0 takes a free one")
+
+
+def _extras() -> Iterator[Check]:
+    """An extra is installed when all that it asks for is."""
+    wanted: dict[str, list[str]] = {}
+    for requirement in metadata.requires("tidal") or ():
+        found = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", requirement)
+        if found and found.group(1) != "tidal":
+            wanted.setdefault(found.group(2), []).append(found.group(1))
+    for extra, names in sorted(wanted.items()):
+        missing = [name for name in names if library_version(name) is None]
+        if missing:
+            advice = f"pip install 'tidal[{extra}]' if you need it"
+            yield Check(f"extra {extra}", "note", f"lacks {', '.join(missing)}", advice)
+        else:
+            yield Check(f"extra {extra}", "ok", "installed")

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from served import Served, publish, serving
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`echo` (two instances) and `spare` with a version each, `later` without one."""
+    folder = tmp_path_factory.mktemp("serve") / "models"
+    publish(folder, "echo", instances=2)
+    publish(folder, "spare")
+    (folder / "later").mkdir()
+    (folder / "later" / "config.pbtxt").write_text('backend: "arlo"\n')
+    return folder
+
+
+@pytest.fixture(scope="session")
+def served(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One server for every test that leaves it serving."""
+    with serving(repository, tmp_path_factory.mktemp("shared")) as server:
+        yield server

@@ -1,0 +1,181 @@
+"""`tidal serve` as a subprocess, as users start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import tritonclient.grpc
+import tritonclient.http
+
+TIDAL = [sys.executable, "-m", "tidal_client.main"]
+FREE_PORTS = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+MODEL = Path(__file__).with_name("echo_model.py")
+CONFIG = """
+backend: "python"
+input [ { name: "SECONDS" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "SLEPT" data_type: TYPE_FP32 dims: [ 1 ] } ]
+instance_group [ { kind: KIND_CPU count: %d } ]
+"""
+
+
+@dataclass
+class Served:
+    """A running `tidal serve --json` and what it printed when it was ready."""
+
+    process: subprocess.Popen[str]
+    report: dict[str, Any]
+    runtime: Path
+    environment: dict[str, str]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        port = self.report["http"].rpartition(":")[2]
+        return json.loads((self.runtime / "tidal" / f"{port}.json").read_text())
+
+    @property
+    def admin(self) -> dict[str, str]:
+        return {"tidal-admin-key": self.state["key"]}
+
+    def http(self, timeout: float = 30) -> tritonclient.http.InferenceServerClient:
+        return tritonclient.http.InferenceServerClient(
+            self.report["http"], network_timeout=timeout, connection_timeout=timeout
+        )
+
+    def infer(self, model: str = "echo", seconds: float = 0.0, timeout: float = 30) -> float:
+        tensor = tritonclient.http.InferInput("SECONDS", [1], "FP32")
+        tensor.set_data_from_numpy(np.array([seconds], dtype=np.float32))
+        return float(self.http(timeout).infer(model, [tensor]).as_numpy("SLEPT")[0])
+
+    def infer_grpc(self, model: str = "echo", seconds: float = 0.0, timeout: float = 30) -> float:
+        tensor = tritonclient.grpc.InferInput("SECONDS", [1], "FP32")
+        tensor.set_data_from_numpy(np.array([seconds], dtype=np.float32))
+        with tritonclient.grpc.InferenceServerClient(self.report["grpc"]) as client:
+            return float(client.infer(model, [tensor], client_timeout=timeout).as_numpy("SLEPT")[0])
+
+    def asked_in_background(self, seconds: float, answers: list[object]) -> threading.Thread:
+        """Ask `echo` over gRPC; returns when the request has reached the model."""
+
+        def ask() -> None:
+            try:
+                answers.append(self.infer_grpc(seconds=seconds, timeout=60))
+            except Exception as error:
+                answers.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        assert wait_until((self.runtime / "tmp" / "busy").exists)
+        return thread
+
+    def stubs(self, model: str) -> list[psutil.Process]:
+        """Live stubs that serve a model."""
+        found = []
+        for child in psutil.Process(self.report["server_pid"]).children():
+            try:
+                arguments = child.cmdline()
+            except psutil.Error:
+                continue
+            if len(arguments) > 8 and arguments[8].startswith(f"{model}_"):
+                found.append(child)
+        return found
+
+    def tidal(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return tidal(*arguments, environment=self.environment)
+
+    def left_behind(self) -> list[str]:
+        """Processes, shared memory and files of this run that are still there."""
+        return left_behind(self.process.pid, self.runtime)
+
+
+def left_behind(pid: int, runtime: Path) -> list[str]:
+    mark = f"tidal_{pid}_"
+    found = [str(path) for path in Path("/dev/shm").glob(f"{mark}*")]
+    found += [str(path) for path in (runtime / "tidal").glob("*.json")]
+    found += [str(path) for path in (runtime / "tmp").glob("tidal-serve-*")]
+    for process in psutil.process_iter():
+        try:
+            if any(mark in argument for argument in process.cmdline()):
+                found.append(f"process {process.pid} {process.status()} {' '.join(process.cmdline()[:3])}")
+        except psutil.Error:
+            continue
+    return found
+
+
+def tidal(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*TIDAL, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def environment_in(folder: Path) -> dict[str, str]:
+    """An environment whose state, logs and temporary files lie in a folder."""
+    (folder / "tmp").mkdir(parents=True, exist_ok=True)
+    kept = {name: value for name, value in os.environ.items() if name != "TIDAL_ADMIN_KEY"}
+    return {
+        **kept,
+        "XDG_RUNTIME_DIR": str(folder),
+        "XDG_STATE_HOME": str(folder / "log"),
+        "TMPDIR": str(folder / "tmp"),
+    }
+
+
+def publish(repository: Path, model: str, version: int = 1, instances: int = 1, code: str | None = None) -> Path:
+    """Write a version of the trivial model, or of another `code`."""
+    staging = Path(tempfile.mkdtemp(dir=repository.parent))
+    (staging / "model.py").write_text(code if code is not None else MODEL.read_text())
+    folder = repository / model
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.pbtxt").write_text(CONFIG % instances)
+    shutil.move(staging, folder / str(version))
+    return folder / str(version)
+
+
+@contextmanager
+def serving(repository: Path, runtime: Path, *options: str) -> Iterator[Served]:
+    """`tidal serve` until the end of the block, however that comes."""
+    environment = environment_in(runtime)
+    with (runtime / "stderr").open("w") as errors:
+        process = subprocess.Popen(
+            [*TIDAL, "serve", str(repository), "--json", *FREE_PORTS, *options],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, (runtime / "stderr").read_text()
+        yield Served(process, json.loads(line), runtime, environment)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()  # its guardian cleans up
+                process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return condition()

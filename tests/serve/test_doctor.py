@@ -1,0 +1,58 @@
+"""`tidal doctor`."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from served import environment_in, tidal
+
+pytestmark = pytest.mark.server
+
+
+def test_finds_the_server_and_what_it_needs(tmp_path: Path) -> None:
+    leftover = Path("/dev/shm/tidal_0_test_leftover")
+    leftover.write_bytes(b"x" * 100)
+    try:
+        answer = tidal("doctor", "--json", environment=environment_in(tmp_path))
+    finally:
+        leftover.unlink()
+    report = json.loads(answer.stdout)
+    checks = {check["name"]: check for check in report["checks"]}
+    assert (answer.returncode, report["can_serve"]) == (0, True)
+    assert checks["tritonserver"]["found"].startswith("2.51.0, ")
+    assert checks["python stub"]["verdict"] == "ok"
+    assert checks["engine openvino"]["verdict"] == "ok"
+    assert checks["leftovers"]["verdict"] == "warning"
+    assert str(leftover) in checks["leftovers"]["advice"]
+    assert {"GPU", "/dev/shm", "port 8000", "port 8001", "port 8002", "extra serve", "extra build"} <= checks.keys()
+
+
+def test_says_what_is_bad_and_leaves_with_1(tmp_path: Path) -> None:
+    """A tritonserver on PATH goes first, here one without its Python backend."""
+    (tmp_path / "bin").mkdir()
+    binary = tmp_path / "bin" / "tritonserver"
+    binary.write_text("#!/bin/sh\nexit 1\n")
+    binary.chmod(0o755)
+    environment = environment_in(tmp_path)
+    environment["PATH"] = f"{binary.parent}:{environment['PATH']}"
+    answer = tidal("doctor", environment=environment)
+    assert answer.returncode == 1
+    assert "has no Python backend" in answer.stdout
+    assert "This machine cannot serve" in answer.stdout
+
+
+def test_names_who_holds_a_port(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        try:
+            holder.bind(("127.0.0.1", 8002))
+        except OSError:
+            pytest.skip("port 8002 is in use on this machine")
+        holder.listen()
+        answer = tidal("doctor", "--json", environment=environment_in(tmp_path))
+    check = next(c for c in json.loads(answer.stdout)["checks"] if c["name"] == "port 8002")
+    assert check["verdict"] == "warning"
+    assert "process" in check["found"]
+    assert check["advice"] == "tidal serve --metrics-port 0 takes a free one"
