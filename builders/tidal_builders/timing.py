@@ -62,8 +62,7 @@ def measure(
                 break
             shuffle(order)
             for done, key in enumerate(order):
-                block = calls[key]
-                for times in pool.map(lambda worker, block=block: _time_block(block, worker), range(contexts)):  # type: ignore[misc]
+                for times in pool.map(_time_block, [calls[key]] * contexts, range(contexts)):
                     samples[key] += times
                 progress((turn + done / len(order)) / rounds)
                 time.sleep(pause_s)

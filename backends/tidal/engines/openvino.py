@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -54,9 +56,10 @@ class OpenVinoEngine:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run one batch; see `Engine.run`."""
         check_inputs(self._inputs, inputs)
-        for port, spec in zip(self._ports, self._inputs, strict=True):
-            # OpenVINO reads the array where it lies, and for that insists on one that is contiguous and writeable.
-            array = np.require(inputs[spec.name], requirements=["C", "W"])
+        # OpenVINO reads the arrays where they lie, and for that insists on contiguous and writeable ones. It does not
+        # keep them alive: this list does, until the run is over.
+        arrays = [np.require(inputs[spec.name], requirements=["C", "W"]) for spec in self._inputs]
+        for port, array in zip(self._ports, arrays, strict=True):
             self._request.set_input_tensor(port, ov.Tensor(array, shared_memory=True))
         self._request.infer(share_outputs=True)
         # The request's output memory is overwritten by its next run.
@@ -133,7 +136,8 @@ def _quantise(model: ov.Model, calibration: Sequence[Mapping[str, Array]]) -> ov
         raise Unsupported("precision int8 needs nncf: pip install 'tidal[build]'") from None
     if not calibration:
         raise InvalidArgument("precision int8 needs calibration samples, none were given")
-    with warnings.catch_warnings():
+    # nncf draws progress bars on standard output, which is not a library's to use.
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         return nncf.quantize(
             model,

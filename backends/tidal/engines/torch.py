@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import pickle
 import threading
 import warnings
 import zipfile
@@ -137,7 +138,7 @@ def _load(path: Path) -> torch.export.ExportedProgram:
         with warnings.catch_warnings(), _tensors_only():
             warnings.simplefilter("ignore")
             return torch.export.load(path)
-    except (OSError, RuntimeError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
         raise InvalidArgument(f"{path} is no readable exported program: {str(error).splitlines()[0]}") from None
 
 

@@ -25,8 +25,8 @@ Name = TypeVar("Name", bound=str)
 
 # Lengths that alternatives are compared at: evenly spread queries, so that none hits a runtime's end by design.
 _COMPARED = 12
-# A dynamic runtime holds one copy of the weights; static ones must be faster by this share to be worth theirs.
-_WORTH = 0.03
+# What costs something, copies of the weights or precision, must be faster by this share to be chosen.
+WORTH = 0.03
 # Short queries that a dynamic runtime is profiled at, beside its runtimes' lengths.
 _SHORT = (8, 16, 32, 64)
 _TOKEN = 1
@@ -98,7 +98,7 @@ def choose_form(
         "static": open_form(compiled, lengths, dynamic=False, workers=workers),
     }
     means = mean_latencies(forms, facts, progress)
-    chosen: Form = "static" if means["static"] < (1 - _WORTH) * means["dynamic"] else "dynamic"
+    chosen: Form = "static" if means["static"] < (1 - WORTH) * means["dynamic"] else "dynamic"
     trials = tuple(
         Trial(
             precision=compiled.precision,
@@ -153,7 +153,8 @@ def _static_curve(
             engine = compiled.open(length, workers)[0]
             batch = synthetic(facts.input_names, 1, length, _TOKEN)
             engine.run(batch)
-            times, until = [], time.perf_counter() + 0.03
+            times: list[float] = []
+            until = time.perf_counter() + 0.03
             while len(times) < 3 or (time.perf_counter() < until and len(times) < 50):
                 begin = time.perf_counter()
                 engine.run(batch)

@@ -111,7 +111,7 @@ def _write_tokenizer(path: Path, tokenizer: Any) -> None:
 
 def _save(path: Path, rows: Sequence[Mapping[str, npt.NDArray[Any]]]) -> None:
     arrays = {f"{number}/{name}": array for number, row in enumerate(rows) for name, array in row.items()}
-    np.savez(path, **arrays)  # type: ignore[arg-type]
+    np.savez(path, **arrays)
 
 
 def _load(path: Path) -> list[dict[str, npt.NDArray[Any]]]:

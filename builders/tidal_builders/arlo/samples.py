@@ -36,7 +36,7 @@ def draw_samples(
     draw = np.random.default_rng(seed)
     shortest = len(tokenizer("a")["input_ids"])
     targets = np.linspace(max_length, shortest, -(-count // 2)).round().astype(int)
-    rows = []
+    rows: list[Row] = []
     for number in range(count):
         text = lines[int(draw.integers(len(lines)))]
         limit = max_length

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def load_source(folder: Path, spec: ArloSpec) -> Source:
     Raises:
         InvalidArgument: the folder holds no sequence classifier, no fast tokenizer, or weights of another model.
     """
-    with _quiet():
+    with quiet():
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
             model, info = AutoModelForSequenceClassification.from_pretrained(
@@ -125,23 +126,22 @@ _EAGER: dict[Path, Any] = {}
 def _eager(folder: Path, model: Any) -> Any:
     """The same model with attention computed step by step, the only way that shows the attention weights."""
     if folder not in _EAGER:
-        with _quiet():
+        with quiet():
             eager = type(model).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
         _EAGER[folder] = eager.eval()
     return _EAGER[folder]
 
 
-class _quiet(warnings.catch_warnings):
+@contextmanager
+def quiet() -> Iterator[None]:
     """Keep transformers' loading messages and bars off the terminal; errors still raise."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        warnings.simplefilter("ignore")
-        self._level = transformers_logging.get_verbosity()
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
-
-    def __exit__(self, *exception: object) -> None:
-        transformers_logging.set_verbosity(self._level)
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        transformers_logging.set_verbosity(level)
         transformers_logging.enable_progress_bar()
-        super().__exit__(*exception)

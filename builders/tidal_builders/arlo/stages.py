@@ -15,12 +15,12 @@ from tidal.engines import EngineKind, Precision, compile_engine, engine_file, st
 from tidal.errors import InvalidArgument, Unsupported, did_you_mean
 from tidal.manifest import Trial, Verification
 from tidal.profiles import LatencyProfile
-from tidal_builders.arlo.choices import FormChoice, Lengths, choose_form, find_lengths, mean_latencies, profile
+from tidal_builders.arlo.choices import WORTH, FormChoice, Lengths, choose_form, find_lengths, mean_latencies, profile
 from tidal_builders.arlo.opened import Compiled, Opened, open_form
 from tidal_builders.arlo.plan import Plan
 from tidal_builders.arlo.reference import Reference, read_reference, write_reference
 from tidal_builders.arlo.samples import Row, longest, pad
-from tidal_builders.arlo.verify import Comparison, compare, shortfalls, tolerance
+from tidal_builders.arlo.verify import Answers, Comparison, compare, shortfalls, tolerance
 from tidal_builders.fingerprint import workers
 from tidal_builders.specs import ArloSpec
 from tidal_builders.workspace import Workspace
@@ -86,22 +86,23 @@ class Stages:
         return Compiled(kind, folder / engine_file(kind), precision, names, self.spec.max_batch)
 
     def _compile(self, kind: EngineKind, stored: Precision, folder: Path) -> None:
-        from tidal_builders.arlo.source import Exported
+        from tidal_builders.arlo.source import Exported, quiet
 
         reference, facts = self.reference, self.reference.facts
         module = Exported(self.source, self.spec.outputs)
         self.report(f"compile for {kind}, {stored}", 0.0)
         # Padding in the example keeps a tracer from taking the mask for a constant.
         pair = sorted(reference.rows, key=lambda row: len(row["input_ids"]))[:2]
-        compile_engine(
-            kind,
-            module,
-            folder,
-            precision=stored,
-            shapes=dict.fromkeys(facts.input_names, ((1, self.spec.max_batch), (1, facts.max_length))),
-            example=pad(pair, longest(pair) + 1, facts.pad_token_id),
-            calibration=[pad([row], len(row["input_ids"]), facts.pad_token_id) for row in reference.calibration],
-        )
+        with quiet():
+            compile_engine(
+                kind,
+                module,
+                folder,
+                precision=stored,
+                shapes=dict.fromkeys(facts.input_names, ((1, self.spec.max_batch), (1, facts.max_length))),
+                example=pad(pair, longest(pair) + 1, facts.pad_token_id),
+                calibration=[pad([row], len(row["input_ids"]), facts.pad_token_id) for row in reference.calibration],
+            )
 
     @cached_property
     def precision(self) -> PrecisionChoice:
@@ -145,7 +146,9 @@ class Stages:
         chosen = next(iter(passed))
         if len(passed) > 1:
             timed = mean_latencies(passed, facts, lambda share: self.report("compare precisions", share))
-            means, chosen = dict(timed), min(timed, key=lambda name: timed[name])
+            # The first that is as good as the fastest: they go from the most precise to the least.
+            fastest = min(timed.values())
+            means, chosen = dict(timed), next(name for name in timed if timed[name] * (1 - WORTH) <= fastest)
         trials += [
             self._trial(name, means[name], errors[name], "chosen" if name == chosen else "slower") for name in passed
         ]
@@ -166,7 +169,7 @@ class Stages:
     def _compare(self, opened: Opened) -> Comparison:
         reference = self.reference
 
-        def run(rows: list[Row]) -> dict[str, object]:
+        def run(rows: list[Row]) -> Answers:
             return opened.run(pad(rows, opened.padded_length(longest(rows)), reference.facts.pad_token_id))
 
         return compare(run, reference.rows, reference.answers, self.spec.max_batch)

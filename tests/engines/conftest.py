@@ -1,0 +1,59 @@
+"""A tiny classifier, compiled for every engine kind that this machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from tests.engines.support import MAX_BATCH, MAX_LENGTH, NAMES, Batch, Logits, make_batch
+from tests.models import make_tiny_classifier
+from tidal.engines import Artifact, EngineKind, Precision, compile_engine, engine_file, stored_as
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = make_tiny_classifier(tmp_path_factory.mktemp("source"), max_position=MAX_LENGTH)
+    return AutoModelForSequenceClassification.from_pretrained(folder).eval()
+
+
+@pytest.fixture(scope="session")
+def reference(source: Any) -> Callable[[Batch], npt.NDArray[np.float32]]:
+    """Logits of the unmodified source model."""
+
+    def run(batch: Batch) -> npt.NDArray[np.float32]:
+        with torch.inference_mode():
+            return np.asarray(source(**{name: torch.from_numpy(batch[name]) for name in NAMES}).logits)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def artifact(source: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[EngineKind, Precision], Artifact]:
+    """The compiled source model with bounded batch and length; compiled once a kind and stored precision."""
+    compiled: dict[tuple[EngineKind, Precision], Path] = {}
+    shapes = dict.fromkeys(NAMES, ((1, MAX_BATCH), (1, MAX_LENGTH)))
+
+    def get(kind: EngineKind, precision: Precision) -> Artifact:
+        stored = stored_as(kind)[precision]
+        if (kind, stored) not in compiled:
+            folder = tmp_path_factory.mktemp(f"{kind}-{stored}")
+            compile_engine(
+                kind,
+                Logits(source),
+                folder,
+                precision=stored,
+                shapes=shapes,
+                example=make_batch(2, 16),
+                calibration=[make_batch(1, 4 + i, seed=100 + i) for i in range(24)],
+            )
+            compiled[kind, stored] = folder / engine_file(kind)
+        return Artifact(kind, compiled[kind, stored], precision, shapes)
+
+    return get
