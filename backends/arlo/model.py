@@ -1,3 +1,44 @@
 """Triton backend `arlo`: encoders for varying input length. A thin adapter of `tidal.arlo` to Triton."""
 
 from __future__ import annotations
+
+from tidal.triton.config import TensorConfig, complete_config
+
+INPUTS = (
+    TensorConfig("text_input", "TYPE_STRING", (1,), optional=True),
+    TensorConfig("text_pair", "TYPE_STRING", (1,), optional=True),
+    TensorConfig("input_ids", "TYPE_INT64", (-1,), optional=True),
+    TensorConfig("attention_mask", "TYPE_INT64", (-1,), optional=True),
+    TensorConfig("token_type_ids", "TYPE_INT64", (-1,), optional=True),
+)
+OUTPUTS = (
+    TensorConfig("logits", "TYPE_FP32", (-1,)),
+    TensorConfig("probabilities", "TYPE_FP32", (-1,)),
+    TensorConfig("label", "TYPE_STRING", (1,)),
+    TensorConfig("max_length", "TYPE_INT32", (1,)),
+)
+
+
+class TritonPythonModel:
+    """What Triton calls."""
+
+    @staticmethod
+    def auto_complete_config(config):
+        """Give a config.pbtxt of one line its tensors."""
+        return complete_config(config, INPUTS, OUTPUTS)
+
+    def initialize(self, args):
+        """Open the published version and start its service."""
+        from tidal.arlo.parameters import ArloParameters
+        from tidal.arlo.service import load
+        from tidal.triton.host import BackendHost
+
+        self._host = BackendHost(args, system="arlo", parameters=ArloParameters, load=load)
+
+    def execute(self, requests):
+        """Take requests over; they are answered later."""
+        return self._host.execute(requests)
+
+    def finalize(self):
+        """Drain and end."""
+        self._host.finalize()

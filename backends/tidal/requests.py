@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from tidal.errors import TidalError
@@ -47,7 +46,11 @@ class PendingRequest(Protocol):
 
     @property
     def wanted(self) -> frozenset[str]:
-        """Names of the outputs that the client asked for; empty means all."""
+        """Names of the outputs that the client asked for: all that the model declares when it named none."""
+
+    @property
+    def answered(self) -> bool:
+        """Whether it has been answered, by whomever: there is no use in working on it any more."""
 
     def wants(self, output: str) -> bool:
         """Whether the client asked for this output."""
@@ -60,12 +63,3 @@ class PendingRequest(Protocol):
 
     def fail(self, error: TidalError) -> None:
         """Answer with an error."""
-
-
-def text_rows(values: npt.NDArray[np.object_]) -> list[str]:
-    """Decode a BYTES array of shape [rows, 1] into texts.
-
-    Raises:
-        UnicodeDecodeError: a row is not valid UTF-8.
-    """
-    return [bytes(value).decode("utf-8") for value in values.reshape(-1)]

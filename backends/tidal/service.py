@@ -17,14 +17,15 @@ from tidal.requests import PendingRequest
 class ServiceContext:
     """What a service is started with.
 
-    `failed` is to be called by any thread of the service that ends by an exception: the boundary then answers what
-    is outstanding and starts a fresh service.
+    `outputs` are the names of the outputs that the model's config declares. `failed` is to be called by any thread of
+    the service that ends by an exception: the boundary then answers what is outstanding and starts a fresh service.
     """
 
     model: str
     version: int
     model_dir: Path
     version_dir: Path
+    outputs: frozenset[str]
     metrics: Metrics
     log: logging.Logger
     failed: Callable[[BaseException], None]

@@ -23,6 +23,9 @@ class ArloMetrics:
             n: metrics.histogram("execute_seconds", "Engine time of a batch", runtime=str(n)) for n in runtimes
         }
         self._batch = metrics.histogram("batch_size_queries", "Queries run together", buckets=_BATCH_BUCKETS)
+        self._distinct = metrics.histogram(
+            "batch_distinct_lengths", "Different lengths in a batch", buckets=_BATCH_BUCKETS
+        )
         self._queries = {n: metrics.counter("executed_queries_total", "Queries run", runtime=str(n)) for n in runtimes}
         self._tokens = metrics.counter("tokens_total", "Tokens of executed queries")
         self._padded = metrics.counter("padded_tokens_total", "Tokens that engines computed, padding included")

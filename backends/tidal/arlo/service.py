@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidal.arlo.metrics import ArloMetrics
-from tidal.arlo.model import EncoderModel, TokenRow, probabilities, stack_rows
+from tidal.arlo.model import EncoderModel, TokenRow, open_model, probabilities, stack_rows
 from tidal.arlo.parameters import ArloParameters
 from tidal.arlo.policies import Batch, PolymorphicPolicy, Query
 from tidal.arlo.reader import read_rows
@@ -66,7 +66,11 @@ class ArloService:
         self._model = model
         self._labels = np.array([label.encode() for label in manifest.labels], object)
         self._extra = {output.name: output.per_token for output in manifest.extra_outputs}
-        self._outputs = {"logits", "probabilities", "label", "max_length", *self._extra}
+        for name in sorted(context.outputs - {"logits", "probabilities", "label", "max_length", *self._extra}):
+            raise InvalidArgument(
+                f"config.pbtxt declares the output '{name}', which this model does not give; remove it there, or "
+                f"rebuild the model with `outputs: [logits, {name}]`"
+            )
         self._metrics = ArloMetrics(context.metrics, [runtime.max_length for runtime in manifest.runtimes])
         self._policy = PolymorphicPolicy(
             [runtime.max_length for runtime in manifest.runtimes],
@@ -117,10 +121,6 @@ class ArloService:
         self._responder.join(max(0.0, until - time.monotonic()))
 
     def _read(self, request: PendingRequest) -> list[_Row]:
-        for name in sorted(request.wanted - self._outputs):
-            raise InvalidArgument(
-                f"this model does not give the output '{name}'; rebuild it with `outputs: [logits, {name}]`"
-            )
         tokens = read_rows(request.inputs, self._model.tokenizer)
         job = _Job(request, len(tokens))
         for row in tokens:
@@ -203,7 +203,7 @@ class ArloService:
     @staticmethod
     def _still_wanted(row: _Row, now: float) -> bool:
         job = row.job
-        if job.failed:
+        if job.failed or job.request.answered:
             return False
         if now - row.arrival > _CHECK_CANCELLED_AFTER_S and job.request.cancelled():
             job.failed = True
@@ -228,3 +228,13 @@ class ArloService:
                 if request.wants(name):
                     outputs[name] = stack_rows(rows, name)
             request.reply(outputs)
+
+
+def load(context: ServiceContext, parameters: ArloParameters) -> Callable[[ServiceContext], ArloService]:
+    """Open the published version once; what comes back starts a service on it, again after a failure.
+
+    Raises:
+        InvalidArgument: the version does not fit its files, this device, the engine library or the config.
+    """
+    model = open_model(context.version_dir, truncate=parameters.truncate)
+    return lambda fresh: ArloService(fresh, model, parameters)

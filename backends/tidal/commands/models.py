@@ -168,7 +168,7 @@ def _status_rows(connection: Connection) -> list[dict[str, str | int | None]]:
         if row.state == "READY":
             config = control.config(row.name, row.version)
             wanted = wanted_instances(config)
-            instances = str(wanted)
+            instances = str(wanted) if wanted else None  # an ensemble has none
             if stubs is not None and config.get("backend") in python_backends():
                 live = sum((s.model, s.version) == (row.name, row.version) and not s.completes_config for s in stubs)
                 instances = f"{live} of {wanted}"

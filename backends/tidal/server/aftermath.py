@@ -6,6 +6,8 @@ from pathlib import Path
 
 import psutil
 
+from tidal.server.installation import STUB_NAME
+
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -41,6 +43,19 @@ def clean_up(prefix: str) -> tuple[int, int]:
     for path in files:
         path.unlink(missing_ok=True)
     return len(processes), len(files)
+
+
+def orphans() -> list[psutil.Process]:
+    """Python stubs whose server is gone."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            arguments = process.cmdline()
+            if arguments and Path(arguments[0]).name == STUB_NAME and str(process.ppid()) not in arguments:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
 
 
 def leftovers() -> list[Path]:

@@ -17,7 +17,7 @@ from tidal.device import library_version
 from tidal.engines.base import EngineKind
 from tidal.engines.registry import available_kinds, engine_version
 from tidal.errors import TidalError
-from tidal.server.aftermath import SHARED_MEMORY, leftovers
+from tidal.server.aftermath import SHARED_MEMORY, leftovers, orphans
 from tidal.server.endpoints import holder_of, is_free
 from tidal.server.installation import TritonInstallation, find_installation
 from tidal.server.state import running_servers
@@ -134,9 +134,12 @@ def _shared_memory() -> Check:
 
 
 def _leftovers() -> Check:
-    files = leftovers()
+    processes, files = orphans(), leftovers()
+    if processes:
+        pids = " ".join(str(process.pid) for process in processes)
+        return Check("leftovers", "warning", f"{len(processes)} Python stubs outlived their server", f"kill -9 {pids}")
     if not files:
-        return Check("leftovers", "ok", "no shared memory of ended servers")
+        return Check("leftovers", "ok", "no stubs and no shared memory of ended servers")
     size = sum(path.stat().st_blocks * 512 for path in files if path.exists())
     found = f"{len(files)} shared-memory files of servers that ended badly, {size / _MIB:.1f} MiB"
     return Check("leftovers", "warning", found, f"rm {' '.join(map(str, files))}")

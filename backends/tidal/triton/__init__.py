@@ -1,0 +1,1 @@
+"""The boundary to Triton: the only code that imports triton_python_backend_utils."""

@@ -1,0 +1,106 @@
+"""Turning a raw Triton request into an accepted one, or the reason why not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from tidal.errors import InvalidArgument, TidalError, Unavailable
+from tidal.options import parse_options
+from tidal.requests import Array
+from tidal.triton.errors import error_response
+from tidal.triton.outstanding import Outstanding
+from tidal.triton.request import TritonRequest
+
+_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class Acceptance:
+    """Checks requests one by one, so that a bad one is answered alone.
+
+    Args:
+        outputs: names of the outputs that the config declares.
+        batched: whether the first axis of the inputs is the batch axis.
+        max_queue_size: queries that may be open; a request that would exceed it is refused.
+        outstanding: where accepted requests are kept.
+        orphaned: see `TritonRequest`.
+    """
+
+    def __init__(
+        self,
+        outputs: frozenset[str],
+        *,
+        batched: bool,
+        max_queue_size: int,
+        outstanding: Outstanding,
+        orphaned: Callable[[int, Any, int, float], None],
+    ) -> None:
+        self._outputs = outputs
+        self._wanted: dict[tuple[str, ...], frozenset[str]] = {}
+        self._batched = batched
+        self._max_queue_size = max_queue_size
+        self._outstanding = outstanding
+        self._orphaned = orphaned
+        self._keys = itertools.count()
+
+    def accept(self, raw: Any, sender: Any) -> TritonRequest:
+        """The accepted request.
+
+        Raises:
+            TidalError: why it is refused; nothing has been sent.
+        """
+        arrival = time.monotonic()
+        parameters = raw.parameters()
+        options = parse_options(json.loads(parameters) if parameters else None)
+        inputs: dict[str, Array] = {tensor.name(): tensor.as_numpy() for tensor in raw.inputs()}
+        rows = self._rows(inputs)
+        if self._outstanding.queries + rows > self._max_queue_size:
+            raise Unavailable(
+                f"the model's queue is full: {self._outstanding.queries} queries wait or run, and "
+                f"max_queue_size is {self._max_queue_size}"
+            )
+        request = TritonRequest(
+            next(self._keys),
+            sender,
+            raw.request_id(),
+            inputs,
+            rows,
+            options,
+            arrival,
+            self._requested(raw.requested_output_names()),
+            self._outstanding.settled,
+            self._orphaned,
+        )
+        self._outstanding.add(request)
+        return request
+
+    def refuse(self, sender: Any, error: TidalError) -> None:
+        """Answer a request that was not accepted."""
+        sender.send(error_response(error), flags=_FINAL)
+        self._outstanding.count(error.code, 0.0)
+
+    def _rows(self, inputs: dict[str, Array]) -> int:
+        if not self._batched or not inputs:
+            return 1
+        sizes = {name: len(array) for name, array in inputs.items()}
+        rows = next(iter(sizes.values()))
+        if any(size != rows for size in sizes.values()):
+            raise InvalidArgument(f"inputs differ in their number of rows: {sizes}; accepted is one number for all")
+        if rows == 0:
+            raise InvalidArgument("the request has no rows; accepted is at least one")
+        return rows
+
+    def _requested(self, names: list[str]) -> frozenset[str]:
+        """The names as a set; few combinations occur, so they are kept."""
+        key = tuple(names)
+        wanted = self._wanted.get(key)
+        if wanted is None:
+            wanted = frozenset(names) & self._outputs if names else self._outputs
+            if len(self._wanted) < 256:
+                self._wanted[key] = wanted
+        return wanted

@@ -1,0 +1,23 @@
+"""Tidal's errors as Triton reports them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from tidal.errors import ErrorCode, TidalError
+
+_CODES: dict[ErrorCode, Any] = {
+    "INVALID_ARG": pb_utils.TritonError.INVALID_ARG,
+    "NOT_FOUND": pb_utils.TritonError.NOT_FOUND,
+    "UNAVAILABLE": pb_utils.TritonError.UNAVAILABLE,
+    "CANCELLED": pb_utils.TritonError.CANCELLED,
+    "UNSUPPORTED": pb_utils.TritonError.UNSUPPORTED,
+    "INTERNAL": pb_utils.TritonError.INTERNAL,
+}
+
+
+def error_response(error: TidalError) -> Any:
+    """A final response that carries the error."""
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), _CODES[error.code]))

@@ -1,0 +1,55 @@
+"""A model's metrics on Triton's own /metrics.
+
+Triton's calls cost 25 to 55 µs, and two at once or a refused one abort the server: so one thread publishes what
+changed, a few times a second, and only sound values. A histogram is published as its `_bucket`, `_sum` and `_count`
+counters, since Triton's own histogram takes single observations only; queries over the three are the usual ones.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from tidal.metrics import Metrics, Sample
+
+
+class MetricsPublisher:
+    """Publishes one model's metrics; call `publish` from one thread only.
+
+    Args:
+        metrics: what the model's threads record into.
+        labels: labels that every series gets.
+    """
+
+    def __init__(self, metrics: Metrics, labels: dict[str, str]) -> None:
+        self._metrics = metrics
+        self._labels = labels
+        self._families: dict[str, Any] = {}
+        self._series: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
+        self._published: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+
+    def publish(self) -> None:
+        """Bring every series that changed up to date."""
+        for sample in self._metrics.samples():
+            key = (sample.family, sample.labels)
+            before = self._published.get(key)
+            if sample.value == before or not math.isfinite(sample.value):
+                continue
+            series = self._series.get(key)
+            if series is None:
+                series = self._series[key] = self._make(sample)
+            if sample.kind == "gauge":
+                series.set(sample.value)
+            elif sample.value > (before or 0.0):
+                series.increment(sample.value - (before or 0.0))
+            self._published[key] = sample.value
+
+    def _make(self, sample: Sample) -> Any:
+        family = self._families.get(sample.family)
+        if family is None:
+            kind = pb_utils.MetricFamily.COUNTER if sample.kind == "counter" else pb_utils.MetricFamily.GAUGE
+            family = pb_utils.MetricFamily(name=sample.family, description=sample.help, kind=kind)
+            self._families[sample.family] = family
+        return family.Metric(labels={**self._labels, **dict(sample.labels)})

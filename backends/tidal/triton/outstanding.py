@@ -1,0 +1,84 @@
+"""The requests that are accepted and not answered yet."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+from tidal.errors import TidalError
+from tidal.metrics import Counter, Metrics
+from tidal.triton.request import TritonRequest
+
+
+class Outstanding:
+    """Holds accepted requests weakly, counts their queries, and records each one's outcome.
+
+    A weak hold lets a request that its service dropped go, which is how that is noticed.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._open: dict[int, weakref.ref[TritonRequest]] = {}
+        self._queries = 0
+        self._in_flight = metrics.gauge("in_flight_queries", "Queries accepted and not answered yet")
+        self._latency = metrics.histogram("request_seconds", "Time from acceptance to answer, errors included")
+        self._outcomes: dict[str, Counter] = {}
+
+    @property
+    def queries(self) -> int:
+        """Rows of all open requests."""
+        return self._queries
+
+    def add(self, request: TritonRequest) -> None:
+        """A request was accepted."""
+        with self._lock:
+            self._open[request.key] = weakref.ref(request)
+            self._queries += request.rows
+            self._in_flight.set(self._queries)
+
+    def settled(self, request: TritonRequest, code: str, latency_s: float) -> None:
+        """A request was answered."""
+        self._remove(request.key, request.rows)
+        self.count(code, latency_s)
+
+    def orphaned(self, key: int, rows: int, latency_s: float) -> None:
+        """A request that was dropped has been answered."""
+        self._remove(key, rows)
+        self.count("INTERNAL", latency_s)
+
+    def count(self, code: str, latency_s: float) -> None:
+        """Record an answer, also of a request that was never accepted."""
+        counter = self._outcomes.get(code)
+        if counter is None:
+            counter = self._metrics.counter("requests_total", "Requests answered, by outcome", code=code)
+            self._outcomes[code] = counter
+        counter.inc()
+        self._latency.observe(latency_s)
+
+    def older_than(self, arrival: float) -> list[TritonRequest]:
+        """Open requests accepted before `arrival`; the oldest stand first, so a short look suffices."""
+        found = []
+        with self._lock:
+            for reference in self._open.values():
+                request = reference()
+                if request is None:
+                    continue
+                if request.arrival >= arrival:
+                    break
+                found.append(request)
+        return found
+
+    def fail_all(self, error: TidalError) -> None:
+        """Answer every open request with `error`."""
+        with self._lock:
+            requests = [reference() for reference in self._open.values()]
+        for request in requests:
+            if request is not None:
+                request.fail(error)
+
+    def _remove(self, key: int, rows: int) -> None:
+        with self._lock:
+            if self._open.pop(key, None) is not None:
+                self._queries -= rows
+                self._in_flight.set(self._queries)

@@ -1,0 +1,65 @@
+"""An operator's parameters in config.pbtxt, typed and checked when the model loads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tidal.errors import InvalidArgument, did_you_mean
+
+
+class HostParameters(BaseModel):
+    """Parameters that every Tidal backend takes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_queue_size: int = Field(
+        1024, ge=1, le=1_000_000, description="queries that may wait or run; more are refused with UNAVAILABLE"
+    )
+    answer_timeout_s: float = Field(
+        60.0, gt=0, le=86_400, description="seconds after which a query that nobody answered is failed"
+    )
+    drain_timeout_s: float = Field(
+        20.0, ge=0, le=3600, description="seconds that an unload leaves to the queries that are accepted"
+    )
+
+
+_System = TypeVar("_System", bound=BaseModel)
+
+
+def parse_parameters(raw: Mapping[str, Any], system: type[_System]) -> tuple[HostParameters, _System]:
+    """Check the `parameters` of a model config.
+
+    Args:
+        raw: name to `{"string_value": text}`, as Triton delivers them. Names in capitals are Triton's own switches
+            (EXECUTION_ENV_PATH, TRITON_BATCH_STRATEGY_PATH ...) and left alone.
+        system: the backend's own parameters.
+
+    Raises:
+        InvalidArgument: an unknown name, or a value that is not accepted; names parameter, value and what is accepted.
+    """
+    values = {name: str(value.get("string_value", "")) for name, value in raw.items() if not name.isupper()}
+    known = {**HostParameters.model_fields, **system.model_fields}
+    for name in values:
+        if name not in known:
+            raise InvalidArgument(f"unknown parameter '{name}' in config.pbtxt: {did_you_mean(name, known)}")
+    return _validated(HostParameters, values), _validated(system, values)
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _validated(model: type[_Model], values: Mapping[str, str]) -> _Model:
+    own = {name: value for name, value in values.items() if name in model.model_fields}
+    try:
+        return model.model_validate(own)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = str(problem["loc"][0])
+        message = problem["msg"][0].lower() + problem["msg"][1:]
+        raise InvalidArgument(
+            f"parameter '{name}' in config.pbtxt is '{own[name][:80]}': {message} "
+            f"({model.model_fields[name].description})"
+        ) from None

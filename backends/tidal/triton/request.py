@@ -1,0 +1,132 @@
+"""A Triton request as a service sees it, answered exactly once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from tidal.errors import Cancelled, Internal, TidalError
+from tidal.options import RequestOptions
+from tidal.requests import Array
+from tidal.triton.errors import error_response
+
+_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class TritonRequest:
+    """An accepted request; implements `tidal.requests.PendingRequest`.
+
+    The first answer wins. One that is dropped without an answer hands its sender to `orphaned` as it goes: an object
+    may go at any point of any thread, also inside a lock, so it must not send by itself.
+
+    Args:
+        key: tells requests of one model apart.
+        sender: Triton's response sender.
+        request_id: the client's id.
+        inputs: arrays by input name.
+        rows: size of the batch axis.
+        options: checked options.
+        arrival: `time.monotonic()` at which it was accepted.
+        wanted: outputs to give.
+        settled: called once, after the answer went out, with the request, its outcome code and its latency in seconds.
+        orphaned: called with the key, sender, rows and arrival of a request that was dropped.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_once",
+        "_orphaned",
+        "_sender",
+        "_settled",
+        "arrival",
+        "deadline",
+        "inputs",
+        "key",
+        "options",
+        "request_id",
+        "rows",
+        "wanted",
+    )
+
+    def __init__(
+        self,
+        key: int,
+        sender: Any,
+        request_id: str,
+        inputs: Mapping[str, Array],
+        rows: int,
+        options: RequestOptions,
+        arrival: float,
+        wanted: frozenset[str],
+        settled: Callable[[TritonRequest, str, float], None],
+        orphaned: Callable[[int, Any, int, float], None],
+    ) -> None:
+        self.key = key
+        self._sender = sender
+        self._settled = settled
+        self._orphaned = orphaned
+        self._once = threading.Lock()
+        self.request_id = request_id
+        self.inputs = inputs
+        self.rows = rows
+        self.options = options
+        self.arrival = arrival
+        self.deadline = None if options.latency_ms is None else arrival + options.latency_ms / 1e3
+        self.wanted = wanted
+
+    @property
+    def answered(self) -> bool:
+        """Whether an answer has gone out or is going out."""
+        return self._once.locked()
+
+    def wants(self, output: str) -> bool:
+        """Whether the client asked for this output."""
+        return output in self.wanted
+
+    def cancelled(self) -> bool:
+        """Whether the client has withdrawn the request; a call to the server process."""
+        return not self.answered and bool(self._sender.is_cancelled())
+
+    def reply(self, outputs: Mapping[str, Array]) -> None:
+        """Answer with arrays by output name; those that the client did not ask for are left out."""
+        if not self._once.acquire(blocking=False):
+            return
+        try:
+            response, code = self._response(outputs), "OK"
+        except TidalError as error:
+            response, code = error_response(error), error.code
+        self._send(response, code)
+
+    def fail(self, error: TidalError) -> None:
+        """Answer with an error."""
+        if self._once.acquire(blocking=False):
+            self._send(error_response(error), error.code)
+
+    def _response(self, outputs: Mapping[str, Array]) -> Any:
+        tensors = []
+        for name in self.wanted:
+            if name not in outputs:
+                raise Internal(f"the output '{name}' is declared in config.pbtxt, but the model does not give it")
+            array = outputs[name]
+            if len(array) != self.rows:
+                raise Internal(f"the output '{name}' has {len(array)} rows for a request of {self.rows}")
+            tensors.append(pb_utils.Tensor(name, np.ascontiguousarray(array)))
+        return pb_utils.InferenceResponse(output_tensors=tensors)
+
+    def _send(self, response: Any, code: str) -> None:
+        try:
+            self._sender.send(response, flags=_FINAL)
+        except Exception:
+            # The server has dropped the request: nobody is left to tell.
+            code = Cancelled.code
+        self._settled(self, code, time.monotonic() - self.arrival)
+
+    def __del__(self) -> None:
+        once = getattr(self, "_once", None)
+        if once is not None and once.acquire(blocking=False):
+            self._orphaned(self.key, self._sender, self.rows, self.arrival)
