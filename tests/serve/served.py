@@ -170,6 +170,19 @@ def serving(repository: Path, runtime: Path, *options: str) -> Iterator[Served]:
                 process.wait()
         if process.stdout is not None:
             process.stdout.close()
+        _sweep(f"tidal_{process.pid}_")
+
+
+def _sweep(mark: str) -> None:
+    """Whatever a failed test shows to be left behind must not trouble the next one."""
+    for process in psutil.process_iter():
+        try:
+            if any(mark in argument for argument in process.cmdline()):
+                process.kill()
+        except psutil.Error:
+            continue
+    for path in Path("/dev/shm").glob(f"{mark}*"):
+        path.unlink(missing_ok=True)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
