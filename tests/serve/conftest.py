@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from served import Served, publish, serving
+from tests.serve.served import Served, publish, serving
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from served import environment_in, tidal
+
+from tests.serve.served import environment_in, tidal
 
 pytestmark = pytest.mark.server
 

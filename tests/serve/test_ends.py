@@ -9,7 +9,18 @@ from pathlib import Path
 
 import psutil
 import pytest
-from served import FREE_PORTS, TIDAL, Served, environment_in, left_behind, publish, serving, tidal, wait_until
+
+from tests.serve.served import (
+    FREE_PORTS,
+    TIDAL,
+    Served,
+    environment_in,
+    left_behind,
+    publish,
+    serving,
+    tidal,
+    wait_until,
+)
 
 pytestmark = pytest.mark.server
 
@@ -125,6 +136,7 @@ def test_the_table(repository: Path, tmp_path: Path) -> None:
         (["models", "--model", "eccho"], "model 'eccho' is not in models: did you mean 'echo'?"),
         (["models", "--model", "later"], "model 'later' has no published version: tidal build"),
         (["models", "--http-port", "28999", "--grpc-port", "28999"], "--grpc-port 28999 is given twice"),
+        (["models", "--host", "::1"], "--host '::1' is neither an IPv4 address nor a name that has one"),
         (["with space"], "Triton cannot start Python models from '{here}/with space/echo'"),
         (["models", "--host", "192.0.2.1"], "--host 192.0.2.1 --http-port 8000: Cannot assign requested address"),
     ],
@@ -142,6 +154,12 @@ def test_what_cannot_be_served_is_one_sentence(
     assert answer.returncode == 1
     assert answer.stderr.startswith("error: " + message.replace("{here}", str(tmp_path)))
     assert len(answer.stderr.splitlines()) == 1
+
+
+def test_an_option_that_triton_does_not_know_is_named(repository: Path, tmp_path: Path) -> None:
+    answer = tidal("serve", str(repository), *FREE_PORTS, "--", "--nonsense", environment=environment_in(tmp_path))
+    assert answer.returncode == 1
+    assert answer.stderr.endswith("unrecognized option '--nonsense'\n")
 
 
 def test_a_bad_admin_key_is_refused(repository: Path, tmp_path: Path) -> None:

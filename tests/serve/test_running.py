@@ -11,8 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 import tritonclient.grpc
-from served import Served, publish, wait_until
 from tritonclient.utils import InferenceServerException
+
+from tests.serve.served import Served, publish, wait_until
 
 pytestmark = pytest.mark.server
 

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from served import Served, environment_in, publish, tidal, wait_until
 
+from tests.serve.served import Served, environment_in, publish, tidal, wait_until
 from tidal.server.endpoints import choose_endpoints
 
 pytestmark = pytest.mark.server

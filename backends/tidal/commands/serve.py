@@ -27,7 +27,7 @@ def serve(
     model: Annotated[
         list[str] | None, typer.Option(help="Serve only this model. Repeat for several.", metavar="NAME")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on. 0.0.0.0 for every network.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="IPv4 address to listen on, 0.0.0.0 for every network.")] = "127.0.0.1",
     http_port: Annotated[int, typer.Option(min=0, max=65535, help="HTTP port, 0 for a free one.")] = 8000,
     grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="gRPC port, 0 for a free one.")] = 8001,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Prometheus port, 0 for a free one.")] = 8002,

@@ -14,12 +14,12 @@ from tidal.errors import InvalidArgument, Unavailable
 # Below the range from which the kernel gives ports to outgoing connections, so that a port that was free a moment
 # ago is not taken by one of those.
 _FREE_PORTS = range(20_000, 32_000)
-_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_EVERY_NETWORK = "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Host and ports of one server."""
+    """IPv4 address and ports of one server."""
 
     host: str
     http: int
@@ -28,8 +28,7 @@ class Endpoints:
 
     def address(self, port: int) -> str:
         """`host:port` for a client on this machine."""
-        host = _WILDCARDS.get(self.host, self.host)
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return f"{'127.0.0.1' if self.host == _EVERY_NETWORK else self.host}:{port}"
 
 
 def choose_endpoints(host: str, http: int, grpc: int, metrics: int) -> Endpoints:
@@ -39,6 +38,7 @@ def choose_endpoints(host: str, http: int, grpc: int, metrics: int) -> Endpoints
         Unavailable: a port is taken; names the port and, where it can be told, who holds it.
         InvalidArgument: the host is not an address of this machine, two ports are equal, or one may not be used.
     """
+    host = _ipv4(host)
     chosen: dict[str, int] = {}
     for name, port in (("http", http), ("grpc", grpc), ("metrics", metrics)):
         if port in chosen.values():
@@ -74,9 +74,16 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
+def _ipv4(host: str) -> str:
+    """Triton's HTTP and gRPC frontends agree on how to write IPv4 addresses only."""
+    try:
+        return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError):
+        raise InvalidArgument(f"--host '{host}' is neither an IPv4 address nor a name that has one") from None
+
+
 def _bind(host: str, port: int) -> None:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As servers do: connections of an earlier server that are still closing do not make the port taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((host, port))
@@ -87,8 +94,6 @@ def _check(host: str, name: str, port: int) -> None:
         _bind(host, port)
     except PermissionError:
         raise InvalidArgument(f"--{name}-port {port} may not be used by this user: choose one above 1023") from None
-    except socket.gaierror:
-        raise InvalidArgument(f"--host '{host}' is not an address") from None
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise InvalidArgument(f"--host {host} --{name}-port {port}: {error.strerror}") from None

@@ -112,7 +112,7 @@ class ServerProcess:
     def _last_error(self) -> str:
         if self.log is None:
             return "its log above says why"
-        lines = self.log.read_text(errors="replace").splitlines()
+        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         errors = [
             line for line in lines if re.match(r"E\d{4} |[Ee]rror|.*unrecognized option|.*error while loading", line)
         ]

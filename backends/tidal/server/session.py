@@ -28,8 +28,11 @@ from tidal.server.launch import Launch, Selection, check_key, check_path, select
 from tidal.server.process import KILL_AFTER_S, ServerProcess
 from tidal.server.ready_report import ReadyReport
 from tidal.server.reasons import sentence
-from tidal.server.state import ServerState, state_folder, write_state
+from tidal.server.state import ServerState, running_servers, state_folder, write_state
 from tidal.server.supervision import Supervisor
+
+# Free ports differ from run to run, and each would leave a log.
+_KEPT_LOGS = 10
 
 _log = logging.getLogger("tidal.serve")
 
@@ -108,10 +111,13 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
         )
         with _handled_signals() as signals:
             server = ServerProcess(launch, None if options.verbose else _log_file(endpoints.http))
+            if sys.stderr.isatty():
+                _log.info("loading %s; Triton's log: %s", ", ".join(launch.models), server.log or "here")
             try:
                 served = _start(server, selection, signals.stop)
                 if served is None:
-                    return _end(server, signals, Ended.NOT_STARTED)
+                    server.end(_set_event())  # nobody uses it yet, so nothing is in flight
+                    return Ended.NOT_STARTED
                 state, report = served
                 return _serve(server, state, report, ready, signals)
             finally:
@@ -128,7 +134,7 @@ def _start(
         return None
     failed = server.failed_models()
     if failed:
-        server.end(_set_event())  # nobody uses it yet, so nothing is in flight
+        server.end(_set_event())
         raise Internal("; ".join(f"model '{row.name}' does not load: {sentence(row.reason)}" for row in failed))
     launch = server.launch
     address = launch.endpoints.address
@@ -202,10 +208,16 @@ def _handled_signals() -> Iterator[_Signals]:
 
 def _log_file(http_port: int) -> Path:
     """`$XDG_STATE_HOME/tidal/<http port>.log`, kept after the end; beside the state where home is not writable."""
-    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tidal"
+    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tidal"
     with suppress(OSError):
-        home.mkdir(parents=True, exist_ok=True)
-    return (home if os.access(home, os.W_OK) else state_folder()) / f"{http_port}.log"
+        folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        folder = state_folder()
+    in_use = {state.log for state in running_servers()}
+    ended = [path for path in folder.glob("*.log") if path not in in_use]
+    for old in sorted(ended, key=lambda path: path.stat().st_mtime)[:-_KEPT_LOGS]:
+        old.unlink(missing_ok=True)
+    return folder / f"{http_port}.log"
 
 
 def _set_event() -> threading.Event:
