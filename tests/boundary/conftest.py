@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asker, write_model
+from tests.servers import RunningServer, running_server
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """One server for every test that leaves its models serving."""
+    repository = tmp_path_factory.mktemp("boundary") / "models"
+    write_model(repository, "probe")
+    write_model(repository, "small", max_queue_size=4)
+    write_model(repository, "impatient", answer_timeout_s=0.5, drain_timeout_s=0.3)
+    with running_server(repository, extra_backends=BACKENDS) as running:
+        for model in ("probe", "small", "impatient"):
+            assert running.load_error(model) == ""
+        yield running
+
+
+@pytest.fixture(params=PROTOCOLS)
+def ask(request: pytest.FixtureRequest, server: RunningServer) -> Asker:
+    return asker(server, request.param)
