@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import socket
 from pathlib import Path
 
@@ -14,7 +16,7 @@ pytestmark = pytest.mark.server
 
 
 def test_finds_the_server_and_what_it_needs(tmp_path: Path) -> None:
-    leftover = Path("/dev/shm/tidal_0_test_leftover")
+    leftover = Path(f"/dev/shm/tidal_0_leftover_of_test_{os.getpid()}")
     leftover.write_bytes(b"x" * 100)
     try:
         answer = tidal("doctor", "--json", environment=environment_in(tmp_path))
@@ -23,7 +25,7 @@ def test_finds_the_server_and_what_it_needs(tmp_path: Path) -> None:
     report = json.loads(answer.stdout)
     checks = {check["name"]: check for check in report["checks"]}
     assert (answer.returncode, report["can_serve"]) == (0, True)
-    assert checks["tritonserver"]["found"].startswith("2.51.0, ")
+    assert re.match(r"2\.\d+\.\d+, /", checks["tritonserver"]["found"])
     assert checks["python stub"]["verdict"] == "ok"
     assert checks["engine openvino"]["verdict"] == "ok"
     assert checks["leftovers"]["verdict"] == "warning"

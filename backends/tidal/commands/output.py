@@ -51,7 +51,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
     for row in rows:
         table.add_row(*map(Text, row))  # Text: brackets in a cell are no markup
     if title:
-        console.print(title, markup=False, style=None if plain else "bold")
+        console.print(title, markup=False, highlight=False, style=None if plain else "bold")
     console.print(table)
     if notes:
         console.print(notes, markup=False, highlight=False)

@@ -13,7 +13,7 @@ _OWN_ERROR = re.compile(r"^(?:tidal\.errors\.)?(?:InvalidArgument|NotFound|Unsup
 def sentence(reason: str) -> str:
     """Triton's reason for a failed load as one line: the error and where a Python model raised it."""
     text = _STATUS.sub("", reason.replace("\\n", "\n"))
-    first = text.strip().splitlines()[0] if text.strip() else "Triton gives no reason"
+    first = text.strip().splitlines()[0].rstrip(" ;") if text.strip() else "Triton gives no reason"
     own = _OWN_ERROR.sub("", first)
     frame = _FRAME.search(text)
     return own if own != first or frame is None else f"{first} at {frame.group(1)}"
