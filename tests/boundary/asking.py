@@ -130,6 +130,20 @@ def together(count: int, ask: Callable[[int], Any]) -> list[Any]:
         return [future.exception() or future.result() for future in futures]
 
 
+def in_background(ask: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+    """Ask in a thread of its own; a request that is never answered ends with the client's timeout."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(ask(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
 def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
     """Whether the condition comes true within some seconds."""
     end = time.monotonic() + seconds
@@ -140,7 +154,9 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
     return condition()
 
 
-def write_model(repository: Path, name: str = "probe", *, version: int = 1, config: str = "", **parameters: Any) -> None:
+def write_model(
+    repository: Path, name: str = "probe", *, version: int = 1, config: str = "", **parameters: Any
+) -> None:
     """Write a model of the `probe` backend with a config of one line, plus `config` and `parameters`."""
     folder = repository / name
     (folder / str(version)).mkdir(parents=True, exist_ok=True)

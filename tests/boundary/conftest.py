@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +20,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         for model in ("probe", "small", "impatient"):
             assert running.load_error(model) == ""
         yield running
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def fresh(server: RunningServer) -> Iterator[str]:
+    """A model of the test's own, for what leaves a model changed; impatient in draining."""
+    name = f"fresh{next(_numbers)}"
+    write_model(server.repository, name, drain_timeout_s=0.3)
+    server.control.load(name, None)
+    yield name
+    server.control.unload(name)
 
 
 @pytest.fixture(params=PROTOCOLS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.boundary.asking import Asker, Refused
+from tests.boundary.asking import Asker, Refused, outcome, together
 
 pytestmark = pytest.mark.server
 
@@ -22,11 +22,9 @@ def test_an_answer_carries_its_rows(ask: Asker) -> None:
         ("no-output", "the output 'echo' is declared in config.pbtxt, but the model does not give it"),
         ("wrong-rows", "the output 'echo' has 2 rows for a request of 1"),
         ("bad-array", "the output 'echo' cannot be sent"),
-        ("raise-in-submit", "the model failed: ValueError: raised in submit"),
-        ("raise-in-thread", "the model failed: KeyError: 'raised in thread'"),
     ],
 )
-def test_a_service_that_errs_is_answered_for(ask: Asker, action: str, message: str) -> None:
+def test_a_request_that_the_service_spoils_is_answered_for(ask: Asker, action: str, message: str) -> None:
     with pytest.raises(Refused, match=message) as refused:
         ask(action, outputs=["echo"])
     assert refused.value.code == "INTERNAL"
@@ -35,3 +33,21 @@ def test_a_service_that_errs_is_answered_for(ask: Asker, action: str, message: s
 def test_a_second_answer_is_ignored(ask: Asker) -> None:
     assert ask("twice")["echo"].tolist() == [[b"twice"]]
     assert ask("reply")["echo"].tolist() == [[b"reply"]]
+
+
+def test_only_the_outputs_asked_for_are_made_and_sent(ask: Asker) -> None:
+    answer = ask("reply", outputs=["wanted", "rows"])
+    assert sorted(answer) == ["rows", "wanted"]
+    assert answer["wanted"].tolist() == [[b"rows,wanted"]]
+    assert ask("reply")["wanted"].tolist() == [[b"echo,rows,wanted"]]
+
+
+def test_one_bad_request_among_many_harms_no_other(ask: Asker) -> None:
+    def one(index: int) -> str:
+        bad = {4: "drop", 9: "wrong-rows", 14: "bad-array"}.get(index)
+        return outcome(ask, bad or f"reply {index}", **({"urgency": 1} if index == 19 else {}))
+
+    for _ in range(3):
+        answers = together(24, one)
+        expected = {4: "INTERNAL", 9: "INTERNAL", 14: "INTERNAL", 19: "INVALID_ARG"}
+        assert answers == [expected.get(index, "OK") for index in range(24)]

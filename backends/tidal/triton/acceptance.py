@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import time
@@ -59,7 +60,12 @@ class Acceptance:
         options = parse_options(json.loads(parameters) if parameters else None)
         inputs: dict[str, Array] = {tensor.name(): tensor.as_numpy() for tensor in raw.inputs()}
         rows = self._rows(inputs)
-        if self._outstanding.queries + rows > self._max_queue_size:
+        queries = rows or 1
+        if queries > self._max_queue_size:
+            raise InvalidArgument(
+                f"the request has {queries} rows; accepted are up to max_queue_size, {self._max_queue_size}"
+            )
+        if self._outstanding.queries + queries > self._max_queue_size:
             raise Unavailable(
                 f"the model's queue is full: {self._outstanding.queries} queries wait or run, and "
                 f"max_queue_size is {self._max_queue_size}"
@@ -80,13 +86,14 @@ class Acceptance:
         return request
 
     def refuse(self, sender: Any, error: TidalError) -> None:
-        """Answer a request that was not accepted."""
-        sender.send(error_response(error), flags=_FINAL)
+        """Answer a request that was not accepted; harms no other when nobody waits for it any more."""
+        with contextlib.suppress(Exception):
+            sender.send(error_response(error), flags=_FINAL)
         self._outstanding.count(error.code, 0.0)
 
-    def _rows(self, inputs: dict[str, Array]) -> int:
+    def _rows(self, inputs: dict[str, Array]) -> int | None:
         if not self._batched or not inputs:
-            return 1
+            return None
         sizes = {name: len(array) for name, array in inputs.items()}
         rows = next(iter(sizes.values()))
         if any(size != rows for size in sizes.values()):

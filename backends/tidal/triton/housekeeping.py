@@ -1,14 +1,13 @@
-"""The host's one background thread: metrics, deadlines that nobody meets, dropped requests, restarts."""
+"""The host's one background thread: metrics, deadlines that nobody meets, dropped requests."""
 
 from __future__ import annotations
 
-import heapq
-import itertools
+import contextlib
 import logging
+import math
 import queue
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,20 +17,20 @@ from tidal.errors import Internal, Unavailable
 from tidal.triton.errors import error_response
 from tidal.triton.metrics import MetricsPublisher
 from tidal.triton.outstanding import Outstanding
-from tidal.triton.request import TritonRequest
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _PUBLISH_EVERY_S = 0.2
 # The service refuses a query in time when it can; this is for one that is stuck behind something longer.
 _GRACE_S = 0.005
-
-_Action = Callable[[], None]
+# At its end the thread waits this long for requests that are being dropped by other threads.
+_LINGER_S = 2.0
 
 
 class Housekeeping:
-    """Runs timed actions, and publishes metrics every 200 ms.
+    """Watches deadlines, answers dropped requests, and publishes metrics every 200 ms.
 
-    Other threads only put into a queue, which is safe at any point, also inside an object's `__del__`.
+    Other threads only put into a queue, which is safe at any point, also inside an object's `__del__`. Nothing here
+    waits for a service, so that what a service does cannot stop it.
     """
 
     def __init__(
@@ -46,9 +45,11 @@ class Housekeeping:
         self._outstanding = outstanding
         self._answer_timeout_s = answer_timeout_s
         self._log = log
-        self._inbox: queue.SimpleQueue[tuple[float, _Action] | None] = queue.SimpleQueue()
-        self._timed: list[tuple[float, int, _Action]] = []
-        self._order = itertools.count()
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        # When the next deadline is to be looked for, and whether one before that has come.
+        self._look_at = math.inf
+        self._rung = False
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
 
     def start(self) -> None:
@@ -56,63 +57,75 @@ class Housekeeping:
         self._thread.start()
 
     def stop(self) -> None:
-        """Publish a last time and end the thread."""
-        self._inbox.put(None)
+        """Let every open request be answered, publish a last time and end the thread.
+
+        What was open must have been failed before; only requests that are being dropped at this moment are waited for.
+        """
+        self._inbox.put(self._stop)
         self._thread.join()
 
-    def later(self, seconds: float, action: _Action) -> None:
-        """Run `action` on this thread after `seconds`."""
-        self._inbox.put((time.monotonic() + seconds, action))
+    def watch(self, deadline: float) -> None:
+        """An open request has this deadline (monotonic seconds): fail it when that passes and nobody has answered.
 
-    def watch(self, request: TritonRequest) -> None:
-        """Fail the request when its deadline has passed and nobody has answered it."""
-        assert request.deadline is not None
-        reference = weakref.ref(request)
-
-        def expire() -> None:
-            late = reference()
-            if late is not None and not late.answered:
-                late.fail(Unavailable(f"the deadline of {late.options.latency_ms:g} ms passed before an answer"))
-
-        self._inbox.put((request.deadline + _GRACE_S, expire))
+        Wakes the thread only for a deadline before all that it waits for, so that a request costs a comparison.
+        """
+        if deadline + _GRACE_S < self._look_at:
+            self._inbox.put(self._ring)
 
     def orphaned(self, key: int, sender: Any, rows: int, arrival: float) -> None:
         """Answer a request that was dropped."""
 
         def answer() -> None:
-            self._outstanding.orphaned(key, rows, time.monotonic() - arrival)
-            self._log.error("a request was dropped without an answer")
-            sender.send(error_response(Internal("the model dropped the request without an answer")), flags=_FINAL)
+            try:
+                sender.send(error_response(Internal("the model dropped the request without an answer")), flags=_FINAL)
+            finally:
+                self._outstanding.orphaned(key, rows, time.monotonic() - arrival)
+                self._log.error("a request was dropped without an answer")
 
-        self._inbox.put((0.0, answer))
+        self._inbox.put(answer)
 
     def _run(self) -> None:
         publish_at = 0.0
-        running = True
-        while running:
+        leave_by = math.inf
+        while True:
             now = time.monotonic()
-            wake = min(publish_at, self._timed[0][0]) if self._timed else publish_at
-            try:
-                item = self._inbox.get(timeout=max(0.0, wake - now))
-            except queue.Empty:
-                pass
-            else:
-                running = item is not None
-                if item is not None:
-                    heapq.heappush(self._timed, (item[0], next(self._order), item[1]))
-            now = time.monotonic()
-            while self._timed and self._timed[0][0] <= now:
-                self._guarded(heapq.heappop(self._timed)[2])
-            if now >= publish_at or not running:
+            if now >= publish_at:
                 self._guarded(self._expire_old)
                 self._guarded(self._publisher.publish)
                 publish_at = now + _PUBLISH_EVERY_S
+            self._guarded(self._expire_late)
+            if self._stopping:
+                leave_by = min(leave_by, now + _LINGER_S)
+                if not self._outstanding.queries or now >= leave_by:
+                    break
+            with contextlib.suppress(queue.Empty):
+                wait_s = max(0.0, min(publish_at, self._look_at) - time.monotonic())
+                self._guarded(self._inbox.get(timeout=wait_s))
+        self._guarded(self._publisher.publish)
 
     def _expire_old(self) -> None:
         for request in self._outstanding.older_than(time.monotonic() - self._answer_timeout_s):
             request.fail(Unavailable(f"nobody answered within answer_timeout_s ({self._answer_timeout_s:g} s)"))
 
-    def _guarded(self, action: _Action) -> None:
+    def _expire_late(self) -> None:
+        now = time.monotonic()
+        if now < self._look_at and not self._rung:
+            return
+        # From here to the end every new deadline rings: one that comes during the look may not be seen by it.
+        self._rung = False
+        self._look_at = math.inf
+        late, earliest = self._outstanding.past_deadline(now - _GRACE_S)
+        for request in late:
+            request.fail(Unavailable(f"the deadline of {request.options.latency_ms:g} ms passed before an answer"))
+        self._look_at = earliest + _GRACE_S
+
+    def _ring(self) -> None:
+        self._rung = True
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _guarded(self, action: Callable[[], None]) -> None:
         try:
             action()
         except Exception:

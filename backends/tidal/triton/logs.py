@@ -9,12 +9,18 @@ import triton_python_backend_utils as pb_utils
 
 class _TritonHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        text = self.format(record)
-        if record.levelno >= logging.ERROR:
+        # A line that cannot be logged must not end the thread that wanted it.
+        try:
+            self._write(record.levelno, self.format(record))
+        except Exception:
+            self.handleError(record)
+
+    def _write(self, level: int, text: str) -> None:
+        if level >= logging.ERROR:
             pb_utils.Logger.log_error(text)
-        elif record.levelno >= logging.WARNING:
+        elif level >= logging.WARNING:
             pb_utils.Logger.log_warn(text)
-        elif record.levelno >= logging.INFO:
+        elif level >= logging.INFO:
             pb_utils.Logger.log_info(text)
         else:
             pb_utils.Logger.log_verbose(text)

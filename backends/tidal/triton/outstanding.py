@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 
@@ -68,6 +69,20 @@ class Outstanding:
                     break
                 found.append(request)
         return found
+
+    def past_deadline(self, now: float) -> tuple[list[TritonRequest], float]:
+        """Open requests whose deadline was before `now`, and the earliest deadline of the others (or infinity)."""
+        late, earliest = [], math.inf
+        with self._lock:
+            for reference in self._open.values():
+                request = reference()
+                if request is None or request.deadline is None:
+                    continue
+                if request.deadline < now:
+                    late.append(request)
+                elif request.deadline < earliest:
+                    earliest = request.deadline
+        return late, earliest
 
     def fail_all(self, error: TidalError) -> None:
         """Answer every open request with `error`."""

@@ -29,7 +29,7 @@ class TritonRequest:
         sender: Triton's response sender.
         request_id: the client's id.
         inputs: arrays by input name.
-        rows: size of the batch axis.
+        rows: size of the batch axis, or None when the model has none and the request is one query.
         options: checked options.
         arrival: `time.monotonic()` at which it was accepted.
         wanted: outputs to give.
@@ -39,6 +39,7 @@ class TritonRequest:
 
     __slots__ = (
         "__weakref__",
+        "_batched",
         "_once",
         "_orphaned",
         "_sender",
@@ -59,7 +60,7 @@ class TritonRequest:
         sender: Any,
         request_id: str,
         inputs: Mapping[str, Array],
-        rows: int,
+        rows: int | None,
         options: RequestOptions,
         arrival: float,
         wanted: frozenset[str],
@@ -73,7 +74,8 @@ class TritonRequest:
         self._once = threading.Lock()
         self.request_id = request_id
         self.inputs = inputs
-        self.rows = rows
+        self.rows = 1 if rows is None else rows
+        self._batched = rows is not None
         self.options = options
         self.arrival = arrival
         self.deadline = None if options.latency_ms is None else arrival + options.latency_ms / 1e3
@@ -89,7 +91,7 @@ class TritonRequest:
         return output in self.wanted
 
     def cancelled(self) -> bool:
-        """Whether the client has withdrawn the request; a call to the server process."""
+        """Whether the client has withdrawn the request; a call to the server process, CANCELLED_US µs."""
         return not self.answered and bool(self._sender.is_cancelled())
 
     def reply(self, outputs: Mapping[str, Array]) -> None:
@@ -97,15 +99,21 @@ class TritonRequest:
         if not self._once.acquire(blocking=False):
             return
         try:
-            response, code = self._response(outputs), "OK"
+            response = self._response(outputs)
         except TidalError as error:
-            response, code = error_response(error), error.code
-        self._send(response, code)
+            self._send_error(error)
+        else:
+            try:
+                self._sender.send(response, flags=_FINAL)
+            except Exception as error:
+                self._send_error(Internal(f"the answer cannot be sent: {error}"))
+            else:
+                self._settle("OK")
 
     def fail(self, error: TidalError) -> None:
         """Answer with an error."""
         if self._once.acquire(blocking=False):
-            self._send(error_response(error), error.code)
+            self._send_error(error)
 
     def _response(self, outputs: Mapping[str, Array]) -> Any:
         tensors = []
@@ -113,17 +121,26 @@ class TritonRequest:
             if name not in outputs:
                 raise Internal(f"the output '{name}' is declared in config.pbtxt, but the model does not give it")
             array = outputs[name]
-            if len(array) != self.rows:
-                raise Internal(f"the output '{name}' has {len(array)} rows for a request of {self.rows}")
-            tensors.append(pb_utils.Tensor(name, np.ascontiguousarray(array)))
+            try:
+                if self._batched and len(array) != self.rows:
+                    raise Internal(f"the output '{name}' has {len(array)} rows for a request of {self.rows}")
+                tensors.append(pb_utils.Tensor(name, np.ascontiguousarray(array)))
+            except TidalError:
+                raise
+            except Exception as error:
+                raise Internal(f"the output '{name}' cannot be sent: {error}") from None
         return pb_utils.InferenceResponse(output_tensors=tensors)
 
-    def _send(self, response: Any, code: str) -> None:
+    def _send_error(self, error: TidalError) -> None:
         try:
-            self._sender.send(response, flags=_FINAL)
+            self._sender.send(error_response(error), flags=_FINAL)
         except Exception:
             # The server has dropped the request: nobody is left to tell.
-            code = Cancelled.code
+            self._settle(Cancelled.code)
+        else:
+            self._settle(error.code)
+
+    def _settle(self, code: str) -> None:
         self._settled(self, code, time.monotonic() - self.arrival)
 
     def __del__(self) -> None:

@@ -1,9 +1,10 @@
 """The service of the `probe` backend. Its one worker does the action of a request's first row.
 
-reply · sleep MS · raise-in-submit · raise-in-thread · drop · hold (kept, never answered) · release (answer what is held) ·
-block (the worker never comes back) · twice · no-output · wrong-rows · bad-array · until-cancelled · cancelled (how many
-were seen to be cancelled) · fail-starts N (the next N starts of a service fail) · cost N (µs of N calls of cancelled())
-· process (the stub's process id)
+reply · sleep MS · hold (kept, never answered) · release (answer what is held) · block (the worker never comes back)
+raise-in-submit · raise-in-thread · fail-starts N (the next N starts of a service fail)
+drop · twice · no-output · wrong-rows · bad-array
+until-cancelled · cancelled (how many were seen to be cancelled) · cost N (µs of each of N calls of `cancelled()`)
+process (the stub's process id)
 """
 
 from __future__ import annotations

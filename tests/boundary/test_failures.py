@@ -1,0 +1,60 @@
+"""A service that fails: everything open is answered with the cause, and a fresh service takes over."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.boundary.asking import Asker, Refused, outcome, until
+from tests.boundary.asking import in_background as background
+from tests.boundary.scraping import value
+from tests.servers import RunningServer
+
+pytestmark = pytest.mark.server
+
+
+@pytest.mark.parametrize(
+    ("action", "cause"),
+    [("raise-in-submit", "ValueError: raised in submit"), ("raise-in-thread", "KeyError: 'raised in thread'")],
+)
+def test_everything_open_gets_the_cause_and_later_requests_work(
+    server: RunningServer, ask: Asker, fresh: str, action: str, cause: str
+) -> None:
+    waiting = [background(ask, each, model=fresh) for each in ("hold", "sleep 5000", "hold")]
+    assert until(lambda: value(server, "tidal_probe_in_flight_queries", fresh) == 3)
+    with pytest.raises(Refused, match=f"the model failed: {cause}") as refused:
+        ask(action, model=fresh)
+    assert refused.value.code == "INTERNAL"
+    for each in waiting:
+        error = each.exception(timeout=2)
+        assert isinstance(error, Refused)
+        assert (error.code, cause in str(error)) == ("INTERNAL", True)
+    assert until(lambda: outcome(ask, "reply", model=fresh) == "OK")
+    assert until(lambda: value(server, "tidal_probe_service_restarts_total", fresh) == 1)
+    assert cause in server.log_text()
+
+
+def test_a_service_that_keeps_failing_backs_off(server: RunningServer, ask: Asker, fresh: str) -> None:
+    assert outcome(ask, "fail-starts 4", model=fresh) == "OK"
+    assert outcome(ask, "raise-in-thread", model=fresh) == "INTERNAL"
+    outcomes: list[str] = []
+    # Pauses of 0, 0.1, 0.2, 0.4 and 0.8 s, while requests are refused at once with the cause.
+    with pytest.raises(Refused, match="restarting after a failure"):
+        for _ in range(10_000):
+            ask("reply", model=fresh)
+    assert until(lambda: outcomes.append(outcome(ask, "reply", model=fresh)) or outcomes[-1] == "OK")
+    assert set(outcomes[:-1]) == {"UNAVAILABLE"}
+    assert value(server, "tidal_probe_service_restarts_total", fresh) == 5
+    assert "RuntimeError: no start as asked" in server.log_text()
+
+
+def test_another_model_is_not_affected_by_a_killed_stub(server: RunningServer, ask: Asker, fresh: str) -> None:
+    import os
+    import signal
+
+    (pid,) = server.stub_pids(fresh)
+    assert ask("process", model=fresh)["echo"].item() == str(pid).encode()
+    os.kill(pid, signal.SIGKILL)
+    for index in range(50):
+        assert ask(f"reply {index}")["echo"].item() == f"reply {index}".encode()
+    assert outcome(ask, "reply", model=fresh, timeout_s=5) != "OK"
+    assert server.control.live()
