@@ -18,6 +18,7 @@ Progress = Callable[[float], None]
 
 _BLOCK_S = 0.01
 _MOST_CALLS = 20
+_LONG_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ def measure(
 ) -> dict[Key, Timing]:
     """Time every call in blocks, round after round in changing order, so that a disturbance meets all alike.
 
-    A block is one call that is not counted and then about 10 ms of calls (at least one, at most 20). All workers run
+    A block is one call that is not counted and then about 10 ms of calls (at least one, at most 20); from the second
+    round on a call of 0.2 s or more is a block by itself, because what one call warms up is little beside it. All workers run
     the block at the same time, as they would when the server is busy. Between blocks the process sleeps: threads of
     an engine spin for a while after a call and would slow the next engine down.
 
@@ -62,7 +64,7 @@ def measure(
                 break
             shuffle(order)
             for done, key in enumerate(order):
-                for times in pool.map(_time_block, [calls[key]] * contexts, range(contexts)):
+                for times in pool.map(_time_block, [calls[key]] * contexts, range(contexts), [turn] * contexts):
                     samples[key] += times
                 progress((turn + done / len(order)) / rounds)
                 time.sleep(pause_s)
@@ -73,10 +75,12 @@ def measure(
     }
 
 
-def _time_block(call: Call, worker: int) -> list[float]:
+def _time_block(call: Call, worker: int, turn: int) -> list[float]:
     begin = time.perf_counter()
     call(worker)
     first = time.perf_counter() - begin
+    if turn > 0 and first >= _LONG_S:
+        return [first * 1e3]
     times = []
     for _ in range(max(1, min(_MOST_CALLS, int(_BLOCK_S / first)))):
         begin = time.perf_counter()

@@ -29,18 +29,25 @@ class Workspace:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.reused: list[str] = []
+        self._found: list[str] = []
+        self._made: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(path, ignore_errors=True)
+
+    @property
+    def reused(self) -> tuple[str, ...]:
+        """Stages that an earlier process finished and this one used."""
+        return tuple(name for name in dict.fromkeys(self._found) if name not in self._made)
 
     def record(self, name: str, kind: type[Record], make: Callable[[], Record]) -> Record:
         """The record of this name, made only if it is not there."""
         path = self._folder / f"{name}.json"
         if path.exists():
-            self.reused.append(name)
+            self._found.append(name)
             return kind.model_validate_json(path.read_bytes())
         value = make()
+        self._made.add(name)
         write_atomically(path, value.model_dump_json())
         return value
 
@@ -48,12 +55,13 @@ class Workspace:
         """The folder of this name, filled only if it is not there."""
         path = self._folder / name
         if path.exists():
-            self.reused.append(name)
+            self._found.append(name)
             return path
         unfinished = self._folder / f"{_UNFINISHED}{name}"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
         fill(unfinished)
+        self._made.add(name)
         unfinished.rename(path)
         return path
 

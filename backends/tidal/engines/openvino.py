@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,7 @@ def open_engines(artifact: Artifact, *, contexts: int, threads: int) -> tuple[En
         model = _core().read_model(artifact.path)
     except RuntimeError as error:
         raise InvalidArgument(f"{artifact.path} is no readable OpenVINO model: {_first_line(error)}") from None
-    names = {name: port for port in model.inputs for name in port.names}
+    names = {port.any_name: port for port in model.inputs}
     if set(names) != set(artifact.shapes):
         raise InvalidArgument(
             f"{artifact.path} takes the inputs {sorted(names)}, it was to be opened with {sorted(artifact.shapes)}"
@@ -124,9 +124,17 @@ def compile_engine(
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the tracer's own, about Python branches; the result is verified later
         model = ov.convert_model(module.eval(), example_input=inputs, input=declared)
+        outputs = module(**inputs)
+    # The converter leaves names of inner tensors on some ports; a port's only name is the one that it is called by.
+    for port, name in _named(model.inputs, inputs) + _named(model.outputs, outputs):
+        port.get_tensor().set_names({name})
     if precision == "int8":
         model = _quantise(model, calibration)
     ov.save_model(model, folder / FILE, compress_to_fp16=False)
+
+
+def _named(ports: Sequence[ov.Output], names: Iterable[str]) -> list[tuple[ov.Output, str]]:
+    return [(next(port for port in ports if name in port.names), name) for name in names]
 
 
 def _quantise(model: ov.Model, calibration: Sequence[Mapping[str, Array]]) -> ov.Model:

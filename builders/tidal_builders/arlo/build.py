@@ -61,7 +61,7 @@ def build_arlo(
                 outcome="missed",
                 reasons=precision.misses,
                 trials=precision.trials,
-                reused=tuple(work.reused),
+                reused=work.reused,
                 seconds=time.monotonic() - begin,
             )
         verified = stages.verified
@@ -80,7 +80,7 @@ def build_arlo(
                     ReportRow(length=length, max_error=error, verdict="misses tolerance")
                     for length, error in verified.errors.items()
                 ),
-                reused=tuple(work.reused),
+                reused=work.reused,
                 seconds=time.monotonic() - begin,
             )
         manifest, version = publish(stages, str(spec_file) if spec_file else f"<spec of {spec.name}>")
@@ -92,7 +92,7 @@ def build_arlo(
             "reasons": reasons,
             "version": version,
             "rows": rows_of(manifest, verified.errors),
-            "reused": tuple(work.reused),
+            "reused": work.reused,
             "seconds": time.monotonic() - begin,
         }
     )

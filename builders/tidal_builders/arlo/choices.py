@@ -23,7 +23,7 @@ from tidal_builders.timing import Call, Progress, measure
 Form = Literal["static", "dynamic"]
 Name = TypeVar("Name", bound=str)
 
-# Lengths that alternatives are compared at: evenly spread queries, so that none hits a runtime's end by design.
+# Number of lengths that alternatives are compared at.
 _COMPARED = 12
 # What costs something, copies of the weights or precision, must be faster by this share to be chosen.
 WORTH = 0.03
@@ -55,12 +55,17 @@ class FormChoice(BaseModel):
 
 
 def mean_latencies(candidates: Mapping[Name, Opened], facts: Facts, progress: Progress) -> dict[Name, float]:
-    """Mean over evenly spread lengths of the median latency of a single query, in ms, by candidate."""
-    spread = np.linspace(facts.max_length / _COMPARED, facts.max_length, _COMPARED).round().astype(int)
+    """Mean over many lengths of the median latency of a single query, in ms, by candidate.
+
+    The lengths are drawn one from each twelfth of the range, so that they do not fall on the ends of runtimes, where
+    static shapes look better than they are.
+    """
+    spread = (np.arange(_COMPARED) + np.random.default_rng(0).random(_COMPARED)) / _COMPARED
+    lengths = np.ceil(spread * facts.max_length).astype(int)
     calls: dict[tuple[Name, int], Call] = {}
     for name, opened in candidates.items():
-        for length in spread.tolist():
-            batch = synthetic(facts.input_names, 1, opened.padded_length(max(length, 1)), _TOKEN)
+        for length in lengths.tolist():
+            batch = synthetic(facts.input_names, 1, opened.padded_length(length), _TOKEN)
             calls[name, length] = _call(opened, batch)
     timings = measure(calls, pause_s=0.02, budget_s=30, progress=progress)
     return {

@@ -79,7 +79,7 @@ class Stages:
 
     def compiled(self, precision: Precision) -> Compiled:
         """The model compiled for a precision. Precisions that only differ in how it is opened share a file."""
-        kind: EngineKind = self.spec.engine
+        kind = self.spec.engine
         stored = stored_as(kind)[precision]
         folder = self.work.directory(f"engine-{stored}", lambda path: self._compile(kind, stored, path))
         names = self.reference.facts.input_names
@@ -230,8 +230,9 @@ class Stages:
 
     def _verify(self) -> Verified:
         precision = self.chosen.precision
+        opened = self.opened
         self.report("verify", 0.0)
-        comparison = self._compare(self.opened)
+        comparison = self._compare(opened)
         bounds = (0, *self.lengths.lengths)
         return Verified(
             verification=comparison.verification(tolerance(self.spec, precision)),

@@ -83,7 +83,7 @@ def build(
     try:
         chosen = _chosen(specs or [], only or [])
     except InvalidArgument as error:
-        errors.print(f"[bold red]error:[/] {error}", markup=True)
+        errors.print(f"error: {error}", style="red", markup=False)
         raise typer.Exit(BAD_INPUT) from None
     reports: list[BuildReport] = []
     worst = DONE

@@ -1,0 +1,224 @@
+"""What a build publishes, against the source model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from tests.models import make_tiny_classifier
+from tidal import device
+from tidal.engines import open_engines
+from tidal.errors import InvalidArgument
+from tidal.manifest import Manifest, load_manifest
+from tidal.repository import ModelEntry
+from tidal_builders.arlo import build_arlo
+from tidal_builders.report import BuildReport
+from tidal_builders.specs import load_spec
+
+Published = tuple[Path, Path, BuildReport]
+WriteSpec = Callable[..., Path]
+TEXTS = ["good", "the service was not very good but the food was great, really!", "book a flight to the city, please"]
+
+
+def _latest(repository: Path, name: str = "tiny") -> tuple[Path, Manifest]:
+    folder = ModelEntry(repository / name).latest()
+    assert folder is not None
+    return folder, load_manifest(folder)
+
+
+def _tokens(folder: Path, manifest: Manifest, text: str, length: int) -> dict[str, np.ndarray]:
+    encoding = Tokenizer.from_file(str(folder / manifest.tokenizer.file)).encode(text)
+    values = {
+        "input_ids": encoding.ids,
+        "attention_mask": encoding.attention_mask,
+        "token_type_ids": encoding.type_ids,
+    }
+    return {name: np.pad(np.asarray([row], np.int64), ((0, 0), (0, length - len(row)))) for name, row in values.items()}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_published_engines_answer_like_the_source_model(published: Published, tiny: Path, text: str) -> None:
+    _, repository, _ = published
+    folder, manifest = _latest(repository)
+    manifest.check(folder, device.cpu())
+    (engine,) = open_engines(manifest.artifact(manifest.runtimes[-1], folder))
+    got = engine.run(_tokens(folder, manifest, text, 40))
+
+    inputs = AutoTokenizer.from_pretrained(tiny)(text, return_tensors="pt")
+    count = inputs["input_ids"].shape[1]
+    model = AutoModelForSequenceClassification.from_pretrained(tiny, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        expected = model(**inputs, output_attentions=True)
+    assert np.abs(got["logits"][0] - expected.logits[0].numpy()).max() <= 1e-3
+    received = sum(layer[0].sum(dim=(0, 1)) for layer in expected.attentions).numpy()
+    np.testing.assert_allclose(got["attention_received"][0, :count], received, rtol=1e-3)
+    np.testing.assert_allclose(got["attention_received"][0, count:], 0, atol=1e-3)
+    # Every query row of every head and layer gives 1 in all.
+    assert got["attention_received"].sum() == pytest.approx(count * 2 * 2, rel=1e-3)
+
+
+def test_the_manifest_says_what_was_built(published: Published) -> None:
+    spec, repository, report = published
+    _, manifest = _latest(repository)
+    assert report.outcome == "published"
+    assert report.version == 1
+    assert manifest.labels == ("negative", "neutral", "positive")
+    assert [runtime.max_length for runtime in manifest.runtimes] == [16, 64]
+    assert manifest.tokenizer.type_ids
+    assert manifest.source.architecture == "BertForSequenceClassification"
+    assert [output.name for output in manifest.extra_outputs] == ["attention_received"]
+    assert manifest.verification.max_abs_error <= 1e-3
+    assert manifest.verification.argmax_agreement == 1.0
+    assert manifest.verification.samples >= 50
+    assert manifest.profile.batches == (1, 2, 4)
+    assert set(manifest.profile.lengths) >= {16, 64}
+    assert manifest.rebuild_command() == f"tidal build {spec} --force"
+    forms = {trial.form: trial for trial in manifest.trials if trial.mean_ms is not None}
+    assert set(forms) == {"static", "dynamic"}
+    chosen = "dynamic" if manifest.runtimes[0].dynamic else "static"
+    assert forms[chosen].verdict == "chosen"
+
+
+def test_the_published_tokenizer_neither_cuts_nor_pads(published: Published) -> None:
+    folder, manifest = _latest(published[1])
+    content = json.loads((folder / manifest.tokenizer.file).read_text())
+    assert content["truncation"] is None
+    assert content["padding"] is None
+
+
+def test_the_config_is_written_once(write_spec: WriteSpec, tmp_path: Path) -> None:
+    spec_file = write_spec(truncate=True)
+    build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
+    config = tmp_path / "r/tiny/config.pbtxt"
+    text = config.read_text()
+    for part in ('backend: "arlo"', "max_batch_size: 64", "dynamic_batching { }", 'key: "truncate"'):
+        assert part in text
+    assert "attention_received" not in text
+    config.write_text("# mine\n")
+    build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file, force=True)
+    assert config.read_text() == "# mine\n"
+    assert ModelEntry(tmp_path / "r/tiny").versions() == [1, 2]
+
+
+@pytest.mark.parametrize("fields", [{"form": "static"}, {"engine": "torch"}, {"outputs": ["logits"]}])
+def test_other_forms_and_engines(write_spec: WriteSpec, tmp_path: Path, tiny: Path, fields: dict[str, object]) -> None:
+    spec_file = write_spec(**fields)
+    report = build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
+    folder, manifest = _latest(tmp_path / "r")
+    assert report.outcome == "published"
+    assert manifest.engine == fields.get("engine", "openvino")
+    assert manifest.runtimes[0].dynamic == (fields.get("form") != "static")
+    (engine,) = open_engines(manifest.artifact(manifest.runtimes[0], folder))
+    logits = engine.run(_tokens(folder, manifest, TEXTS[0], 16))["logits"][0]
+    inputs = AutoTokenizer.from_pretrained(tiny)(TEXTS[0], return_tensors="pt")
+    with torch.inference_mode():
+        expected = AutoModelForSequenceClassification.from_pretrained(tiny).eval()(**inputs).logits[0].numpy()
+    assert np.abs(logits - expected).max() <= 1e-3
+
+
+def test_lengths_are_found_on_a_saved_curve(write_spec: WriteSpec, tmp_path: Path) -> None:
+    spec_file = write_spec(lengths="auto", form="auto")
+    build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
+    folder, manifest = _latest(tmp_path / "r")
+    curve = json.loads((folder / "latency_curve.json").read_text())
+    assert curve["lengths"] == list(range(8, 65, 8))
+    assert len(curve["static_ms"]) == len(curve["dynamic_ms"]) == 8
+    assert (folder / "latency_curve.png").read_bytes()[:4] == b"\x89PNG"
+    assert manifest.max_length == 64
+    assert {"latency_curve.png", "latency_curve.json"} <= {file.path for file in manifest.files}
+
+
+def test_auto_takes_the_fastest_precision_inside_the_tolerance(write_spec: WriteSpec, tmp_path: Path) -> None:
+    spec_file = write_spec(precision="auto", tolerance=1e-3)
+    report = build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
+    assert report.precision == "fp32"
+    verdicts = {trial.precision: trial for trial in report.trials if trial.form == "dynamic"}
+    assert set(verdicts) == {"fp32", "bf16", "int8"}
+    assert verdicts["int8"].verdict == "misses tolerance"
+    assert (verdicts["int8"].max_abs_error or 0) > 1e-3
+
+
+def test_what_misses_its_tolerance_is_not_published(write_spec: WriteSpec, tmp_path: Path) -> None:
+    spec_file = write_spec(precision="int8", tolerance=1e-4)
+    report = build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
+    assert report.outcome == "missed"
+    assert any("exceeds the tolerance 0.0001 by a factor of" in reason for reason in report.reasons)
+    assert ModelEntry(tmp_path / "r/tiny").versions() == []
+    assert not (tmp_path / "r/tiny/config.pbtxt").exists()
+
+
+def test_own_samples_and_labels(write_spec: WriteSpec, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("good film\nbad film\n\nthe food was slow and the hotel was worse\n")
+    spec_file = write_spec(samples="lines.txt", labels=["a", "b", "c"])
+    build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
+    assert _latest(tmp_path / "r")[1].labels == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"lengths": [16, 65]}, "65 tokens exceed the model's longest input of 64"),
+        ({"labels": ["yes", "no"]}, "expected 3 labels, one a class of the model, got 2"),
+        ({"engine": "torch", "precision": "int8"}, "engine torch does not run int8"),
+        ({"model": "./nothing"}, "there is no folder"),
+        ({"samples": "nothing.txt"}, "there is no file"),
+    ],
+)
+def test_what_cannot_be_built_is_said(
+    write_spec: WriteSpec, tmp_path: Path, fields: dict[str, object], message: str
+) -> None:
+    spec_file = write_spec(**fields)
+    with pytest.raises(InvalidArgument, match=message):
+        build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
+    assert ModelEntry(tmp_path / "r/tiny").versions() == []
+
+
+def test_a_model_without_a_trained_head_is_refused(tmp_path: Path, tiny: Path, write_spec: WriteSpec) -> None:
+    from transformers import AutoModel
+
+    headless = tmp_path / "headless"
+    shutil.copytree(tiny, headless)
+    AutoModel.from_pretrained(tiny).save_pretrained(headless)
+    spec_file = write_spec(model=str(headless))
+    with pytest.raises(InvalidArgument, match=r"no weights for classifier.bias, classifier.weight"):
+        build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
+
+
+def test_a_changed_source_model_is_built_again(tmp_path: Path, write_spec: WriteSpec) -> None:
+    source = make_tiny_classifier(tmp_path / "source", max_position=64)
+    spec_file = write_spec(model=str(source))
+    spec = load_spec(spec_file)
+    assert build_arlo(spec, tmp_path / "r", spec_file=spec_file).version == 1
+    again = build_arlo(spec, tmp_path / "r", spec_file=spec_file)
+    assert (again.outcome, again.version) == ("current", 1)
+    make_tiny_classifier(source, max_position=64, seed=1)
+    report = build_arlo(spec, tmp_path / "r", spec_file=spec_file)
+    assert (report.outcome, report.version, report.reasons) == ("published", 2, ("source files changed",))
+
+
+def test_a_damaged_version_is_built_again(tmp_path: Path, write_spec: WriteSpec) -> None:
+    spec_file = write_spec()
+    build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
+    (tmp_path / "r/tiny/1/engines/model.bin").write_bytes(b"short")
+    report = build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
+    assert (report.outcome, report.version) == ("published", 2)
+    assert "model.bin differs from what was published" in report.reasons[0]
+
+
+def test_another_device_or_library_is_refused_with_the_rebuild_command(published: Published) -> None:
+    spec, repository, _ = published
+    folder, manifest = _latest(repository)
+    other = device.cpu().model_copy(update={"name": "Other CPU"})
+    with pytest.raises(InvalidArgument, match=rf"this machine is Other CPU.*rebuild with `tidal build {spec} --force`"):
+        manifest.check(folder, other)
+    older = manifest.model_copy(update={"libraries": {**manifest.libraries, "openvino": "2024.0"}})
+    with pytest.raises(InvalidArgument, match=r"built with openvino 2024.0, installed is .*rebuild with `tidal build"):
+        older.check(folder, device.cpu())

@@ -1,0 +1,127 @@
+"""`tidal build` as a person or a pipeline calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tidal_builders.report import BuildReport
+
+WriteSpec = Callable[..., Path]
+
+
+def tidal_build(*arguments: object) -> subprocess.CompletedProcess[str]:
+    code = "import typer; from tidal_builders.commands.build import build; a = typer.Typer(); a.command()(build); a()"
+    environment = {**os.environ, "COLUMNS": "120", "TERM": "dumb", "NO_COLOR": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_build_check_change_and_rebuild(write_spec: WriteSpec, tmp_path: Path) -> None:
+    repository = tmp_path / "r"
+    spec = write_spec()
+
+    stale = tidal_build(spec, "--repository", repository, "--check")
+    assert stale.returncode == 1
+    assert "tiny: has to be built: no version is published" in stale.stdout
+    assert not repository.exists()
+
+    dry = tidal_build(spec, "--repository", repository, "--dry-run")
+    assert dry.returncode == 0
+    assert "has to be built" in dry.stdout
+    assert not repository.exists()
+
+    built = tidal_build(spec, "--repository", repository)
+    assert built.returncode == 0, built.stderr
+    for word in ("length", "batch", "median ms", "p95 ms", "size MB", "max error", "verdict", "version 1 published"):
+        assert word in built.stdout
+    assert "profile" in built.stderr
+
+    current = tidal_build(spec, "--repository", repository)
+    assert current.returncode == 0
+    assert current.stdout == "tiny: version 1 is current, nothing to do\n"
+    assert current.stderr == ""
+    assert tidal_build(spec, "--repository", repository, "--check").returncode == 0
+
+    write_spec(max_batch=2)
+    changed = tidal_build(spec, "--repository", repository, "--check")
+    assert changed.returncode == 1
+    assert "spec.max_batch changed from 4 to 2" in changed.stdout
+
+    as_json = tidal_build(spec, "--repository", repository, "--json")
+    assert as_json.returncode == 0, as_json.stderr
+    document = json.loads(as_json.stdout)
+    report = BuildReport.model_validate(document["models"][0])
+    assert (report.outcome, report.version, document["exit_code"]) == ("published", 2, 0)
+    assert {row.batch for row in report.rows} == {1, 2}
+
+
+def test_a_second_run_loads_no_heavy_library(published: tuple[Path, Path, BuildReport]) -> None:
+    spec, repository, _ = published
+    code = (
+        "import sys\nfrom tidal_builders.commands.build import build\n"
+        "from pathlib import Path\nimport typer\n"
+        f"try: build([Path({str(spec)!r})], repository=Path({str(repository)!r}), only=None)\n"
+        "except typer.Exit as e: assert e.exit_code == 0, e.exit_code\n"
+        "print([m for m in ('torch', 'transformers', 'openvino', 'nncf', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_only_takes_the_named_specs(write_spec: WriteSpec, tmp_path: Path) -> None:
+    specs = [write_spec(name=name) for name in ("one", "two")]
+    done = tidal_build(*specs, "--repository", tmp_path / "r", "--only", "two", "--dry-run", "--json")
+    assert [model["name"] for model in json.loads(done.stdout)["models"]] == ["two"]
+    wrong = tidal_build(*specs, "--only", "tow", "--check")
+    assert wrong.returncode == 2
+    assert "did you mean 'two'" in wrong.stderr
+
+
+def test_a_missed_tolerance_exits_3_and_says_how_far_off(write_spec: WriteSpec, tmp_path: Path) -> None:
+    done = tidal_build(write_spec(precision="bf16", tolerance=1e-6), "--repository", tmp_path / "r")
+    assert done.returncode == 3, done.stderr
+    assert "not published" in done.stdout
+    assert "exceeds the tolerance 1e-06 by a factor of" in done.stdout
+
+
+def test_one_bad_spec_does_not_keep_others_from_being_built(write_spec: WriteSpec, tmp_path: Path) -> None:
+    bad, good = write_spec(name="bad", labels=["one"]), write_spec(name="good")
+    done = tidal_build(bad, good, "--repository", tmp_path / "r")
+    assert done.returncode == 2
+    assert "error: bad: field 'labels'" in done.stderr
+    assert "good: version 1 published" in done.stdout
+
+
+@pytest.mark.parametrize("text", ["kind: arlo\n", "kind: [\n", "kind: tabbi\nname: x\n"])
+def test_a_bad_spec_exits_2(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    done = tidal_build(path, "--repository", tmp_path / "r")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: spec ")
+    assert "Traceback" not in done.stderr
+
+
+def test_usage() -> None:
+    assert tidal_build().returncode == 2
+    assert tidal_build("--nothing").returncode == 2
+    shown = tidal_build("--help")
+    assert shown.returncode == 0
+    for word in ("Examples:", "Exit codes:", "--dry-run", "--schema"):
+        assert word in shown.stdout
+    schema = tidal_build("--schema")
+    assert schema.returncode == 0
+    assert "oneOf" in json.loads(schema.stdout)

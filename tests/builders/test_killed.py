@@ -1,0 +1,138 @@
+"""A builder that is killed at any point leaves complete versions only, and work that the next one goes on with."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tidal import device
+from tidal.manifest import load_manifest
+from tidal.repository import ModelEntry
+from tidal_builders.arlo import build_arlo
+from tidal_builders.specs import load_spec
+from tidal_builders.workspace import build_lock
+
+WriteSpec = Callable[..., Path]
+
+_BUILD = """
+import sys
+from pathlib import Path
+from tidal_builders.arlo import build_arlo
+from tidal_builders.specs import load_spec
+spec, repository = Path(sys.argv[1]), Path(sys.argv[2])
+kill_at = sys.argv[3] if len(sys.argv) > 3 else None
+
+def report(stage, share):
+    print(stage, flush=True)
+    if stage == kill_at:
+        import os, signal
+        os.kill(os.getpid(), signal.SIGKILL)
+
+build_arlo(load_spec(spec), repository, spec_file=spec, report=report)
+"""
+
+
+def _start(spec: Path, repository: Path, *kill_at: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _BUILD, str(spec), str(repository), *kill_at],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _only_complete_versions(repository: Path) -> list[int]:
+    entry = ModelEntry(repository / "tiny")
+    for version in entry.versions():
+        load_manifest(entry.version_dir(version)).check(entry.version_dir(version), device.cpu())
+    return entry.versions()
+
+
+def test_killed_at_random_points(write_spec: WriteSpec, tmp_path: Path) -> None:
+    repository, spec = tmp_path / "r", write_spec()
+    seed = int.from_bytes(os.urandom(4), "big")
+    draw = random.Random(seed)
+    for _ in range(6):
+        process = _start(spec, repository)
+        time.sleep(draw.uniform(0.2, 6))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        _only_complete_versions(repository)
+    report = build_arlo(load_spec(spec), repository, spec_file=spec)
+    assert report.outcome in ("published", "current"), f"seed {seed}"
+    assert _only_complete_versions(repository), f"seed {seed}"
+    leftovers = [path.name for path in (repository / "tiny").glob(".staging-*")]
+    assert not leftovers, f"seed {seed}"
+
+
+@pytest.mark.parametrize(
+    ("stage", "kept"),
+    [
+        ("verify", {"reference", "engine-fp32", "precision", "lengths", "form"}),
+        ("publish", {"reference", "engine-fp32", "precision", "lengths", "form", "verified", "profile"}),
+    ],
+)
+def test_finished_stages_are_used_again(write_spec: WriteSpec, tmp_path: Path, stage: str, kept: set[str]) -> None:
+    repository, spec = tmp_path / "r", write_spec()
+    process = _start(spec, repository, stage)
+    assert process.wait(timeout=60) == -signal.SIGKILL
+    assert _only_complete_versions(repository) == []
+    stages: list[str] = []
+    report = build_arlo(load_spec(spec), repository, spec_file=spec, report=lambda name, _: stages.append(name))
+    assert report.outcome == "published"
+    assert kept <= set(report.reused)
+    assert "load the source model" not in stages
+    assert not [stage for stage in stages if stage.startswith("compile")]
+
+
+def test_a_half_written_staging_folder_is_removed(write_spec: WriteSpec, tmp_path: Path) -> None:
+    repository, spec = tmp_path / "r", write_spec()
+    staging = repository / "tiny/.staging-1"
+    staging.mkdir(parents=True)
+    (staging / "manifest.json").write_text("{")
+    build_arlo(load_spec(spec), repository, spec_file=spec)
+    assert not staging.exists()
+
+
+def test_builds_of_a_model_wait_for_each_other(write_spec: WriteSpec, tmp_path: Path) -> None:
+    """Two at once publish one version: the second finds the first one's when its turn comes."""
+    repository, spec = tmp_path / "r", write_spec()
+    both = [_start(spec, repository) for _ in range(2)]
+    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    assert _only_complete_versions(repository) == [1]
+
+
+def test_who_waits_is_told_for_whom(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    script = (
+        "import sys, time; from pathlib import Path; from tidal_builders.workspace import build_lock\n"
+        "with build_lock(Path(sys.argv[1]), print): print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == "held\n"
+        told: list[str] = []
+
+        def waiting(message: str) -> None:
+            told.append(message)
+            holder.kill()  # the kernel frees the lock of a process that is killed
+
+        with build_lock(folder, waiting):
+            pass
+        assert told == [f"another build of m is running (process {holder.pid})"]
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdin.close()
+        holder.stdout.close()

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidal.errors import InvalidArgument
+from tidal_builders.specs import load_spec, parse_spec, spec_schema
+
+GOOD = {"kind": "arlo", "name": "m", "model": "org/model"}
+
+
+def test_defaults() -> None:
+    spec = parse_spec(GOOD, "x.yaml")
+    assert (spec.engine, spec.precision, spec.form, spec.lengths) == ("openvino", "fp32", "auto", "auto")
+    assert spec.outputs == ("logits",)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "arlow"}, "unknown kind 'arlow': did you mean 'arlo'"),
+        ({"kind": None}, "names no kind; accepted: arlo"),
+        ({"precission": "fp32"}, "unknown field 'precission': did you mean 'precision'"),
+        ({"precision": "fp16"}, "field 'precision'.*'fp32', 'bf16', 'int8' or 'auto'"),
+        ({"engine": "onnx"}, "field 'engine'.*'openvino' or 'torch'"),
+        ({"name": "../m"}, "field 'name'"),
+        ({"model": ""}, "field 'model'"),
+        ({"tolerance": 0}, "field 'tolerance'.*greater than 0"),
+        ({"tolerance": float("nan")}, "field 'tolerance'"),
+        ({"lengths": [64, 32]}, r"positive, ascending lengths or 'auto', got \[64, 32\]"),
+        ({"lengths": []}, "positive, ascending"),
+        ({"lengths": [0, 8]}, "positive, ascending"),
+        ({"lengths": "all"}, "field 'lengths'"),
+        ({"max_batch": 65}, "field 'max_batch'.*less than or equal to 64"),
+        ({"outputs": ["attention_received"]}, "expected logits"),
+        ({"outputs": ["logits", "logits"]}, "once each"),
+        ({"threads": 0}, "field 'threads'"),
+        ({"labels": []}, "field 'labels'"),
+    ],
+)
+def test_what_is_wrong_is_named(change: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"spec x.yaml.*{message}"):
+        parse_spec({**GOOD, **change}, "x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("- a\n", "must be a mapping of fields, got list"), ("a: [", "not valid YAML"), ("", "got NoneType")],
+)
+def test_files_that_are_no_mapping(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(text)
+    with pytest.raises(InvalidArgument, match=message):
+        load_spec(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"nothing.yaml cannot be read: No such file"):
+        load_spec(tmp_path / "nothing.yaml")
+
+
+def test_the_schema_describes_every_field() -> None:
+    schema = spec_schema()
+    assert schema["discriminator"] == {"propertyName": "kind"}
+    (definition,) = (schema["$defs"][kind["$ref"].rpartition("/")[2]] for kind in schema["oneOf"])
+    for name, field in definition["properties"].items():
+        assert name == "kind" or field.get("description"), name
