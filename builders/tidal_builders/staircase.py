@@ -88,7 +88,7 @@ def _best_smooth(x: Curve, curve: Curve) -> float:
     unit = (x - x[0]) / (x[-1] - x[0])
     found = []
     for degree in range(min(_DEGREE, len(x) - 2) + 1):
-        residual = curve - np.polynomial.Polynomial.fit(unit, curve, degree)(unit)
+        residual = curve - np.polyval(np.polyfit(unit, curve, degree), unit)
         found.append(_criterion(float((residual**2).sum()), curve, degree + 1))
     return min(found)
 

@@ -42,9 +42,9 @@ def measure(
     """Time every call in blocks, round after round in changing order, so that a disturbance meets all alike.
 
     A block is one call that is not counted and then about 10 ms of calls (at least one, at most 20); from the second
-    round on a call of 0.2 s or more is a block by itself, because what one call warms up is little beside it. All workers run
-    the block at the same time, as they would when the server is busy. Between blocks the process sleeps: threads of
-    an engine spin for a while after a call and would slow the next engine down.
+    round on a call of 0.2 s or more is a block by itself, because what one call warms up is little beside it. All
+    workers run the block at the same time, as they would when the server is busy. Between blocks the process sleeps:
+    threads of an engine spin for a while after a call and would slow the next engine down.
 
     Args:
         calls: what to time, by any key.

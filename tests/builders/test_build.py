@@ -108,7 +108,15 @@ def test_the_config_is_written_once(write_spec: WriteSpec, tmp_path: Path) -> No
     assert ModelEntry(tmp_path / "r/tiny").versions() == [1, 2]
 
 
-@pytest.mark.parametrize("fields", [{"form": "static"}, {"engine": "torch"}, {"outputs": ["logits"]}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"form": "static"},
+        {"engine": "torch"},
+        {"engine": "torch", "max_batch": 1, "lengths": [5, 16]},
+        {"contexts": 2, "threads": 1, "max_batch": 1},
+    ],
+)
 def test_other_forms_and_engines(write_spec: WriteSpec, tmp_path: Path, tiny: Path, fields: dict[str, object]) -> None:
     spec_file = write_spec(**fields)
     report = build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)

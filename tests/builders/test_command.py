@@ -17,10 +17,10 @@ WriteSpec = Callable[..., Path]
 
 
 def tidal_build(*arguments: object) -> subprocess.CompletedProcess[str]:
-    code = "import typer; from tidal_builders.commands.build import build; a = typer.Typer(); a.command()(build); a()"
+    code = "import sys; from tidal_client.main import main; sys.argv[0] = 'tidal'; main()"
     environment = {**os.environ, "COLUMNS": "120", "TERM": "dumb", "NO_COLOR": "1"}
     return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
+        [sys.executable, "-c", code, "build", *map(str, arguments)],
         capture_output=True,
         text=True,
         env=environment,

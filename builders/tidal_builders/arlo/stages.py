@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from tidal.engines import EngineKind, Precision, compile_engine, engine_file, stored_as
-from tidal.errors import InvalidArgument, Unsupported, did_you_mean
+from tidal.errors import Internal, InvalidArgument, TidalError, Unsupported, did_you_mean
 from tidal.manifest import Trial, Verification
 from tidal.profiles import LatencyProfile
 from tidal_builders.arlo.choices import WORTH, FormChoice, Lengths, choose_form, find_lengths, mean_latencies, profile
@@ -91,18 +91,28 @@ class Stages:
         reference, facts = self.reference, self.reference.facts
         module = Exported(self.source, self.spec.outputs)
         self.report(f"compile for {kind}, {stored}", 0.0)
-        # Padding in the example keeps a tracer from taking the mask for a constant.
+        # Padding in the example keeps a tracer from taking the mask for a constant, and a batch of 2 from taking its
+        # size for one.
         pair = sorted(reference.rows, key=lambda row: len(row["input_ids"]))[:2]
-        with quiet():
-            compile_engine(
-                kind,
-                module,
-                folder,
-                precision=stored,
-                shapes=dict.fromkeys(facts.input_names, ((1, self.spec.max_batch), (1, facts.max_length))),
-                example=pad(pair, longest(pair) + 1, facts.pad_token_id),
-                calibration=[pad([row], len(row["input_ids"]), facts.pad_token_id) for row in reference.calibration],
-            )
+        length = min(longest(pair) + 1, facts.max_length)
+        try:
+            with quiet():
+                compile_engine(
+                    kind,
+                    module,
+                    folder,
+                    precision=stored,
+                    shapes=dict.fromkeys(facts.input_names, ((1, max(2, self.spec.max_batch)), (1, facts.max_length))),
+                    example=pad(pair, length, facts.pad_token_id),
+                    calibration=[
+                        pad([row], len(row["input_ids"]), facts.pad_token_id) for row in reference.calibration
+                    ],
+                )
+        except TidalError:
+            raise
+        except Exception as error:  # whatever a compiler raises on a graph that it cannot take
+            reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise Internal(f"{kind} cannot compile {facts.architecture} to {stored}: {reason[:300]}") from error
 
     @cached_property
     def precision(self) -> PrecisionChoice:

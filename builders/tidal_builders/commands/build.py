@@ -29,52 +29,52 @@ def build(
         list[str] | None,
         typer.Option(metavar="NAME", help="Take only the spec of this name; may be repeated.", show_default=False),
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Build nothing; exit 1 and say why if a model is stale.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Build nothing; exit 1 and say why a model is stale.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Build nothing; say what would be built and why.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Build anew, also what is current, from the first stage.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Build anew, also what is current.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a spec and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> None:
-    """Compile models, verify them against their source, measure them, and publish them for `tidal serve`.
+    """Compile models, verify them against their source, measure and publish them.
 
     A spec is a small YAML file:
 
-    \b
-      kind: arlo                  # a text classifier
-      name: intents               # its name in the repository
-      model: ./my-classifier      # a folder, or a Hugging Face id
-      precision: auto             # fp32 (default), bf16, int8, or the fastest that is accurate enough
+    ```yaml
+    kind: arlo              # a text classifier
+    name: intents           # its name in the repository
+    model: ./my-classifier  # a folder, or a Hugging Face id
+    precision: auto         # fp32 (default), bf16, int8, or the fastest
+                            # one that is accurate enough
+    ```
 
-    `tidal build --schema` lists every field with its meaning and default.
+    `tidal build --schema` prints every field with its meaning and default.
 
-    Each model goes through export, compilation, verification on real text against the unmodified source model,
-    and measurement of latency by length and batch on this machine. Only a model that stays inside its tolerance is
-    published: as a new numbered version that appears in the repository all at once. `config.pbtxt` is written if
-    there is none and never changed afterwards. The three newest versions are kept.
+    Each model is exported, compiled, verified on real text against the unmodified source model, and its latency by
+    length and batch is measured on this machine. Only a model inside its tolerance is published, as a new numbered
+    version that appears in the repository all at once; the three newest are kept. `config.pbtxt` is written where
+    there is none and never changed afterwards.
 
     A second run does nothing unless the spec, the source model's files, the builder, a library or the machine has
     changed. A build that was killed goes on where it stopped.
 
     Tables and JSON go to standard output, progress and errors to standard error.
 
-    \b
-    Examples:
-      tidal build intents.yaml                        build one model
-      tidal build models/*.yaml --only intents        one of many
-      tidal build models/*.yaml --check               in a pipeline: is everything current?
-      tidal build intents.yaml --dry-run              what would be built, and why
-      tidal build intents.yaml --json | jq .models    figures for another program
+    **Examples:**
 
-    \b
-    Exit codes:
-      0  every model is published and current (--dry-run: also when builds are due)
-      1  --check found a model that is stale
-      2  wrong usage, or a spec that cannot be built as it stands
-      3  a model missed its tolerance and was not published, or a build failed
+    ```sh
+    tidal build intents.yaml                 # build one model
+    tidal build *.yaml --only intents        # one of many
+    tidal build *.yaml --check               # is everything current?
+    tidal build intents.yaml --dry-run       # what would be built, and why
+    tidal build intents.yaml --json | jq .   # figures for another program
+    ```
+
+    **Exit codes:**
+
+    - `0` all is current or was published; also `--dry-run` with builds due
+    - `1` `--check` found a model that is stale
+    - `2` wrong usage, or a spec that cannot be built as it stands
+    - `3` a model missed its tolerance and was not published, or a build failed
     """
     if schema:
         print(json.dumps(spec_schema(), indent=2))
