@@ -79,6 +79,7 @@ class Acceptance:
             options,
             arrival,
             self._requested(raw.requested_output_names()),
+            self._outstanding.answering,
             self._outstanding.settled,
             self._orphaned,
         )

@@ -33,6 +33,8 @@ from tidal.triton.request import TritonRequest
 
 _System = TypeVar("_System", bound=BaseModel)
 Load = Callable[[ServiceContext, _System], Callable[[ServiceContext], Service]]
+# Seconds for the threads of a service that has nothing to do.
+_END_S = 2.0
 
 
 class BackendHost:
@@ -98,8 +100,12 @@ class BackendHost:
             self._keeper.submit(accepted)
 
     def finalize(self) -> None:
-        """Drain, answer what is left, publish the last metrics."""
-        self._keeper.close(self._parameters.drain_timeout_s)
+        """End the service, answer what is left, publish the last metrics.
+
+        Triton calls this after the last answer (see `answer_timeout_s`): then only threads are left to be ended, and
+        one that hangs in an engine is not worth waiting for.
+        """
+        self._keeper.close(self._parameters.drain_timeout_s if self._outstanding.requests else _END_S)
         self._outstanding.fail_all(Unavailable("the model was unloaded before it answered; send the request again"))
         self._housekeeping.stop()
 

@@ -76,10 +76,11 @@ class Housekeeping:
         """Answer a request that was dropped."""
 
         def answer() -> None:
+            self._outstanding.answering(rows)
             try:
                 sender.send(error_response(Internal("the model dropped the request without an answer")), flags=_FINAL)
             finally:
-                self._outstanding.orphaned(key, rows, time.monotonic() - arrival)
+                self._outstanding.settled(key, Internal.code, time.monotonic() - arrival)
                 self._log.error("a request was dropped without an answer")
 
         self._inbox.put(answer)
@@ -96,7 +97,7 @@ class Housekeeping:
             self._guarded(self._expire_late)
             if self._stopping:
                 leave_by = min(leave_by, now + _LINGER_S)
-                if not self._outstanding.queries or now >= leave_by:
+                if not self._outstanding.requests or now >= leave_by:
                     break
             with contextlib.suppress(queue.Empty):
                 wait_s = max(0.0, min(publish_at, self._look_at) - time.monotonic())

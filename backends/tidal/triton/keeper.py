@@ -18,6 +18,8 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
 # A service that has run this long has recovered: its next failure is answered by an immediate restart again.
 _HEALTHY_S = 60.0
+# What closing may take beyond the time that it is given.
+_CLOSE_GRACE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +152,18 @@ class ServiceKeeper:
             self._log.warning("a fresh service runs (failure %d: %s)", self._failures.count, self._cause)
 
     def _close(self, service: Service | None, timeout_s: float) -> None:
+        """Close a service, and go on without it when it does not keep to its time: it may hang, the model must not."""
         if service is None:
             return
-        try:
-            service.close(timeout_s)
-        except BaseException:
-            self._log.exception("the service did not close")
+
+        def close() -> None:
+            try:
+                service.close(timeout_s)
+            except BaseException:
+                self._log.exception("the service did not close")
+
+        closing = threading.Thread(target=close, name=f"{self._context.model}-close", daemon=True)
+        closing.start()
+        closing.join(timeout_s + _CLOSE_GRACE_S)
+        if closing.is_alive():
+            self._log.error("the service did not close within %g s: its threads are left behind", timeout_s)

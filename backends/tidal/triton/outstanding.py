@@ -31,6 +31,11 @@ class Outstanding:
         """Rows of all open requests."""
         return self._queries
 
+    @property
+    def requests(self) -> int:
+        """Requests whose answer is not out yet."""
+        return len(self._open)
+
     def add(self, request: TritonRequest) -> None:
         """A request was accepted."""
         with self._lock:
@@ -38,15 +43,21 @@ class Outstanding:
             self._queries += request.rows
             self._in_flight.set(self._queries)
 
-    def settled(self, request: TritonRequest, code: str, latency_s: float) -> None:
-        """A request was answered."""
-        self._remove(request.key, request.rows)
-        self.count(code, latency_s)
+    def answering(self, rows: int) -> None:
+        """An open request of so many rows is about to be answered.
 
-    def orphaned(self, key: int, rows: int, latency_s: float) -> None:
-        """A request that was dropped has been answered."""
-        self._remove(key, rows)
-        self.count("INTERNAL", latency_s)
+        Its place is free before its answer is out: a client that sends its next request when it has read this answer
+        must find it so.
+        """
+        with self._lock:
+            self._queries -= rows
+            self._in_flight.set(self._queries)
+
+    def settled(self, key: int, code: str, latency_s: float) -> None:
+        """An open request was answered."""
+        with self._lock:
+            self._open.pop(key, None)
+        self.count(code, latency_s)
 
     def count(self, code: str, latency_s: float) -> None:
         """Record an answer, also of a request that was never accepted."""
@@ -91,9 +102,3 @@ class Outstanding:
         for request in requests:
             if request is not None:
                 request.fail(error)
-
-    def _remove(self, key: int, rows: int) -> None:
-        with self._lock:
-            if self._open.pop(key, None) is not None:
-                self._queries -= rows
-                self._in_flight.set(self._queries)

@@ -18,8 +18,10 @@ class HostParameters(BaseModel):
     max_queue_size: int = Field(
         1024, ge=1, le=1_000_000, description="queries that may wait or run; more are refused with UNAVAILABLE"
     )
+    # Below the 30 s that clients wait and that tritonserver leaves to its models at its end: a model with an engine
+    # that hangs then answers its clients, and can be unloaded.
     answer_timeout_s: float = Field(
-        60.0, gt=0, le=86_400, description="seconds after which a query that nobody answered is failed"
+        25.0, gt=0, le=86_400, description="seconds after which a query that nobody answered is failed"
     )
     drain_timeout_s: float = Field(
         20.0, ge=0, le=3600, description="seconds that an unload leaves to the queries that are accepted"

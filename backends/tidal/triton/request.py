@@ -33,12 +33,14 @@ class TritonRequest:
         options: checked options.
         arrival: `time.monotonic()` at which it was accepted.
         wanted: outputs to give.
-        settled: called once, after the answer went out, with the request, its outcome code and its latency in seconds.
+        answering: called once, before the answer goes out, with the number of rows.
+        settled: called once, after the answer went out, with the key, its outcome code and its latency in seconds.
         orphaned: called with the key, sender, rows and arrival of a request that was dropped.
     """
 
     __slots__ = (
         "__weakref__",
+        "_answering",
         "_batched",
         "_once",
         "_orphaned",
@@ -64,11 +66,13 @@ class TritonRequest:
         options: RequestOptions,
         arrival: float,
         wanted: frozenset[str],
-        settled: Callable[[TritonRequest, str, float], None],
+        answering: Callable[[int], None],
+        settled: Callable[[int, str, float], None],
         orphaned: Callable[[int, Any, int, float], None],
     ) -> None:
         self.key = key
         self._sender = sender
+        self._answering = answering
         self._settled = settled
         self._orphaned = orphaned
         self._once = threading.Lock()
@@ -96,7 +100,7 @@ class TritonRequest:
 
     def reply(self, outputs: Mapping[str, Array]) -> None:
         """Answer with arrays by output name; those that the client did not ask for are left out."""
-        if not self._once.acquire(blocking=False):
+        if not self._first():
             return
         try:
             response = self._response(outputs)
@@ -112,8 +116,15 @@ class TritonRequest:
 
     def fail(self, error: TidalError) -> None:
         """Answer with an error."""
-        if self._once.acquire(blocking=False):
+        if self._first():
             self._send_error(error)
+
+    def _first(self) -> bool:
+        """Whether this is the first answer, which is then on its way."""
+        first = self._once.acquire(blocking=False)
+        if first:
+            self._answering(self.rows)
+        return first
 
     def _response(self, outputs: Mapping[str, Array]) -> Any:
         tensors = []
@@ -141,7 +152,7 @@ class TritonRequest:
             self._settle(error.code)
 
     def _settle(self, code: str) -> None:
-        self._settled(self, code, time.monotonic() - self.arrival)
+        self._settled(self.key, code, time.monotonic() - self.arrival)
 
     def __del__(self) -> None:
         once = getattr(self, "_once", None)
