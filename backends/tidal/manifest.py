@@ -76,6 +76,7 @@ class Trial(_Strict):
 
     precision: Precision
     form: Literal["static", "dynamic"] = Field(description="one runtime a length, or one for all lengths")
+    choice: Literal["precision", "form"] = Field(description="what it was compared for; compare within one choice only")
     mean_ms: float | None = Field(description="mean latency of single queries of many lengths; None: not measured")
     max_abs_error: float | None = Field(description="largest difference of any logit; None: not verified by itself")
     verdict: Literal["chosen", "slower", "misses tolerance", "not offered here"]
@@ -104,7 +105,10 @@ class Manifest(_Strict):
     extra_outputs: tuple[ExtraOutput, ...] = ()
     verification: Verification
     trials: tuple[Trial, ...] = Field((), description="precisions and forms that were compared on this device")
-    profile: LatencyProfile
+    profile: LatencyProfile = Field(description="one engine with all threads")
+    parallel: LatencyProfile | None = Field(
+        None, description="several engines with a thread each, all running at once; absent where that gains nothing"
+    )
     files: tuple[FileRecord, ...]
 
     @model_validator(mode="after")

@@ -15,7 +15,8 @@ from tidal.errors import InvalidArgument
 class LatencyProfile(BaseModel):
     """Latency of one engine set by padded input length and batch size, measured on the device that serves it.
 
-    Shapes: `median_ms` and `p95_ms` are [len(lengths)][len(batches)], in milliseconds for the whole batch.
+    `median_ms` and `p95_ms` have a row a length and a column a batch size, in milliseconds for the whole batch. Rows
+    of long inputs may end early: large batches of them are not measured, and not served.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,10 +36,15 @@ class LatencyProfile(BaseModel):
         if self.batches[0] != 1:
             raise ValueError(f"batches must begin with 1, got {self.batches}")
         for name, grid in (("median_ms", self.median_ms), ("p95_ms", self.p95_ms)):
-            if len(grid) != len(self.lengths) or any(len(row) != len(self.batches) for row in grid):
-                raise ValueError(f"{name} must have one row a length and one column a batch size")
+            sizes = [len(row) for row in grid]
+            if len(sizes) != len(self.lengths) or max(sizes) > len(self.batches) or min(sizes) < 1:
+                raise ValueError(f"{name} must have a row a length, each with a column for the first batch sizes")
+            if sizes != sorted(sizes, reverse=True):
+                raise ValueError(f"{name} must not have longer rows for longer inputs, got rows of {sizes}")
             if any(not 0 < value < float("inf") for row in grid for value in row):
                 raise ValueError(f"{name} must hold positive, finite milliseconds")
+        if [len(row) for row in self.median_ms] != [len(row) for row in self.p95_ms]:
+            raise ValueError("median_ms and p95_ms must have rows of the same sizes")
         return self
 
     @property
@@ -59,21 +65,27 @@ class LatencyProfile(BaseModel):
         Raises:
             InvalidArgument: `length` or `batch` lies above what was measured, or is not positive.
         """
-        if not 1 <= length <= self.max_length or not 1 <= batch <= self.max_batch:
-            raise InvalidArgument(
-                f"no measured latency for length {length} and batch {batch}: the profile covers lengths 1 to "
-                f"{self.max_length} and batches 1 to {self.max_batch}"
-            )
-        return float(self.table_ms[length, batch])
+        if 1 <= length <= self.max_length and 1 <= batch <= self.max_batch:
+            latency = float(self.table_ms[length, batch])
+            if latency < float("inf"):
+                return latency
+        raise InvalidArgument(
+            f"no measured latency for length {length} and batch {batch}: the profile covers lengths 1 to "
+            f"{self.max_length} and batches 1 to {self.max_batch}, smaller ones for long inputs"
+        )
 
     @cached_property
     def table_ms(self) -> npt.NDArray[np.float64]:
-        """Median latency by length and batch, shape [max_length + 1, max_batch + 1]; row and column 0 are NaN."""
-        grid = np.asarray(self.median_ms)
-        batches = np.arange(1, self.max_batch + 1)
-        by_batch = np.stack([np.interp(batches, self.batches, row) for row in grid])
+        """Median latency by length and batch, shape [max_length + 1, max_batch + 1].
+
+        Infinite where nothing was measured, and in row and column 0.
+        """
+        sizes = np.arange(1, self.max_batch + 1)
+        by_batch = np.stack([np.interp(sizes, self.batches[: len(row)], row, right=np.inf) for row in self.median_ms])
         lengths = np.arange(1, self.max_length + 1)
-        table = np.full((self.max_length + 1, self.max_batch + 1), np.nan)
+        table = np.full((self.max_length + 1, self.max_batch + 1), np.inf)
         for column in range(self.max_batch):
-            table[1:, column + 1] = np.interp(lengths, self.lengths, by_batch[:, column])
+            measured = np.isfinite(by_batch[:, column])
+            known = np.asarray(self.lengths)[measured]
+            table[1:, column + 1] = np.interp(lengths, known, by_batch[measured, column], right=np.inf)
         return table

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidal.arlo.policies import PolymorphicPolicy, Query
+from tidal.arlo.policies import Batch, PolymorphicPolicy, Query
 from tidal.profiles import LatencyProfile
 
 
@@ -31,6 +31,7 @@ def drain(policy: PolymorphicPolicy, now: float = 0.0) -> list[list[Query]]:
     batches = []
     while (batch := policy.next_batch(now)) is not None:
         batches.append(list(batch.queries))
+        policy.finished(batch)
     return batches
 
 
@@ -112,6 +113,7 @@ class TestBatches:
             batch = policy.next_batch(0.0)
             assert batch is not None
             assert batch.runtime == runtime
+            policy.finished(batch)
 
     @given(
         count=st.integers(1, 7),
@@ -157,8 +159,100 @@ class TestDeadlines:
         policy = make_policy(NO_GAIN)
         for i in range(2000):
             policy.submit(Query(8, i * 1e-3, deadline=1e6))
-            policy.next_batch(i * 1e-3)
+            batch = policy.next_batch(i * 1e-3)
+            assert batch is not None
+            policy.finished(batch)
         assert len(policy._deadlines) < 200
+
+
+def lanes_profile(single_ms: float, *, threads: int, concurrency: int) -> LatencyProfile:
+    """A query takes `single_ms` whatever its length; a batch saves nothing."""
+    grid = (tuple(single_ms * b for b in (1, 2, 4)),)
+    return LatencyProfile(
+        lengths=(128,), batches=(1, 2, 4), median_ms=grid, p95_ms=grid, threads=threads, concurrency=concurrency
+    )
+
+
+def two_ways(wide_ms: float, narrow_ms: float) -> PolymorphicPolicy:
+    return PolymorphicPolicy(
+        (128,),
+        lanes_profile(wide_ms, threads=2, concurrency=1),
+        lanes_profile(narrow_ms, threads=1, concurrency=2),
+        dynamic=True,
+        max_batch=4,
+    )
+
+
+class TestLanes:
+    """One engine with all threads (lane 0) or two with one each (lanes 1 and 2)."""
+
+    def test_a_lone_query_gets_all_threads(self) -> None:
+        policy = two_ways(wide_ms=10, narrow_ms=15)
+        policy.submit(Query(20, 0.0))
+        batch = policy.next_batch(0.0)
+        assert batch is not None
+        assert batch.lane == 0
+
+    def test_a_pair_goes_side_by_side_when_that_answers_both_sooner(self) -> None:
+        # One after the other 10 + 20 ms; side by side 2 x 14 ms; for 16 ms a side it would be 32.
+        for narrow_ms, lanes in ((14, [1, 2]), (16, [0])):
+            policy = two_ways(wide_ms=10, narrow_ms=narrow_ms)
+            for _ in range(2):
+                policy.submit(Query(20, 0.0))
+            started = [policy.next_batch(0.0), policy.next_batch(0.0)]
+            assert [batch.lane for batch in started if batch is not None] == lanes
+
+    def test_the_two_ways_never_run_at_once(self) -> None:
+        policy = two_ways(wide_ms=10, narrow_ms=14)
+        policy.submit(Query(20, 0.0))
+        wide = policy.next_batch(0.0)
+        assert wide is not None
+        policy.submit(Query(20, 0.001))
+        policy.submit(Query(20, 0.001))
+        assert policy.next_batch(0.001) is None
+        policy.finished(wide)
+        first = policy.next_batch(0.01)
+        assert first is not None
+        assert first.lane == 1
+        policy.submit(Query(20, 0.011))
+        second = policy.next_batch(0.011)
+        assert second is not None
+        assert second.lane == 2
+        assert policy.next_batch(0.011) is None
+
+    def test_two_clients_in_turn_come_to_share_the_machine_and_one_gets_it_back(self) -> None:
+        """Each client sends its next query when it is answered, so an idle machine never sees both waiting."""
+        policy = two_ways(wide_ms=10, narrow_ms=14)
+        lanes = []
+        policy.submit(Query(20, 0.0))
+        running = [policy.next_batch(0.0)]
+        policy.submit(Query(20, 0.0))
+        for turn in range(60):
+            batch = policy.next_batch(turn * 0.01)
+            if batch is not None:
+                running.append(batch)
+            done = running.pop(0)
+            assert done is not None
+            lanes.append(done.lane)
+            policy.finished(done)
+            started = policy.next_batch(turn * 0.01)
+            if started is not None:
+                running.append(started)
+            policy.submit(Query(20, turn * 0.01))  # the answered client comes again
+        assert lanes[0] == 0
+        assert set(lanes[-20:]) == {1, 2}
+        policy.clear()
+        for done in running:
+            if done is not None:
+                policy.finished(done)
+        lone = []
+        for turn in range(60):
+            policy.submit(Query(20, 1.0 + turn))
+            batch = policy.next_batch(1.0 + turn)
+            assert batch is not None
+            lone.append(batch.lane)
+            policy.finished(batch)
+        assert lone[-1] == 0
 
 
 _EVENTS = st.lists(
@@ -166,26 +260,35 @@ _EVENTS = st.lists(
         st.tuples(st.just("submit"), st.integers(1, 128), st.one_of(st.none(), st.floats(0.0, 0.2))),
         st.tuples(st.just("next"), st.just(0), st.none()),
         st.tuples(st.just("expire"), st.just(0), st.none()),
+        st.tuples(st.just("finish"), st.just(0), st.none()),
     ),
-    max_size=80,
+    max_size=100,
 )
 
 
-@given(events=_EVENTS, dynamic=st.booleans(), fixed=st.floats(0.0001, 5))
-@settings(max_examples=200, deadline=None)
+@given(events=_EVENTS, dynamic=st.booleans(), fixed=st.floats(0.0001, 5), parallel=st.booleans())
+@settings(max_examples=300, deadline=None)
 def test_no_query_is_lost_duplicated_or_put_into_a_runtime_too_short(
-    events: list[tuple[str, int, float | None]], dynamic: bool, fixed: float
+    events: list[tuple[str, int, float | None]], dynamic: bool, fixed: float, parallel: bool
 ) -> None:
-    policy = make_policy(make_profile(fixed_ms=fixed, gain=0.6), dynamic=dynamic)
+    profile = make_profile(fixed_ms=fixed, gain=0.6)
+    narrow = profile.model_copy(update={"concurrency": 2, "threads": 1})
+    policy = PolymorphicPolicy((32, 64, 128), profile, narrow if parallel else None, dynamic=dynamic, max_batch=16)
     submitted: list[Query] = []
     left: list[Query] = []
+    running: list[Batch] = []
     now = 0.0
 
-    def run(batch_now: float) -> None:
-        batch = policy.next_batch(batch_now)
+    def start() -> None:
+        batch = policy.next_batch(now)
         if batch is not None:
             assert 1 <= len(batch.queries) <= 16
             assert max(q.length for q in batch.queries) <= (32, 64, 128)[batch.runtime]
+            lanes = {other.lane for other in running}
+            assert batch.lane not in lanes
+            assert batch.lane in (0, 1, 2)
+            assert not running or (batch.lane > 0 and 0 not in lanes)
+            running.append(batch)
             left.extend(batch.queries)
 
     for kind, length, relative in events:
@@ -195,11 +298,17 @@ def test_no_query_is_lost_duplicated_or_put_into_a_runtime_too_short(
             submitted.append(query)
             policy.submit(query)
         elif kind == "next":
-            run(now)
-        else:
+            start()
+        elif kind == "expire":
             left.extend(policy.expired(now))
+        elif running:
+            policy.finished(running.pop(0))
         assert len(policy) == len(submitted) - len(left)
     while len(policy):
-        run(now)
+        for batch in running:
+            policy.finished(batch)
+        running.clear()
+        start()
+        assert running
     assert {id(q) for q in left} == {id(q) for q in submitted}
     assert len(left) == len(submitted)

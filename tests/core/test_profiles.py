@@ -30,6 +30,17 @@ def test_never_extrapolates(length: int, batch: int) -> None:
         PROFILE.latency_ms(length, batch)
 
 
+def test_long_inputs_may_end_at_smaller_batches() -> None:
+    ragged = ((1.0, 1.5, 4.0), (2.0, 3.5), (6.0,))
+    profile = LatencyProfile(lengths=(8, 32, 128), batches=(1, 2, 8), median_ms=ragged, p95_ms=ragged, threads=1)
+    assert profile.latency_ms(8, 8) == 4.0
+    assert profile.latency_ms(20, 2) == pytest.approx(2.5)
+    assert profile.latency_ms(80, 1) == pytest.approx(4.0)
+    for length, batch in ((9, 3), (32, 8), (33, 2), (128, 2)):
+        with pytest.raises(InvalidArgument, match="smaller ones for long inputs"):
+            profile.latency_ms(length, batch)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -38,6 +49,8 @@ def test_never_extrapolates(length: int, batch: int) -> None:
         {"median_ms": GRID[:2]},
         {"p95_ms": ((1.0, 2.0), (1.0, 2.0), (1.0, 2.0))},
         {"median_ms": ((0.0, 1.0, 1.0), *GRID[1:])},
+        {"median_ms": (GRID[0][:1], *GRID[1:]), "p95_ms": (GRID[0][:1], *GRID[1:])},
+        {"median_ms": ((), (), ())},
         {"threads": 0},
         {"lenghts": (1,)},
     ],

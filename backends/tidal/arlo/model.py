@@ -1,4 +1,4 @@
-"""A published encoder, opened: tokenizer, labels, and for each worker an engine for every runtime."""
+"""A published encoder, opened: tokenizer, labels, and in each lane an engine for every runtime."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tidal import device
 from tidal.engines import Engine, open_engines
 from tidal.manifest import Manifest, load_manifest
+from tidal.profiles import LatencyProfile
 from tidal.text import TextTokenizer
 
 Array = npt.NDArray[Any]
@@ -30,7 +31,7 @@ class TokenRow:
 
 @dataclass(frozen=True, slots=True)
 class EncoderModel:
-    """An opened version. `engines[worker][runtime]` are the engines of one worker."""
+    """An opened version. `engines[lane][runtime]`; lanes are those of the profile, then those of `parallel`."""
 
     manifest: Manifest
     tokenizer: TextTokenizer
@@ -38,7 +39,7 @@ class EncoderModel:
     # An engine is called from one thread at a time, also while a service that failed still runs its last batch.
     locks: tuple[threading.Lock, ...]
 
-    def run(self, worker: int, runtime: int, rows: Sequence[TokenRow]) -> dict[str, Array]:
+    def run(self, lane: int, runtime: int, rows: Sequence[TokenRow]) -> dict[str, Array]:
         """Pad rows to the runtime's length, or to their own longest where it is dynamic, and run them.
 
         Returns:
@@ -56,31 +57,43 @@ class EncoderModel:
             inputs["token_type_ids"] = np.zeros((len(rows), length), np.int64)
             for i, row in enumerate(rows):
                 inputs["token_type_ids"][i, : len(row.ids)] = row.type_ids
-        with self.locks[worker]:
-            return self.engines[worker][runtime].run(inputs)
+        with self.locks[lane]:
+            return self.engines[lane][runtime].run(inputs)
 
     def warm_up(self) -> None:
         """Run every engine once at each measured length, so that no query pays for its first pass."""
-        for worker in range(len(self.engines)):
+        for lane in range(len(self.engines)):
             for runtime, spec in enumerate(self.manifest.runtimes):
                 below = self.manifest.runtimes[runtime - 1].max_length if runtime else 0
                 lengths = [n for n in self.manifest.profile.lengths if below < n <= spec.max_length]
                 for length in lengths if spec.dynamic and lengths else [spec.max_length]:
                     row = np.zeros(length, np.int64)
-                    self.run(worker, runtime, [TokenRow(row, np.ones(length, np.int64), row)])
+                    self.run(lane, runtime, [TokenRow(row, np.ones(length, np.int64), row)])
 
 
 def open_model(version_dir: Path, *, truncate: bool = False) -> EncoderModel:
     """Check a published version against this machine, open its engines and warm them up.
 
-    As many workers are made as engines ran together when the profile was measured, with as many threads each.
+    There is a lane for each engine that ran when the profiles were measured, with as many threads as there.
 
     Raises:
         InvalidArgument: the version does not fit its files, this device or the installed engine library.
     """
     manifest = load_manifest(version_dir)
     manifest.check(version_dir, device.cpu())
-    profile = manifest.profile
+    engines: list[tuple[Engine, ...]] = []
+    for profile in (manifest.profile, manifest.parallel):
+        if profile is not None:
+            engines += _open_lanes(manifest, version_dir, profile)
+    tokenizer = TextTokenizer(version_dir / manifest.tokenizer.file, manifest.max_length, truncate=truncate)
+    locks = tuple(threading.Lock() for _ in engines)
+    model = EncoderModel(manifest, tokenizer, tuple(engines), locks)
+    model.warm_up()
+    return model
+
+
+def _open_lanes(manifest: Manifest, version_dir: Path, profile: LatencyProfile) -> list[tuple[Engine, ...]]:
+    """One tuple of engines, by runtime, for each engine that ran at the same time in the profile."""
     opened: dict[object, tuple[Engine, ...]] = {}
     by_runtime = []
     for runtime in manifest.runtimes:
@@ -94,11 +107,7 @@ def open_model(version_dir: Path, *, truncate: bool = False) -> EncoderModel:
             artifact = manifest.artifact(widest if runtime.dynamic else runtime, version_dir)
             opened[key] = open_engines(artifact, contexts=profile.concurrency, threads=profile.threads)
         by_runtime.append(opened[key])
-    tokenizer = TextTokenizer(version_dir / manifest.tokenizer.file, manifest.max_length, truncate=truncate)
-    locks = tuple(threading.Lock() for _ in range(profile.concurrency))
-    model = EncoderModel(manifest, tokenizer, tuple(zip(*by_runtime, strict=True)), locks)
-    model.warm_up()
-    return model
+    return list(zip(*by_runtime, strict=True))
 
 
 def probabilities(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -55,10 +53,9 @@ class _Row(Query):
 
 
 class ArloService:
-    """Polymorphic placement: one queue, and as many workers as the model was opened with.
+    """Polymorphic placement: one queue, and a worker for each batch that may run, and one more.
 
-    A worker answers its own queries while nothing waits; when more waits, it leaves the answering to another thread
-    so that the engine does not stand still.
+    A worker answers the queries that it ran; the one more lets the next batch start meanwhile.
     """
 
     def __init__(self, context: ServiceContext, model: EncoderModel, parameters: ArloParameters) -> None:
@@ -75,17 +72,16 @@ class ArloService:
         self._policy = PolymorphicPolicy(
             [runtime.max_length for runtime in manifest.runtimes],
             manifest.profile,
+            manifest.parallel,
             dynamic=manifest.runtimes[-1].dynamic,
             max_batch=min(runtime.max_batch for runtime in manifest.runtimes),
             service_weight=parameters.service_weight,
         )
         self._changed = threading.Condition()
         self._closing = False
-        self._answers: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
         self._workers = [
-            context.start_thread(f"worker-{index}", partial(self._work, index)) for index in range(len(model.engines))
+            context.start_thread(f"worker-{index}", self._work) for index in range(self._policy.most_running + 1)
         ]
-        self._responder = context.start_thread("responder", self._respond)
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
         """Read requests and queue their rows; one that cannot be read is answered here."""
@@ -117,8 +113,6 @@ class ArloService:
             self._changed.notify_all()
         for worker in self._workers:
             worker.join(max(0.0, until - time.monotonic()))
-        self._answers.put(None)
-        self._responder.join(max(0.0, until - time.monotonic()))
 
     def _read(self, request: PendingRequest) -> list[_Row]:
         tokens = read_rows(request.inputs, self._model.tokenizer)
@@ -130,9 +124,9 @@ class ArloService:
             for index, row in enumerate(tokens)
         ]
 
-    def _work(self, worker: int) -> None:
+    def _work(self) -> None:
         try:
-            self._serve(worker)
+            self._serve()
         except BaseException:
             # The boundary answers what is outstanding and starts a fresh service: leave nothing for the others to run.
             with self._changed:
@@ -141,26 +135,33 @@ class ArloService:
                 self._changed.notify_all()
             raise
 
-    def _serve(self, worker: int) -> None:
+    def _serve(self) -> None:
         while True:
             with self._changed:
-                while not len(self._policy) and not self._closing:
+                late, batch, now = self._next()
+                while batch is None and not late:
+                    if self._closing and not len(self._policy):
+                        return
                     self._changed.wait()
-                if not len(self._policy):
-                    return
-                now = time.monotonic()
-                late = cast(list[_Row], self._policy.expired(now))
-                batch = self._policy.next_batch(now)
-                more = len(self._policy) > 0
-                self._metrics.waiting.set(len(self._policy))
+                    late, batch, now = self._next()
             self._refuse(late, now)
             if batch is None:
                 continue
-            finished = self._run(worker, batch, now)
-            if more:
-                self._answers.put(finished)
-            else:
-                self._answer(finished)
+            try:
+                finished = self._run(batch, now)
+            finally:
+                with self._changed:
+                    self._policy.finished(batch)
+                    self._changed.notify_all()
+            self._answer(finished)
+
+    def _next(self) -> tuple[list[_Row], Batch | None, float]:
+        """Queries that are too late, the batch to start, and the moment that was decided for."""
+        now = time.monotonic()
+        late = cast(list[_Row], self._policy.expired(now))
+        batch = self._policy.next_batch(now)
+        self._metrics.waiting.set(len(self._policy))
+        return late, batch, now
 
     def _refuse(self, late: Sequence[_Row], now: float) -> None:
         for row in late:
@@ -174,13 +175,13 @@ class ArloService:
                     )
                 )
 
-    def _run(self, worker: int, batch: Batch, now: float) -> list[_Job]:
+    def _run(self, batch: Batch, now: float) -> list[_Job]:
         """Run a batch; the requests that it completed."""
         rows = [row for row in cast(Sequence[_Row], batch.queries) if self._still_wanted(row, now)]
         if not rows:
             return []
         try:
-            outputs = self._model.run(worker, batch.runtime, [row.tokens for row in rows])
+            outputs = self._model.run(batch.lane, batch.runtime, [row.tokens for row in rows])
         except Exception as error:
             for row in rows:
                 if not row.job.failed:
@@ -210,10 +211,6 @@ class ArloService:
             job.request.fail(Cancelled("the client cancelled the request while it waited"))
             return False
         return True
-
-    def _respond(self) -> None:
-        while (jobs := self._answers.get()) is not None:
-            self._answer(jobs)
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
         for job in jobs:

@@ -17,7 +17,11 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Queries that one runtime is to run together, never empty."""
+    """Queries that one runtime of one lane is to run together, never empty.
 
+    A lane is an engine context of its own: lanes may run at the same time, a lane runs one batch at a time.
+    """
+
+    lane: int
     runtime: int  # index into the runtimes, ascending by max_length
     queries: Sequence[Query]

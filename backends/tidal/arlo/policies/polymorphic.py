@@ -2,7 +2,7 @@
 
 On a device whose one engine serves all lengths (or holds all of them), nothing is gained by binding a worker to a
 length, as Arlo must where an instance holds one runtime (Arlo §3.3). What remains to decide is which query goes
-next and which others share its batch.
+next, which others share its batch, and on how many threads it runs.
 """
 
 from __future__ import annotations
@@ -13,13 +13,24 @@ from collections.abc import Sequence
 from itertools import count
 
 from tidal.arlo.policies.base import Batch, Query
+from tidal.arlo.policies.split import best_split, sum_of_waiting
 from tidal.profiles import LatencyProfile
 
 _Entry = tuple[float, int, Query]
+# Weight of the newest arrival in the running mean of how many queries an arrival finds here.
+_CROWD_WEIGHT = 1 / 16
+
+
+class _Lanes:
+    """Equal engine contexts that run at the same time: their latency in seconds by [length][batch], their indices."""
+
+    def __init__(self, profile: LatencyProfile, indices: range) -> None:
+        self.table: list[list[float]] = (profile.table_ms / 1e3).tolist()
+        self.indices = indices
 
 
 class PolymorphicPolicy:
-    """Orders waiting queries and forms batches.
+    """Orders waiting queries, forms batches, and decides how many engines share the machine.
 
     **Order.** A query's key is its arrival plus `service_weight` times its expected service time, or, if that is
     earlier, the last moment at which it can start and still meet its deadline. The smallest key goes first. Short
@@ -27,12 +38,18 @@ class PolymorphicPolicy:
     times) before them: a query's key never changes and every later arrival's key grows with its arrival, so nobody
     starves.
 
-    **Batches.** The first query is joined by others of its length bin, then of the next shorter bins, as long as
-    the measured latencies say that the sum of everybody's waiting falls: see `_batch_size`.
+    **Batches.** The first query is joined by others of its length bin, then of the next shorter bins, as the best
+    split of them into batches says (`best_split`).
+
+    **Lanes.** With a `parallel` profile there are two ways to run: one engine with all threads, which answers a lone
+    query soonest, or several with a thread each, which answer a crowd soonest. An idle machine takes the one with
+    the smaller sum of waiting, for the queries that wait and as many more as an arriving query usually finds here.
+    The two never run at the same time.
 
     Args:
         runtimes: the runtimes' `max_length` in tokens, ascending.
-        profile: measured latency by padded length and batch.
+        profile: measured latency by padded length and batch; its `concurrency` is the number of lanes, the first.
+        parallel: the same of the engines with a thread each, the lanes after those; None where there are none.
         dynamic: runtimes run at their batch's longest length; otherwise they pad to their `max_length`.
         max_batch: largest batch to form.
         service_weight: how many expected service times a query is held back for; 0 is first come, first served.
@@ -42,6 +59,7 @@ class PolymorphicPolicy:
         self,
         runtimes: Sequence[int],
         profile: LatencyProfile,
+        parallel: LatencyProfile | None = None,
         *,
         dynamic: bool,
         max_batch: int,
@@ -52,17 +70,29 @@ class PolymorphicPolicy:
         self._dynamic = dynamic
         self._max_batch = min(max_batch, profile.max_batch)
         self._service_weight = service_weight
-        self._table = (profile.table_ms / 1e3).tolist()  # seconds by [length][batch]
+        self._wide = _Lanes(profile, range(profile.concurrency))
+        self._narrow = None
+        if parallel is not None:
+            self._narrow = _Lanes(parallel, range(profile.concurrency, profile.concurrency + parallel.concurrency))
         self._heaps: list[list[_Entry]] = [[] for _ in self._bins]
         self._deadlines: list[_Entry] = []
         self._tickets = count()
         self._waiting: set[int] = set()
+        self._running: dict[int, int] = {}  # lane to number of queries
+        self._crowd = 0.0
+
+    @property
+    def most_running(self) -> int:
+        """Batches that run at the same time at most."""
+        return len(self._wide.indices if self._narrow is None else self._narrow.indices)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def submit(self, query: Query) -> None:
         """Add a waiting query."""
+        found = len(self._waiting) + sum(self._running.values())
+        self._crowd += (found - self._crowd) * _CROWD_WEIGHT
         ticket = next(self._tickets)
         service = self._service(query.length)
         key = query.arrival + self._service_weight * service
@@ -90,22 +120,62 @@ class PolymorphicPolicy:
         return late
 
     def next_batch(self, now: float) -> Batch | None:
-        """The batch that a free worker should run now, or None when nothing waits.
+        """The batch to start now, or None when nothing waits or no lane is free for it.
 
-        Call `expired` first: a query whose deadline cannot be met is not looked for here.
+        Call `expired` first: a query whose deadline cannot be met is not looked for here. Tell `finished` when the
+        batch has run.
         """
         self._drop_taken()
         head_bin = min((b for b, heap in enumerate(self._heaps) if heap), key=lambda b: self._heaps[b][0], default=None)
-        if head_bin is None:
+        if head_bin is None or not self._may_start():
             return None
         candidates = self._candidates(head_bin)
-        size = self._batch_size([entry[2] for entry in candidates], now)
-        for entry in candidates[size:]:
+        queries = [entry[2] for entry in candidates]
+        lanes = self._lanes(queries)
+        split = best_split(
+            [self._padded(query.length) for query in queries],
+            lanes.table,
+            lanes=len(lanes.indices),
+            behind=len(self._waiting) - len(queries),
+            now=now,
+            latest=[float("inf") if query.deadline is None else query.deadline for query in queries],
+        )
+        chosen, back = candidates[: split[0]], candidates[split[0] :]
+        for entry in back:
             heapq.heappush(self._heaps[self._bin(entry[2].length)], entry)
-        chosen = candidates[:size]
         self._waiting.difference_update(ticket for _, ticket, _ in chosen)
+        lane = next(index for index in lanes.indices if index not in self._running)
+        self._running[lane] = len(chosen)
         longest = max(query.length for _, _, query in chosen)
-        return Batch(bisect.bisect_left(self._runtimes, longest), [query for _, _, query in chosen])
+        return Batch(lane, bisect.bisect_left(self._runtimes, longest), [query for _, _, query in chosen])
+
+    def finished(self, batch: Batch) -> None:
+        """A batch has run, or failed: its lane is free."""
+        self._running.pop(batch.lane, None)
+
+    def _may_start(self) -> bool:
+        """Whether any lane could take a batch: none of the other way to run is busy, and one of its own is free."""
+        if self._narrow is None or any(lane in self._running for lane in self._wide.indices):
+            return len(self._running) < len(self._wide.indices)
+        return len(self._running) < len(self._narrow.indices)
+
+    def _lanes(self, queries: Sequence[Query]) -> _Lanes:
+        """The way to run: what already runs decides, on an idle machine the smaller sum of waiting."""
+        if self._narrow is None or any(lane in self._running for lane in self._wide.indices):
+            return self._wide
+        if self._running:
+            return self._narrow
+        here = [self._padded(query.length) for query in queries]
+        coming = [here[0]] * min(self._max_batch, max(0, round(self._crowd) - len(self._waiting) + 1))
+        behind = len(self._waiting) - len(here)
+
+        def waiting(lanes: _Lanes) -> float:
+            # Those who are yet to come cannot share a batch with those who are here.
+            split = best_split(here, lanes.table, lanes=len(lanes.indices), behind=len(coming) + behind)
+            split += best_split(coming, lanes.table, lanes=len(lanes.indices), behind=behind)
+            return sum_of_waiting([*here, *coming], split, lanes.table, lanes=len(lanes.indices), behind=behind)
+
+        return min((self._wide, self._narrow), key=waiting)
 
     def _candidates(self, head_bin: int) -> list[_Entry]:
         """Pop the head and those who may join it: its own bin by key, then shorter bins, nearest first."""
@@ -117,36 +187,6 @@ class PolymorphicPolicy:
                 if entry[1] in self._waiting:
                     popped.append(entry)
         return popped
-
-    def _batch_size(self, queries: Sequence[Query], now: float) -> int:
-        """How many of `queries`, in order, to run together: the first part of the best split of them into batches.
-
-        A batch makes everybody who still waits wait for its latency, so with M queries waiting in all, a split into
-        consecutive batches costs the sum of (queries not yet answered) × (latency of the batch). The split with the
-        least sum is found exactly, from the last query backwards, in O(len(queries)²). A lone pair shares a pass
-        only if that is nearly free; a long queue takes any gain per query.
-        """
-        waiting, k = len(self._waiting), len(queries)
-        if k == 1:
-            return 1
-        padded = [self._padded(query.length) for query in queries]
-        least = [0.0] * (k + 1)
-        size = 1
-        for start in range(k - 1, -1, -1):
-            best, longest = float("inf"), 0
-            latest = queries[0].deadline if start == 0 else None
-            for end in range(start + 1, k + 1):
-                longest = max(longest, padded[end - 1])
-                latency = self._table[longest][end - start]
-                if start == 0:
-                    latest = _earlier(latest, queries[end - 1].deadline)
-                    if latest is not None and end > 1 and now + latency > latest:
-                        break
-                cost = (waiting - start) * latency + least[end]
-                if cost < best:
-                    best, size = cost, end - start
-            least[start] = best
-        return size
 
     def _drop_taken(self) -> None:
         """Let heads go that left as expired, and deadlines of queries that already run."""
@@ -164,8 +204,4 @@ class PolymorphicPolicy:
         return length if self._dynamic else self._runtimes[bisect.bisect_left(self._runtimes, length)]
 
     def _service(self, length: int) -> float:
-        return float(self._table[self._padded(length)][1])
-
-
-def _earlier(a: float | None, b: float | None) -> float | None:
-    return b if a is None else a if b is None else min(a, b)
+        return float(self._wide.table[self._padded(length)][1])
