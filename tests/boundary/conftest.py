@@ -35,6 +35,14 @@ def fresh(server: RunningServer) -> Iterator[str]:
     server.control.unload(name)
 
 
+@pytest.fixture(scope="session")
+def askers(server: RunningServer) -> Iterator[dict[str, Asker]]:
+    by_protocol = {protocol: asker(server, protocol) for protocol in PROTOCOLS}
+    yield by_protocol
+    for each in by_protocol.values():
+        each.transport.close()
+
+
 @pytest.fixture(params=PROTOCOLS)
-def ask(request: pytest.FixtureRequest, server: RunningServer) -> Asker:
-    return asker(server, request.param)
+def ask(request: pytest.FixtureRequest, askers: dict[str, Asker]) -> Asker:
+    return askers[request.param]

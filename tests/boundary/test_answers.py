@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.boundary.asking import Asker, Refused, outcome, together
+from tests.boundary.asking import Asker, outcome, together
+from tidal_client.errors import RequestError
 
 pytestmark = pytest.mark.server
 
@@ -25,7 +26,7 @@ def test_an_answer_carries_its_rows(ask: Asker) -> None:
     ],
 )
 def test_a_request_that_the_service_spoils_is_answered_for(ask: Asker, action: str, message: str) -> None:
-    with pytest.raises(Refused, match=message) as refused:
+    with pytest.raises(RequestError, match=message) as refused:
         ask(action, outputs=["echo"])
     assert refused.value.code == "INTERNAL"
 

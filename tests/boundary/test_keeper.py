@@ -22,10 +22,10 @@ class Request:
     """A request that notes its answer."""
 
     request_id, rows, arrival, deadline, wanted = "", 1, 0.0, None, frozenset[str]()
-    inputs: dict[str, Array] = {}
     options = RequestOptions()
 
     def __init__(self) -> None:
+        self.inputs: dict[str, Array] = {}
         self.error: TidalError | None = None
         self.answered = False
 

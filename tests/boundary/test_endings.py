@@ -1,0 +1,97 @@
+"""Unload, SIGTERM and SIGKILL with work in flight: answers first, then nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asker, in_background, outcome, until, write_model
+from tests.boundary.scraping import value
+from tests.servers import RunningServer, running_server
+from tidal_client.errors import RequestError
+
+pytestmark = pytest.mark.server
+
+
+def _in_flight(server: RunningServer, model: str, count: int) -> bool:
+    return until(lambda: value(server, "tidal_probe_in_flight_queries", model) == count)
+
+
+def test_an_unload_answers_what_is_in_flight(server: RunningServer, ask: Asker, fresh: str) -> None:
+    (pid,) = server.stub_pids(fresh)
+    answers = [in_background(ask, "sleep 700", model=fresh) for _ in range(8)]
+    assert _in_flight(server, fresh, 8)
+    server.control.unload(fresh)
+    assert [each.result(timeout=10)["echo"].item() for each in answers] == [b"sleep 700"] * 8
+    assert outcome(ask, "reply", model=fresh) == "NOT_FOUND"
+    assert until(lambda: not psutil.pid_exists(pid))
+    # The last metrics are published at the end.
+    assert value(server, "tidal_probe_requests_total", fresh, code="OK") == 8
+    assert value(server, "tidal_probe_in_flight_queries", fresh) == 0
+
+
+def test_an_unload_of_a_blocked_service_ends(server: RunningServer, ask: Asker) -> None:
+    write_model(server.repository, "blocked", answer_timeout_s=1, drain_timeout_s=0.2)
+    server.control.load("blocked", None)
+    (pid,) = server.stub_pids("blocked")
+    waiting = [in_background(ask, action, model="blocked") for action in ("block", "reply", "sleep 1")]
+    assert _in_flight(server, "blocked", 3)
+    server.control.unload("blocked")
+    for each in waiting:
+        error = each.exception(timeout=10)
+        assert isinstance(error, RequestError)
+        assert error.code == "UNAVAILABLE"
+    assert until(lambda: not psutil.pid_exists(pid))
+    server.control.load("blocked", None)
+    assert outcome(ask, "reply", model="blocked") == "OK"
+    server.control.unload("blocked")
+
+
+def test_sigterm_answers_what_is_in_flight(tmp_path: Path) -> None:
+    write_model(tmp_path, "probe")
+    with running_server(tmp_path, extra_backends=BACKENDS) as running:
+        askers = [asker(running, protocol) for protocol in PROTOCOLS]
+        answers = [in_background(ask, "sleep 1200") for ask in askers for _ in range(4)]
+        answers += [in_background(ask, "hold", latency_ms=1500) for ask in askers]
+        assert _in_flight(running, "probe", 10)
+        assert running.shared_memory()
+        os.kill(running.pid, signal.SIGTERM)
+        assert [each.result(timeout=10)["echo"].item() for each in answers[:8]] == [b"sleep 1200"] * 8
+        for each in answers[8:]:
+            error = each.exception(timeout=10)
+            assert isinstance(error, RequestError)
+            assert "the deadline of 1500 ms" in str(error)
+        assert until(lambda: running.process.exit_status() is not None)
+        assert running.process.exit_status() == 0
+        assert until(lambda: not running.processes(), 2)
+        assert running.shared_memory() == {}
+
+
+def test_a_killed_stub_takes_no_other_model_with_it(tmp_path: Path) -> None:
+    write_model(tmp_path, "probe")
+    write_model(tmp_path, "victim")
+    with running_server(tmp_path, extra_backends=BACKENDS, exit_timeout_s=0) as running:
+        for protocol in PROTOCOLS:
+            ask = asker(running, protocol)
+            (pid,) = running.stub_pids("victim")
+            assert ask("process", model="victim")["echo"].item() == str(pid).encode()
+            beside = in_background(ask, "sleep 1500")
+            lost = in_background(ask, "hold", model="victim", timeout_s=3)
+            assert _in_flight(running, "victim", 1)
+            os.kill(pid, signal.SIGKILL)
+            for index in range(50):
+                assert ask(f"reply {index}")["echo"].item() == f"reply {index}".encode()
+            assert beside.result(timeout=10)["echo"].item() == b"sleep 1500"
+            # Nobody can answer for it: what the client's own timeout is for.
+            assert isinstance(lost.exception(timeout=10), RequestError)
+            assert outcome(ask, "reply", model="victim", timeout_s=5) == "INTERNAL"
+            running.control.unload("victim")
+            running.control.load("victim", None)
+            began = time.monotonic()
+            assert outcome(ask, "reply", model="victim", timeout_s=5) == "OK", time.monotonic() - began
+            assert until(lambda: value(running, "tidal_probe_in_flight_queries", "victim") == 0)

@@ -1,0 +1,60 @@
+"""What /metrics says is what clients saw."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from tests.boundary.asking import Asker, outcome, together, until, write_model
+from tests.boundary.scraping import value, values
+from tests.servers import RunningServer
+
+pytestmark = pytest.mark.server
+
+
+def _counted(server: RunningServer, model: str) -> dict[str, float]:
+    series = values(server, "tidal_probe_requests_total", model)
+    return {dict(labels)["code"]: count for labels, count in series.items()}
+
+
+def test_counts_equal_those_of_the_clients(server: RunningServer, askers: dict[str, Asker], fresh: str) -> None:
+    choices: list[tuple[str, dict[str, object]]] = [
+        ("reply", {}),
+        ("sleep 5", {}),
+        ("drop", {}),
+        ("wrong-rows", {}),
+        ("twice", {}),
+        ("hold", {"latency_ms": 40}),
+        ("reply", {"unknown": 1}),
+        ("no such action", {}),
+    ]
+    chosen = [random.Random(4).choice(choices) for _ in range(300)]
+    mixed = [askers["http"], askers["grpc"]]
+
+    def one(worker: int) -> list[str]:
+        mine = chosen[worker::6]
+        return [outcome(mixed[i % 2], action, model=fresh, **options) for i, (action, options) in enumerate(mine)]
+
+    seen = Counter(code for codes in together(6, one) for code in codes)
+    assert seen.total() == 300
+    assert set(seen) == {"OK", "INTERNAL", "UNAVAILABLE", "INVALID_ARG"}
+    assert until(lambda: sum(_counted(server, fresh).values()) >= 300, seconds=5)
+    assert _counted(server, fresh) == dict(seen)
+    assert value(server, "tidal_probe_request_seconds_count", fresh) == 300
+    buckets = values(server, "tidal_probe_request_seconds_bucket", fresh)
+    assert buckets[("le", "+Inf"),] == 300
+    assert [buckets[("le", bound),] for bound in ("0.001", "0.01", "0.1", "1", "30")] == sorted(
+        buckets[("le", bound),] for bound in ("0.001", "0.01", "0.1", "1", "30")
+    )
+    assert value(server, "tidal_probe_in_flight_queries", fresh) == 0
+
+
+def test_counters_go_on_after_a_reload(server: RunningServer, ask: Asker, fresh: str) -> None:
+    for note in ("a", "b", "c"):
+        write_model(server.repository, fresh, note=note)
+        server.control.load(fresh, None)
+        assert ask("reply", model=fresh)["echo"].item() == f"reply{note}".encode()
+    assert until(lambda: _counted(server, fresh) == {"OK": 3}), _counted(server, fresh)
+    assert value(server, "tidal_probe_request_seconds_count", fresh) == 3

@@ -1,0 +1,98 @@
+"""Publishing and reloading while clients ask, and long runs of failing requests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asker, outcome, until, write_model
+from tests.boundary.scraping import values
+from tests.servers import RunningServer, running_server
+
+pytestmark = pytest.mark.server
+
+
+class Load:
+    """Requests over both protocols, without a pause, until it is stopped."""
+
+    def __init__(self, askers: list[Asker], model: str) -> None:
+        self.outcomes: list[str] = []
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._ask, args=(ask, model, action), daemon=True)
+            for ask in askers
+            for action in ("reply", "sleep 30")
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self, ask: Asker, model: str, action: str) -> None:
+        while not self._stop.is_set():
+            self.outcomes.append(outcome(ask, action, model=model, timeout_s=30))
+
+    def __enter__(self) -> Load:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(40)
+
+
+def test_no_request_fails_while_versions_change(tmp_path: Path) -> None:
+    write_model(tmp_path, "probe")
+    with running_server(tmp_path, extra_backends=BACKENDS) as running:
+        askers = [asker(running, protocol) for protocol in PROTOCOLS]
+        with Load(askers, "probe") as load:
+            # New versions, then the same version with another config.
+            for version in (2, 3, 4):
+                write_model(tmp_path, "probe", version=version)
+                running.control.load("probe", None)
+                assert running.control.config("probe", version)
+                asked = len(load.outcomes)
+                assert until(lambda asked=asked: len(load.outcomes) > asked + 200)
+            write_model(tmp_path, "probe", version=4, note="changed")
+            running.control.load("probe", None)
+            assert until(lambda: len(load.outcomes) >= 1000)
+        assert Counter(load.outcomes) == {"OK": len(load.outcomes)}
+        assert askers[0]("reply")["echo"].item() == b"replychanged"
+        counted = [values(running, "tidal_probe_requests_total", "probe")]
+        assert counted
+
+
+def test_unload_and_load_under_load_end_every_request(server: RunningServer, askers: dict[str, Asker]) -> None:
+    write_model(server.repository, "shifting")
+    server.control.load("shifting", None)
+    with Load(list(askers.values()), "shifting") as load:
+        for _ in range(3):
+            server.control.unload("shifting")
+            assert until(lambda: "NOT_FOUND" in load.outcomes[-8:])
+            server.control.load("shifting", None)
+            assert until(lambda: load.outcomes[-8:] == ["OK"] * 8)
+    # Between the two nobody serves; but nothing hangs, and nothing ends otherwise.
+    assert set(load.outcomes) <= {"OK", "NOT_FOUND", "UNAVAILABLE"}, Counter(load.outcomes)
+    server.control.unload("shifting")
+
+
+def test_failing_requests_leave_nothing_behind(server: RunningServer, ask: Asker, fresh: str) -> None:
+    def fail(count: int) -> None:
+        actions = ("drop", "wrong-rows", "bad-array", "no such action")
+        for index in range(count):
+            assert outcome(ask, actions[index % 4], model=fresh) != "OK"
+        for _ in range(count // 4):
+            assert outcome(ask, "reply", model=fresh, unknown=1) == "INVALID_ARG"
+
+    (pid,) = server.stub_pids(fresh)
+    fail(100)
+    before, shared = psutil.Process(pid).memory_info().rss, sum(server.shared_memory().values())
+    began = time.monotonic()
+    fail(800)
+    assert time.monotonic() - began < 60
+    assert sum(server.shared_memory().values()) == shared
+    assert psutil.Process(pid).memory_info().rss - before < 8 * 2**20
+    assert psutil.Process(pid).num_threads() < 20

@@ -1,0 +1,101 @@
+"""Services that never come back: clients, unloads and the server's end do not wait for them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.boundary.asking import (
+    BACKENDS,
+    PROTOCOLS,
+    Asker,
+    asker,
+    in_background,
+    outcome,
+    together,
+    until,
+    write_model,
+)
+from tests.boundary.scraping import value
+from tests.boundary.test_keeper import Running
+from tests.servers import RunningServer, running_server
+from tidal.metrics import Metrics
+from tidal.service import ServiceContext
+from tidal.triton.keeper import ServiceKeeper
+
+
+@pytest.mark.server
+def test_a_place_in_the_queue_is_free_once_the_answer_is_read(ask: Asker) -> None:
+    """As many clients as places, each with one request at a time, are never refused."""
+
+    def client(index: int) -> set[str]:
+        return {outcome(ask, "reply", model="small") for _ in range(250)}
+
+    assert together(4, client) == [{"OK"}] * 4
+
+
+@pytest.mark.server
+def test_an_unload_does_not_wait_for_a_stuck_engine(server: RunningServer, askers: dict[str, Asker]) -> None:
+    write_model(server.repository, "stuck", answer_timeout_s=1)
+    server.control.load("stuck", None)
+    asked = [in_background(outcome, askers[protocol], "block", model="stuck") for protocol in PROTOCOLS]
+    assert until(lambda: in_flight(server, 2))
+    server.control.unload("stuck")
+    assert [each.result(timeout=20) for each in asked] == ["UNAVAILABLE"] * 2
+    # Well before the 20 s that `drain_timeout_s` leaves to a service that still has something to answer.
+    assert until(lambda: server.stub_pids("stuck") == [], 12)
+    assert server.control.live()
+
+
+def in_flight(server: RunningServer, queries: int) -> bool:
+    """Whether so many queries of `stuck` have arrived and are not answered."""
+    return value(server, "tidal_probe_in_flight_queries", "stuck") == queries
+
+
+@pytest.mark.server
+def test_the_server_ends_by_itself_with_a_stuck_engine(tmp_path: Path) -> None:
+    write_model(tmp_path, "stuck", answer_timeout_s=1)
+    with running_server(tmp_path, extra_backends=BACKENDS, exit_timeout_s=10) as server:
+        asked = [
+            in_background(outcome, asker(server, protocol), action, model="stuck")
+            for protocol in PROTOCOLS
+            for action in ("block", "reply")
+        ]
+        assert until(lambda: in_flight(server, 4))
+        assert server.process.end(threading.Event())
+        assert [each.result(timeout=20) for each in asked] == ["UNAVAILABLE"] * 4
+        assert server.shared_memory() == {}
+        assert server.processes() == []
+
+
+class Unending(Running):
+    """A service whose `close` never returns."""
+
+    def close(self, timeout_s: float) -> None:
+        super().close(timeout_s)
+        threading.Event().wait()
+
+
+def test_a_failed_service_that_does_not_close_is_replaced_all_the_same() -> None:
+    services: list[Unending] = []
+
+    def start(context: ServiceContext) -> Unending:
+        services.append(Unending(context))
+        return services[-1]
+
+    here = Path()
+    context = ServiceContext(
+        "m", 1, here, here, frozenset(), Metrics("test"), logging.getLogger("test"), failed=lambda error: None
+    )
+    keeper = ServiceKeeper(context, start, lambda error: None)
+    services[0].context.failed(ValueError("broken"))
+    assert until(lambda: len(services) == 2, 10)
+    assert services[0].closed.is_set()
+    # The end of the model is no less sure than a restart.
+    ending = threading.Thread(target=keeper.close, args=(0.1,), daemon=True)
+    ending.start()
+    ending.join(10)
+    assert not ending.is_alive()
