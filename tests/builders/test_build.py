@@ -125,7 +125,7 @@ def test_other_forms_and_engines(write_spec: WriteSpec, tmp_path: Path, tiny: Pa
     assert manifest.engine == fields.get("engine", "openvino")
     assert manifest.runtimes[0].dynamic == (fields.get("form") != "static")
     (engine,) = open_engines(manifest.artifact(manifest.runtimes[0], folder))
-    logits = engine.run(_tokens(folder, manifest, TEXTS[0], 16))["logits"][0]
+    logits = engine.run(_tokens(folder, manifest, TEXTS[0], manifest.runtimes[0].max_length))["logits"][0]
     inputs = AutoTokenizer.from_pretrained(tiny)(TEXTS[0], return_tensors="pt")
     with torch.inference_mode():
         expected = AutoModelForSequenceClassification.from_pretrained(tiny).eval()(**inputs).logits[0].numpy()

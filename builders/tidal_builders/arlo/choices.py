@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeVar
 
 import numpy as np
 from pydantic import BaseModel
 
+from tidal.engines import Engine
 from tidal.manifest import Trial
 from tidal.profiles import LatencyProfile
 from tidal_builders.arlo.opened import Compiled, Opened, open_form
@@ -80,14 +81,18 @@ def find_lengths(compiled: Compiled, facts: Facts, spec: ArloSpec, workers: Work
         return Lengths(lengths=spec.lengths, curve=None)
     step = 8 * -(-facts.max_length // 512)
     grid = [*range(step, facts.max_length, step), facts.max_length]
-    dynamic = open_form(compiled, grid, dynamic=True, workers=workers)
-    calls = {length: _call(dynamic, synthetic(facts.input_names, 1, length, _TOKEN)) for length in grid}
     share = 1.0 if spec.form == "dynamic" else 0.3
-    timings = measure(calls, rounds=3, budget_s=30, progress=lambda done: progress(share * done))
-    dynamic_ms = tuple(timings[length].median_ms for length in grid)
+    (engine, *_) = compiled.open((1, facts.max_length), workers)
+    dynamic_ms = _curve(lambda _: engine, facts, grid, lambda done: progress(share * done))
     static_ms = None
     if spec.form != "dynamic":
-        static_ms = _static_curve(compiled, facts, grid, workers, lambda done: progress(share + (1 - share) * done))
+        # Opened one at a time, because each holds a copy of the weights.
+        static_ms = _curve(
+            lambda length: compiled.open(length, workers)[0],
+            facts,
+            grid,
+            lambda done: progress(share + (1 - share) * done),
+        )
     curve = Curve(lengths=tuple(grid), static_ms=static_ms, dynamic_ms=dynamic_ms)
     return Lengths(lengths=tuple(find_steps(grid, static_ms or dynamic_ms)), curve=curve)
 
@@ -108,6 +113,7 @@ def choose_form(
         Trial(
             precision=compiled.precision,
             form=form,
+            choice="form",
             mean_ms=means[form],
             max_abs_error=None,
             verdict="chosen" if form == chosen else "slower",
@@ -143,10 +149,10 @@ def _call(opened: Opened, batch: Batch) -> Call:
     return lambda worker: opened.run(batch, worker)
 
 
-def _static_curve(
-    compiled: Compiled, facts: Facts, grid: Sequence[int], workers: Workers, progress: Progress
+def _curve(
+    engine_of: Callable[[int], Engine], facts: Facts, grid: Sequence[int], progress: Progress
 ) -> tuple[float, ...]:
-    """Latency of engines of a fixed length, opened one at a time (each holds a copy of the weights).
+    """Latency of a single query at every length of the grid.
 
     Two rounds in different order; of the two medians the smaller counts, which is the less disturbed one.
     """
@@ -155,7 +161,7 @@ def _static_curve(
     for turn in range(2):
         random.Random(turn).shuffle(order)
         for done, length in enumerate(order):
-            engine = compiled.open(length, workers)[0]
+            engine = engine_of(length)
             batch = synthetic(facts.input_names, 1, length, _TOKEN)
             engine.run(batch)
             times: list[float] = []

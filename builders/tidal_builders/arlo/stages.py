@@ -170,6 +170,7 @@ class Stages:
             {
                 "precision": precision,
                 "form": "dynamic",
+                "choice": "precision",
                 "mean_ms": mean_ms,
                 "max_abs_error": None if error == float("inf") else error,
                 "verdict": verdict,
