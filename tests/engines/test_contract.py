@@ -178,6 +178,8 @@ def test_precisions(kind: EngineKind, precision: Precision, artifact: Artifacts,
     try:
         (engine,) = open_engines(artifact(kind, precision))
     except Unsupported as error:
+        if precision != "bf16":
+            raise
         pytest.skip(str(error))
     batches = [make_batch(1 + i % 4, 4 + 3 * i, seed=i) for i in range(20)]
     got = np.concatenate([engine.run(batch)["logits"] for batch in batches])
