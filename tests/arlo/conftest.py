@@ -1,0 +1,65 @@
+"""A tiny classifier with random weights, built once, and a real server over it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.models import make_tiny_classifier
+from tests.servers import RunningServer, running_server
+from tidal_builders.arlo import build_arlo
+from tidal_builders.specs import parse_spec
+
+MAX_LENGTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The source model's folder, and a repository with the model `tiny` built from it."""
+
+    source: Path
+    repository: Path
+
+    def copy(self, target: Path, name: str, *, extra_config: str = "", config: str | None = None) -> None:
+        """Add the built model to another repository under a name, with more in its config or another one."""
+        shutil.copytree(self.repository / "tiny", target / name)
+        file = target / name / "config.pbtxt"
+        text = file.read_text().replace('name: "tiny"\n', "") if config is None else config
+        file.write_text(text + extra_config)
+
+
+def parameter(name: str, value: object) -> str:
+    """A parameter as config.pbtxt has it."""
+    return f'\nparameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\n'
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("arlo")
+    source = make_tiny_classifier(folder / "source", max_position=MAX_LENGTH)
+    spec = {"kind": "arlo", "name": "tiny", "model": str(source), "lengths": [16, 32, MAX_LENGTH], "max_batch": 16}
+    spec["outputs"] = ["logits", "attention_received"]
+    build_arlo(parse_spec(spec, "test"), folder / "repository", spec_file=Path("tiny.yaml"))
+    return Built(source, folder / "repository")
+
+
+@pytest.fixture(scope="module")
+def server(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Models: `tiny`; `short` with truncation; `narrow` with room for 8 queries; `line` with a config of one line."""
+    repository = tmp_path_factory.mktemp("repository")
+    built.copy(repository, "tiny")
+    built.copy(repository, "short", extra_config=parameter("truncate", "true"))
+    built.copy(repository, "narrow", extra_config=parameter("max_queue_size", 8))
+    built.copy(repository, "line", config='backend: "arlo"\n')
+    with running_server(repository) as running:
+        yield running
+
+
+@pytest.fixture(params=["grpc", "http"])
+def url(request: pytest.FixtureRequest, server: RunningServer) -> str:
+    """The server over each protocol in turn."""
+    return f"{request.param}://{getattr(server, request.param)}"
