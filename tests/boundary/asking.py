@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,17 @@ class Asker:
 
 def asker(server: RunningServer, protocol: str) -> Asker:
     return Asker(protocol, parse_url(f"{protocol}://{getattr(server, protocol)}").connect())
+
+
+@contextmanager
+def asking(server: RunningServer, *protocols: str) -> Iterator[list[Asker]]:
+    """An asker for each protocol. They are closed at the end: tritonserver waits for idle HTTP connections."""
+    with ExitStack() as stack:
+        askers = []
+        for protocol in protocols:
+            askers.append(asker(server, protocol))
+            stack.callback(askers[-1].transport.close)
+        yield askers
 
 
 def outcome(ask: Callable[..., Any], *args: Any, **kwargs: Any) -> str:

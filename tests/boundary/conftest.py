@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asker, write_model
+from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asking, write_model
 from tests.servers import RunningServer, running_server
 
 
@@ -37,10 +37,8 @@ def fresh(server: RunningServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def askers(server: RunningServer) -> Iterator[dict[str, Asker]]:
-    by_protocol = {protocol: asker(server, protocol) for protocol in PROTOCOLS}
-    yield by_protocol
-    for each in by_protocol.values():
-        each.transport.close()
+    with asking(server, *PROTOCOLS) as both:
+        yield {each.protocol: each for each in both}
 
 
 @pytest.fixture(params=PROTOCOLS)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asker, in_background, outcome, until, write_model
+from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asking, in_background, outcome, until, write_model
 from tests.boundary.scraping import value
 from tests.servers import RunningServer, running_server
 from tidal_client.errors import RequestError
@@ -35,8 +34,17 @@ def test_an_unload_answers_what_is_in_flight(server: RunningServer, ask: Asker, 
     assert value(server, "tidal_probe_in_flight_queries", fresh) == 0
 
 
+def test_an_unload_ends_though_the_service_keeps_what_was_answered(
+    server: RunningServer, ask: Asker, fresh: str
+) -> None:
+    (pid,) = server.stub_pids(fresh)
+    assert outcome(ask, "hold", model=fresh, latency_ms=50) == "UNAVAILABLE"
+    server.control.unload(fresh)
+    assert until(lambda: not psutil.pid_exists(pid))
+
+
 def test_an_unload_of_a_blocked_service_ends(server: RunningServer, ask: Asker) -> None:
-    write_model(server.repository, "blocked", answer_timeout_s=1, drain_timeout_s=0.2)
+    write_model(server.repository, "blocked", answer_timeout_s=1)
     server.control.load("blocked", None)
     (pid,) = server.stub_pids("blocked")
     waiting = [in_background(ask, action, model="blocked") for action in ("block", "reply", "sleep 1")]
@@ -55,17 +63,17 @@ def test_an_unload_of_a_blocked_service_ends(server: RunningServer, ask: Asker) 
 def test_sigterm_answers_what_is_in_flight(tmp_path: Path) -> None:
     write_model(tmp_path, "probe")
     with running_server(tmp_path, extra_backends=BACKENDS) as running:
-        askers = [asker(running, protocol) for protocol in PROTOCOLS]
-        answers = [in_background(ask, "sleep 1200") for ask in askers for _ in range(4)]
-        answers += [in_background(ask, "hold", latency_ms=1500) for ask in askers]
-        assert _in_flight(running, "probe", 10)
-        assert running.shared_memory()
-        os.kill(running.pid, signal.SIGTERM)
-        assert [each.result(timeout=10)["echo"].item() for each in answers[:8]] == [b"sleep 1200"] * 8
-        for each in answers[8:]:
-            error = each.exception(timeout=10)
-            assert isinstance(error, RequestError)
-            assert "the deadline of 1500 ms" in str(error)
+        with asking(running, *PROTOCOLS) as askers:
+            answers = [in_background(ask, "sleep 1200") for ask in askers for _ in range(4)]
+            refusals = [in_background(ask, "hold", latency_ms=1500) for ask in askers]
+            assert _in_flight(running, "probe", 10)
+            assert running.shared_memory()
+            os.kill(running.pid, signal.SIGTERM)
+            assert [each.result(timeout=10)["echo"].item() for each in answers] == [b"sleep 1200"] * 8
+            for each in refusals:
+                error = each.exception(timeout=10)
+                assert isinstance(error, RequestError)
+                assert "the deadline of 1500 ms" in str(error)
         assert until(lambda: running.process.exit_status() is not None)
         assert running.process.exit_status() == 0
         assert until(lambda: not running.processes(), 2)
@@ -75,23 +83,26 @@ def test_sigterm_answers_what_is_in_flight(tmp_path: Path) -> None:
 def test_a_killed_stub_takes_no_other_model_with_it(tmp_path: Path) -> None:
     write_model(tmp_path, "probe")
     write_model(tmp_path, "victim")
-    with running_server(tmp_path, extra_backends=BACKENDS, exit_timeout_s=0) as running:
-        for protocol in PROTOCOLS:
-            ask = asker(running, protocol)
-            (pid,) = running.stub_pids("victim")
-            assert ask("process", model="victim")["echo"].item() == str(pid).encode()
-            beside = in_background(ask, "sleep 1500")
-            lost = in_background(ask, "hold", model="victim", timeout_s=3)
-            assert _in_flight(running, "victim", 1)
-            os.kill(pid, signal.SIGKILL)
-            for index in range(50):
-                assert ask(f"reply {index}")["echo"].item() == f"reply {index}".encode()
-            assert beside.result(timeout=10)["echo"].item() == b"sleep 1500"
-            # Nobody can answer for it: what the client's own timeout is for.
-            assert isinstance(lost.exception(timeout=10), RequestError)
-            assert outcome(ask, "reply", model="victim", timeout_s=5) == "INTERNAL"
-            running.control.unload("victim")
-            running.control.load("victim", None)
-            began = time.monotonic()
-            assert outcome(ask, "reply", model="victim", timeout_s=5) == "OK", time.monotonic() - began
-            assert until(lambda: value(running, "tidal_probe_in_flight_queries", "victim") == 0)
+    running_for = running_server(tmp_path, extra_backends=BACKENDS, exit_timeout_s=0)
+    with running_for as running, asking(running, *PROTOCOLS) as askers:
+        for ask in askers:
+            _kill_the_victim(running, ask)
+
+
+def _kill_the_victim(running: RunningServer, ask: Asker) -> None:
+    (pid,) = running.stub_pids("victim")
+    assert ask("process", model="victim")["echo"].item() == str(pid).encode()
+    beside = in_background(ask, "sleep 1500")
+    lost = in_background(ask, "hold", model="victim", timeout_s=3)
+    assert _in_flight(running, "victim", 1)
+    os.kill(pid, signal.SIGKILL)
+    for index in range(50):
+        assert ask(f"reply {index}")["echo"].item() == f"reply {index}".encode()
+    assert beside.result(timeout=10)["echo"].item() == b"sleep 1500"
+    # Nobody can answer for it: what the client's own timeout is for.
+    assert isinstance(lost.exception(timeout=10), RequestError)
+    assert outcome(ask, "reply", model="victim", timeout_s=5) == "INTERNAL"
+    running.control.unload("victim")
+    running.control.load("victim", None)
+    assert outcome(ask, "reply", model="victim", timeout_s=5) == "OK"
+    assert _in_flight(running, "victim", 0)

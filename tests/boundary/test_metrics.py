@@ -30,7 +30,7 @@ def test_counts_equal_those_of_the_clients(server: RunningServer, askers: dict[s
         ("reply", {"unknown": 1}),
         ("no such action", {}),
     ]
-    chosen = [random.Random(4).choice(choices) for _ in range(300)]
+    chosen = random.Random(4).choices(choices, k=300)
     mixed = [askers["http"], askers["grpc"]]
 
     def one(worker: int) -> list[str]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asker, outcome, until, write_model
-from tests.boundary.scraping import values
+from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asking, outcome, until, write_model
 from tests.servers import RunningServer, running_server
 
 pytestmark = pytest.mark.server
@@ -46,8 +44,7 @@ class Load:
 
 def test_no_request_fails_while_versions_change(tmp_path: Path) -> None:
     write_model(tmp_path, "probe")
-    with running_server(tmp_path, extra_backends=BACKENDS) as running:
-        askers = [asker(running, protocol) for protocol in PROTOCOLS]
+    with running_server(tmp_path, extra_backends=BACKENDS) as running, asking(running, *PROTOCOLS) as askers:
         with Load(askers, "probe") as load:
             # New versions, then the same version with another config.
             for version in (2, 3, 4):
@@ -55,14 +52,12 @@ def test_no_request_fails_while_versions_change(tmp_path: Path) -> None:
                 running.control.load("probe", None)
                 assert running.control.config("probe", version)
                 asked = len(load.outcomes)
-                assert until(lambda asked=asked: len(load.outcomes) > asked + 200)
+                assert until(lambda asked=asked: len(load.outcomes) > asked + 100)
             write_model(tmp_path, "probe", version=4, note="changed")
             running.control.load("probe", None)
             assert until(lambda: len(load.outcomes) >= 1000)
         assert Counter(load.outcomes) == {"OK": len(load.outcomes)}
         assert askers[0]("reply")["echo"].item() == b"replychanged"
-        counted = [values(running, "tidal_probe_requests_total", "probe")]
-        assert counted
 
 
 def test_unload_and_load_under_load_end_every_request(server: RunningServer, askers: dict[str, Asker]) -> None:
@@ -90,9 +85,7 @@ def test_failing_requests_leave_nothing_behind(server: RunningServer, ask: Asker
     (pid,) = server.stub_pids(fresh)
     fail(100)
     before, shared = psutil.Process(pid).memory_info().rss, sum(server.shared_memory().values())
-    began = time.monotonic()
     fail(800)
-    assert time.monotonic() - began < 60
     assert sum(server.shared_memory().values()) == shared
     assert psutil.Process(pid).memory_info().rss - before < 8 * 2**20
     assert psutil.Process(pid).num_threads() < 20

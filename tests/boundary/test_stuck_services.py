@@ -1,8 +1,10 @@
-"""Services that never come back: clients, unloads and the server's end do not wait for them."""
+"""Services that never come back: clients, restarts and the server's end do not wait for them."""
 
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from tests.boundary.asking import (
     BACKENDS,
     PROTOCOLS,
     Asker,
-    asker,
+    asking,
     in_background,
     outcome,
     together,
@@ -21,7 +23,7 @@ from tests.boundary.asking import (
 )
 from tests.boundary.scraping import value
 from tests.boundary.test_keeper import Running
-from tests.servers import RunningServer, running_server
+from tests.servers import running_server
 from tidal.metrics import Metrics
 from tidal.service import ServiceContext
 from tidal.triton.keeper import ServiceKeeper
@@ -38,37 +40,21 @@ def test_a_place_in_the_queue_is_free_once_the_answer_is_read(ask: Asker) -> Non
 
 
 @pytest.mark.server
-def test_an_unload_does_not_wait_for_a_stuck_engine(server: RunningServer, askers: dict[str, Asker]) -> None:
-    write_model(server.repository, "stuck", answer_timeout_s=1)
-    server.control.load("stuck", None)
-    asked = [in_background(outcome, askers[protocol], "block", model="stuck") for protocol in PROTOCOLS]
-    assert until(lambda: in_flight(server, 2))
-    server.control.unload("stuck")
-    assert [each.result(timeout=20) for each in asked] == ["UNAVAILABLE"] * 2
-    # Well before the 20 s that `drain_timeout_s` leaves to a service that still has something to answer.
-    assert until(lambda: server.stub_pids("stuck") == [], 12)
-    assert server.control.live()
-
-
-def in_flight(server: RunningServer, queries: int) -> bool:
-    """Whether so many queries of `stuck` have arrived and are not answered."""
-    return value(server, "tidal_probe_in_flight_queries", "stuck") == queries
-
-
-@pytest.mark.server
 def test_the_server_ends_by_itself_with_a_stuck_engine(tmp_path: Path) -> None:
     write_model(tmp_path, "stuck", answer_timeout_s=1)
     with running_server(tmp_path, extra_backends=BACKENDS, exit_timeout_s=10) as server:
-        asked = [
-            in_background(outcome, asker(server, protocol), action, model="stuck")
-            for protocol in PROTOCOLS
-            for action in ("block", "reply")
-        ]
-        assert until(lambda: in_flight(server, 4))
-        assert server.process.end(threading.Event())
-        assert [each.result(timeout=20) for each in asked] == ["UNAVAILABLE"] * 4
+        with asking(server, *PROTOCOLS) as askers:
+            asked = [
+                in_background(outcome, ask, action, model="stuck") for ask in askers for action in ("block", "reply")
+            ]
+            assert until(lambda: value(server, "tidal_probe_in_flight_queries", "stuck") == 4)
+            os.kill(server.pid, signal.SIGTERM)
+            assert [each.result(timeout=20) for each in asked] == ["UNAVAILABLE"] * 4
+        # 20 s are left to a service that still has something to answer, 2 s to one that has not.
+        assert until(lambda: server.process.exit_status() is not None)
+        assert server.process.exit_status() == 0
+        assert until(lambda: not server.processes(), 2)
         assert server.shared_memory() == {}
-        assert server.processes() == []
 
 
 class Unending(Running):

@@ -71,7 +71,7 @@ class TritonRequest:
         orphaned: Callable[[int, Any, int, float], None],
     ) -> None:
         self.key = key
-        self._sender: Any = sender
+        self._sender = sender
         self._answering = answering
         self._settled = settled
         self._orphaned = orphaned
@@ -95,9 +95,8 @@ class TritonRequest:
         return output in self.wanted
 
     def cancelled(self) -> bool:
-        """Whether the client has withdrawn the request; asks the server process, see `_CANCELLED_US`."""
-        sender = self._sender
-        return sender is not None and not self.answered and bool(sender.is_cancelled())
+        """Whether the client has withdrawn the request; a call to the server process."""
+        return not self.answered and bool(self._sender.is_cancelled())
 
     def reply(self, outputs: Mapping[str, Array]) -> None:
         """Answer with arrays by output name; those that the client did not ask for are left out."""
@@ -153,8 +152,6 @@ class TritonRequest:
             self._settle(error.code)
 
     def _settle(self, code: str) -> None:
-        # Triton keeps a model until its senders are gone, and a service may hold this request for longer.
-        self._sender = None
         self._settled(self.key, code, time.monotonic() - self.arrival)
 
     def __del__(self) -> None:
