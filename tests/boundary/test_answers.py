@@ -22,6 +22,7 @@ def test_an_answer_carries_its_rows(ask: Asker) -> None:
         ("drop", "the model dropped the request without an answer"),
         ("no-output", "the output 'echo' is declared in config.pbtxt, but the model does not give it"),
         ("wrong-rows", "the output 'echo' has 2 rows for a request of 1"),
+        ("wrong-type", "the output 'echo' is float32, but config.pbtxt declares object"),
         ("bad-array", "the output 'echo' cannot be sent"),
     ],
 )

@@ -58,3 +58,12 @@ def test_counters_go_on_after_a_reload(server: RunningServer, ask: Asker, fresh:
         assert ask("reply", model=fresh)["echo"].item() == f"reply{note}".encode()
     assert until(lambda: _counted(server, fresh) == {"OK": 3}), _counted(server, fresh)
     assert value(server, "tidal_probe_request_seconds_count", fresh) == 3
+
+
+def test_missed_deadlines_are_counted(server: RunningServer, ask: Asker, fresh: str) -> None:
+    family = "tidal_probe_deadline_missed_total"
+    assert outcome(ask, "reply", model=fresh, latency_ms=10_000) == "OK"
+    assert outcome(ask, "hold", model=fresh, latency_ms=30) == "UNAVAILABLE"
+    assert outcome(ask, "no such action", model=fresh, latency_ms=10_000) == "INVALID_ARG"
+    assert until(lambda: sum(_counted(server, fresh).values()) == 3)
+    assert value(server, family, fresh) == 1

@@ -2,7 +2,7 @@
 
 reply · sleep MS · hold (kept, never answered) · release (answer what is held) · block (the worker never comes back)
 raise-in-submit · raise-in-thread · fail-starts N (the next N starts of a service fail)
-drop · twice · no-output · wrong-rows · bad-array
+drop · twice · no-output · wrong-rows · wrong-type · bad-array
 until-cancelled · cancelled (how many were seen to be cancelled) · cost N (µs of each of N calls of `cancelled()`)
 process (the stub's process id)
 """
@@ -103,6 +103,8 @@ class ProbeService:
             request.reply({"unheard-of": np.zeros((request.rows, 1), np.int32)})
         elif action == "wrong-rows":
             request.reply({name: np.zeros((request.rows + 1, 1), np.int32) for name in request.wanted})
+        elif action == "wrong-type":
+            request.reply({name: np.zeros((request.rows, 1), np.float32) for name in request.wanted})
         elif action == "bad-array":
             request.reply({name: np.zeros((request.rows, 1), np.complex64) for name in request.wanted})
         elif action == "cancelled":
