@@ -6,9 +6,10 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from tidal.errors import InvalidArgument, TidalError, Unavailable
@@ -25,7 +26,7 @@ class Acceptance:
     """Checks requests one by one, so that a bad one is answered alone.
 
     Args:
-        outputs: names of the outputs that the config declares.
+        outputs: numpy types of the outputs that the config declares, by name.
         batched: whether the first axis of the inputs is the batch axis.
         max_queue_size: queries that may be open; a request that would exceed it is refused.
         outstanding: where accepted requests are kept.
@@ -34,14 +35,15 @@ class Acceptance:
 
     def __init__(
         self,
-        outputs: frozenset[str],
+        outputs: Mapping[str, np.dtype[Any]],
         *,
         batched: bool,
         max_queue_size: int,
         outstanding: Outstanding,
         orphaned: Callable[[int, Any, int, float], None],
     ) -> None:
-        self._outputs = outputs
+        self._types = outputs
+        self._outputs = frozenset(outputs)
         self._wanted: dict[tuple[str, ...], frozenset[str]] = {}
         self._batched = batched
         self._max_queue_size = max_queue_size
@@ -79,6 +81,7 @@ class Acceptance:
             options,
             arrival,
             self._requested(raw.requested_output_names()),
+            self._types,
             self._outstanding.answering,
             self._outstanding.settled,
             self._orphaned,

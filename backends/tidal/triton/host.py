@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+import triton_python_backend_utils as pb_utils
 from pydantic import BaseModel
 
 from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
@@ -58,10 +60,18 @@ class BackendHost:
         self._parameters, own = parse_parameters(config.get("parameters", {}), parameters)
         self._log = model_logger(name, version)
         self._metrics = Metrics(system)
-        outputs = frozenset(output["name"] for output in config["output"])
+        types = {each["name"]: each["data_type"] for each in config["output"]}
+        outputs = {name: np.dtype(pb_utils.triton_string_to_numpy(of)) for name, of in types.items()}
         folder = Path(args["model_repository"])
         context = ServiceContext(
-            name, version, folder, folder / str(version), outputs, self._metrics, self._log, failed=lambda error: None
+            name,
+            version,
+            folder,
+            folder / str(version),
+            frozenset(outputs),
+            self._metrics,
+            self._log,
+            failed=lambda error: None,
         )
         start = load(context, own)
         self._outstanding = Outstanding(self._metrics)
@@ -118,5 +128,6 @@ def _one_instance(config: dict[str, Any]) -> None:
     )
     if count > 1:
         raise InvalidArgument(
-            f"instance_group asks for {count} instances; accepted is 1: workers are threads inside one instance"
+            f"instance_group asks for {count} instances; accepted is 1: workers are threads inside one instance. "
+            "Write `instance_group [ { count: 1 kind: KIND_CPU } ]`, also where a GPU does the work"
         )

@@ -80,7 +80,7 @@ class Housekeeping:
             try:
                 sender.send(error_response(Internal("the model dropped the request without an answer")), flags=_FINAL)
             finally:
-                self._outstanding.settled(key, Internal.code, time.monotonic() - arrival)
+                self._outstanding.settled(key, Internal.code, time.monotonic() - arrival, missed=False)
                 self._log.error("a request was dropped without an answer")
 
         self._inbox.put(answer)

@@ -24,6 +24,7 @@ class Outstanding:
         self._queries = 0
         self._in_flight = metrics.gauge("in_flight_queries", "Queries accepted and not answered yet")
         self._latency = metrics.histogram("request_seconds", "Time from acceptance to answer, errors included")
+        self._missed = metrics.counter("deadline_missed_total", "Accepted requests not answered by their deadline")
         self._outcomes: dict[str, Counter] = {}
 
     @property
@@ -53,10 +54,12 @@ class Outstanding:
             self._queries -= rows
             self._in_flight.set(self._queries)
 
-    def settled(self, key: int, code: str, latency_s: float) -> None:
-        """An open request was answered."""
+    def settled(self, key: int, code: str, latency_s: float, missed: bool) -> None:
+        """An open request was answered; `missed` when it had a deadline and got no answer, or none in time."""
         with self._lock:
             self._open.pop(key, None)
+        if missed:
+            self._missed.inc()
         self.count(code, latency_s)
 
     def count(self, code: str, latency_s: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from tidal.errors import Cancelled, Internal, TidalError
+from tidal.errors import Cancelled, Internal, TidalError, Unavailable
 from tidal.options import RequestOptions
 from tidal.requests import Array
 from tidal.triton.errors import error_response
@@ -33,8 +33,10 @@ class TritonRequest:
         options: checked options.
         arrival: `time.monotonic()` at which it was accepted.
         wanted: outputs to give.
+        types: numpy types of the outputs that the config declares; `object` for BYTES, as arrays of `bytes`.
         answering: called once, before the answer goes out, with the number of rows.
-        settled: called once, after the answer went out, with the key, its outcome code and its latency in seconds.
+        settled: called once, after the answer went out, with the key, its outcome code, its latency in seconds and
+            whether it came after its deadline or not at all.
         orphaned: called with the key, sender, rows and arrival of a request that was dropped.
     """
 
@@ -46,6 +48,7 @@ class TritonRequest:
         "_orphaned",
         "_sender",
         "_settled",
+        "_types",
         "arrival",
         "deadline",
         "inputs",
@@ -66,8 +69,9 @@ class TritonRequest:
         options: RequestOptions,
         arrival: float,
         wanted: frozenset[str],
+        types: Mapping[str, np.dtype[Any]],
         answering: Callable[[int], None],
-        settled: Callable[[int, str, float], None],
+        settled: Callable[[int, str, float, bool], None],
         orphaned: Callable[[int, Any, int, float], None],
     ) -> None:
         self.key = key
@@ -84,6 +88,7 @@ class TritonRequest:
         self.arrival = arrival
         self.deadline = None if options.latency_ms is None else arrival + options.latency_ms / 1e3
         self.wanted = wanted
+        self._types = types
 
     @property
     def answered(self) -> bool:
@@ -95,7 +100,7 @@ class TritonRequest:
         return output in self.wanted
 
     def cancelled(self) -> bool:
-        """Whether the client has withdrawn the request; a call to the server process."""
+        """Whether the client has withdrawn the request; a call to the server process that takes about 30 µs."""
         return not self.answered and bool(self._sender.is_cancelled())
 
     def reply(self, outputs: Mapping[str, Array]) -> None:
@@ -136,6 +141,10 @@ class TritonRequest:
                 if self._batched and len(array) != self.rows:
                     raise Internal(f"the output '{name}' has {len(array)} rows for a request of {self.rows}")
                 tensors.append(pb_utils.Tensor(name, np.ascontiguousarray(array)))
+                if array.dtype != self._types[name]:
+                    raise Internal(
+                        f"the output '{name}' is {array.dtype}, but config.pbtxt declares {self._types[name]}"
+                    )
             except TidalError:
                 raise
             except Exception as error:
@@ -152,7 +161,9 @@ class TritonRequest:
             self._settle(error.code)
 
     def _settle(self, code: str) -> None:
-        self._settled(self.key, code, time.monotonic() - self.arrival)
+        now = time.monotonic()
+        missed = self.deadline is not None and (code == Unavailable.code or now > self.deadline)
+        self._settled(self.key, code, now - self.arrival, missed)
 
     def __del__(self) -> None:
         once = getattr(self, "_once", None)
