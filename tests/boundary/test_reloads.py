@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -33,6 +34,9 @@ class Load:
         while not self._stop.is_set():
             self.outcomes.append(outcome(ask, action, model=model, timeout_s=30))
 
+    def reached(self, requests: int) -> bool:
+        return len(self.outcomes) >= requests
+
     def __enter__(self) -> Load:
         return self
 
@@ -51,11 +55,11 @@ def test_no_request_fails_while_versions_change(tmp_path: Path) -> None:
                 write_model(tmp_path, "probe", version=version)
                 running.control.load("probe", None)
                 assert running.control.config("probe", version)
-                asked = len(load.outcomes)
-                assert until(lambda asked=asked: len(load.outcomes) > asked + 100)
+                enough = len(load.outcomes) + 100
+                assert until(partial(load.reached, enough))
             write_model(tmp_path, "probe", version=4, note="changed")
             running.control.load("probe", None)
-            assert until(lambda: len(load.outcomes) >= 1000)
+            assert until(partial(load.reached, 1000))
         assert Counter(load.outcomes) == {"OK": len(load.outcomes)}
         assert askers[0]("reply")["echo"].item() == b"replychanged"
 
