@@ -31,14 +31,21 @@ class Workers:
 
 
 def workers(spec: ArloSpec) -> Workers:
-    """The spec's workers, or the machine's default.
+    """The spec's workers, or the machine's default: engines of up to 4 threads, as many as there are cores for.
 
-    One worker on up to 4 cores: splitting 2 cores into 2 workers was measured to give 8 to 11 % more throughput and
-    to nearly double a single query's latency. Beyond 4 threads encoders of usual size scale badly.
+    Beyond 4 threads encoders of usual size scale badly.
     """
     cores = len(os.sched_getaffinity(0))
     threads = spec.threads or min(4, cores)
     return Workers(spec.contexts or max(1, cores // threads), threads)
+
+
+def one_a_thread(spec: ArloSpec) -> Workers | None:
+    """The other way to use the same threads, for a server to choose from; None where the spec says how to run."""
+    default = workers(spec)
+    if spec.threads or spec.contexts or default.threads == 1:
+        return None
+    return Workers(default.contexts * default.threads, 1)
 
 
 def source_folder(model: str, revision: str | None, base: Path) -> Path:

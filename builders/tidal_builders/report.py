@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Literal
 
 from pydantic import BaseModel
@@ -19,6 +20,7 @@ class ReportRow(BaseModel):
     batch: int | None = None
     median_ms: float | None = None
     p95_ms: float | None = None
+    parallel_ms: float | None = None
     megabytes: float | None = None
     max_error: float | None
     verdict: str
@@ -50,15 +52,19 @@ def rows_of(manifest: Manifest, errors: dict[int, float | None]) -> tuple[Report
     """The profile's cells; `errors` gives the largest logit error of each runtime, by its length."""
     size = sum(file.bytes for file in manifest.files if file.path.startswith("engines/")) / 1e6
     profile, rows = manifest.profile, []
-    for i, length in enumerate(profile.lengths):
+    split = manifest.parallel.median_ms if manifest.parallel else itertools.repeat(())
+    for length, medians, p95s, splits in zip(profile.lengths, profile.median_ms, profile.p95_ms, split, strict=False):
         serving = next(runtime.max_length for runtime in manifest.runtimes if runtime.max_length >= length)
-        for j, batch in enumerate(profile.batches):
+        for batch, median, p95, parallel in itertools.zip_longest(
+            profile.batches[: len(medians)], medians, p95s, splits
+        ):
             rows.append(
                 ReportRow(
                     length=length,
                     batch=batch,
-                    median_ms=profile.median_ms[i][j],
-                    p95_ms=profile.p95_ms[i][j],
+                    median_ms=median,
+                    p95_ms=p95,
+                    parallel_ms=parallel,
                     megabytes=size,
                     max_error=errors.get(serving),
                     verdict="ok",
@@ -71,17 +77,20 @@ def table(report: BuildReport) -> Table:
     """The report's cells for the terminal."""
     title = f"{report.name}: {report.engine} {report.precision}, {report.form}"
     grid = Table(title=title, title_justify="left")
-    for heading in ("length", "batch", "median ms", "p95 ms", "size MB", "max error", "verdict"):
+    for heading in ("length", "batch", "median ms", "p95 ms", "one a thread ms", "size MB", "max error", "verdict"):
         grid.add_column(heading, justify="left" if heading == "verdict" else "right")
-    for row in report.rows:
+    for row, following in itertools.zip_longest(report.rows, report.rows[1:]):
         cells = (
             _shown(row.batch, "d"),
             _shown(row.median_ms, ".2f"),
             _shown(row.p95_ms, ".2f"),
+            _shown(row.parallel_ms, ".2f"),
             _shown(row.megabytes, ".1f"),
             _shown(row.max_error, ".2g"),
         )
-        grid.add_row(str(row.length), *cells, row.verdict, end_section=row.batch == report.rows[-1].batch)
+        grid.add_row(
+            str(row.length), *cells, row.verdict, end_section=following is None or following.length != row.length
+        )
     return grid
 
 

@@ -55,8 +55,13 @@ class ArloSpec(BaseModel):
         "auto", description="one runtime a length, padded to it; one for all lengths; or whichever measures faster"
     )
     max_batch: int = Field(16, ge=1, le=64, description="largest batch that is profiled and served")
-    threads: int | None = Field(None, ge=1, description="threads a worker; default: all cores, at most 4")
-    contexts: int | None = Field(None, ge=1, description="workers at the same time; default: cores / threads")
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="threads an engine; default: engines of all cores, at most 4 each, and besides one engine a "
+        "thread if that answers a crowd faster; the server chooses between the two by load",
+    )
+    contexts: int | None = Field(None, ge=1, description="engines at the same time; default: cores / threads")
     outputs: tuple[Literal["logits", "attention_received"], ...] = Field(
         ("logits",),
         description="attention_received: for every token the attention that it receives, summed over queries, heads "

@@ -76,7 +76,7 @@ def test_killed_at_random_points(write_spec: WriteSpec, tmp_path: Path) -> None:
     ("stage", "kept"),
     [
         ("verify", {"reference", "engine-fp32", "precision", "lengths", "form"}),
-        ("publish", {"reference", "engine-fp32", "precision", "lengths", "form", "verified", "profile"}),
+        ("publish", {"reference", "engine-fp32", "precision", "lengths", "form", "verified", "profiles"}),
     ],
 )
 def test_finished_stages_are_used_again(write_spec: WriteSpec, tmp_path: Path, stage: str, kept: set[str]) -> None:

@@ -12,7 +12,6 @@ from pydantic import BaseModel
 
 from tidal.engines import Engine
 from tidal.manifest import Trial
-from tidal.profiles import LatencyProfile
 from tidal_builders.arlo.opened import Compiled, Opened, open_form
 from tidal_builders.arlo.reference import Facts
 from tidal_builders.arlo.samples import Batch, synthetic
@@ -28,8 +27,6 @@ Name = TypeVar("Name", bound=str)
 _COMPARED = 12
 # What costs something, copies of the weights or precision, must be faster by this share to be chosen.
 WORTH = 0.03
-# Short queries that a dynamic runtime is profiled at, beside its runtimes' lengths.
-_SHORT = (8, 16, 32, 64)
 _TOKEN = 1
 
 
@@ -121,28 +118,6 @@ def choose_form(
         for form in forms
     )
     return FormChoice(form=chosen, trials=trials)
-
-
-def profile(opened: Opened, facts: Facts, max_batch: int, workers: Workers, progress: Progress) -> LatencyProfile:
-    """Latency by length and batch of the engines that will be served, all workers running at once.
-
-    A dynamic form runs queries at their own length, so shorter ones than its first runtime's are measured too.
-    """
-    lengths = sorted({*opened.lengths, *(n for n in _SHORT if opened.dynamic and n < opened.lengths[0])})
-    batches = sorted({max_batch, *(2**k for k in range(max_batch.bit_length()) if 2**k <= max_batch)})
-    calls: dict[tuple[int, int], Call] = {}
-    for length in lengths:
-        for size in batches:
-            calls[length, size] = _call(opened, synthetic(facts.input_names, size, length, _TOKEN))
-    timings = measure(calls, contexts=workers.contexts, budget_s=90, progress=progress)
-    return LatencyProfile(
-        lengths=tuple(lengths),
-        batches=tuple(batches),
-        median_ms=tuple(tuple(timings[length, size].median_ms for size in batches) for length in lengths),
-        p95_ms=tuple(tuple(timings[length, size].p95_ms for size in batches) for length in lengths),
-        threads=workers.threads,
-        concurrency=workers.contexts,
-    )
 
 
 def _call(opened: Opened, batch: Batch) -> Call:

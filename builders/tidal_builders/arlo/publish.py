@@ -30,7 +30,7 @@ def publish(stages: Stages, spec_file: str) -> tuple[Manifest, int]:
     Returns:
         The manifest and the version's number.
     """
-    profile, curve = stages.profile, stages.lengths.curve
+    curve = stages.lengths.curve
     stages.report("publish", 0.0)
     entry, engine = stages.plan.entry, stages.chosen.path
     staging = entry.new_staging()
@@ -44,7 +44,6 @@ def publish(stages: Stages, spec_file: str) -> tuple[Manifest, int]:
         title = f"{stages.spec.name}, {stages.spec.engine} {stages.chosen.precision}"
         plot_curve(curve, stages.lengths.lengths, title, staging / CURVE_PLOT)
     manifest = _manifest(stages, spec_file, f"engines/{engine.name}", staging)
-    assert manifest.profile == profile
     (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
     return manifest, entry.publish(staging)
 
@@ -87,7 +86,8 @@ def _manifest(stages: Stages, spec_file: str, engine_path: str, staging: Path) -
         extra_outputs=tuple(ExtraOutput(name=name, per_token=True) for name in spec.outputs if name != "logits"),
         verification=stages.verified.verification,
         trials=stages.trials,
-        profile=stages.profile,
+        profile=stages.profiles.profile,
+        parallel=stages.profiles.parallel,
         files=tuple(
             FileRecord(path=str(path.relative_to(staging)), bytes=path.stat().st_size, sha256=sha256_file(path))
             for path in sorted(staging.rglob("*"))

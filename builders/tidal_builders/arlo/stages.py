@@ -14,14 +14,14 @@ from pydantic import BaseModel
 from tidal.engines import EngineKind, Precision, compile_engine, engine_file, stored_as
 from tidal.errors import Internal, InvalidArgument, TidalError, Unsupported, did_you_mean
 from tidal.manifest import Trial, Verification
-from tidal.profiles import LatencyProfile
-from tidal_builders.arlo.choices import WORTH, FormChoice, Lengths, choose_form, find_lengths, mean_latencies, profile
+from tidal_builders.arlo.choices import WORTH, FormChoice, Lengths, choose_form, find_lengths, mean_latencies
 from tidal_builders.arlo.opened import Compiled, Opened, open_form
 from tidal_builders.arlo.plan import Plan
+from tidal_builders.arlo.profiling import Profiles, measure_profiles
 from tidal_builders.arlo.reference import Reference, read_reference, write_reference
 from tidal_builders.arlo.samples import Row, longest, pad
 from tidal_builders.arlo.verify import Answers, Comparison, compare, shortfalls, tolerance
-from tidal_builders.fingerprint import workers
+from tidal_builders.fingerprint import one_a_thread, workers
 from tidal_builders.specs import ArloSpec
 from tidal_builders.workspace import Workspace
 
@@ -252,16 +252,15 @@ class Stages:
         )
 
     @cached_property
-    def profile(self) -> LatencyProfile:
-        """Latency by length and batch, on all workers at once."""
-        return self.work.record(
-            "profile",
-            LatencyProfile,
-            lambda: profile(
-                self.opened,
-                self.reference.facts,
-                self.spec.max_batch,
-                workers(self.spec),
-                lambda share: self.report("profile", share),
-            ),
+    def profiles(self) -> Profiles:
+        """Latency by length and batch of the ways to run that the server will choose from."""
+        return self.work.record("profiles", Profiles, self._measure_profiles)
+
+    def _measure_profiles(self) -> Profiles:
+        sets = [(self.opened, workers(self.spec))]
+        if (split := one_a_thread(self.spec)) is not None:
+            opened = open_form(self.chosen, self.lengths.lengths, dynamic=self.form.form == "dynamic", workers=split)
+            sets.append((opened, split))
+        return measure_profiles(
+            sets, self.reference.facts, self.spec.max_batch, lambda share: self.report("profile", share)
         )
