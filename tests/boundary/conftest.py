@@ -15,7 +15,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     repository = tmp_path_factory.mktemp("boundary") / "models"
     write_model(repository, "probe")
     write_model(repository, "small", max_queue_size=4)
-    write_model(repository, "impatient", answer_timeout_s=0.5, drain_timeout_s=0.3)
+    write_model(repository, "impatient", answer_timeout_s=0.5)
     with running_server(repository, extra_backends=BACKENDS) as running:
         for model in ("probe", "small", "impatient"):
             assert running.load_error(model) == ""
@@ -29,7 +29,7 @@ _numbers = itertools.count()
 def fresh(server: RunningServer) -> Iterator[str]:
     """A model of the test's own, for what leaves a model changed; impatient in draining."""
     name = f"fresh{next(_numbers)}"
-    write_model(server.repository, name, drain_timeout_s=0.3)
+    write_model(server.repository, name)
     server.control.load(name, None)
     yield name
     server.control.unload(name)

@@ -22,7 +22,7 @@ _names = (f"wrong{number}" for number in itertools.count())
     ("parameters", "message"),
     [
         ({"max_queue_sise": 3}, "unknown parameter 'max_queue_sise' in config.pbtxt: did you mean 'max_queue_size'?"),
-        ({"qqq": 3}, "unknown parameter 'qqq' in config.pbtxt: accepted: answer_timeout_s, drain_timeout_s, limit, "),
+        ({"qqq": 3}, "unknown parameter 'qqq' in config.pbtxt: accepted: answer_timeout_s, limit, "),
         ({"max_queue_size": "many"}, "parameter 'max_queue_size' in config.pbtxt is 'many': input should be a valid"),
         ({"answer_timeout_s": 0}, "parameter 'answer_timeout_s' in config.pbtxt is '0': input should be greater"),
         (

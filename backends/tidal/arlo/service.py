@@ -91,6 +91,8 @@ class ArloService:
                 rows.extend(self._read(request))
             except TidalError as error:
                 request.fail(error)
+            except Exception as error:  # one request must not cost the others their service
+                request.fail(Internal(f"the request could not be read: {error}"))
         if not rows:
             return
         with self._changed:

@@ -93,7 +93,7 @@ class Acceptance:
         """Answer a request that was not accepted; harms no other when nobody waits for it any more."""
         with contextlib.suppress(Exception):
             sender.send(error_response(error), flags=_FINAL)
-        self._outstanding.count(error.code, 0.0)
+        self._outstanding.count(error.code)
 
     def _rows(self, inputs: dict[str, Array]) -> int | None:
         if not self._batched or not inputs:

@@ -115,7 +115,7 @@ class BackendHost:
         Triton calls this after the last answer (see `answer_timeout_s`): then only threads are left to be ended, and
         one that hangs in an engine is not worth waiting for.
         """
-        self._keeper.close(self._parameters.drain_timeout_s if self._outstanding.requests else _END_S)
+        self._keeper.close(_END_S)
         self._outstanding.fail_all(Unavailable("the model was unloaded before it answered; send the request again"))
         self._housekeeping.stop()
 

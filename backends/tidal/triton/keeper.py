@@ -17,7 +17,7 @@ from tidal.service import Service, ServiceContext
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
 # A service that has run this long has recovered: its next failure is answered by an immediate restart again.
-_HEALTHY_S = 60.0
+_HEALTHY_S = 10.0
 # What closing may take beyond the time that it is given.
 _CLOSE_GRACE_S = 1.0
 

@@ -23,7 +23,7 @@ class Outstanding:
         self._open: dict[int, weakref.ref[TritonRequest]] = {}
         self._queries = 0
         self._in_flight = metrics.gauge("in_flight_queries", "Queries accepted and not answered yet")
-        self._latency = metrics.histogram("request_seconds", "Time from acceptance to answer, errors included")
+        self._latency = metrics.histogram("request_seconds", "Time from acceptance to answer of accepted requests")
         self._missed = metrics.counter("deadline_missed_total", "Accepted requests not answered by their deadline")
         self._outcomes: dict[str, Counter] = {}
 
@@ -60,16 +60,16 @@ class Outstanding:
             self._open.pop(key, None)
         if missed:
             self._missed.inc()
-        self.count(code, latency_s)
+        self._latency.observe(latency_s)
+        self.count(code)
 
-    def count(self, code: str, latency_s: float) -> None:
+    def count(self, code: str) -> None:
         """Record an answer, also of a request that was never accepted."""
         counter = self._outcomes.get(code)
         if counter is None:
             counter = self._metrics.counter("requests_total", "Requests answered, by outcome", code=code)
             self._outcomes[code] = counter
         counter.inc()
-        self._latency.observe(latency_s)
 
     def older_than(self, arrival: float) -> list[TritonRequest]:
         """Open requests accepted before `arrival`; the oldest stand first, so a short look suffices."""

@@ -23,9 +23,6 @@ class HostParameters(BaseModel):
     answer_timeout_s: float = Field(
         25.0, gt=0, le=86_400, description="seconds after which a query that nobody answered is failed"
     )
-    drain_timeout_s: float = Field(
-        20.0, ge=0, le=3600, description="seconds that an unload leaves to the queries that are accepted"
-    )
 
 
 _System = TypeVar("_System", bound=BaseModel)

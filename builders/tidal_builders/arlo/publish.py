@@ -18,6 +18,7 @@ from tidal.manifest import (
     TokenizerInfo,
     sha256_file,
 )
+from tidal_builders.arlo.profiling import Profiles
 from tidal_builders.arlo.reference import TOKENIZER
 from tidal_builders.arlo.stages import Stages
 
@@ -30,7 +31,7 @@ def publish(stages: Stages, spec_file: str) -> tuple[Manifest, int]:
     Returns:
         The manifest and the version's number.
     """
-    curve = stages.lengths.curve
+    profiles, curve = stages.profiles, stages.lengths.curve
     stages.report("publish", 0.0)
     entry, engine = stages.plan.entry, stages.chosen.path
     staging = entry.new_staging()
@@ -43,12 +44,12 @@ def publish(stages: Stages, spec_file: str) -> tuple[Manifest, int]:
         (staging / CURVE_DATA).write_text(curve.model_dump_json(indent=1))
         title = f"{stages.spec.name}, {stages.spec.engine} {stages.chosen.precision}"
         plot_curve(curve, stages.lengths.lengths, title, staging / CURVE_PLOT)
-    manifest = _manifest(stages, spec_file, f"engines/{engine.name}", staging)
+    manifest = _manifest(stages, profiles, spec_file, f"engines/{engine.name}", staging)
     (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
     return manifest, entry.publish(staging)
 
 
-def _manifest(stages: Stages, spec_file: str, engine_path: str, staging: Path) -> Manifest:
+def _manifest(stages: Stages, profiles: Profiles, spec_file: str, engine_path: str, staging: Path) -> Manifest:
     spec, plan, facts = stages.spec, stages.plan, stages.reference.facts
     kind: EngineKind = spec.engine
     return Manifest(
@@ -86,8 +87,8 @@ def _manifest(stages: Stages, spec_file: str, engine_path: str, staging: Path) -
         extra_outputs=tuple(ExtraOutput(name=name, per_token=True) for name in spec.outputs if name != "logits"),
         verification=stages.verified.verification,
         trials=stages.trials,
-        profile=stages.profiles.profile,
-        parallel=stages.profiles.parallel,
+        profile=profiles.profile,
+        parallel=profiles.parallel,
         files=tuple(
             FileRecord(path=str(path.relative_to(staging)), bytes=path.stat().st_size, sha256=sha256_file(path))
             for path in sorted(staging.rglob("*"))
