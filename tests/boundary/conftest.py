@@ -27,7 +27,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def fresh(server: RunningServer) -> Iterator[str]:
-    """A model of the test's own, for what leaves a model changed; impatient in draining."""
+    """A model of the test's own, for what leaves a model changed."""
     name = f"fresh{next(_numbers)}"
     write_model(server.repository, name)
     server.control.load(name, None)

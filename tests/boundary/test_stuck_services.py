@@ -50,7 +50,6 @@ def test_the_server_ends_by_itself_with_a_stuck_engine(tmp_path: Path) -> None:
             assert until(lambda: value(server, "tidal_probe_in_flight_queries", "stuck") == 4)
             os.kill(server.pid, signal.SIGTERM)
             assert [each.result(timeout=20) for each in asked] == ["UNAVAILABLE"] * 4
-        # 20 s are left to a service that still has something to answer, 2 s to one that has not.
         assert until(lambda: server.process.exit_status() is not None)
         assert server.process.exit_status() == 0
         assert until(lambda: not server.processes(), 2)
