@@ -14,13 +14,16 @@ from tidal.server.installation import STUB_NAME, TritonInstallation
 def adapters() -> dict[str, Path]:
     """Tidal's backends by name: folders with a `model.py`, beside this package or installed with it.
 
+    Beside an installed package lie other projects' packages; a backend's folder is none.
+
     Raises:
         NotFound: the installation lacks them.
     """
     checkout = Path(tidal.__file__).resolve().parent.parent
     installed = Path(sysconfig.get_path("data")) / "share" / "tidal" / "backends"
     for root in (checkout, installed):
-        found = {p.parent.name: p.parent for p in sorted(root.glob("*/model.py"))}
+        folders = [path.parent for path in sorted(root.glob("*/model.py"))]
+        found = {folder.name: folder for folder in folders if not (folder / "__init__.py").exists()}
         if found:
             return found
     raise NotFound(f"Tidal's backends are neither in {checkout} nor in {installed}: reinstall tidal")
