@@ -86,13 +86,19 @@ def load_source(folder: Path, spec: ArloSpec) -> Source:
     """Load a classifier and its tokenizer.
 
     Raises:
-        InvalidArgument: the folder holds no sequence classifier, no fast tokenizer, or weights of another model.
+        InvalidArgument: the folder holds no sequence classifier, no fast tokenizer, or weights that are pickled or
+            of another model.
     """
+    if not any(folder.glob("*.safetensors")):
+        raise InvalidArgument(
+            f"field 'model': {folder} has no weights as safetensors, and pickled ones (pytorch_model.bin) are not "
+            "read, for they can run code: save the model with `save_pretrained(folder, safe_serialization=True)`"
+        )
     with quiet():
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
             model, info = AutoModelForSequenceClassification.from_pretrained(
-                folder, dtype=torch.float32, output_loading_info=True
+                folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True
             )
         except (OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())[:300]
