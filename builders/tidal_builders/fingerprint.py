@@ -41,9 +41,12 @@ def workers(spec: ArloSpec) -> Workers:
 
 
 def one_a_thread(spec: ArloSpec) -> Workers | None:
-    """The other way to use the same threads, for a server to choose from; None where the spec says how to run."""
+    """The other way to use the same threads, for a server to choose from.
+
+    None where the spec says how to run, and for engine torch, which has one number of threads for a whole process.
+    """
     default = workers(spec)
-    if spec.threads or spec.contexts or default.threads == 1:
+    if spec.engine == "torch" or spec.threads or spec.contexts or default.threads == 1:
         return None
     return Workers(default.contexts * default.threads, 1)
 
