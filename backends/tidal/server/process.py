@@ -113,9 +113,7 @@ class ServerProcess:
         if self.log is None:
             return "its log above says why"
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        errors = [
-            line for line in lines if re.match(r"E\d{4} |[Ee]rror|.*unrecognized option|.*error while loading", line)
-        ]
+        errors = [line for line in lines if _ERROR_LINE.match(line)]
         found = errors[-1] if errors else (lines[-1] if lines else "it wrote no log")
         return re.sub(r"^[A-Z]\d{4} \S+ \d+ [\w.]+:\d+\] ", "", found)[:500]
 
