@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from pathlib import Path
 from typing import Literal
 
@@ -132,9 +133,9 @@ class Manifest(_Strict):
         names = ["input_ids", "attention_mask"] + (["token_type_ids"] if self.tokenizer.type_ids else [])
         return Artifact(self.engine, version_dir / runtime.file, self.precision, dict.fromkeys(names, shape))
 
-    def rebuild_command(self) -> str:
-        """The command that makes this version anew."""
-        return f"tidal build {self.spec} --force"
+    def rebuild_command(self, repository: Path) -> str:
+        """The shell command that makes this model anew in its repository."""
+        return shlex.join(["tidal", "build", self.spec, "--repository", str(repository), "--force"])
 
     def check(self, version_dir: Path, device: Device) -> None:
         """Hold the version to its files, this device and the installed engine library.
@@ -142,24 +143,21 @@ class Manifest(_Strict):
         Raises:
             InvalidArgument: what differs, and the command that rebuilds it.
         """
+        rebuild = f"rebuild with `{self.rebuild_command(version_dir.parent.parent)}`"
         for record in self.files:
             path = version_dir / record.path
             if not path.is_file():
-                raise InvalidArgument(f"{path} is missing; rebuild with `{self.rebuild_command()}`")
+                raise InvalidArgument(f"{path} is missing; {rebuild}")
             if path.stat().st_size != record.bytes or sha256_file(path) != record.sha256:
-                raise InvalidArgument(
-                    f"{path} differs from what was published; rebuild with `{self.rebuild_command()}`"
-                )
+                raise InvalidArgument(f"{path} differs from what was published; {rebuild}")
         if device != self.device:
             raise InvalidArgument(
-                f"model '{self.name}' was built for {self.device}, this machine is {device}; "
-                f"rebuild with `{self.rebuild_command()}`"
+                f"model '{self.name}' was built for {self.device}, this machine is {device}; {rebuild}"
             )
         built, installed = self.libraries.get(self.engine), engine_version(self.engine)
         if built != installed:
             raise InvalidArgument(
-                f"model '{self.name}' was built with {self.engine} {built}, installed is {installed}; "
-                f"rebuild with `{self.rebuild_command()}`"
+                f"model '{self.name}' was built with {self.engine} {built}, installed is {installed}; {rebuild}"
             )
 
 

@@ -179,7 +179,7 @@ class TestRefusedAtLoad:
 
     def test_a_version_built_with_another_library(self, built: Built, tmp_path: Path) -> None:
         self._with_manifest(built, tmp_path, lambda m: m["libraries"].update(openvino="2020.1"))
-        self.check(tmp_path, built, "rebuild with `tidal build tiny.yaml --force`")
+        self.check(tmp_path, built, f"rebuild with `tidal build tiny.yaml --repository {tmp_path} --force`")
 
     def test_a_damaged_file(self, built: Built, tmp_path: Path) -> None:
         built.copy(tmp_path, "bad")

@@ -80,7 +80,7 @@ def test_the_manifest_says_what_was_built(published: Published) -> None:
     assert manifest.verification.samples >= 50
     assert manifest.profile.batches == (1, 2, 4)
     assert set(manifest.profile.lengths) >= {16, 64}
-    assert manifest.rebuild_command() == f"tidal build {spec} --force"
+    assert manifest.rebuild_command(repository) == f"tidal build {spec} --repository {repository} --force"
     forms = {trial.form: trial for trial in manifest.trials if trial.mean_ms is not None}
     assert set(forms) == {"static", "dynamic"}
     chosen = "dynamic" if manifest.runtimes[0].dynamic else "static"
@@ -200,6 +200,17 @@ def test_a_model_without_a_trained_head_is_refused(tmp_path: Path, tiny: Path, w
         build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
 
 
+def test_pickled_weights_are_refused(tmp_path: Path, tiny: Path, write_spec: WriteSpec) -> None:
+    pickled = tmp_path / "pickled"
+    shutil.copytree(tiny, pickled)
+    (pickled / "model.safetensors").unlink()
+    model = AutoModelForSequenceClassification.from_pretrained(tiny)
+    torch.save(model.state_dict(), pickled / "pytorch_model.bin")
+    spec_file = write_spec(model=str(pickled))
+    with pytest.raises(InvalidArgument, match=r"has no weights as safetensors.*save the model with `save_pretrained"):
+        build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
+
+
 def test_a_changed_source_model_is_built_again(tmp_path: Path, write_spec: WriteSpec) -> None:
     source = make_tiny_classifier(tmp_path / "source", max_position=64)
     spec_file = write_spec(model=str(source))
@@ -225,7 +236,8 @@ def test_another_device_or_library_is_refused_with_the_rebuild_command(published
     spec, repository, _ = published
     folder, manifest = _latest(repository)
     other = device.cpu().model_copy(update={"name": "Other CPU"})
-    with pytest.raises(InvalidArgument, match=rf"this machine is Other CPU.*rebuild with `tidal build {spec} --force`"):
+    command = f"tidal build {spec} --repository {repository} --force"
+    with pytest.raises(InvalidArgument, match=rf"this machine is Other CPU.*rebuild with `{command}`"):
         manifest.check(folder, other)
     older = manifest.model_copy(update={"libraries": {**manifest.libraries, "openvino": "2024.0"}})
     with pytest.raises(InvalidArgument, match=r"built with openvino 2024.0, installed is .*rebuild with `tidal build"):
