@@ -116,7 +116,7 @@ class Stages:
 
     @cached_property
     def precision(self) -> PrecisionChoice:
-        """The spec's precision, or for `auto` the fastest whose answers stay inside the tolerance."""
+        """The spec's precision; for `auto` the most precise one inside the tolerance that is about the fastest."""
         return self.work.record("precision", PrecisionChoice, self._choose_precision)
 
     def _choose_precision(self) -> PrecisionChoice:
