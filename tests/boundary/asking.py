@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -104,16 +103,6 @@ def in_background(ask: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[
 
     threading.Thread(target=run, daemon=True).start()
     return future
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
-    """Whether the condition comes true within some seconds."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return condition()
 
 
 def write_model(

@@ -18,12 +18,12 @@ from tests.boundary.asking import (
     in_background,
     outcome,
     together,
-    until,
     write_model,
 )
 from tests.boundary.scraping import value
 from tests.boundary.test_keeper import Running
 from tests.servers import running_server
+from tests.waiting import until
 from tidal.metrics import Metrics
 from tidal.service import ServiceContext
 from tidal.triton.keeper import ServiceKeeper

@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from tests.boundary.asking import Asker, in_background, outcome, together, until
+from tests.boundary.asking import Asker, in_background, outcome, together
 from tests.boundary.scraping import value
 from tests.servers import RunningServer
+from tests.waiting import until
 from tidal_client.errors import RequestError
 
 pytestmark = pytest.mark.server

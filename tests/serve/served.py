@@ -9,8 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,8 @@ import numpy as np
 import psutil
 import tritonclient.grpc
 import tritonclient.http
+
+from tests.waiting import until
 
 TIDAL = [sys.executable, "-m", "tidal_client.main"]
 FREE_PORTS = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
@@ -66,18 +67,18 @@ class Served:
         with tritonclient.grpc.InferenceServerClient(self.report["grpc"]) as client:
             return float(client.infer(model, [tensor], client_timeout=timeout).as_numpy("SLEPT")[0])
 
-    def asked_in_background(self, seconds: float, answers: list[object]) -> threading.Thread:
+    def asked_in_background(self, seconds: float, answers: list[object], timeout: float = 60) -> threading.Thread:
         """Ask `echo` over gRPC; returns when the request has reached the model."""
 
         def ask() -> None:
             try:
-                answers.append(self.infer_grpc(seconds=seconds, timeout=60))
+                answers.append(self.infer_grpc(seconds=seconds, timeout=timeout))
             except Exception as error:
                 answers.append(error)
 
         thread = threading.Thread(target=ask)
         thread.start()
-        assert wait_until((self.runtime / "tmp" / "busy").exists)
+        assert until((self.runtime / "tmp" / "busy").exists)
         return thread
 
     def stubs(self, model: str) -> list[psutil.Process]:
@@ -183,12 +184,3 @@ def _sweep(mark: str) -> None:
             continue
     for path in Path("/dev/shm").glob(f"{mark}*"):
         path.unlink(missing_ok=True)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.1)
-    return condition()

@@ -20,8 +20,8 @@ from tests.serve.served import (
     publish,
     serving,
     tidal,
-    wait_until,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.server
 
@@ -54,6 +54,19 @@ def test_a_hung_model_is_killed(repository: Path, tmp_path: Path) -> None:
         assert "did not end within" in (tmp_path / "stderr").read_text()
 
 
+def test_a_server_that_gives_up_by_itself_is_told(repository: Path, tmp_path: Path) -> None:
+    """Tritonserver ends at its own exit timeout once its clients are gone, before it would be killed."""
+    answers: list[object] = []
+    with serving(repository, tmp_path, "--exit-timeout", "1", "--model", "echo") as served:
+        thread = served.asked_in_background(600, answers, timeout=3)
+        served.process.terminate()
+        code = served.process.wait(60)
+        thread.join()
+        assert isinstance(answers[0], Exception)
+        assert (code, served.left_behind()) == (4, [])
+        assert "did not end cleanly (exit status 1)" in (tmp_path / "stderr").read_text()
+
+
 def test_a_second_signal_ends_at_once(repository: Path, tmp_path: Path) -> None:
     with serving(repository, tmp_path, "--exit-timeout", "600", "--model", "echo") as served:
         thread = served.asked_in_background(600, [])
@@ -80,7 +93,7 @@ def test_sigkill_of_tidal_serve_ends_the_server(repository: Path, tmp_path: Path
         served.process.kill()
         served.process.wait()
         state = list((tmp_path / "tidal").glob("*.json"))
-        assert wait_until(lambda: set(served.left_behind()) <= {str(path) for path in state}), served.left_behind()
+        assert until(lambda: set(served.left_behind()) <= {str(path) for path in state}), served.left_behind()
         thread.join()
         # The next command removes the state of the process that is gone.
         assert served.tidal("models", "status").returncode == 3

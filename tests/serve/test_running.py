@@ -14,7 +14,8 @@ import pytest
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
-from tests.serve.served import Served, publish, wait_until
+from tests.serve.served import Served, publish
+from tests.waiting import until
 
 pytestmark = pytest.mark.server
 
@@ -110,7 +111,7 @@ def test_a_killed_stub_is_replaced(served: Served) -> None:
     stubs = served.stubs("echo")
     stubs[0].kill()
     killed = time.monotonic()
-    assert wait_until(lambda: restarts(served).get("echo", 0) == before + 1), (served.runtime / "stderr").read_text()
+    assert until(lambda: restarts(served).get("echo", 0) == before + 1), (served.runtime / "stderr").read_text()
     assert len(set(served.stubs("echo")) - set(stubs)) == 2
     with ThreadPoolExecutor(4) as pool:  # at once, so that every instance gets one
         assert list(pool.map(lambda _: served.infer(seconds=0.2), range(4))) == pytest.approx([0.2] * 4)
@@ -123,8 +124,8 @@ def test_a_second_death_soon_after_is_repaired_too(served: Served) -> None:
     before = restarts(served).get("echo", 0)
     for stub in served.stubs("echo"):
         stub.kill()
-    assert wait_until(lambda: restarts(served).get("echo", 0) > before)
-    assert wait_until(lambda: status(served)["echo"]["instances"] == "2 of 2")
+    assert until(lambda: restarts(served).get("echo", 0) > before)
+    assert until(lambda: status(served)["echo"]["instances"] == "2 of 2")
     assert [served.infer() for _ in range(4)] == [0.0] * 4
 
 

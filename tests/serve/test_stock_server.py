@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.served import Served, environment_in, publish, tidal, wait_until
+from tests.serve.served import Served, environment_in, publish, tidal
+from tests.waiting import until
 from tidal.server.endpoints import choose_endpoints
 
 pytestmark = pytest.mark.server
@@ -44,7 +45,7 @@ def test_runs_without_tidal_serve(tmp_path: Path) -> None:
             return False
 
     try:
-        assert wait_until(answers), (tmp_path / "log").read_text()
+        assert until(answers), (tmp_path / "log").read_text()
         assert (backends / "arlo" / "model.py").is_file()
     finally:
         server.terminate()

@@ -14,7 +14,7 @@ from tidal.server.launch import check_path, select_models, stock_command
 from tidal.server.ready_report import ReadyReport
 from tidal.server.session import Ended, Options, serve_until_ended
 
-_EXIT_CODES = {Ended.CLEANLY: 0, Ended.NOT_STARTED: 1, Ended.BY_ITSELF: 3, Ended.KILLED: 4}
+_EXIT_CODES = {Ended.CLEANLY: 0, Ended.NOT_STARTED: 1, Ended.BY_ITSELF: 3, Ended.CUT_SHORT: 4}
 
 
 def serve(
@@ -79,7 +79,8 @@ def serve(
     - **1** not started: a port is taken, the repository is empty, a model does not load
     - **2** wrong usage
     - **3** tritonserver ended without being asked to
-    - **4** tritonserver did not end in time, or a second signal came, and was killed
+    - **4** requests may be unanswered: tritonserver gave up on them at the exit timeout, or was killed because it did
+      not end in time or a second signal came
     """
     extra = tuple(arguments or ())
     if str(repository).startswith("-"):  # `tidal serve -- OPTIONS` without a repository

@@ -59,7 +59,7 @@ class Ended(Enum):
     CLEANLY = "ended cleanly"
     NOT_STARTED = "stopped before it served"
     BY_ITSELF = "tritonserver ended by itself"
-    KILLED = "tritonserver was killed"
+    CUT_SHORT = "tritonserver gave up on requests in flight, or was killed"
 
 
 class _Signals:
@@ -177,10 +177,14 @@ def _serve(
 
 def _end(server: ServerProcess, signals: _Signals, intended: Ended) -> Ended:
     began = time.monotonic()
-    if server.end(signals.at_once):
-        return intended
-    _log.error("tritonserver did not end within %.0f s and was killed", time.monotonic() - began)
-    return Ended.KILLED
+    if not server.end(signals.at_once):
+        _log.error("tritonserver did not end within %.0f s and was killed", time.monotonic() - began)
+        return Ended.CUT_SHORT
+    if intended is Ended.CLEANLY and server.exit_status() != 0:
+        # At its own exit timeout it ends with status 1 and leaves what is in flight unanswered.
+        _log.error("tritonserver did not end cleanly (%s): requests may be unanswered", server.ending())
+        return Ended.CUT_SHORT
+    return intended
 
 
 def _supervise(server: ServerProcess, state: ServerState, stop: threading.Event) -> None:
