@@ -28,6 +28,8 @@ from tidal.server.child import tidal_serve
 from tidal.server.stubs import live_stubs
 from tidal_client import AsyncClient, Client, NotFound, RequestError
 
+pytestmark = pytest.mark.server
+
 
 def publish_again(entry: ModelEntry) -> int:
     """The newest version's content as a new version."""

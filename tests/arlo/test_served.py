@@ -15,6 +15,8 @@ from tests.arlo.conftest import MAX_LENGTH, Built
 from tests.servers import RunningServer
 from tidal_client import AsyncClient, Cancelled, Client, InvalidArgument, RequestError, Unavailable
 
+pytestmark = pytest.mark.server
+
 WORDS = ("please", "book", "cancel", "change", "flight", "hotel", "weather", "music", "song", "actor", "good", "bad")
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ProbeServer
 
 import tidal_client
+from tests.client.conftest import ProbeServer
 from tidal_client import AsyncClient, Client, InvalidArgument
 
 pytestmark = pytest.mark.server

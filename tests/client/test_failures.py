@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 import time
@@ -10,8 +11,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import ProbeServer, probe_server
 
+from tests.client.conftest import ProbeServer, probe_server
 from tidal_client import AsyncClient, Cancelled, Client, ConnectionFailed, DeadlineExceeded
 from tidal_client.client import DEFAULT_TIMEOUT_S
 
@@ -52,7 +53,7 @@ def test_a_late_answer_is_a_timeout_and_harms_no_later_request(url: str) -> None
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_a_hung_server_is_a_timeout_everywhere(own_server: ProbeServer, protocol: str) -> None:
     url = own_server.url(protocol)
-    own_server.process.send_signal(signal.SIGSTOP)
+    os.kill(own_server.pid, signal.SIGSTOP)
     try:
         with Client(url, timeout_s=0.3) as client:
             with pytest.raises(DeadlineExceeded):
@@ -73,7 +74,7 @@ def test_a_hung_server_is_a_timeout_everywhere(own_server: ProbeServer, protocol
 
         asyncio.run(run())
     finally:
-        own_server.process.send_signal(signal.SIGCONT)
+        os.kill(own_server.pid, signal.SIGCONT)
     with Client(url) as client:
         assert client.ready("probe")
 
@@ -157,7 +158,7 @@ def test_a_server_that_dies_breaks_the_connection(own_server: ProbeServer) -> No
     for thread in threads:
         thread.start()
     time.sleep(1)
-    own_server.process.kill()
+    os.kill(own_server.pid, signal.SIGKILL)
     for thread in threads:
         thread.join(25)
     assert {url: type(error) for url, error in caught.items()} == {

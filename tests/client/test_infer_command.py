@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ProbeServer
 from typer.testing import CliRunner
 
+from tests.client.conftest import ProbeServer
 from tidal_client.main import build_app
 
 pytestmark = pytest.mark.server
