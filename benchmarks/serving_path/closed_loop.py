@@ -80,8 +80,10 @@ def metric(server: RunningServer, family: str, model: str) -> tuple[float, float
     found: dict[str, float] = {}
     for group in text_string_to_metric_families(text):
         for sample in group.samples:
-            if sample.name in (f"{family}_sum", f"{family}_count") and sample.labels.get("model") == model:
-                found[sample.name] = found.get(sample.name, 0.0) + sample.value
+            # The parser puts `_total` behind the name of every counter.
+            name = sample.name.removesuffix("_total")
+            if name in (f"{family}_sum", f"{family}_count") and sample.labels.get("model") == model:
+                found[name] = found.get(name, 0.0) + sample.value
     if not found:
         return None
     return found.get(f"{family}_sum", 0.0), found.get(f"{family}_count", 0.0)

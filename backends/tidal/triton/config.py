@@ -30,8 +30,8 @@ class TensorConfig:
 def complete_config(config: Any, inputs: Iterable[TensorConfig], outputs: Iterable[TensorConfig]) -> Any:
     """Add what the config lacks: tensors when it names none, the batch size, and dynamic batching.
 
-    What the operator wrote stays. Dynamic batching only hands queries over in groups; queueing, deadlines and
-    batching by length happen behind it.
+    What the operator wrote stays. Dynamic batching only hands queries over in groups, which is cheaper under load;
+    queueing, deadlines and batching by length happen behind it.
     """
     have = config.as_dict()
     if not have["input"]:
@@ -42,5 +42,6 @@ def complete_config(config: Any, inputs: Iterable[TensorConfig], outputs: Iterab
             config.add_output(tensor.as_dict())
     if not have["max_batch_size"]:
         config.set_max_batch_size(MAX_BATCH_SIZE)
-    config.set_dynamic_batching()
+    if not have["input"]:
+        config.set_dynamic_batching()
     return config

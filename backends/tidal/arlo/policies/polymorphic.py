@@ -102,6 +102,14 @@ class PolymorphicPolicy:
         heapq.heappush(self._heaps[self._bin(query.length)], (key, ticket, query))
         self._waiting.add(ticket)
 
+    def lone_service_s(self) -> float:
+        """Expected seconds of the one query that waits, when it gets the machine to itself; infinite otherwise."""
+        if len(self._waiting) != 1 or self._running or (self._narrow is not None and round(self._crowd) > 0):
+            return float("inf")
+        return next(
+            self._service(query.length) for heap in self._heaps for _, ticket, query in heap if ticket in self._waiting
+        )
+
     def clear(self) -> None:
         """Forget everything that waits."""
         self._waiting.clear()
