@@ -20,9 +20,12 @@ TOKENS = 25
 
 
 def measure(
-    server: RunningServer, model: str, version_dir: Path, *, rounds: int, queries: int
+    server: RunningServer, model: str, bare: str, version_dir: Path, *, rounds: int, queries: int
 ) -> dict[str, list[float]]:
-    """Median latency in ms by path, one figure a round; the paths take turns and share texts' lengths and gaps."""
+    """Median latency in ms by path, one figure a round; the paths take turns and share texts' lengths and gaps.
+
+    `bare` is a synchronous Python-backend model around the same engine: what Triton's Python backend adds at least.
+    """
     opened = open_model(version_dir)
     maker = TextMaker(version_dir / opened.manifest.tokenizer.file, seed=1)
     runtimes = [runtime.max_length for runtime in opened.manifest.runtimes]
@@ -38,6 +41,7 @@ def measure(
         paths: dict[str, Callable[[str], object]] = {
             "in process": in_process,
             "grpc": lambda text: grpc.classify(model, text, outputs=outputs),
+            "grpc, bare model": lambda text: grpc.classify(bare, text, outputs=outputs),
             "http": lambda text: http.classify(model, text, outputs=outputs),
         }
         for turn in range(rounds):
