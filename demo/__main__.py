@@ -26,7 +26,6 @@ CONSOLE = Console(width=None if sys.stdout.isatty() else 120)
 def main() -> int:
     """Run the demo from the project's root; the exit code is 0 when every request was answered."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     _step("training a classification head on all-MiniLM-L6-v2 (real weights, texts that the demo makes)")
     if not (SOURCE / "config.json").exists():
         accuracy = train_intent_classifier(SOURCE)
