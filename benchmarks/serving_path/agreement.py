@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.serving_path.closed_loop import metric
+from benchmarks.serving_path.closed_loop import metric, series
 from benchmarks.texts import TextMaker, tweet_lengths
 from tidal.server.child import RunningServer
 from tidal_client import AsyncClient, Classification
@@ -20,18 +20,19 @@ def measure(
     """Serve `rows` queries of mixed lengths in mixed batches and ask the unmodified model for each one alone.
 
     Returns:
-        `agreement` (share of equal labels), `max_abs_error` of any logit, and `mean_distinct_lengths`, the mean
-        number of different lengths in a batch that ran.
+        `agreement` (share of equal labels), `max_abs_error` of any logit, `mean_distinct_lengths` in a batch that
+        ran, and `mixed_batches`, the number of batches with 8 different lengths and more.
     """
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     lengths, _ = tweet_lengths(rows, seed=7, data=data)
     texts = [maker.text(n) for n in lengths]
-    before = metric(server, "tidal_arlo_batch_distinct_lengths", model) or (0.0, 0.0)
+    family = "tidal_arlo_batch_distinct_lengths"
+    before, few_before = metric(server, family, model) or (0.0, 0.0), series(server, f"{family}_bucket", model, le="7")
     answers = asyncio.run(_ask(server.grpc, model, texts))
     time.sleep(0.5)  # metrics are published every 200 ms
-    after = metric(server, "tidal_arlo_batch_distinct_lengths", model) or (0.0, 0.0)
+    after, few_after = metric(server, family, model) or (0.0, 0.0), series(server, f"{family}_bucket", model, le="7")
     reference = AutoModelForSequenceClassification.from_pretrained(source).eval()
     tokenizer = AutoTokenizer.from_pretrained(source)
     equal, worst = 0, 0.0
@@ -44,6 +45,7 @@ def measure(
     return {
         "agreement": equal / rows,
         "max_abs_error": worst,
+        "mixed_batches": (after[1] - before[1]) - ((few_after or 0.0) - (few_before or 0.0)),
         "mean_distinct_lengths": (after[0] - before[0]) / max(1.0, after[1] - before[1]),
     }
 

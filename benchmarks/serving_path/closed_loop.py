@@ -75,18 +75,25 @@ def _batches(server: RunningServer, model: str) -> tuple[float, float]:
 
 def metric(server: RunningServer, family: str, model: str) -> tuple[float, float] | None:
     """Sum and count of one of a model's histograms, all versions together; None when the model has none."""
+    found = {name: series(server, f"{family}_{name}", model) for name in ("sum", "count")}
+    if found["count"] is None:
+        return None
+    return found["sum"] or 0.0, found["count"]
+
+
+def series(server: RunningServer, name: str, model: str, **labels: str) -> float | None:
+    """Value of one of a model's counters, all versions together; None when the model has none."""
     with urllib.request.urlopen(f"http://{server.state.metrics}/metrics", timeout=10) as response:
         text = response.read().decode()
-    found: dict[str, float] = {}
-    for group in text_string_to_metric_families(text):
-        for sample in group.samples:
-            # The parser puts `_total` behind the name of every counter.
-            name = sample.name.removesuffix("_total")
-            if name in (f"{family}_sum", f"{family}_count") and sample.labels.get("model") == model:
-                found[name] = found.get(name, 0.0) + sample.value
-    if not found:
-        return None
-    return found.get(f"{family}_sum", 0.0), found.get(f"{family}_count", 0.0)
+    wanted = {"model": model, **labels}
+    values = [
+        sample.value
+        for group in text_string_to_metric_families(text)
+        for sample in group.samples
+        # The parser puts `_total` behind the name of every counter.
+        if sample.name.removesuffix("_total") == name and wanted.items() <= sample.labels.items()
+    ]
+    return sum(values) if values else None
 
 
 def _cpu_seconds(server: RunningServer) -> float:

@@ -193,16 +193,14 @@ class TestLanes:
         assert batch is not None
         assert batch.lane == 0
 
-    def test_only_a_query_that_gets_the_machine_to_itself_is_alone(self) -> None:
-        policy = two_ways(wide_ms=10, narrow_ms=15)
-        assert policy.lone_service_s() == float("inf")
-        policy.submit(Query(20, 0.0))
-        assert policy.lone_service_s() == pytest.approx(0.010)
-        policy.submit(Query(20, 0.0))
-        assert policy.lone_service_s() == float("inf")
-        first = policy.next_batch(0.0)
-        assert first is not None
-        assert policy.lone_service_s() == float("inf")
+    def test_a_deadline_that_only_all_threads_meet_gets_them(self) -> None:
+        for deadline, lane in ((0.013, 0), (0.1, 1)):
+            policy = two_ways(wide_ms=10, narrow_ms=14)
+            policy.submit(Query(20, 0.0, deadline))
+            policy.submit(Query(20, 0.0, deadline))
+            batch = policy.next_batch(0.0)
+            assert batch is not None
+            assert batch.lane == lane
 
     def test_a_pair_goes_side_by_side_when_that_answers_both_sooner(self) -> None:
         # One after the other 10 + 20 ms; side by side 2 x 14 ms; for 16 ms a side it would be 32.

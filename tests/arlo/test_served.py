@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 
 from tests.arlo.conftest import MAX_LENGTH, Built
 from tests.servers import RunningServer
-from tidal_client import AsyncClient, Cancelled, Client, InvalidArgument, RequestError, Unavailable
+from tests.waiting import until
+from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Unavailable
 
 pytestmark = pytest.mark.server
 
@@ -23,6 +25,22 @@ WORDS = ("please", "book", "cancel", "change", "flight", "hotel", "weather", "mu
 def make_texts(count: int, seed: int, longest: int = MAX_LENGTH - 2) -> list[str]:
     rng = random.Random(seed)
     return [" ".join(rng.choices(WORDS, k=rng.randint(1, longest))) for _ in range(count)]
+
+
+def histogram(server: RunningServer, family: str, model: str) -> tuple[float, float]:
+    """Count and sum of one of a model's histograms, as published."""
+    found = {"count": 0.0, "sum": 0.0}
+    for line in server.metrics_text().splitlines():
+        for part in found:
+            if line.startswith(f"{family}_{part}{{") and f'model="{model}"' in line:
+                found[part] += float(line.split()[-1])
+    return found["count"], found["sum"]
+
+
+def executed(server: RunningServer, model: str) -> float:
+    """Queries that a model has run so far; published within 0.2 s, so wait out one publication."""
+    time.sleep(0.5)
+    return histogram(server, "tidal_arlo_batch_size_queries", model)[1]
 
 
 @pytest.fixture(scope="module")
@@ -179,11 +197,17 @@ class TestBadInput:
 
 
 class TestLimits:
-    def test_a_deadline_that_cannot_be_met_is_told_and_the_query_is_not_run(self, url: str) -> None:
+    def test_a_deadline_that_cannot_be_met_is_told_and_the_query_is_not_run(
+        self, url: str, server: RunningServer
+    ) -> None:
         with Client(url) as client:
-            with pytest.raises(Unavailable, match=r"deadline of 0\.001 ms"):
-                client.classify("tiny", "good", latency_ms=0.001)
+            before = executed(server, "tiny")
+            for _ in range(5):
+                with pytest.raises(Unavailable, match=r"deadline of 0\.001 ms"):
+                    client.classify("tiny", "good", latency_ms=0.001)
             assert client.classify("tiny", "good", latency_ms=20_000).label
+        assert until(lambda: executed(server, "tiny") > before)
+        assert executed(server, "tiny") == before + 1
 
     def test_more_than_the_queue_holds_is_refused_and_the_rest_is_served(self, url: str) -> None:
         def ask(client: Client, text: str) -> str:
@@ -205,27 +229,31 @@ class TestLimits:
             client.classify_many("narrow", ["good"] * 9)
 
     def test_cancelled_queries_are_not_run(self, server: RunningServer) -> None:
-        async def scenario() -> list[object]:
+        long, before = " ".join(WORDS * 3), executed(server, "tiny")
+
+        async def scenario() -> None:
             async with AsyncClient(f"grpc://{server.grpc}") as client:
-                long = " ".join(WORDS * 3)
-                ahead = [asyncio.create_task(client.classify_many("tiny", [long] * 64)) for _ in range(12)]
+                ahead = [asyncio.create_task(client.classify_many("tiny", [long] * 64)) for _ in range(14)]
                 await asyncio.sleep(0.02)
-                waiting = [asyncio.create_task(client.classify("tiny", long)) for _ in range(20)]
+                waiting = [asyncio.create_task(client.classify("tiny", long)) for _ in range(100)]
                 await asyncio.sleep(0.02)
                 for task in waiting:
                     task.cancel()
-                results = await asyncio.gather(*waiting, return_exceptions=True)
+                await asyncio.gather(*waiting, return_exceptions=True)
                 assert all(len(rows) == 64 for rows in await asyncio.gather(*ahead))
-                return list(results)
 
-        results = asyncio.run(scenario())
-        assert any(isinstance(result, asyncio.CancelledError | Cancelled) for result in results)
-        assert all(
-            isinstance(result, asyncio.CancelledError | Cancelled) or not isinstance(result, BaseException)
-            for result in results
-        )
+        asyncio.run(scenario())
+        assert until(lambda: executed(server, "tiny") >= before + 14 * 64)
         with Client(f"grpc://{server.grpc}") as client:
             assert client.classify("tiny", "good").label
+        assert executed(server, "tiny") < before + 14 * 64 + 90
+
+    def test_a_crowd_is_batched(self, url: str, server: RunningServer) -> None:
+        batches, queries = histogram(server, "tidal_arlo_batch_size_queries", "tiny")
+        with Client(url) as client:
+            client.classify_many("tiny", ["good"] * 64)
+        assert until(lambda: histogram(server, "tidal_arlo_batch_size_queries", "tiny")[1] >= queries + 64)
+        assert histogram(server, "tidal_arlo_batch_size_queries", "tiny")[0] - batches < 64
 
     def test_any_bytes_get_an_answer_or_a_clear_refusal(self, url: str) -> None:
         rng = random.Random(5)

@@ -8,6 +8,7 @@ from tidal.manifest import Runtime
 from tidal.metrics import Metrics
 
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
+_DISTINCT_BUCKETS = (1, 3, 7, 15, 31)
 
 
 class ArloMetrics:
@@ -24,7 +25,7 @@ class ArloMetrics:
         }
         self._batch = metrics.histogram("batch_size_queries", "Queries run together", buckets=_BATCH_BUCKETS)
         self._distinct = metrics.histogram(
-            "batch_distinct_lengths", "Different lengths in a batch", buckets=_BATCH_BUCKETS
+            "batch_distinct_lengths", "Different lengths in a batch", buckets=_DISTINCT_BUCKETS
         )
         self._queries = {n: metrics.counter("executed_queries_total", "Queries run", runtime=str(n)) for n in runtimes}
         self._tokens = metrics.counter("tokens_total", "Tokens of executed queries")

@@ -23,9 +23,6 @@ from tidal.service import ServiceContext
 Array = npt.NDArray[Any]
 # Asking whether a client has gone costs a call to the server process: not worth it for a query that hardly waited.
 _CHECK_CANCELLED_AFTER_S = 0.005
-# A query that finds an idle machine and takes no longer than this runs on the thread that brought it: handing it to a
-# worker would add to its latency what matters for a short query, and what comes meanwhile waits this long at most.
-_RUN_AT_ONCE_S = 0.01
 
 
 class _Job:
@@ -99,23 +96,16 @@ class ArloService:
         if not rows:
             return
         with self._changed:
-            late, batch, now = list[_Row](), None, 0.0
             if self._closing:
                 refused = {id(row.job): row.job for row in rows}
             else:
                 refused = {}
                 for row in rows:
                     self._policy.submit(row)
-                if len(rows) == 1 and self._policy.lone_service_s() <= _RUN_AT_ONCE_S:
-                    late, batch, now = self._next()
-                else:
-                    self._metrics.waiting.set(len(self._policy))
-                    self._changed.notify(len(rows))
-        self._refuse(late, now)
-        if batch is not None:
-            self._run_and_answer(batch, now)
+                self._metrics.waiting.set(len(self._policy))
+                self._changed.notify(len(rows))
         for job in refused.values():
-            job.request.fail(Unavailable("the model is being unloaded; send the request again"))
+            job.request.fail(Unavailable("the model stops serving here; send the request again"))
 
     def close(self, timeout_s: float) -> None:
         """Finish what waits, then end the threads; rows that are left after `timeout_s` stay unanswered."""
@@ -157,18 +147,17 @@ class ArloService:
                     self._changed.wait()
                     late, batch, now = self._next()
             self._refuse(late, now)
-            if batch is not None:
-                self._run_and_answer(batch, now)
-
-    def _run_and_answer(self, batch: Batch, now: float) -> None:
-        try:
-            finished = self._run(batch, now)
-        finally:
-            with self._changed:
-                self._policy.finished(batch)
-                if len(self._policy) or self._closing:
-                    self._changed.notify_all()
-        self._answer(finished)
+            if batch is None:
+                continue
+            try:
+                finished = self._run(batch, now)
+            finally:
+                with self._changed:
+                    self._policy.finished(batch)
+                    # Others are woken for work only: a thread that wakes for nothing delays this one's answers.
+                    if len(self._policy) or self._closing:
+                        self._changed.notify_all()
+            self._answer(finished)
 
     def _next(self) -> tuple[list[_Row], Batch | None, float]:
         """Queries that are too late, the batch to start, and the moment that was decided for."""

@@ -25,7 +25,6 @@ from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.metrics import Metrics
 from tidal.service import Service, ServiceContext
 from tidal.triton.acceptance import Acceptance
-from tidal.triton.answer_path import AnswerPath
 from tidal.triton.housekeeping import Housekeeping
 from tidal.triton.keeper import ServiceKeeper
 from tidal.triton.logs import model_logger
@@ -92,25 +91,23 @@ class BackendHost:
         self._keeper = ServiceKeeper(context, start, self._outstanding.fail_all)
         self._housekeeping.start()
 
-    def execute(self, requests: Sequence[Any]) -> list[Any] | None:
-        """Take requests over. What is answered by then comes back, the rest is answered later."""
+    def execute(self, requests: Sequence[Any]) -> None:
+        """Take requests over; every one is answered later through its own sender."""
         accepted: list[TritonRequest] = []
-        paths = [AnswerPath(raw) for raw in requests]
-        for raw, path in zip(requests, paths, strict=True):
+        for raw in requests:
+            sender = raw.get_response_sender()
             try:
-                request = self._acceptance.accept(raw, path)
+                request = self._acceptance.accept(raw, sender)
             except TidalError as error:
-                self._acceptance.refuse(path, error)
+                self._acceptance.refuse(sender, error)
             except Exception as error:
-                self._acceptance.refuse(path, Internal(f"the request could not be read: {error}"))
+                self._acceptance.refuse(sender, Internal(f"the request could not be read: {error}"))
             else:
                 accepted.append(request)
                 if request.deadline is not None:
                     self._housekeeping.watch(request.deadline)
         if accepted:
             self._keeper.submit(accepted)
-        responses = [path.leave() for path in paths]
-        return responses if any(response is not None for response in responses) else None
 
     def finalize(self) -> None:
         """End the service, answer what is left, publish the last metrics.

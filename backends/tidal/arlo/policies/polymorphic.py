@@ -43,8 +43,8 @@ class PolymorphicPolicy:
 
     **Lanes.** With a `parallel` profile there are two ways to run: one engine with all threads, which answers a lone
     query soonest, or several with a thread each, which answer a crowd soonest. An idle machine takes the one with
-    the smaller sum of waiting, for the queries that wait and as many more as an arriving query usually finds here.
-    The two never run at the same time.
+    the smaller sum of waiting, for the queries that wait and as many more as an arriving query usually finds here;
+    the first, where only that meets the deadline of the query that goes next. The two never run at the same time.
 
     Args:
         runtimes: the runtimes' `max_length` in tokens, ascending.
@@ -75,9 +75,9 @@ class PolymorphicPolicy:
         if parallel is not None:
             self._narrow = _Lanes(parallel, range(profile.concurrency, profile.concurrency + parallel.concurrency))
         self._heaps: list[list[_Entry]] = [[] for _ in self._bins]
-        self._deadlines: list[_Entry] = []
+        self._deadlines: list[tuple[float, int]] = []  # last moment to start, ticket
         self._tickets = count()
-        self._waiting: set[int] = set()
+        self._waiting: dict[int, Query] = {}
         self._running: dict[int, int] = {}  # lane to number of queries
         self._crowd = 0.0
 
@@ -98,17 +98,9 @@ class PolymorphicPolicy:
         key = query.arrival + self._service_weight * service
         if query.deadline is not None:
             key = min(key, query.deadline - service)
-            heapq.heappush(self._deadlines, (query.deadline - service, ticket, query))
+            heapq.heappush(self._deadlines, (query.deadline - service, ticket))
         heapq.heappush(self._heaps[self._bin(query.length)], (key, ticket, query))
-        self._waiting.add(ticket)
-
-    def lone_service_s(self) -> float:
-        """Expected seconds of the one query that waits, when it gets the machine to itself; infinite otherwise."""
-        if len(self._waiting) != 1 or self._running or (self._narrow is not None and round(self._crowd) > 0):
-            return float("inf")
-        return next(
-            self._service(query.length) for heap in self._heaps for _, ticket, query in heap if ticket in self._waiting
-        )
+        self._waiting[ticket] = query
 
     def clear(self) -> None:
         """Forget everything that waits."""
@@ -121,9 +113,9 @@ class PolymorphicPolicy:
         """Take out the queries that would miss their deadline even if they ran at once."""
         late: list[Query] = []
         while self._deadlines and self._deadlines[0][0] < now:
-            _, ticket, query = heapq.heappop(self._deadlines)
-            if ticket in self._waiting:
-                self._waiting.remove(ticket)
+            _, ticket = heapq.heappop(self._deadlines)
+            query = self._waiting.pop(ticket, None)
+            if query is not None:
                 late.append(query)
         return late
 
@@ -139,7 +131,7 @@ class PolymorphicPolicy:
             return None
         candidates = self._candidates(head_bin)
         queries = [entry[2] for entry in candidates]
-        lanes = self._lanes(queries)
+        lanes = self._lanes(queries, now)
         split = best_split(
             [self._padded(query.length) for query in queries],
             lanes.table,
@@ -151,7 +143,8 @@ class PolymorphicPolicy:
         chosen, back = candidates[: split[0]], candidates[split[0] :]
         for entry in back:
             heapq.heappush(self._heaps[self._bin(entry[2].length)], entry)
-        self._waiting.difference_update(ticket for _, ticket, _ in chosen)
+        for _, ticket, _ in chosen:
+            del self._waiting[ticket]
         lane = next(index for index in lanes.indices if index not in self._running)
         self._running[lane] = len(chosen)
         longest = max(query.length for _, _, query in chosen)
@@ -167,12 +160,15 @@ class PolymorphicPolicy:
             return len(self._running) < len(self._wide.indices)
         return len(self._running) < len(self._narrow.indices)
 
-    def _lanes(self, queries: Sequence[Query]) -> _Lanes:
+    def _lanes(self, queries: Sequence[Query], now: float) -> _Lanes:
         """The way to run: what already runs decides, on an idle machine the smaller sum of waiting."""
         if self._narrow is None or any(lane in self._running for lane in self._wide.indices):
             return self._wide
         if self._running:
             return self._narrow
+        head = queries[0]
+        if head.deadline is not None and now + self._narrow.table[self._padded(head.length)][1] > head.deadline:
+            return self._wide
         here = [self._padded(query.length) for query in queries]
         coming = [here[0]] * min(self._max_batch, max(0, round(self._crowd) - len(self._waiting) + 1))
         behind = len(self._waiting) - len(here)
