@@ -41,6 +41,11 @@ class LatencyProfile(BaseModel):
                 raise ValueError(f"{name} must have a row a length, each with a column for the first batch sizes")
             if sizes != sorted(sizes, reverse=True):
                 raise ValueError(f"{name} must not have longer rows for longer inputs, got rows of {sizes}")
+            if sizes[0] != len(self.batches):
+                raise ValueError(
+                    f"{name} must have a column for each of the {len(self.batches)} batch sizes in its longest row, "
+                    f"got rows of {sizes}"
+                )
             if any(not 0 < value < float("inf") for row in grid for value in row):
                 raise ValueError(f"{name} must hold positive, finite milliseconds")
         if [len(row) for row in self.median_ms] != [len(row) for row in self.p95_ms]:

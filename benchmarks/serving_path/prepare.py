@@ -36,7 +36,10 @@ def prepare() -> tuple[Path, Path, str]:
         demo.train.train_intent_classifier(source)
     repository = folder / "repository"
     spec = folder / "intents.yaml"
-    spec.write_text(f"kind: arlo\nname: {MODEL}\nmodel: {source}\nprecision: fp32\n")
+    spec.write_text(
+        f"kind: arlo\nname: {MODEL}\nmodel: {source}\nprecision: fp32\n"
+        "lengths: [32, 64, 128, 256, 512]\nform: dynamic\n"
+    )
     progress("building (nothing to do when it is up to date)")
     command = [sys.executable, "-m", "tidal_client.main", "build", str(spec), "--repository", str(repository)]
     subprocess.run(command, check=True, stdout=sys.stderr)

@@ -51,6 +51,7 @@ def test_long_inputs_may_end_at_smaller_batches() -> None:
         {"median_ms": ((0.0, 1.0, 1.0), *GRID[1:])},
         {"median_ms": (GRID[0][:1], *GRID[1:]), "p95_ms": (GRID[0][:1], *GRID[1:])},
         {"median_ms": ((), (), ())},
+        {"batches": (1, 2, 8, 16)},
         {"threads": 0},
         {"lenghts": (1,)},
     ],

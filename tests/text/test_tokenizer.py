@@ -65,3 +65,33 @@ def test_truncation_keeps_the_special_tokens_and_never_cuts_a_character(folder: 
     (huge,) = tokenizer.encode(["é".encode() * 100_001])
     assert isinstance(huge, Encoded)
     assert len(huge.ids) <= 16
+
+
+@pytest.mark.parametrize("before", range(4))
+def test_truncation_cuts_at_whole_characters_of_any_width(folder: Path, before: int) -> None:
+    tokenizer = TextTokenizer(folder / "tokenizer.json", 16, truncate=True)
+    for character in ("é", "日", "🎉"):
+        (got,) = tokenizer.encode([b"a" * before + character.encode() * 1000])
+        assert isinstance(got, Encoded)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"\x80" * 5000, "text_input row 0 is not valid UTF-8 at byte 0"),
+        (b" " * 5000 + b"ab\x80cd", "text_input row 0 is not valid UTF-8 at byte 5002"),
+        (b" " * 5000, "text_input row 0 is empty"),
+    ],
+)
+def test_truncation_says_what_is_wrong_with_a_long_text(folder: Path, text: bytes, message: str) -> None:
+    (got,) = TextTokenizer(folder / "tokenizer.json", 16, truncate=True).encode([text])
+    assert isinstance(got, InvalidArgument)
+    assert message in str(got)
+
+
+def test_truncation_reads_the_words_after_many_blanks(folder: Path) -> None:
+    tokenizer = TextTokenizer(folder / "tokenizer.json", 16, truncate=True)
+    blanks, plain = tokenizer.encode([b" \n" * 5000 + b"good film", b"good film"])
+    assert isinstance(blanks, Encoded)
+    assert isinstance(plain, Encoded)
+    assert blanks.ids.tolist() == plain.ids.tolist()

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -32,7 +33,8 @@ class Guardian:
         """Everything is clean: let the guardian go."""
         self._tell({"clean": True})
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with suppress(OSError):  # it flushes what a guardian that died did not read
+                self._process.stdin.close()
         self._process.wait()
 
     def _tell(self, message: dict[str, object]) -> None:
@@ -46,7 +48,10 @@ class Guardian:
 
 def main() -> None:
     """Wait for the end of the pipe and clean up when nobody else did."""
-    task = json.loads(sys.stdin.readline())
+    first = sys.stdin.readline()
+    if not first:  # the parent was killed before it said, and so before it started a server
+        return
+    task = json.loads(first)
     if sys.stdin.readline():
         return
     prefix, deadline = task["prefix"], time.monotonic() + task["grace_s"]

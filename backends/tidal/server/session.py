@@ -218,9 +218,14 @@ def _log_file(http_port: int) -> Path:
     if not os.access(folder, os.W_OK):
         folder = state_folder()
     in_use = {state.log for state in running_servers()}
-    ended = [path for path in folder.glob("*.log") if path not in in_use]
-    for old in sorted(ended, key=lambda path: path.stat().st_mtime)[:-_KEPT_LOGS]:
-        old.unlink(missing_ok=True)
+    ended: list[tuple[float, Path]] = []
+    for path in folder.glob("*.log"):
+        with suppress(OSError):  # another server that starts removes old logs too
+            if path not in in_use:
+                ended.append((path.stat().st_mtime, path))
+    for _, old in sorted(ended)[:-_KEPT_LOGS]:
+        with suppress(OSError):
+            old.unlink()
     return folder / f"{http_port}.log"
 
 

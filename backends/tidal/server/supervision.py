@@ -128,15 +128,18 @@ class Supervisor:
         """Watch until `stop` is set."""
         while not stop.wait(POLL_S):
             try:
-                self.step()
+                self.step(stop)
             except TidalError as error:
                 if not stop.is_set():
                     _log.warning("supervision could not look at the server: %s", error)
             except Exception:
                 _log.exception("supervision failed and goes on")
 
-    def step(self) -> None:
-        """Look once. The server is asked only while something moves; a look at the processes is cheap."""
+    def step(self, stop: threading.Event) -> None:
+        """Look once. The server is asked only while something moves; a look at the processes is cheap.
+
+        Once `stop` is set, a restart under way no longer reports its failure: the server is ending.
+        """
         stubs = live_stubs(self._server_pid)
         if stubs == self._settled:
             return
@@ -145,7 +148,7 @@ class Supervisor:
         for model in due:
             # A thread each: a model that takes minutes to load must not keep another from coming back.
             self._restarting.add(model)
-            threading.Thread(target=self._restart, args=(model,), name=f"restart-{model}", daemon=True).start()
+            threading.Thread(target=self._restart, args=(model, stop), name=f"restart-{model}", daemon=True).start()
         moving = due or self._memory.short or seen.loading or seen.failed or self._memory.retired
         self._settled = None if moving else stubs
 
@@ -165,7 +168,7 @@ class Supervisor:
         failed = {r.name for r in index if r.state == "UNAVAILABLE" and r.reason != "unloaded" and r.name not in names}
         return Observation(wanted, frozenset(loading), frozenset(failed), stubs)
 
-    def _restart(self, model: str) -> None:
+    def _restart(self, model: str, stop: threading.Event) -> None:
         with self._lock:
             count = self.counts[model] = self.counts.get(model, 0) + 1
         _log.warning("model '%s' lost a Python stub: restarting it (restart %d)", model, count)
@@ -173,7 +176,8 @@ class Supervisor:
         try:
             restart_model(self._control, self._repository, model)
         except TidalError as error:
-            _log.error("model '%s' did not come back, trying again later: %s", model, sentence(str(error)))
+            if not stop.is_set():
+                _log.error("model '%s' did not come back, trying again later: %s", model, sentence(str(error)))
         else:
             _log.warning("model '%s' serves again after %.1f s", model, time.monotonic() - began)
         finally:

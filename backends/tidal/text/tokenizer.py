@@ -71,17 +71,20 @@ class TextTokenizer:
         return results
 
     def _decode(self, name: str, row: int, text: bytes) -> str | InvalidArgument:
+        skipped = 0
         if len(text) > self.max_bytes:
             if not self._truncate:
                 return InvalidArgument(
                     f"{name} row {row} has {len(text)} bytes; this model reads at most {self.max_length} tokens, "
                     f"which {self.max_bytes} bytes bound"
                 )
-            text = _cut(text, self.max_bytes)
+            # Blanks in front must not use up what is read.
+            kept = text.lstrip()
+            skipped, text = len(text) - len(kept), _cut(kept, self.max_bytes)
         try:
             decoded = text.decode("utf-8")
         except UnicodeDecodeError as error:
-            return InvalidArgument(f"{name} row {row} is not valid UTF-8 at byte {error.start}")
+            return InvalidArgument(f"{name} row {row} is not valid UTF-8 at byte {skipped + error.start}")
         if not decoded.strip():
             return InvalidArgument(f"{name} row {row} is empty; accepted is a text of at least one word")
         return decoded
@@ -101,6 +104,10 @@ _PENDING = Encoded(np.empty(0, np.int64), np.empty(0, np.int64))
 
 def _cut(text: bytes, limit: int) -> bytes:
     """The first bytes of a UTF-8 text, at most `limit`, never half a character."""
-    while limit > 0 and text[limit] & 0xC0 == 0x80:
-        limit -= 1
-    return text[:limit]
+    if len(text) <= limit:
+        return text
+    # A character has at most 3 bytes after its first: more of them are not UTF-8, which decoding will tell.
+    end = limit
+    while end > limit - 3 and text[end] & 0xC0 == 0x80:
+        end -= 1
+    return text[:end]

@@ -76,6 +76,8 @@ class ServiceKeeper:
         self._ending = threading.Event()
         self._failures = _Failures()
         self._cause = ""
+        # The restart that is to begin; stays while no thread can be started for it.
+        self._due: Callable[[], None] | None = None
         self._life = _Life()
         self._run(self._life)
 
@@ -90,6 +92,8 @@ class ServiceKeeper:
                 self._failed(life, error)
             if life is self._life:
                 return
+        else:
+            self._begin_restart()
         # None runs, or it failed meanwhile: then it may have got these after everything open was failed.
         for request in requests:
             request.fail(self._absent())
@@ -99,6 +103,9 @@ class ServiceKeeper:
         with self._lock:
             self._ending.set()
             life, self._life = self._life, _Life()
+            due, self._due = self._due, None
+        if due is not None:
+            due()  # at the end it closes the service that failed and starts none
         self._close(life.service, timeout_s)
 
     def _absent(self) -> TidalError:
@@ -128,16 +135,24 @@ class ServiceKeeper:
             self._cause = f"{type(error).__name__}: {error}"
             self._failures = self._failures.after_running(time.monotonic() - life.began if life.service else 0.0)
             self._life = _Life()
-            # A thread of its own: closing and starting may take long, and the caller has other things to do.
-            threading.Thread(
-                target=self._restart,
-                args=(life.service, self._life, self._failures.pause_s),
-                name=f"{self._context.model}-restart",
-                daemon=True,
-            ).start()
+            self._due = partial(self._restart, life.service, self._life, self._failures.pause_s)
+        self._begin_restart()
         self._restarts.inc()
         self._fail_all(Internal(f"the model failed: {self._cause}"))
         self._log.error("the service failed: %s", self._cause, exc_info=error)
+
+    def _begin_restart(self) -> None:
+        """Begin the restart that is due, if one is; without a thread to be had it stays due until the next request."""
+        with self._lock:
+            if self._due is None:
+                return
+            try:
+                # A thread of its own: closing and starting may take long, and the caller has other things to do.
+                threading.Thread(target=self._due, name=f"{self._context.model}-restart", daemon=True).start()
+            except (RuntimeError, MemoryError) as error:
+                self._log.error("the restart did not begin, the next request tries again: %s", error)
+            else:
+                self._due = None
 
     def _restart(self, old: Service | None, life: _Life, pause_s: float) -> None:
         self._close(old, 0.0)
@@ -163,7 +178,11 @@ class ServiceKeeper:
                 self._log.exception("the service did not close")
 
         closing = threading.Thread(target=close, name=f"{self._context.model}-close", daemon=True)
-        closing.start()
+        try:
+            closing.start()
+        except (RuntimeError, MemoryError):
+            close()  # no thread can be had: closing that may hang is better than none
+            return
         closing.join(timeout_s + _CLOSE_GRACE_S)
         if closing.is_alive():
             self._log.error("the service did not close within %g s: its threads are left behind", timeout_s)
