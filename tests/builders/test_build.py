@@ -144,7 +144,7 @@ def test_lengths_are_found_on_a_saved_curve(write_spec: WriteSpec, tmp_path: Pat
     assert {"latency_curve.png", "latency_curve.json"} <= {file.path for file in manifest.files}
 
 
-def test_auto_takes_the_most_precise_within_3_percent_of_the_fastest_inside_the_tolerance(write_spec: WriteSpec, tmp_path: Path) -> None:
+def test_auto_takes_the_most_precise_within_3_percent_of_the_fastest(write_spec: WriteSpec, tmp_path: Path) -> None:
     spec_file = write_spec(precision="auto", tolerance=1e-3)
     report = build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
     assert report.precision == "fp32"
