@@ -19,6 +19,7 @@ from tidal.manifest import load_manifest
 from tidal.repository import ModelEntry
 from tidal.server.child import RunningServer, tidal_serve
 
+MIXING = "intents_mixing"
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -52,7 +53,9 @@ def main(
             _overhead(report, server, version_dir, quick)
             _throughput(report, server, maker, data, quick)
             progress("comparing served rows with the unmodified model")
-            rows = agreement.measure(server, MODEL, source, maker, data, rows=400 if quick else 2000)
+            agreement.write_mixing_model(repository, MIXING, version_dir)
+            server.control.load(MIXING, None)
+            rows = agreement.measure(server, MIXING, source, maker, data, rows=300 if quick else 2000)
             report.measured["agreement"] = rows
             note = (
                 f"{rows['mixed_batches']:.0f} batches of 8 and more different lengths, "
@@ -60,6 +63,7 @@ def main(
             )
             report.claims.append(Claim("row_agreement", ">= 0.999", rows["agreement"], note=note))
             report.claims.append(Claim("row_agreement_mixed_batches", ">= 1", rows["mixed_batches"]))
+            server.control.unload(MIXING)
             progress("publishing under load")
             result = publishing.measure(
                 server, repository, MODEL, maker, changes=3 if quick else 6, at_least=1000 if quick else 3000
@@ -77,7 +81,7 @@ def _overhead(report: Report, server: RunningServer, version_dir: Path, quick: b
     bare = throughput.CANDIDATES[0].model
     server.control.load(bare, None)
     medians = overhead.measure(
-        server, MODEL, bare, version_dir, rounds=5 if quick else 15, queries=60 if quick else 150
+        server, MODEL, bare, version_dir, rounds=4 if quick else 15, queries=50 if quick else 150
     )
     base = medians["in process"]
     rows, added_by = [], {}
@@ -101,13 +105,13 @@ def _overhead(report: Report, server: RunningServer, version_dir: Path, quick: b
 
 
 def _throughput(report: Report, server: RunningServer, maker: TextMaker, data: Path | None, quick: bool) -> None:
-    best, searched = throughput.search(server, maker, data, seconds=1.5 if quick else 3)
+    best, searched = throughput.search(server, maker, data, seconds=1 if quick else 3)
     columns = ["bare model (instances x threads)", *(f"c={c} 1/s" for c in best)]
     report.add_table("search of the bare model's parameters", columns, searched)
     for config in set(best.values()):
         server.control.load(config.model, None)
     rows = []
-    for concurrency in (1, 4, 16, 64) if quick else CONCURRENCIES:
+    for concurrency in (1, 8, 64) if quick else CONCURRENCIES:
         bare = throughput.bare_for(best, concurrency)
         progress(f"throughput at concurrency {concurrency} against {bare.model}")
         ratio, ours, theirs = throughput.compare(
@@ -118,7 +122,7 @@ def _throughput(report: Report, server: RunningServer, maker: TextMaker, data: P
             data,
             concurrency=concurrency,
             rounds=3 if quick else 5,
-            seconds=2 if quick else 5,
+            seconds=1.5 if quick else 5,
         )
         cells = [str(concurrency), bare.model]
         for results in (theirs, ours):

@@ -208,3 +208,29 @@ def test_a_first_start_that_fails_is_reported() -> None:
 
     with pytest.raises(RuntimeError, match="no start"):
         World(on_start)
+
+
+def _no_threads(self: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_restart_without_a_thread_is_begun_by_a_later_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", _no_threads)
+        world.services[0].context.failed(ValueError("broken"))
+        assert [str(error) for error in world.failed] == ["the model failed: ValueError: broken"]
+        assert "restarting after a failure" in str(world.ask().error)
+        assert world.starts == 1
+    assert until(lambda: not world.ask().answered)
+    assert world.services[0].closed.is_set()
+    assert (world.starts, world.restarts) == (2, 1)
+
+
+def test_the_end_closes_a_failed_service_whose_restart_never_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    monkeypatch.setattr(threading.Thread, "start", _no_threads)
+    world.services[0].context.failed(ValueError("broken"))
+    world.keeper.close(0.0)
+    assert world.services[0].closed.is_set()
+    assert world.starts == 1

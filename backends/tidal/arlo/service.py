@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -55,7 +56,8 @@ class _Row(Query):
 class ArloService:
     """Polymorphic placement: one queue, and a worker for each batch that may run, and one more.
 
-    A worker answers the queries that it ran; the one more lets the next batch start meanwhile.
+    A worker answers the queries that it ran while nothing waits. When more waits, it runs that at once, so that its
+    engine does not stand still, and another thread answers; the one more takes what comes while a worker answers.
     """
 
     def __init__(self, context: ServiceContext, model: EncoderModel, parameters: ArloParameters) -> None:
@@ -79,9 +81,11 @@ class ArloService:
         )
         self._changed = threading.Condition()
         self._closing = False
+        self._answers: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
         self._workers = [
             context.start_thread(f"worker-{index}", self._work) for index in range(self._policy.most_running + 1)
         ]
+        self._responder = context.start_thread("responder", self._respond)
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
         """Read requests and queue their rows; one that cannot be read is answered here."""
@@ -115,6 +119,8 @@ class ArloService:
             self._changed.notify_all()
         for worker in self._workers:
             worker.join(max(0.0, until - time.monotonic()))
+        self._answers.put(None)
+        self._responder.join(max(0.0, until - time.monotonic()))
 
     def _read(self, request: PendingRequest) -> list[_Row]:
         tokens = read_rows(request.inputs, self._model.tokenizer)
@@ -138,26 +144,36 @@ class ArloService:
             raise
 
     def _serve(self) -> None:
+        ran: Batch | None = None
+        finished: list[_Job] = []
         while True:
             with self._changed:
+                if ran is not None:
+                    self._policy.finished(ran)
+                    ran = None
                 late, batch, now = self._next()
-                while batch is None and not late:
+                # Others are woken for work only: a thread that wakes for nothing delays this one.
+                if self._policy.can_start or self._closing:
+                    self._changed.notify()
+                if batch is None and not late and not finished:
                     if self._closing and not len(self._policy):
+                        self._changed.notify_all()
                         return
                     self._changed.wait()
-                    late, batch, now = self._next()
-            self._refuse(late, now)
+                    continue
             if batch is None:
-                continue
-            try:
+                self._answer(finished)
+            elif finished:
+                self._answers.put(finished)
+            finished = []
+            self._refuse(late, now)
+            if batch is not None:
                 finished = self._run(batch, now)
-            finally:
-                with self._changed:
-                    self._policy.finished(batch)
-                    # Others are woken for work only: a thread that wakes for nothing delays this one's answers.
-                    if len(self._policy) or self._closing:
-                        self._changed.notify_all()
-            self._answer(finished)
+                ran = batch
+
+    def _respond(self) -> None:
+        while (jobs := self._answers.get()) is not None:
+            self._answer(jobs)
 
     def _next(self) -> tuple[list[_Row], Batch | None, float]:
         """Queries that are too late, the batch to start, and the moment that was decided for."""

@@ -86,6 +86,11 @@ class PolymorphicPolicy:
         """Batches that run at the same time at most."""
         return len(self._wide.indices if self._narrow is None else self._narrow.indices)
 
+    @property
+    def can_start(self) -> bool:
+        """Whether something waits and a lane is free for it."""
+        return len(self._waiting) > 0 and self._may_start()
+
     def __len__(self) -> int:
         return len(self._waiting)
 
