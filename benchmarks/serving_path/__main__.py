@@ -81,7 +81,7 @@ def _overhead(report: Report, server: RunningServer, version_dir: Path, quick: b
     bare = throughput.CANDIDATES[0].model
     server.control.load(bare, None)
     medians = overhead.measure(
-        server, MODEL, bare, version_dir, rounds=4 if quick else 15, queries=50 if quick else 150
+        server, MODEL, bare, version_dir, rounds=3 if quick else 15, queries=40 if quick else 150
     )
     base = medians["in process"]
     rows, added_by = [], {}
