@@ -121,7 +121,7 @@ def _throughput(report: Report, server: RunningServer, maker: TextMaker, data: P
             maker,
             data,
             concurrency=concurrency,
-            rounds=3 if quick else 5,
+            rounds=2 if quick else 5,
             seconds=1.5 if quick else 5,
         )
         cells = [str(concurrency), bare.model]
