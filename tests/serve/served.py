@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,9 +115,11 @@ def left_behind(pid: int, runtime: Path) -> list[str]:
     return found
 
 
-def tidal(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def tidal(
+    *arguments: str, environment: dict[str, str] | None = None, command: Sequence[str] = TIDAL
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*TIDAL, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [*command, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
 
 
@@ -145,12 +147,12 @@ def publish(repository: Path, model: str, version: int = 1, instances: int = 1, 
 
 
 @contextmanager
-def serving(repository: Path, runtime: Path, *options: str) -> Iterator[Served]:
-    """`tidal serve` until the end of the block, however that comes."""
+def serving(repository: Path, runtime: Path, *options: str, command: Sequence[str] = TIDAL) -> Iterator[Served]:
+    """`tidal serve`, or that of another `command`, until the end of the block, however that comes."""
     environment = environment_in(runtime)
     with (runtime / "stderr").open("w") as errors:
         process = subprocess.Popen(
-            [*TIDAL, "serve", str(repository), "--json", *FREE_PORTS, *options],
+            [*command, "serve", str(repository), "--json", *FREE_PORTS, *options],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=errors,
