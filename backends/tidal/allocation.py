@@ -1,0 +1,122 @@
+"""How many instances each runtime of a partitioned model gets: the file `<model>/allocation.json` (Arlo §3.3).
+
+The file lies beside the versions, so that a publish does not lose it:
+
+    {"instances": {"64": 1, "512": 2}}
+
+`loaded` is beside it while a change is under way: what the server has loaded so far. The front then uses the smaller
+of the two counts, so that instances may come and go without a request on them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tidal.errors import InvalidArgument
+from tidal.repository import write_atomically
+
+ALLOCATION_FILE = "allocation.json"
+# Far beyond any server: every instance is a process with an engine.
+MAX_INSTANCES = 1024
+
+Counts = dict[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0, le=MAX_INSTANCES)]]
+
+
+class Allocation(BaseModel):
+    """Instance counts by the max_length of their runtime, in tokens."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    instances: Counts = Field(min_length=1, description="wanted instances of each runtime")
+    loaded: Counts | None = Field(None, description="instances on the server while a change is under way")
+
+    @model_validator(mode="after")
+    def _check(self) -> Allocation:
+        longest = max(self.instances)
+        if self.instances[longest] < 1:
+            # Equation 7: every query fits the last runtime, and some fit no other.
+            raise ValueError(f"instances: the longest runtime, {longest}, needs at least 1 instance, got 0")
+        if self.loaded is not None and self.loaded.keys() != self.instances.keys():
+            raise ValueError(
+                f"loaded: names runtimes {_listed(self.loaded)}, instances names {_listed(self.instances)}"
+            )
+        return self
+
+    def serving(self) -> dict[int, int]:
+        """Instances that the front may use, by max_length ascending: never more than wanted, nor than loaded."""
+        loaded = self.instances if self.loaded is None else self.loaded
+        return {length: min(self.instances[length], loaded[length]) for length in sorted(self.instances)}
+
+    def check(self, max_lengths: Iterable[int]) -> None:
+        """Hold the allocation to a model's runtimes.
+
+        Raises:
+            InvalidArgument: it names a runtime that the model has not, or lacks one that it has.
+        """
+        known = set(max_lengths)
+        if unknown := self.instances.keys() - known:
+            raise InvalidArgument(f"instances names {_listed(unknown)}, the model's runtimes are {_listed(known)}")
+        if missing := known - self.instances.keys():
+            raise InvalidArgument(f"instances lacks {_listed(missing)}, the model's runtimes are {_listed(known)}")
+
+
+def make_allocation(instances: Mapping[int, int], loaded: Mapping[int, int] | None = None) -> Allocation:
+    """A validated allocation.
+
+    Raises:
+        InvalidArgument: the field that cannot be accepted, and what is.
+    """
+    try:
+        return Allocation(
+            instances=dict(sorted(instances.items())), loaded=None if loaded is None else dict(sorted(loaded.items()))
+        )
+    except ValidationError as error:
+        raise InvalidArgument(_sentence(error)) from None
+
+
+def read_allocation(model_dir: Path) -> Allocation | None:
+    """A model's allocation, or None when it has no such file.
+
+    Raises:
+        InvalidArgument: the file cannot be accepted: its path, the field, and what is accepted.
+    """
+    path = model_dir / ALLOCATION_FILE
+    try:
+        return Allocation.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        raise InvalidArgument(f"{path}: {_sentence(error)}") from None
+
+
+def write_allocation(model_dir: Path, allocation: Allocation) -> None:
+    """Write or replace a model's allocation: a reader sees the old one or the new."""
+    write_atomically(model_dir / ALLOCATION_FILE, allocation.model_dump_json(indent=1, exclude_none=True) + "\n")
+
+
+def allocation_time(model_dir: Path) -> int | None:
+    """When the file was replaced, in ns, to notice a change cheaply; None when there is no file."""
+    try:
+        return os.stat(model_dir / ALLOCATION_FILE).st_mtime_ns
+    except OSError:
+        return None
+
+
+def _sentence(error: ValidationError) -> str:
+    problems = []
+    for found in error.errors()[:3]:
+        where = ".".join(str(part) for part in found["loc"] if part != "[key]")
+        message = found["msg"].removeprefix("Value error, ")
+        problems.append(f"{where}: {message[:1].lower()}{message[1:]}" if where else message)
+    return "; ".join(problems)
+
+
+def _listed(lengths: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(lengths))) or "none"
