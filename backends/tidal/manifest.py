@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -16,6 +16,9 @@ from tidal.errors import InvalidArgument
 from tidal.profiles import LatencyProfile
 
 MANIFEST_FILE = "manifest.json"
+
+# Where a model's engines run: all in its own process, or each runtime as a Triton model with instances of its own.
+Placement = Literal["polymorphic", "partitioned"]
 
 
 class _Strict(BaseModel):
@@ -83,11 +86,10 @@ class Trial(_Strict):
     verdict: Literal["chosen", "slower", "misses tolerance", "not offered here"]
 
 
-class Manifest(_Strict):
-    """A published version of an encoder classifier."""
+class Published(_Strict):
+    """What every published version says of where it came from and what it needs."""
 
     format: Literal[1] = 1
-    kind: Literal["arlo"]
     name: str = Field(description="the model's name in the repository")
     created: str = Field(description="UTC time, ISO 8601")
     spec: str = Field(description="the spec file it was built from, for the rebuild command")
@@ -96,42 +98,11 @@ class Manifest(_Strict):
         default_factory=dict, description="what the fingerprint is made of, to say what has changed"
     )
     source: Source
-    tokenizer: TokenizerInfo
-    labels: tuple[str, ...] = Field(min_length=1)
     engine: EngineKind
     precision: Precision
     device: Device
     libraries: dict[str, str] = Field(description="versions that the build used")
-    runtimes: tuple[Runtime, ...] = Field(min_length=1)
-    extra_outputs: tuple[ExtraOutput, ...] = ()
-    verification: Verification
-    trials: tuple[Trial, ...] = Field((), description="precisions and forms that were compared on this device")
-    profile: LatencyProfile = Field(description="one engine with all threads")
-    parallel: LatencyProfile | None = Field(
-        None, description="several engines with a thread each, all running at once; absent where that gains nothing"
-    )
     files: tuple[FileRecord, ...]
-
-    @model_validator(mode="after")
-    def _check(self) -> Manifest:
-        lengths = [runtime.max_length for runtime in self.runtimes]
-        if lengths != sorted(set(lengths)):
-            raise ValueError(f"runtimes must ascend by max_length, got {lengths}")
-        if self.profile.max_length < lengths[-1]:
-            raise ValueError(f"the profile ends at length {self.profile.max_length}, runtimes at {lengths[-1]}")
-        return self
-
-    @property
-    def max_length(self) -> int:
-        """Longest input in tokens that any runtime takes."""
-        return self.runtimes[-1].max_length
-
-    def artifact(self, runtime: Runtime, version_dir: Path) -> Artifact:
-        """The runtime's engine file with the shapes to open it with."""
-        length = (1, runtime.max_length) if runtime.dynamic else runtime.max_length
-        shape = ((1, runtime.max_batch), length)
-        names = ["input_ids", "attention_mask"] + (["token_type_ids"] if self.tokenizer.type_ids else [])
-        return Artifact(self.engine, version_dir / runtime.file, self.precision, dict.fromkeys(names, shape))
 
     def rebuild_command(self, repository: Path) -> str:
         """The shell command that makes this model anew in its repository."""
@@ -161,20 +132,112 @@ class Manifest(_Strict):
             )
 
 
+class Manifest(Published):
+    """A published version of an encoder classifier."""
+
+    kind: Literal["arlo"]
+    tokenizer: TokenizerInfo
+    labels: tuple[str, ...] = Field(min_length=1)
+    placement: Placement = Field(
+        "polymorphic", description="engines in the model's own process, or in a Triton model a runtime"
+    )
+    runtimes: tuple[Runtime, ...] = Field(min_length=1)
+    extra_outputs: tuple[ExtraOutput, ...] = ()
+    verification: Verification
+    trials: tuple[Trial, ...] = Field((), description="precisions and forms that were compared on this device")
+    profile: LatencyProfile = Field(description="one engine with all threads")
+    parallel: LatencyProfile | None = Field(
+        None, description="several engines with a thread each, all running at once; absent where that gains nothing"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Manifest:
+        lengths = [runtime.max_length for runtime in self.runtimes]
+        if lengths != sorted(set(lengths)):
+            raise ValueError(f"runtimes must ascend by max_length, got {lengths}")
+        if self.profile.max_length < lengths[-1]:
+            raise ValueError(f"the profile ends at length {self.profile.max_length}, runtimes at {lengths[-1]}")
+        return self
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Engine inputs, INT64 [rows, length] each."""
+        return ("input_ids", "attention_mask", *(["token_type_ids"] if self.tokenizer.type_ids else []))
+
+    @property
+    def max_length(self) -> int:
+        """Longest input in tokens that any runtime takes."""
+        return self.runtimes[-1].max_length
+
+    def artifact(self, runtime: Runtime, version_dir: Path) -> Artifact:
+        """The runtime's engine file with the shapes to open it with."""
+        return _artifact(self, runtime, self.inputs, version_dir)
+
+
+class EngineManifest(Published):
+    """A published version of one engine, served by the `engine` backend: tokens in, the engine's outputs out."""
+
+    kind: Literal["engine"]
+    front: str | None = Field(description="the partitioned model whose runtime this is; its build publishes it")
+    inputs: tuple[str, ...] = Field(min_length=1, description="engine inputs, INT64 [rows, length] each")
+    extra_outputs: tuple[ExtraOutput, ...] = ()
+    runtime: Runtime
+    threads: int = Field(ge=1, description="CPU threads of an instance")
+    verification: Verification
+
+    @property
+    def max_length(self) -> int:
+        """Longest input in tokens."""
+        return self.runtime.max_length
+
+    def artifact(self, version_dir: Path) -> Artifact:
+        """The engine file with the shapes to open it with."""
+        return _artifact(self, self.runtime, self.inputs, version_dir)
+
+
 def load_manifest(version_dir: Path) -> Manifest:
-    """Read and validate `manifest.json` of a version folder.
+    """Read and validate `manifest.json` of a version of an encoder classifier.
 
     Raises:
         InvalidArgument: the file is missing, is not valid, or names a field that this release does not know.
     """
+    return _load(version_dir, Manifest)
+
+
+def load_engine_manifest(version_dir: Path) -> EngineManifest:
+    """Read and validate `manifest.json` of a version of one engine; raises as `load_manifest`."""
+    return _load(version_dir, EngineManifest)
+
+
+def load_published(version_dir: Path) -> Manifest | EngineManifest:
+    """Read and validate `manifest.json` of a version of any kind; raises as `load_manifest`."""
+    if _load(version_dir, _Kind).kind == "engine":
+        return load_engine_manifest(version_dir)
+    return load_manifest(version_dir)
+
+
+class _Kind(BaseModel):
+    kind: Literal["arlo", "engine"]
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _load(version_dir: Path, model: type[_Model]) -> _Model:
     path = version_dir / MANIFEST_FILE
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        return model.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise InvalidArgument(f"{path} is missing: this is not a version that `tidal build` published") from None
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()[:3])
         raise InvalidArgument(f"{path} is not a valid manifest: {problems}") from None
+
+
+def _artifact(of: Published, runtime: Runtime, inputs: tuple[str, ...], version_dir: Path) -> Artifact:
+    length = (1, runtime.max_length) if runtime.dynamic else runtime.max_length
+    shape = ((1, runtime.max_batch), length)
+    return Artifact(of.engine, version_dir / runtime.file, of.precision, dict.fromkeys(inputs, shape))
 
 
 def sha256_file(path: Path) -> str:
