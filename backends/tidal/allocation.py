@@ -6,6 +6,9 @@ The file lies beside the versions, so that a publish does not lose it:
 
 `loaded` is beside it while a change is under way: what the server has loaded so far. The front then uses the smaller
 of the two counts, so that instances may come and go without a request on them.
+
+Only a server that loads its models by this file may be used by it: `tidal serve` says so in the server's environment.
+Under a stock tritonserver the file counts for nothing, and the counts in the runtimes' config.pbtxt hold.
 """
 
 from __future__ import annotations
@@ -18,9 +21,13 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tidal.errors import InvalidArgument
+from tidal.family import runtime_model
+from tidal.model_config import instance_count, read_config
 from tidal.repository import write_atomically
 
 ALLOCATION_FILE = "allocation.json"
+# Set to `file` in the environment of a server whose models are loaded by their allocation.
+ALLOCATION_VARIABLE = "TIDAL_ALLOCATION"
 # Far beyond any server: every instance is a process with an engine.
 MAX_INSTANCES = 1024
 
@@ -99,6 +106,37 @@ def read_allocation(model_dir: Path) -> Allocation | None:
 def write_allocation(model_dir: Path, allocation: Allocation) -> None:
     """Write or replace a model's allocation: a reader sees the old one or the new."""
     write_atomically(model_dir / ALLOCATION_FILE, allocation.model_dump_json(indent=1, exclude_none=True) + "\n")
+
+
+def configured_instances(model_dir: Path, max_lengths: Iterable[int]) -> dict[int, int]:
+    """Instances by max_length, ascending, as the config.pbtxt of the runtimes' models asks for.
+
+    Raises:
+        InvalidArgument: one of them cannot be read.
+    """
+    folders = {n: model_dir.parent / runtime_model(model_dir.name, n) for n in sorted(max_lengths)}
+    return {length: instance_count(read_config(folder)) for length, folder in folders.items()}
+
+
+def usable_instances(model_dir: Path, max_lengths: Iterable[int]) -> dict[int, int]:
+    """Instances by max_length, ascending, that a front may use in the process that asks: those that are loaded.
+
+    Args:
+        model_dir: the front's folder in the repository.
+        max_lengths: lengths of the runtimes of the front's version.
+
+    Raises:
+        InvalidArgument: the allocation or a config.pbtxt cannot be accepted, or is not for these runtimes.
+    """
+    lengths = sorted(max_lengths)
+    allocation = read_allocation(model_dir) if os.environ.get(ALLOCATION_VARIABLE) == "file" else None
+    if allocation is None:
+        return configured_instances(model_dir, lengths)
+    try:
+        allocation.check(lengths)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{model_dir / ALLOCATION_FILE}: {error}") from None
+    return allocation.serving()
 
 
 def allocation_time(model_dir: Path) -> int | None:

@@ -1,34 +1,100 @@
-"""The one place that decides with which config a model is loaded.
+"""The one place that decides with which config a model is loaded, and whether it is loaded at all.
 
-Starting, publishing, reloading and supervision all come through here: a config given with a load replaces
-config.pbtxt as a whole and stays active, so two callers that disagree would undo each other.
+Starting, publishing, reloading, changing an allocation and supervision all come through here: a config given with a
+load replaces config.pbtxt as a whole and stays active, and a plain load after it changes nothing, so two callers that
+disagree would undo each other.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tidal.allocation import ALLOCATION_FILE, read_allocation
+from tidal.errors import InvalidArgument
+from tidal.family import Family, family
+from tidal.model_config import instance_count, read_config, with_instances
 from tidal.server.control import ServerControl
 
 
-def active_config(repository: Path | None, model: str) -> dict[str, Any] | None:
-    """The complete config to load a model with; None means the model's own config.pbtxt.
+@dataclass(frozen=True, slots=True)
+class ActiveConfig:
+    """How a runtime's model is to be loaded."""
+
+    config: dict[str, Any]
+    instances: int  # 0: not loaded at all
+    as_in_file: bool  # whether config.pbtxt alone says the same
+
+
+def active_config(repository: Path | None, model: str) -> ActiveConfig | None:
+    """How to load a model; None means plainly, by its own config.pbtxt.
+
+    A runtime's model gets the instances that its front's allocation.json wants, and its front's version_policy, so
+    that a front that goes back to an earlier version has that version's engines. It is always loaded with its complete
+    config: one that was loaded with other counts before would not go back to those of its file.
 
     Args:
         repository: where the model is, or None when only the server knows.
         model: its name.
+
+    Raises:
+        InvalidArgument: the allocation or a config.pbtxt cannot be accepted; says what to do.
     """
-    return None
+    kin = family(repository, model) if repository is not None else None
+    if repository is None or kin is None:
+        return None
+    length = next((n for n, name in kin.runtime_models.items() if name == model), None)
+    if length is None:
+        return None
+    config = read_config(repository / model)
+    configured = instance_count(config)
+    wanted = wanted_instances(repository, kin)
+    instances = configured if wanted is None else wanted[length]
+    policy = read_config(repository / kin.front).get("version_policy")
+    complete = with_instances(config, max(1, instances))
+    if policy is not None:
+        complete["version_policy"] = policy
+    as_in_file = instances == configured and complete.get("version_policy") == config.get("version_policy")
+    return ActiveConfig(config if as_in_file else complete, instances, as_in_file)
+
+
+def wanted_instances(repository: Path, kin: Family) -> dict[int, int] | None:
+    """Instances by max_length that a family's allocation.json wants; None without the file.
+
+    Raises:
+        InvalidArgument: the file cannot be accepted, or is not for these runtimes; says what to do.
+    """
+    allocation = read_allocation(repository / kin.front)
+    if allocation is None:
+        return None
+    try:
+        allocation.check(kin.lengths)
+    except InvalidArgument as error:
+        counts = " ".join(f"{length}=COUNT" for length in kin.lengths)
+        path = repository / kin.front / ALLOCATION_FILE
+        raise InvalidArgument(f"{path}: {error}; set it with tidal models allocate {kin.front} {counts}") from None
+    return allocation.instances
 
 
 def load_model(control: ServerControl, repository: Path | None, model: str) -> None:
-    """Load or reload a model with its active config and wait until it serves.
+    """Load or reload a model with its active config and wait until it serves; one without instances is unloaded.
 
     Raises:
         Internal: Triton's reason; what served before keeps serving.
+        InvalidArgument: its active config cannot be told.
     """
-    control.load(model, active_config(repository, model))
+    active = active_config(repository, model)
+    while True:
+        if active is not None and not active.instances:
+            control.unload(model)
+        else:
+            control.load(model, active.config if active is not None else None)
+        # Who writes an allocation loads by it too. Whichever load came last, it was by the file as it is now.
+        latest = active_config(repository, model)
+        if latest == active:
+            return
+        active = latest
 
 
 def restart_model(control: ServerControl, repository: Path | None, model: str) -> None:
@@ -36,6 +102,8 @@ def restart_model(control: ServerControl, repository: Path | None, model: str) -
 
     Raises:
         Internal: Triton's reason; the model is then not served.
+        InvalidArgument: its active config cannot be told; the model is left as it is.
     """
+    active_config(repository, model)
     control.unload(model)
     load_model(control, repository, model)

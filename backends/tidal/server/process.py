@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+from tidal.allocation import ALLOCATION_VARIABLE
 from tidal.errors import Internal
 from tidal.server.aftermath import clean_up
 from tidal.server.control import ModelState, ServerControl
@@ -33,7 +34,7 @@ class ServerProcess:
         try:
             self._process = subprocess.Popen(
                 launch.command(),
-                env=launch.installation.environment(),
+                env={**launch.installation.environment(), ALLOCATION_VARIABLE: "file"},
                 stdin=subprocess.DEVNULL,
                 stdout=output or sys.stderr,
                 stderr=subprocess.STDOUT,

@@ -1,0 +1,64 @@
+"""Reading a model's config.pbtxt, and asking for another number of instances than it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format, text_format  # type: ignore[import-untyped]
+from tritonclient.grpc import model_config_pb2
+
+from tidal.errors import InvalidArgument
+
+CONFIG_FILE = "config.pbtxt"
+
+
+def read_config(model_dir: Path) -> dict[str, Any]:
+    """A model's config.pbtxt as Triton's load API takes it; the folder's name where it names no model.
+
+    Raises:
+        InvalidArgument: it is missing, or holds what this release's Triton client does not know: such a setting
+            would be lost.
+    """
+    path = model_dir / CONFIG_FILE
+    config = model_config_pb2.ModelConfig()
+    try:
+        text_format.Parse(path.read_text(encoding="utf-8"), config)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path} cannot be read: {error}") from None
+    except text_format.ParseError as error:
+        raise InvalidArgument(f"{path} is not a model config: {error}") from None
+    config.name = config.name or model_dir.name
+    return dict(json_format.MessageToDict(config, preserving_proto_field_name=True))
+
+
+def instance_count(config: Mapping[str, Any]) -> int:
+    """Instances that a config asks for; a group of GPUs has its count on each of them."""
+    groups = config.get("instance_group") or [{}]
+    return sum(int(group.get("count", 1)) * max(1, len(_gpus(group))) for group in groups)
+
+
+def with_instances(config: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """The same config with another number of instances, spread evenly over the GPUs that it names.
+
+    Args:
+        config: as `read_config` gives it.
+        count: at least 1.
+    """
+    groups = config.get("instance_group") or [{"kind": "KIND_CPU"}]
+    gpus = list(dict.fromkeys(gpu for group in groups for gpu in _gpus(group)))
+    if not gpus:
+        return {**config, "instance_group": [{**groups[0], "count": count}]}
+    each, more = divmod(count, len(gpus))
+    shares = {gpu: each + (place < more) for place, gpu in enumerate(gpus)}
+    # Groups of one name are refused; Triton names those that have none.
+    nameless = {key: value for key, value in groups[0].items() if key != "name"}
+    return {
+        **config,
+        "instance_group": [{**nameless, "gpus": [gpu], "count": share} for gpu, share in shares.items() if share],
+    }
+
+
+def _gpus(group: Mapping[str, Any]) -> list[int]:
+    return list(group.get("gpus") or ()) if group.get("kind") == "KIND_GPU" else []
