@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -57,6 +58,13 @@ class Runtime(_Strict):
     file: str = Field(description="engine file; several runtimes may share one")
     dynamic: bool = Field(description="run at the batch's own longest length rather than padded to max_length")
     max_batch: int = Field(ge=1)
+
+
+class EngineInput(_Strict):
+    """An engine input, INT64 [rows, length]."""
+
+    name: str
+    below: int = Field(ge=1, description="values are 0 to one less than this")
 
 
 class ExtraOutput(_Strict):
@@ -179,7 +187,7 @@ class EngineManifest(Published):
 
     kind: Literal["engine"]
     front: str | None = Field(description="the partitioned model whose runtime this is; its build publishes it")
-    inputs: tuple[str, ...] = Field(min_length=1, description="engine inputs, INT64 [rows, length] each")
+    inputs: tuple[EngineInput, ...] = Field(min_length=1)
     extra_outputs: tuple[ExtraOutput, ...] = ()
     runtime: Runtime
     threads: int = Field(ge=1, description="CPU threads of an instance")
@@ -192,7 +200,7 @@ class EngineManifest(Published):
 
     def artifact(self, version_dir: Path) -> Artifact:
         """The engine file with the shapes to open it with."""
-        return _artifact(self, self.runtime, self.inputs, version_dir)
+        return _artifact(self, self.runtime, [each.name for each in self.inputs], version_dir)
 
 
 def load_manifest(version_dir: Path) -> Manifest:
@@ -234,7 +242,7 @@ def _load(version_dir: Path, model: type[_Model]) -> _Model:
         raise InvalidArgument(f"{path} is not a valid manifest: {problems}") from None
 
 
-def _artifact(of: Published, runtime: Runtime, inputs: tuple[str, ...], version_dir: Path) -> Artifact:
+def _artifact(of: Published, runtime: Runtime, inputs: Iterable[str], version_dir: Path) -> Artifact:
     length = (1, runtime.max_length) if runtime.dynamic else runtime.max_length
     shape = ((1, runtime.max_batch), length)
     return Artifact(of.engine, version_dir / runtime.file, of.precision, dict.fromkeys(inputs, shape))

@@ -56,7 +56,8 @@ def repository(tmp_path: Path) -> Path:
     publish_front(tmp_path, "m", 2, [16, 64], placement="partitioned")
     for length, versions in ((16, (1, 2)), (32, (1,)), (64, (2,))):
         for version in versions:
-            fields = {"kind": "engine", "front": "m", "inputs": ["input_ids"], "runtime": runtime(length), "threads": 1}
+            fields: dict[str, Any] = {"kind": "engine", "front": "m", "runtime": runtime(length), "threads": 1}
+            fields["inputs"] = [{"name": "input_ids", "below": 9}]
             write(tmp_path, runtime_model("m", length), version, **fields)
     publish_front(tmp_path, "plain", 1, [16])
     publish_front(tmp_path, "plain_len16", 1, [16])

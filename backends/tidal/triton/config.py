@@ -27,7 +27,9 @@ class TensorConfig:
         return {**entry, "optional": True} if self.optional else entry
 
 
-def complete_config(config: Any, inputs: Iterable[TensorConfig], outputs: Iterable[TensorConfig]) -> Any:
+def complete_config(
+    config: Any, inputs: Iterable[TensorConfig], outputs: Iterable[TensorConfig], *, dynamic_batching: bool = True
+) -> Any:
     """Add what the config lacks: tensors when it names none, the batch size, and dynamic batching.
 
     What the operator wrote stays. Dynamic batching only hands queries over in groups, which is cheaper under load;
@@ -42,6 +44,6 @@ def complete_config(config: Any, inputs: Iterable[TensorConfig], outputs: Iterab
             config.add_output(tensor.as_dict())
     if not have["max_batch_size"]:
         config.set_max_batch_size(MAX_BATCH_SIZE)
-    if not have["input"]:
+    if dynamic_batching and not have["input"]:
         config.set_dynamic_batching()
     return config

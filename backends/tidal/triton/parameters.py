@@ -39,15 +39,25 @@ def parse_parameters(raw: Mapping[str, Any], system: type[_System]) -> tuple[Hos
     Raises:
         InvalidArgument: an unknown name, or a value that is not accepted; names parameter, value and what is accepted.
     """
-    values = {name: str(value.get("string_value", "")) for name, value in raw.items() if not name.isupper()}
-    known = {**HostParameters.model_fields, **system.model_fields}
-    for name in values:
-        if name not in known:
-            raise InvalidArgument(f"unknown parameter '{name}' in config.pbtxt: {did_you_mean(name, known)}")
+    values = _known(raw, HostParameters, system)
     return _validated(HostParameters, values), _validated(system, values)
 
 
+def parse_own_parameters(raw: Mapping[str, Any], system: type[_System]) -> _System:
+    """As `parse_parameters`, for a backend that takes only parameters of its own."""
+    return _validated(system, _known(raw, system))
+
+
 _Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _known(raw: Mapping[str, Any], *models: type[BaseModel]) -> dict[str, str]:
+    values = {name: str(value.get("string_value", "")) for name, value in raw.items() if not name.isupper()}
+    known = {name for model in models for name in model.model_fields}
+    for name in values:
+        if name not in known:
+            raise InvalidArgument(f"unknown parameter '{name}' in config.pbtxt: {did_you_mean(name, known)}")
+    return values
 
 
 def _validated(model: type[_Model], values: Mapping[str, str]) -> _Model:

@@ -1,0 +1,36 @@
+"""Triton backend `engine`: one compiled engine, padded tokens in, its outputs out. A thin adapter of
+`tidal.engine_model` to Triton."""
+
+from __future__ import annotations
+
+from tidal.triton.config import TensorConfig, complete_config
+
+INPUTS = (
+    TensorConfig("input_ids", "TYPE_INT64", (-1,)),
+    TensorConfig("attention_mask", "TYPE_INT64", (-1,)),
+    TensorConfig("token_type_ids", "TYPE_INT64", (-1,), optional=True),
+)
+OUTPUTS = (TensorConfig("logits", "TYPE_FP32", (-1,)),)
+
+
+class TritonPythonModel:
+    """What Triton calls."""
+
+    @staticmethod
+    def auto_complete_config(config):
+        """Give a config.pbtxt of one line its tensors."""
+        return complete_config(config, INPUTS, OUTPUTS, dynamic_batching=False)
+
+    def initialize(self, args):
+        """Open the published version."""
+        from tidal.triton.engine_host import EngineHost
+
+        self._host = EngineHost(args)
+
+    def execute(self, requests):
+        """Answer requests before it returns."""
+        return self._host.execute(requests)
+
+    def finalize(self):
+        """End."""
+        self._host.finalize()

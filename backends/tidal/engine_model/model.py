@@ -1,0 +1,126 @@
+"""A published engine, opened: requests' rows in, the engine's outputs out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tidal import device
+from tidal.engines import Engine, open_engines
+from tidal.errors import Internal, InvalidArgument, TidalError
+from tidal.manifest import EngineManifest
+
+Array = npt.NDArray[Any]
+Tensors = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineModel:
+    """An opened version; called from one thread."""
+
+    manifest: EngineManifest
+    engine: Engine
+
+    def check(self, inputs: Tensors) -> None:
+        """Hold one request's tensors to what the engine takes.
+
+        Args:
+            inputs: INT64 [rows, length] by input name.
+
+        Raises:
+            InvalidArgument: names the input, what came and what is accepted.
+        """
+        manifest, runtime = self.manifest, self.manifest.runtime
+        names = {each.name for each in manifest.inputs}
+        if set(inputs) != names:
+            raise InvalidArgument(f"the inputs {sorted(inputs)} were sent; accepted are {sorted(names)}")
+        shapes = {name: list(array.shape) for name, array in inputs.items()}
+        first = shapes[manifest.inputs[0].name]
+        for name, shape in shapes.items():
+            if len(shape) != 2 or not self._takes(shape[1]):
+                length = f"1 to {runtime.max_length}" if runtime.dynamic else str(runtime.max_length)
+                raise InvalidArgument(f"{name} has shape {shape}; accepted is [rows, length] with length {length}")
+            if shape != first:
+                raise InvalidArgument(f"inputs differ in their shapes {shapes}; accepted is one shape for all")
+        if not 1 <= first[0] <= runtime.max_batch:
+            raise InvalidArgument(f"the request has {first[0]} rows; accepted are 1 to {runtime.max_batch}")
+        for each in manifest.inputs:
+            array = inputs[each.name]
+            if array.dtype != np.int64:
+                raise InvalidArgument(f"{each.name} has dtype {array.dtype}; accepted is int64")
+            for value in (int(array.min()), int(array.max())):
+                if not 0 <= value < each.below:
+                    raise InvalidArgument(f"{each.name} holds the value {value}; accepted are 0 to {each.below - 1}")
+
+    def run(self, requests: Sequence[Tensors]) -> list[dict[str, Array] | TidalError]:
+        """Run requests, those of one length together as far as the engine's batch goes.
+
+        Returns:
+            For each request its outputs, one row a row of it, or why it has none; a bad one does not harm the others.
+        """
+        answers: list[dict[str, Array] | TidalError] = [Internal("the request was not run")] * len(requests)
+        accepted = []
+        for place, inputs in enumerate(requests):
+            try:
+                self.check(inputs)
+            except InvalidArgument as error:
+                answers[place] = error
+            else:
+                accepted.append(place)
+        for group in self._groups(requests, accepted):
+            for place, answer in zip(group, self._run([requests[place] for place in group]), strict=True):
+                answers[place] = answer
+        return answers
+
+    def warm_up(self) -> None:
+        """Run once at the longest input, so that no request pays for the first pass."""
+        shape = (1, self.manifest.runtime.max_length)
+        self.engine.run({each.name: np.ones(shape, np.int64) % each.below for each in self.manifest.inputs})
+
+    def _takes(self, length: int) -> bool:
+        runtime = self.manifest.runtime
+        return 1 <= length <= runtime.max_length if runtime.dynamic else length == runtime.max_length
+
+    def _groups(self, requests: Sequence[Tensors], places: Sequence[int]) -> list[list[int]]:
+        """Places of requests that run together: equal lengths, in their order, up to the largest batch."""
+        groups: list[list[int]] = []
+        last: dict[int, tuple[list[int], int]] = {}  # by length: the group that is being filled and its rows
+        for place in places:
+            rows, length = requests[place]["input_ids"].shape
+            group, filled = last.get(length, ([], self.manifest.runtime.max_batch))
+            if filled + rows > self.manifest.runtime.max_batch:
+                group, filled = [], 0
+                groups.append(group)
+            group.append(place)
+            last[length] = group, filled + rows
+        return groups
+
+    def _run(self, group: Sequence[Tensors]) -> Sequence[dict[str, Array] | TidalError]:
+        try:
+            if len(group) == 1:
+                return [self.engine.run(group[0])]
+            together = {name: np.concatenate([inputs[name] for inputs in group]) for name in group[0]}
+            outputs = self.engine.run(together)
+        except Exception as error:  # whatever the library raises; the requests were well formed
+            return [Internal(f"the engine failed: {error}")] * len(group)
+        ends = np.cumsum([len(inputs["input_ids"]) for inputs in group])[:-1]
+        parts = {name: np.split(array, ends) for name, array in outputs.items()}
+        return [{name: split[place] for name, split in parts.items()} for place in range(len(group))]
+
+
+def open_engine_model(manifest: EngineManifest, version_dir: Path) -> EngineModel:
+    """Check a published version against this machine, open its engine and warm it up.
+
+    Raises:
+        InvalidArgument: the version does not fit its files, this device or the installed engine library.
+    """
+    manifest.check(version_dir, device.cpu())
+    (engine,) = open_engines(manifest.artifact(version_dir), contexts=1, threads=manifest.threads)
+    model = EngineModel(manifest, engine)
+    model.warm_up()
+    return model
