@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(eq=False, slots=True)
@@ -19,9 +20,44 @@ class Query:
 class Batch:
     """Queries that one runtime of one lane is to run together, never empty.
 
-    A lane is an engine context of its own: lanes may run at the same time, a lane runs one batch at a time.
+    A lane runs one batch at a time; lanes may run at the same time. It is an engine context of its own, or an instance
+    of one runtime.
     """
 
     lane: int
     runtime: int  # index into the runtimes, ascending by max_length
     queries: Sequence[Query]
+
+
+class PlacementPolicy(Protocol):
+    """Decides which waiting queries run next, where, and together.
+
+    Not safe for several threads at once: its caller holds a lock around every call. Every submitted query leaves
+    once, in a batch, as expired, or by `clear`.
+    """
+
+    @property
+    def most_running(self) -> int:
+        """Batches that run at the same time at most."""
+
+    @property
+    def can_start(self) -> bool:
+        """Whether something waits and a lane is free for it."""
+
+    def __len__(self) -> int:
+        """Queries that wait."""
+
+    def submit(self, query: Query) -> None:
+        """Add a waiting query."""
+
+    def clear(self) -> None:
+        """Forget everything that waits."""
+
+    def expired(self, now: float) -> list[Query]:
+        """Take out the queries that would miss their deadline even if they ran at once."""
+
+    def next_batch(self, now: float) -> Batch | None:
+        """The batch to start now, or None when nothing waits or no lane is free for it. Call `expired` first."""
+
+    def finished(self, batch: Batch) -> None:
+        """A batch has run, or failed: its lane is free."""

@@ -1,0 +1,279 @@
+"""Partitioned placement, the paper's: an instance holds one runtime and has a virtual queue of its own (Arlo §3.4)."""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import math
+from collections.abc import Sequence
+from itertools import count
+
+from tidal.arlo.policies.base import Batch, Query
+from tidal.arlo.policies.levels import Instance, Level
+from tidal.errors import InvalidArgument
+
+
+def choose_level(candidates: Sequence[Level], threshold: float, decay: float) -> Level:
+    """Algorithm 1, lines 6 to 20: the level whose head instance is to get an arriving request.
+
+    Args:
+        candidates: the first L levels that can take the request (Q_e), ascending by max_length, none without instances.
+        threshold: congestion below which the first candidate is good enough (λ).
+        decay: what the threshold is multiplied with for each longer runtime (α): demotion is conservative.
+    """
+    for level in candidates:
+        congestion = level.head().load / level.capacity  # lines 7 to 9: P = N / C
+        if congestion < threshold:  # line 10
+            return level
+        threshold *= decay  # line 15
+    return candidates[0]  # lines 18 to 20
+
+
+class PartitionedPolicy:
+    """Dispatches every query on arrival, by Algorithm 1, to the virtual queue of one instance.
+
+    A lane is one instance of one runtime, with a number that is its own for life. An instance runs one query at a time
+    (the paper's fixed batch of 1), the oldest of its own queue.
+
+    Args:
+        runtimes: the runtimes' `max_length` in tokens, ascending.
+        latencies_s: seconds that one query takes, padded to each runtime.
+        slo_s: the stream's latency objective in seconds, which gives the instances their capacity.
+        instances: instances by runtime, at least one of the last (Eq. 7).
+        threshold: λ of Algorithm 1.
+        decay: α of Algorithm 1.
+        peek: L of Algorithm 1.
+
+    Raises:
+        InvalidArgument: `instances` does not fit the runtimes.
+    """
+
+    def __init__(
+        self,
+        runtimes: Sequence[int],
+        latencies_s: Sequence[float],
+        slo_s: float,
+        instances: Sequence[int],
+        *,
+        threshold: float = 0.85,
+        decay: float = 0.9,
+        peek: int = 6,
+    ) -> None:
+        self._latencies = tuple(latencies_s)
+        self._threshold = threshold
+        self._decay = decay
+        self._peek = peek
+        self._levels = [
+            Level(max_length, _capacity(slo_s, latency))
+            for max_length, latency in zip(runtimes, latencies_s, strict=True)
+        ]
+        self._deployed: list[Level] = []
+        self._lanes = count()
+        self._instances: dict[int, Instance] = {}
+        self._leaving: dict[int, Instance] = {}
+        self._ready: dict[int, Instance] = {}  # those that could start a query, in the order in which they could
+        self._tickets = count()
+        self._waiting: dict[int, tuple[Query, Instance]] = {}
+        self._deadlines: list[tuple[float, int]] = []  # last moment to start, ticket
+        self.demotions = 0
+        """Dispatches to another runtime than the shortest deployed one that fits."""
+        self.allocate(instances)
+
+    @property
+    def most_running(self) -> int:
+        """Batches that run at the same time at most: instances, leaving ones included."""
+        return len(self._instances)
+
+    @property
+    def can_start(self) -> bool:
+        """Whether a query waits for an instance that is free."""
+        return bool(self._ready)
+
+    @property
+    def capacities(self) -> list[int]:
+        """Queries that an instance of each runtime finishes within the SLO."""
+        return [level.capacity for level in self._levels]
+
+    @property
+    def instances(self) -> list[int]:
+        """Instances by runtime that may still run something, leaving ones included."""
+        counts = [0] * len(self._levels)
+        for instance in self._instances.values():
+            counts[instance.runtime] += 1
+        return counts
+
+    @property
+    def outstanding(self) -> list[int]:
+        """Queries that wait or run, by runtime."""
+        counts = [0] * len(self._levels)
+        for instance in self._instances.values():
+            counts[instance.runtime] += instance.outstanding
+        return counts
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, query: Query) -> None:
+        """Dispatch an arriving query.
+
+        Raises:
+            InvalidArgument: it is longer than the longest runtime.
+        """
+        if query.length > self._levels[-1].max_length:
+            raise InvalidArgument(
+                f"a query of {query.length} tokens fits no runtime; the longest takes {self._levels[-1].max_length}"
+            )
+        self._dispatch(next(self._tickets), query)
+
+    def clear(self) -> None:
+        """Forget everything that waits."""
+        self._waiting.clear()
+        self._deadlines.clear()
+        self._ready.clear()
+        for instance in self._instances.values():
+            instance.queue.clear()
+            instance.waiting = 0
+            self._levels[instance.runtime].update(instance)
+
+    def expired(self, now: float) -> list[Query]:
+        """Take out the queries that would miss their own deadline even if their instance ran them at once."""
+        late: list[Query] = []
+        while self._deadlines and self._deadlines[0][0] < now:
+            _, ticket = heapq.heappop(self._deadlines)
+            entry = self._waiting.get(ticket)
+            if entry is None:
+                continue
+            query, instance = entry
+            # Dispatched anew since, it may have got an instance that is quick enough; that has its own entry.
+            if query.deadline is not None and query.deadline - self._latencies[instance.runtime] < now:
+                late.append(query)
+                self._take(ticket)
+                self._levels[instance.runtime].update(instance)
+        return late
+
+    def next_batch(self, now: float) -> Batch | None:
+        """The oldest query of an idle instance's own queue, or None when no idle instance has one.
+
+        Call `expired` first. Tell `finished` when it has run.
+        """
+        for instance in self._ready.values():
+            while True:
+                _, ticket, query = heapq.heappop(instance.queue)
+                if ticket in self._waiting:
+                    break
+            instance.running = 1
+            self._take(ticket)
+            return Batch(instance.lane, instance.runtime, [query])
+        return None
+
+    def finished(self, batch: Batch) -> None:
+        """A query has run, or failed: its instance is free again, or gone if it was leaving."""
+        instance = self._instances[batch.lane]
+        instance.running = instance.held = 0
+        if self._leaving.pop(batch.lane, None) is not None:
+            del self._instances[batch.lane]
+        self._levels[instance.runtime].update(instance)
+        self._note(instance)
+
+    def put_back(self, batch: Batch) -> None:
+        """An instance could not run its query: the query and all that wait for the instance are dispatched anew.
+
+        Until `finished` the instance starts nothing and counts as having reached its capacity, so that others are
+        preferred as far as Algorithm 1 allows.
+        """
+        instance = self._instances[batch.lane]
+        level = self._levels[instance.runtime]
+        instance.running, instance.held = 0, level.capacity
+        orphans = self._orphans(instance)
+        level.update(instance)
+        for query in batch.queries:
+            self._dispatch(next(self._tickets), query)
+        self._dispatch_again(orphans)
+
+    def allocate(self, instances: Sequence[int]) -> None:
+        """Change the number of instances by runtime.
+
+        The least loaded leave: one that leaves takes nothing new, what waits for it is dispatched anew, and what it
+        runs is finished. Where a runtime grows, instances that were leaving stay before new ones come.
+
+        Raises:
+            InvalidArgument: not one number of at least 0 a runtime, or none of the last (Eq. 7); nothing has changed.
+        """
+        if len(instances) != len(self._levels) or min(instances) < 0 or instances[-1] < 1:
+            raise InvalidArgument(
+                f"the allocation {list(instances)} does not fit; accepted is a number of instances for each of the "
+                f"{len(self._levels)} runtimes, at least 1 for the longest"
+            )
+        orphans: list[tuple[int, Query]] = []
+        for runtime, (level, wanted) in enumerate(zip(self._levels, instances, strict=True)):
+            while len(level) > wanted:
+                orphans += self._dismiss(level.head())
+            while len(level) < wanted:
+                level.add(self._recruit(runtime))
+        self._deployed = [level for level in self._levels if len(level)]
+        self._dispatch_again(orphans)
+
+    def _dispatch(self, ticket: int, query: Query) -> None:
+        """Algorithm 1."""
+        first = bisect.bisect_left(self._deployed, query.length, key=lambda level: level.max_length)
+        candidates = self._deployed[first : first + self._peek]  # lines 2 to 5
+        level = choose_level(candidates, self._threshold, self._decay)
+        self.demotions += level is not candidates[0]
+        instance = level.head()  # from here lines 21 and 22: DISPATCH and UPDATE
+        heapq.heappush(instance.queue, (query.arrival, ticket, query))
+        instance.waiting += 1
+        self._waiting[ticket] = (query, instance)
+        level.update(instance)
+        self._note(instance)
+        if query.deadline is not None:
+            heapq.heappush(self._deadlines, (query.deadline - self._latencies[instance.runtime], ticket))
+            if len(self._deadlines) > 2 * len(self._waiting) + 64:
+                self._deadlines = [entry for entry in self._deadlines if entry[1] in self._waiting]
+                heapq.heapify(self._deadlines)
+
+    def _dispatch_again(self, orphans: Sequence[tuple[int, Query]]) -> None:
+        for ticket, query in sorted(orphans, key=lambda orphan: (orphan[1].arrival, orphan[0])):
+            self._dispatch(ticket, query)
+
+    def _take(self, ticket: int) -> None:
+        """A query waits no longer."""
+        _, instance = self._waiting.pop(ticket)
+        instance.waiting -= 1
+        self._note(instance)
+
+    def _note(self, instance: Instance) -> None:
+        """Keep `_ready` right after a change of an instance."""
+        if not instance.ready:
+            self._ready.pop(instance.lane, None)
+        elif instance.lane not in self._ready:
+            self._ready[instance.lane] = instance
+
+    def _orphans(self, instance: Instance) -> list[tuple[int, Query]]:
+        """Empty an instance's queue: tickets and queries, which wait for no instance until they are dispatched."""
+        orphans = [(ticket, query) for _, ticket, query in instance.queue if ticket in self._waiting]
+        instance.queue.clear()
+        instance.waiting = 0
+        self._note(instance)
+        return orphans
+
+    def _dismiss(self, instance: Instance) -> list[tuple[int, Query]]:
+        self._levels[instance.runtime].remove(instance)
+        if instance.running or instance.held:
+            self._leaving[instance.lane] = instance
+        else:
+            del self._instances[instance.lane]
+        return self._orphans(instance)
+
+    def _recruit(self, runtime: int) -> Instance:
+        """An instance that was leaving, or a new one."""
+        for instance in self._leaving.values():
+            if instance.runtime == runtime:
+                return self._leaving.pop(instance.lane)
+        instance = Instance(next(self._lanes), runtime)
+        self._instances[instance.lane] = instance
+        return instance
+
+
+def _capacity(slo_s: float, latency_s: float) -> int:
+    """Queries that finish within the SLO one after the other; 480 ms and 6 ms give 80 (Figure 4)."""
+    return max(1, math.floor(slo_s / latency_s + 1e-9))  # 0.3 / 0.1 must be 3
