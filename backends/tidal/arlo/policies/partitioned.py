@@ -214,12 +214,11 @@ class PartitionedPolicy:
         self._dispatch_again(orphans)
 
     def _dispatch(self, ticket: int, query: Query) -> None:
-        """Algorithm 1."""
+        """Give a query to an instance of those runtimes that can take it."""
         first = bisect.bisect_left(self._deployed, query.length, key=lambda level: level.max_length)
-        candidates = self._deployed[first : first + self._peek]  # lines 2 to 5
-        level = choose_level(candidates, self._threshold, self._decay)
+        candidates = self._deployed[first:]
+        level, instance = self._choose(candidates)
         self.demotions += level is not candidates[0]
-        instance = level.head()  # from here lines 21 and 22: DISPATCH and UPDATE
         heapq.heappush(instance.queue, (query.arrival, ticket, query))
         instance.waiting += 1
         self._waiting[ticket] = (query, instance)
@@ -230,6 +229,11 @@ class PartitionedPolicy:
             if len(self._deadlines) > 2 * len(self._waiting) + 64:
                 self._deadlines = [entry for entry in self._deadlines if entry[1] in self._waiting]
                 heapq.heapify(self._deadlines)
+
+    def _choose(self, candidates: Sequence[Level]) -> tuple[Level, Instance]:
+        """Algorithm 1; DISPATCH and UPDATE (lines 21 and 22) are its caller's."""
+        level = choose_level(candidates[: self._peek], self._threshold, self._decay)  # lines 2 to 5
+        return level, level.head()
 
     def _dispatch_again(self, orphans: Sequence[tuple[int, Query]]) -> None:
         for ticket, query in sorted(orphans, key=lambda orphan: (orphan[1].arrival, orphan[0])):
