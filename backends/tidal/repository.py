@@ -55,26 +55,35 @@ class ModelEntry:
             for path in self.folder.glob(f"{STAGING_PREFIX}*"):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def publish(self, staging: Path) -> int:
-        """Make a complete staging folder the newest version.
+    def publish(self, staging: Path, version: int | None = None) -> int:
+        """Make a complete staging folder the newest version; remove the oldest beyond those that are kept.
+
+        Returns:
+            The new version's number: `version`, or the next one.
+        """
+        version = version or max(self.versions(), default=0) + 1
+        self.place(staging, version)
+        for old in self.versions()[:-KEPT_VERSIONS]:
+            self.remove(old)
+        return version
+
+    def place(self, staging: Path, version: int) -> None:
+        """Make a complete staging folder a version.
 
         Everything is on disk before the one rename that makes it visible, so a reader, also after a power loss,
         sees the whole version or none of it.
-
-        Returns:
-            The new version's number.
         """
         _sync_tree(staging)
-        version = max(self.versions(), default=0) + 1
         staging.rename(self.version_dir(version))
         _sync(self.folder)
-        for old in self.versions()[:-KEPT_VERSIONS]:
-            # Renamed first: a half-removed folder must not look like a version.
-            leaving = self.folder / f"{STAGING_PREFIX}old-{old}"
-            shutil.rmtree(leaving, ignore_errors=True)
-            self.version_dir(old).rename(leaving)
-            shutil.rmtree(leaving, ignore_errors=True)
-        return version
+
+    def remove(self, version: int) -> None:
+        """Remove a version."""
+        # Renamed first: a half-removed folder must not look like a version.
+        leaving = self.folder / f"{STAGING_PREFIX}old-{version}"
+        shutil.rmtree(leaving, ignore_errors=True)
+        self.version_dir(version).rename(leaving)
+        shutil.rmtree(leaving, ignore_errors=True)
 
 
 def model_entries(repository: Path) -> list[ModelEntry]:

@@ -33,10 +33,10 @@ class Workers:
 def workers(spec: ArloSpec) -> Workers:
     """The spec's workers, or the machine's default: engines of up to 4 threads, as many as there are cores for.
 
-    Beyond 4 threads encoders of usual size scale badly.
+    Beyond 4 threads encoders of usual size scale badly. A partitioned model's instances have a core each.
     """
     cores = len(os.sched_getaffinity(0))
-    threads = spec.threads or min(4, cores)
+    threads = spec.threads or (1 if spec.placement == "partitioned" else min(4, cores))
     return Workers(spec.contexts or max(1, cores // threads), threads)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.json_schema import models_json_schema
 
 from tidal.errors import InvalidArgument, did_you_mean
@@ -17,6 +17,9 @@ from tidal.errors import InvalidArgument, did_you_mean
 DEFAULT_TOLERANCE = {"fp32": 1e-3, "bf16": 0.1, "int8": 0.5}
 # Least share of verification samples that must keep their label: a wide tolerance alone does not protect answers.
 LEAST_AGREEMENT = {"fp32": 1.0, "bf16": 0.99, "int8": 0.97}
+
+# Latencies of the longest runtime that a partitioned model's SLO is, where a spec names none (Arlo, Figure 4).
+SLO_LATENCIES = 20.0
 
 
 class ArloSpec(BaseModel):
@@ -56,6 +59,20 @@ class ArloSpec(BaseModel):
     form: Literal["auto", "static", "dynamic"] = Field(
         "auto", description="one runtime a length, padded to it; one for all lengths; or whichever measures faster"
     )
+    placement: Literal["auto", "polymorphic", "partitioned"] = Field(
+        "auto",
+        description="where engines run: polymorphic, all runtimes in one process that gives every batch the whole "
+        "machine; partitioned, each runtime in instances of its own; auto: partitioned for static runtimes on several "
+        "GPUs",
+    )
+    slo_ms: float | None = Field(
+        None,
+        gt=0,
+        le=3_600_000,
+        allow_inf_nan=False,
+        description="latency in milliseconds that a partitioned model is to keep; default: "
+        f"{SLO_LATENCIES:g} times that of its longest runtime",
+    )
     max_batch: int = Field(16, ge=1, le=64, description="largest batch that is profiled and served")
     threads: int | None = Field(
         None,
@@ -91,6 +108,20 @@ class ArloSpec(BaseModel):
         if "logits" not in value or len(set(value)) != len(value):
             raise ValueError(f"expected logits and other outputs once each, got {list(value)}")
         return value
+
+    @model_validator(mode="after")
+    def _fitting(self) -> ArloSpec:
+        if self.placement == "partitioned" and self.form == "dynamic":
+            raise ValueError(
+                "fields 'placement' and 'form': partitioned takes static runtimes, got form dynamic; accepted with "
+                "partitioned are form static and auto"
+            )
+        if self.placement == "polymorphic" and self.slo_ms is not None:
+            raise ValueError(
+                "fields 'placement' and 'slo_ms': polymorphic has no SLO of its own, only the requests' latency_ms; "
+                "accepted with slo_ms are placement partitioned and auto"
+            )
+        return self
 
 
 # Every kind of spec that `tidal build` reads.
@@ -146,7 +177,9 @@ def parse_spec(content: object, origin: str) -> ArloSpec:
 
 
 def _sentence(problem: Any, model: type[BaseModel]) -> str:
-    name = str(problem["loc"][0]) if problem["loc"] else "spec"
+    if not problem["loc"]:
+        return str(problem["msg"]).removeprefix("Value error, ")
+    name = str(problem["loc"][0])
     if problem["type"] == "extra_forbidden":
         return f"unknown field '{name}': {did_you_mean(name, model.model_fields)}"
     message = str(problem["msg"]).removeprefix("Value error, ")

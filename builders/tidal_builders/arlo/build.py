@@ -10,9 +10,10 @@ from tidal.repository import write_atomically
 from tidal_builders.arlo.config import config_pbtxt
 from tidal_builders.arlo.plan import Plan, make_plan
 from tidal_builders.arlo.publish import publish
+from tidal_builders.arlo.runtimes import place_runtimes, settle
 from tidal_builders.arlo.stages import Report, Stages
 from tidal_builders.report import BuildReport, ReportRow, rows_of
-from tidal_builders.specs import ArloSpec
+from tidal_builders.specs import SLO_LATENCIES, ArloSpec
 from tidal_builders.workspace import build_lock, drop_workspaces, open_workspace
 
 
@@ -44,12 +45,12 @@ def build_arlo(
     begin = time.monotonic()
     base = spec_file.parent if spec_file else Path()
     plan = make_plan(spec, repository, base)
-    if not plan.reasons and not force:
+    if not plan.reasons and not plan.missing and not force:
         return _current(spec, plan, begin)
     with build_lock(plan.entry.folder, lambda message: report(message, 0.0)):
         plan = make_plan(spec, repository, base)  # whoever held the lock may have built it
         if not plan.reasons and not force:
-            return _current(spec, plan, begin)
+            return _completed(spec, plan, begin) if plan.missing else _current(spec, plan, begin)
         plan.entry.clear_staging()
         work = open_workspace(plan.entry.folder, plan.fingerprint, anew=force)
         stages = Stages(spec, plan, work, report)
@@ -84,7 +85,7 @@ def build_arlo(
                 seconds=time.monotonic() - begin,
             )
         manifest, version = publish(stages, str(spec_file) if spec_file else f"<spec of {spec.name}>")
-        _write_config(spec, plan)
+        _write_config(spec, plan, manifest)
         drop_workspaces(plan.entry.folder)
     return _of_manifest(manifest).model_copy(
         update={
@@ -100,9 +101,19 @@ def build_arlo(
 
 def _current(spec: ArloSpec, plan: Plan, begin: float) -> BuildReport:
     assert plan.published is not None
-    _write_config(spec, plan)
+    _write_config(spec, plan, plan.published)
     update = {"version": plan.version, "seconds": time.monotonic() - begin}
     return _of_manifest(plan.published).model_copy(update=update)
+
+
+def _completed(spec: ArloSpec, plan: Plan, begin: float) -> BuildReport:
+    """Make anew what the newest version lacks beside itself; call it while holding the build lock."""
+    manifest, version = plan.published, plan.version
+    assert manifest is not None
+    assert version is not None
+    place_runtimes(plan.entry, manifest, plan.entry.version_dir(version), version)
+    settle(plan.entry, manifest, version)
+    return _current(spec, plan, begin).model_copy(update={"outcome": "published", "reasons": plan.missing})
 
 
 def _of_manifest(manifest: Manifest) -> BuildReport:
@@ -118,8 +129,12 @@ def _of_manifest(manifest: Manifest) -> BuildReport:
     )
 
 
-def _write_config(spec: ArloSpec, plan: Plan) -> None:
+def _write_config(spec: ArloSpec, plan: Plan, manifest: Manifest) -> None:
     """Write `config.pbtxt` where there is none; one that is there belongs to the operator."""
     path = plan.entry.folder / "config.pbtxt"
-    if not path.exists():
-        write_atomically(path, config_pbtxt(spec))
+    if path.exists():
+        return
+    slo_ms = None
+    if manifest.placement == "partitioned":
+        slo_ms = spec.slo_ms or round(SLO_LATENCIES * manifest.profile.latency_ms(manifest.max_length), 3)
+    write_atomically(path, config_pbtxt(spec, slo_ms))

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from tidal.engines import Engine
-from tidal.manifest import Trial
+from tidal.manifest import Placement, Trial
 from tidal_builders.arlo.opened import Compiled, Opened, open_form
 from tidal_builders.arlo.reference import Facts
 from tidal_builders.arlo.samples import Batch, synthetic
@@ -98,6 +98,8 @@ def choose_form(
     compiled: Compiled, facts: Facts, lengths: Sequence[int], spec: ArloSpec, workers: Workers, progress: Progress
 ) -> FormChoice:
     """The form that the spec forces, or the faster one."""
+    if spec.placement == "partitioned":
+        return FormChoice(form="static", trials=())
     if spec.form != "auto":
         return FormChoice(form=spec.form, trials=())
     forms: dict[Form, Opened] = {
@@ -118,6 +120,18 @@ def choose_form(
         for form in forms
     )
     return FormChoice(form=chosen, trials=trials)
+
+
+def choose_placement(spec: ArloSpec, form: Form, devices: int) -> Placement:
+    """The placement that the spec forces; for `auto`, partitioned where static runtimes have several devices.
+
+    On one device, engines in one process share all of it: no instance idles while another's queue is full, and each
+    query runs at the length that fits it. Several devices need engines of their own, and a device that holds one
+    runtime instead of all of them needs less memory.
+    """
+    if spec.placement != "auto":
+        return spec.placement
+    return "partitioned" if devices > 1 and form == "static" else "polymorphic"
 
 
 def _call(opened: Opened, batch: Batch) -> Call:

@@ -9,13 +9,17 @@ from tidal import device
 from tidal.errors import InvalidArgument
 from tidal.manifest import Manifest, load_manifest
 from tidal.repository import ModelEntry
+from tidal_builders.arlo.runtimes import missing_runtimes
 from tidal_builders.fingerprint import changes, fingerprint, ingredients, source_folder
 from tidal_builders.specs import ArloSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would be built from what, and why; nothing has to be built when there are no reasons."""
+    """What would be built from what, and why; nothing has to be built when there are no reasons.
+
+    `missing` is what the newest version lacks in the models of its runtimes, and can be made from it without a build.
+    """
 
     entry: ModelEntry
     source: Path
@@ -24,6 +28,7 @@ class Plan:
     fingerprint: str
     published: Manifest | None
     reasons: tuple[str, ...]
+    missing: tuple[str, ...] = ()
 
     @property
     def version(self) -> int | None:
@@ -49,7 +54,10 @@ def make_plan(spec: ArloSpec, repository: Path, base: Path) -> Plan:
     parts = ingredients(spec, source, samples)
     entry = ModelEntry(repository / spec.name)
     published, reasons = _compare(entry, parts)
-    return Plan(entry, source, samples, parts, fingerprint(parts), published, tuple(reasons))
+    missing: list[str] = []
+    if published is not None and not reasons:
+        missing = missing_runtimes(entry, published, entry.versions()[-1])
+    return Plan(entry, source, samples, parts, fingerprint(parts), published, tuple(reasons), tuple(missing))
 
 
 def _compare(entry: ModelEntry, parts: dict[str, str]) -> tuple[Manifest | None, list[str]]:

@@ -20,6 +20,7 @@ from tidal.manifest import (
 )
 from tidal_builders.arlo.profiling import Profiles
 from tidal_builders.arlo.reference import TOKENIZER
+from tidal_builders.arlo.runtimes import next_version, place_runtimes, settle
 from tidal_builders.arlo.stages import Stages
 
 CURVE_DATA, CURVE_PLOT = "latency_curve.json", "latency_curve.png"
@@ -27,6 +28,8 @@ CURVE_DATA, CURVE_PLOT = "latency_curve.json", "latency_curve.png"
 
 def publish(stages: Stages, spec_file: str) -> tuple[Manifest, int]:
     """Gather engine, tokenizer, curve and manifest aside and make them the newest version, all at once.
+
+    Of a partitioned model, each runtime's model gets the version before.
 
     Returns:
         The manifest and the version's number.
@@ -46,7 +49,13 @@ def publish(stages: Stages, spec_file: str) -> tuple[Manifest, int]:
         plot_curve(curve, stages.lengths.lengths, title, staging / CURVE_PLOT)
     manifest = _manifest(stages, profiles, spec_file, f"engines/{engine.name}", staging)
     (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
-    return manifest, entry.publish(staging)
+    version = next_version(entry)
+    if manifest.placement == "partitioned":
+        place_runtimes(entry, manifest, staging, version)
+        stages.report("publish the front", 0.0)
+    entry.publish(staging, version)
+    settle(entry, manifest, version)
+    return manifest, version
 
 
 def _manifest(stages: Stages, profiles: Profiles, spec_file: str, engine_path: str, staging: Path) -> Manifest:
@@ -67,6 +76,7 @@ def _manifest(stages: Stages, profiles: Profiles, spec_file: str, engine_path: s
             type_ids=facts.type_ids,
         ),
         labels=facts.labels,
+        placement=stages.placement,
         engine=kind,
         precision=stages.chosen.precision,
         device=device.cpu(),

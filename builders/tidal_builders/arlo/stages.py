@@ -13,8 +13,16 @@ from pydantic import BaseModel
 
 from tidal.engines import EngineKind, Precision, compile_engine, engine_file, stored_as
 from tidal.errors import Internal, InvalidArgument, TidalError, Unsupported, did_you_mean
-from tidal.manifest import Trial, Verification
-from tidal_builders.arlo.choices import WORTH, FormChoice, Lengths, choose_form, find_lengths, mean_latencies
+from tidal.manifest import Placement, Trial, Verification
+from tidal_builders.arlo.choices import (
+    WORTH,
+    FormChoice,
+    Lengths,
+    choose_form,
+    choose_placement,
+    find_lengths,
+    mean_latencies,
+)
 from tidal_builders.arlo.opened import Compiled, Opened, open_form
 from tidal_builders.arlo.plan import Plan
 from tidal_builders.arlo.profiling import Profiles, measure_profiles
@@ -221,6 +229,11 @@ class Stages:
                 lambda share: self.report("compare static and dynamic", share),
             ),
         )
+
+    @property
+    def placement(self) -> Placement:
+        """Where the engines run."""
+        return choose_placement(self.spec, self.form.form, devices=1)
 
     @property
     def trials(self) -> tuple[Trial, ...]:

@@ -126,7 +126,7 @@ def _plan(path: Path, spec: ArloSpec, repository: Path, force: bool) -> BuildRep
     from tidal_builders.arlo.plan import make_plan
 
     plan = make_plan(spec, repository, path.parent)
-    reasons = plan.reasons or (("forced",) if force else ())
+    reasons = plan.reasons or (("forced",) if force else plan.missing)
     return BuildReport(name=spec.name, outcome="stale" if reasons else "current", reasons=reasons, version=plan.version)
 
 

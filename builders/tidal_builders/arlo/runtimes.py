@@ -1,0 +1,178 @@
+"""The Triton models of a partitioned model's runtimes, made from a version of their front.
+
+Everything in `<model>_len<N>/` is derived: the version folders from the front's version of the same number,
+config.pbtxt from its newest. The runtimes' versions are placed first, then the front's, then each config.pbtxt begins
+to name the new version: until then a server goes on with the version before, whatever becomes of the builder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from tidal.errors import InvalidArgument
+from tidal.family import runtime_model
+from tidal.manifest import MANIFEST_FILE, EngineInput, EngineManifest, Manifest, load_engine_manifest
+from tidal.repository import ModelEntry, write_atomically
+from tidal_builders.arlo.config import runtime_config_pbtxt
+
+
+def next_version(front: ModelEntry) -> int:
+    """One more than any version of the family, also of those whose builder was killed before the front's was placed."""
+    return max([0, *front.versions(), *(version for entry in _owned(front) for version in entry.versions())]) + 1
+
+
+def place_runtimes(front: ModelEntry, manifest: Manifest, folder: Path, version: int) -> None:
+    """Make each runtime's model have this version; those that have it are left.
+
+    Args:
+        front: the front's entry.
+        manifest: of the front's version.
+        folder: the front's version, still staged or published; engine files are hard-linked from it where possible.
+        version: number of the version.
+
+    Raises:
+        InvalidArgument: a folder of a runtime's name holds another model.
+    """
+    for entry, made in _models(front, manifest, folder):
+        _refuse_foreign(front, entry)
+        if _lack(entry, made, folder, version) is None:
+            continue
+        entry.clear_staging()
+        if version in entry.versions():
+            entry.remove(version)
+        staging = entry.new_staging()
+        for record in made.files:
+            _link(folder / record.path, staging / record.path)
+        (staging / MANIFEST_FILE).write_text(made.model_dump_json(indent=1))
+        config = entry.folder / "config.pbtxt"
+        if not config.exists():
+            write_atomically(config, _config(manifest, made, version))
+        entry.place(staging, version)
+
+
+def settle(front: ModelEntry, manifest: Manifest, version: int) -> None:
+    """Once the front's version is placed: let the runtimes' models serve it, and remove what no version needs."""
+    if manifest.placement == "partitioned":
+        for entry, made in _models(front, manifest, front.version_dir(version)):
+            path, text = entry.folder / "config.pbtxt", _config(manifest, made, version)
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                write_atomically(path, text)
+    kept = set(front.versions())
+    for entry in _owned(front):
+        for old in set(entry.versions()) - kept:
+            entry.remove(old)
+        if not entry.versions():
+            shutil.rmtree(entry.folder)
+
+
+def missing_runtimes(front: ModelEntry, manifest: Manifest, version: int) -> list[str]:
+    """What the runtimes' models lack to serve with the front's newest version, a clause each."""
+    if manifest.placement != "partitioned":
+        return []
+    said = []
+    folder = front.version_dir(version)
+    for entry, made in _models(front, manifest, folder):
+        config = entry.folder / "config.pbtxt"
+        if (lack := _lack(entry, made, folder, version)) is not None:
+            said.append(lack)
+        elif not config.exists() or config.read_text(encoding="utf-8") != _config(manifest, made, version):
+            said.append(f"{config} is not the one of version {version}")
+    return said
+
+
+def default_instances(runtimes: int, workers: int) -> list[int]:
+    """Instances of each runtime, as even as `workers` cores or devices allow, at least one each; longer ones first."""
+    each, more = divmod(workers, runtimes)
+    return [max(1, each + (place >= runtimes - more)) for place in range(runtimes)]
+
+
+def _models(front: ModelEntry, manifest: Manifest, folder: Path) -> list[tuple[ModelEntry, EngineManifest]]:
+    """Each runtime's model with the manifest that it gets from the front's version in `folder`."""
+    from tokenizers import Tokenizer
+
+    vocabulary = Tokenizer.from_file(str(folder / manifest.tokenizer.file)).get_vocab_size()
+    found = []
+    for runtime in manifest.runtimes:
+        entry = ModelEntry(front.folder.parent / runtime_model(front.name, runtime.max_length))
+        beside = Path(runtime.file).parent
+        made = EngineManifest(
+            kind="engine",
+            name=entry.name,
+            created=manifest.created,
+            spec=manifest.spec,
+            fingerprint=manifest.fingerprint,
+            source=manifest.source,
+            engine=manifest.engine,
+            precision=manifest.precision,
+            device=manifest.device,
+            libraries=manifest.libraries,
+            files=tuple(record for record in manifest.files if Path(record.path).parent == beside),
+            front=front.name,
+            inputs=tuple(
+                EngineInput(name=each, below=vocabulary if each == "input_ids" else 2) for each in manifest.inputs
+            ),
+            extra_outputs=manifest.extra_outputs,
+            runtime=runtime,
+            threads=manifest.profile.threads,
+            verification=manifest.verification,
+        )
+        found.append((entry, made))
+    return found
+
+
+def _owned(front: ModelEntry) -> list[ModelEntry]:
+    """Models of the front's runtimes, of all its versions."""
+    name = re.compile(re.escape(runtime_model(front.name, 0)).removesuffix("0") + r"[1-9][0-9]*")
+    found = [ModelEntry(p) for p in sorted(front.folder.parent.iterdir()) if p.is_dir() and name.fullmatch(p.name)]
+    return [entry for entry in found if _front_of(entry) == front.name]
+
+
+def _front_of(entry: ModelEntry) -> str | None:
+    latest = entry.latest()
+    try:
+        return load_engine_manifest(latest).front if latest is not None else None
+    except InvalidArgument:
+        return None
+
+
+def _refuse_foreign(front: ModelEntry, entry: ModelEntry) -> None:
+    if entry.versions() and _front_of(entry) != front.name:
+        raise InvalidArgument(
+            f"{entry.folder} holds another model, and a runtime of {front.name} is to be published there: rename either"
+        )
+
+
+def _lack(entry: ModelEntry, made: EngineManifest, folder: Path, version: int) -> str | None:
+    """What a runtime's model lacks of this version; files that are the front's own are not read again."""
+    if version not in entry.versions():
+        return f"{entry.name} lacks version {version}"
+    own = entry.version_dir(version)
+    try:
+        if load_engine_manifest(own) != made:
+            return f"{own} is not made from version {version} of {made.front}"
+        copied = tuple(record for record in made.files if not _same_file(own / record.path, folder / record.path))
+        made.model_copy(update={"files": copied}).check(own, made.device)
+    except InvalidArgument as error:
+        return str(error)
+    return None
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
+
+
+def _config(manifest: Manifest, made: EngineManifest, version: int) -> str:
+    counts = default_instances(len(manifest.runtimes), manifest.profile.concurrency)
+    instances = counts[manifest.runtimes.index(made.runtime)]
+    return runtime_config_pbtxt(made, version=version, instances=instances)
+
+
+def _link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(source, target)
