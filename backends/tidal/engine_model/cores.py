@@ -15,14 +15,19 @@ from pathlib import Path
 
 from tidal.errors import Unsupported
 
+# Names another folder for the lock files. Servers with different ones do not know of each other's cores.
+CLAIMS_VARIABLE = "TIDAL_CLAIMS"
+
 
 def claims_folder() -> Path:
     """The folder of this user's lock files, a file a core; made where it does not exist.
 
+    One for all servers of the user on this machine, unless `$TIDAL_CLAIMS` names another.
+
     Raises:
         Unsupported: it cannot be made, or it is another user's.
     """
-    folder = Path(f"/dev/shm/tidal-cores-{os.getuid()}")
+    folder = Path(os.environ.get(CLAIMS_VARIABLE) or f"/dev/shm/tidal-claims-{os.getuid()}")
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()

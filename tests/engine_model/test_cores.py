@@ -1,0 +1,100 @@
+"""Cores that processes claim."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tidal.engine_model.cores import claims_folder
+from tidal.errors import Unsupported
+
+CORES = sorted(os.sched_getaffinity(0))[:2]
+
+pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+
+# Claims at each line of its input, and says the core and where its threads, old and new, may run.
+_CLAIMER = """
+import os, sys, threading
+from pathlib import Path
+from tidal.engine_model.cores import CoreClaim
+
+early = threading.Event()
+threading.Thread(target=early.wait, daemon=True).start()
+claim = CoreClaim(Path(sys.argv[1]), [int(core) for core in sys.argv[2:]])
+for line in sys.stdin:
+    if line == "release\\n":
+        claim.release()
+    else:
+        claim.claim()
+    threading.Thread(target=early.wait, daemon=True).start()
+    places = {core for thread in os.listdir("/proc/self/task") for core in os.sched_getaffinity(int(thread))}
+    print(claim.core, *sorted(places), flush=True)
+"""
+
+
+class Claimer:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def ask(self, what: str = "claim") -> tuple[int | None, list[int]]:
+        """The claimed core, and the cores that the process's threads may run on."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{what}\n")
+        self.process.stdin.flush()
+        core, *places = self.process.stdout.readline().split()
+        return None if core == "None" else int(core), [int(place) for place in places]
+
+
+@contextmanager
+def claimers(folder: Path, count: int) -> Iterator[list[Claimer]]:
+    with ExitStack() as stack:
+        processes = []
+        for _ in range(count):
+            command = [sys.executable, "-c", _CLAIMER, str(folder), *map(str, CORES)]
+            process = stack.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            stack.callback(process.kill)
+            processes.append(process)
+        yield [Claimer(process) for process in processes]
+
+
+def test_each_process_gets_a_core_of_its_own_and_a_killed_one_frees_it(tmp_path: Path) -> None:
+    with claimers(tmp_path, 3) as (first, second, third):
+        assert first.ask() == (CORES[0], [CORES[0]])
+        assert second.ask() == (CORES[1], [CORES[1]])
+        assert first.ask() == (CORES[0], [CORES[0]])
+        everywhere = sorted(os.sched_getaffinity(0))
+        assert third.ask() == (None, everywhere)
+        first.process.kill()
+        first.process.wait()
+        assert third.ask() == (CORES[0], [CORES[0]])
+
+
+def test_a_core_can_be_handed_back(tmp_path: Path) -> None:
+    with claimers(tmp_path, 2) as (first, second):
+        first.ask()
+        assert first.ask("release")[0] is None
+        assert second.ask()[0] == CORES[0]
+
+
+def test_the_folder_is_this_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDAL_CLAIMS", str(tmp_path / "claims"))
+    assert claims_folder().stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr("os.getuid", lambda: -1)
+    with pytest.raises(Unsupported, match="another user's"):
+        claims_folder()
+
+
+def test_a_link_is_not_taken_for_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.setenv("TIDAL_CLAIMS", str(tmp_path / "link"))
+    with pytest.raises(Unsupported, match="cores cannot be claimed"):
+        claims_folder()
