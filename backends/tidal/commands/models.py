@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from tidal.commands.allocate import allocate_instances
+from tidal.commands.connecting import DEFAULT_REPOSITORY, NO_SERVER, AsJson, Server, server_of
 from tidal.commands.output import fail, one_sentence, print_json, print_table
 from tidal.errors import InvalidArgument, TidalError
 from tidal.server import change
@@ -17,17 +19,13 @@ from tidal.server.choose import Connection, choose_server
 from tidal.server.control import ServerControl
 from tidal.server.model_facts import model_facts
 from tidal.server.reasons import sentence
-from tidal.server.state import running_servers
 from tidal.server.stubs import live_stubs, wanted_instances
-
-_NO_SERVER = 3
-_DEFAULT_REPOSITORY = Path("model_repository")
 
 models = typer.Typer(
     rich_markup_mode="markdown",
     no_args_is_help=True,
     add_completion=False,
-    help="""List, load, unload and reload the models of a running server.
+    help="""List, load, unload and reload the models of a running server, and allocate instances to them.
 
 The server is the one that you started with `tidal serve`; with several, name one by `--server PORT`. Any other
 is `--server HOST:PORT`, with its admin key in $TIDAL_ADMIN_KEY.
@@ -35,6 +33,7 @@ is `--server HOST:PORT`, with its admin key in $TIDAL_ADMIN_KEY.
 ```
 tidal models list                 what is published, built from what, and served
 tidal models reload intents       serve a version that was just published
+tidal models allocate intents     instances of each runtime, of a partitioned model
 tidal models status --json        instances and restarts, for a pipeline
 ```
 
@@ -47,11 +46,6 @@ Exit codes:
 """,
 )
 
-Server = Annotated[
-    str | None,
-    typer.Option("--server", "-s", metavar="[HOST:]PORT", help="HTTP port of the server, or its host and port."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Models by name.")]
 
 
@@ -63,17 +57,19 @@ def list_models(
     server: Server = None,
     as_json: AsJson = False,
 ) -> None:
-    """List models: published versions, the version served, state, backend, and what they were built as.
+    """List models: published versions, the version served, state, backend, instances, and what they were built as.
+
+    Instances are those that config.pbtxt or, of a runtime of a partitioned model, the allocation asks for.
 
     Works without a server too, on the repository alone.
 
     Exit codes: **0** listed, **1** no such repository, **3** the named server does not answer.
     """
-    connection = _server_of(repository, server)
+    connection = server_of(repository, server)
     if connection is not None and connection.state is not None and repository is None:
         repository = connection.state.repository
     elif connection is None and repository is None:
-        repository = _DEFAULT_REPOSITORY
+        repository = DEFAULT_REPOSITORY
     with one_sentence():
         if repository is not None and not repository.is_dir():
             raise InvalidArgument(f"model repository '{repository}' is not a folder")
@@ -81,7 +77,18 @@ def list_models(
     if as_json:
         print_json([asdict(fact) for fact in facts])
         return
-    columns = ("MODEL", "PUBLISHED", "SERVES", "STATE", "BACKEND", "ENGINE", "PRECISION", "MAX LENGTH", "BUILT")
+    columns = (
+        "MODEL",
+        "PUBLISHED",
+        "SERVES",
+        "STATE",
+        "BACKEND",
+        "INSTANCES",
+        "ENGINE",
+        "PRECISION",
+        "MAX LENGTH",
+        "BUILT",
+    )
     print_table(columns, [[_cell(value) for value in asdict(fact).values()] for fact in facts])
 
 
@@ -91,7 +98,7 @@ def status(server: Server = None, as_json: AsJson = False) -> None:
 
     Exit codes: **0** shown, **3** no server answers.
     """
-    with one_sentence(_NO_SERVER):
+    with one_sentence(NO_SERVER):
         connection = choose_server(server)
         rows = _status_rows(connection)
     state = connection.state
@@ -107,7 +114,7 @@ def status(server: Server = None, as_json: AsJson = False) -> None:
 def reload(names: Names, server: Server = None) -> None:
     """Serve what was published since: waits until the new version serves; no request fails meanwhile.
 
-    A model of which nothing changed is left as it is.
+    A model of which nothing changed is left as it is. A partitioned model is reloaded after its runtimes.
 
     Exit codes: **0** all serve, **1** one is not served or does not load, **3** no server answers.
     """
@@ -116,7 +123,7 @@ def reload(names: Names, server: Server = None) -> None:
 
 @models.command()
 def load(names: Names, server: Server = None) -> None:
-    """Load models and wait until they serve.
+    """Load models and wait until they serve; a partitioned model with its runtimes.
 
     Exit codes: **0** all serve, **1** one does not load, **3** no server answers.
     """
@@ -127,14 +134,19 @@ def load(names: Names, server: Server = None) -> None:
 def unload(names: Names, server: Server = None) -> None:
     """Take models out of service; requests in flight are still answered. The supervisor leaves them alone.
 
+    The runtimes of a partitioned model leave after it.
+
     Exit codes: **0** done, **1** one is not served, **3** no server answers.
     """
-    _each(names, server, lambda control, _repository, name: change.unload(control, name))
+    _each(names, server, change.unload)
+
+
+models.command("allocate")(allocate_instances)
 
 
 def _each(names: list[str], server: str | None, act: Callable[[ServerControl, Path | None, str], str]) -> None:
     """Do the same to every model; one that fails does not keep the others from it."""
-    with one_sentence(_NO_SERVER):
+    with one_sentence(NO_SERVER):
         connection = choose_server(server)
     repository = connection.state.repository if connection.state is not None else None
     failures = []
@@ -145,18 +157,6 @@ def _each(names: list[str], server: str | None, act: Callable[[ServerControl, Pa
             failures.append(str(error))
     if failures:
         fail("; ".join(failures))
-
-
-def _server_of(repository: Path | None, server: str | None) -> Connection | None:
-    """The named server; else the only one that runs, where it serves the named repository; else none."""
-    with one_sentence(_NO_SERVER):
-        if server is not None:
-            return choose_server(server)
-        wanted = repository.resolve() if repository is not None else None
-        fitting = [state for state in running_servers() if wanted is None or state.repository == wanted]
-        if not fitting:
-            return None
-        return choose_server(str(fitting[0].http_port) if wanted is not None else None)
 
 
 def _status_rows(connection: Connection) -> list[dict[str, str | int | None]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidal.allocation import ALLOCATION_FILE, read_allocation
 from tidal.errors import InvalidArgument
-from tidal.family import Family, family
+from tidal.family import family, runtime_model
 from tidal.model_config import instance_count, read_config, with_instances
 from tidal.server.control import ServerControl
 
@@ -32,49 +32,47 @@ def active_config(repository: Path | None, model: str) -> ActiveConfig | None:
 
     A runtime's model gets the instances that its front's allocation.json wants, and its front's version_policy, so
     that a front that goes back to an earlier version has that version's engines. It is always loaded with its complete
-    config: one that was loaded with other counts before would not go back to those of its file.
+    config: one that was loaded with other counts before would not go back to those of its file. An allocation for
+    other runtimes counts where it names this one, so that what serves can be restarted whatever is published.
 
     Args:
         repository: where the model is, or None when only the server knows.
         model: its name.
 
     Raises:
-        InvalidArgument: the allocation or a config.pbtxt cannot be accepted; says what to do.
+        InvalidArgument: the allocation or a config.pbtxt cannot be accepted.
     """
     kin = family(repository, model) if repository is not None else None
-    if repository is None or kin is None:
-        return None
-    length = next((n for n, name in kin.runtime_models.items() if name == model), None)
-    if length is None:
+    if repository is None or kin is None or kin.front == model:
         return None
     config = read_config(repository / model)
     configured = instance_count(config)
-    wanted = wanted_instances(repository, kin)
-    instances = configured if wanted is None else wanted[length]
+    allocation = read_allocation(repository / kin.front)
+    wanted = allocation.instances if allocation is not None else {}
+    instances = next((count for n, count in wanted.items() if runtime_model(kin.front, n) == model), configured)
+    complete = with_instances(config, instances) if instances not in (0, configured) else dict(config)
     policy = read_config(repository / kin.front).get("version_policy")
-    complete = with_instances(config, max(1, instances))
     if policy is not None:
         complete["version_policy"] = policy
-    as_in_file = instances == configured and complete.get("version_policy") == config.get("version_policy")
-    return ActiveConfig(config if as_in_file else complete, instances, as_in_file)
+    return ActiveConfig(complete, instances, as_in_file=instances == configured and complete == config)
 
 
-def wanted_instances(repository: Path, kin: Family) -> dict[int, int] | None:
-    """Instances by max_length that a family's allocation.json wants; None without the file.
+def check_allocation(repository: Path, front: str) -> None:
+    """Hold a front's allocation to the runtimes of its newest version; a model that is no front passes.
 
     Raises:
-        InvalidArgument: the file cannot be accepted, or is not for these runtimes; says what to do.
+        InvalidArgument: the file cannot be accepted, or is for other runtimes; says what to do.
     """
-    allocation = read_allocation(repository / kin.front)
-    if allocation is None:
-        return None
+    kin = family(repository, front)
+    allocation = read_allocation(repository / front) if kin is not None and kin.front == front else None
+    if kin is None or allocation is None:
+        return
     try:
         allocation.check(kin.lengths)
     except InvalidArgument as error:
         counts = " ".join(f"{length}=COUNT" for length in kin.lengths)
-        path = repository / kin.front / ALLOCATION_FILE
-        raise InvalidArgument(f"{path}: {error}; set it with tidal models allocate {kin.front} {counts}") from None
-    return allocation.instances
+        path = repository / front / ALLOCATION_FILE
+        raise InvalidArgument(f"{path}: {error}; set it with tidal models allocate {front} {counts}") from None
 
 
 def load_model(control: ServerControl, repository: Path | None, model: str) -> None:

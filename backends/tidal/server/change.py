@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 
+from tidal.allocation import make_allocation, read_allocation, write_allocation
 from tidal.errors import Internal, NotFound, TidalError
+from tidal.family import Family, family
 from tidal.repository import ModelEntry
-from tidal.server.active_config import load_model
+from tidal.server.active_config import active_config, check_allocation, load_model
+from tidal.server.allocate import changing
 from tidal.server.control import ServerControl
 from tidal.server.reasons import sentence
+
+# A request that is not answered after this long has been given up by its client (`answer_timeout_s`, 25 s by default).
+_LEAVING_S = 60.0
 
 
 def serving_versions(control: ServerControl, model: str) -> list[int]:
@@ -19,18 +27,44 @@ def serving_versions(control: ServerControl, model: str) -> list[int]:
 def load(control: ServerControl, repository: Path | None, model: str) -> str:
     """Load a model, or reload it when its files changed, and wait until it serves; requests meanwhile are answered.
 
+    Of a partitioned model its runtimes come first, and those that it no longer has go last.
+
     Returns:
         What is served now and what was before, as a sentence.
 
     Raises:
         Internal: it does not load; what Triton says, and what keeps serving.
+        InvalidArgument: its allocation is for other runtimes; what serves is left as it is.
     """
+    kin = family(repository, model) if repository is not None else None
+    if repository is None or kin is None or kin.front != model:
+        return _load(control, repository, model)
+    with changing(repository / model):
+        check_allocation(repository, model)
+        runtimes = [_load(control, repository, name) for name in kin.runtime_models.values()]
+        allocation = read_allocation(repository / model)
+        if allocation is not None and allocation.loaded is not None:
+            # A change that was killed: every runtime has been loaded as it wanted.
+            write_allocation(repository / model, make_allocation(allocation.instances))
+        told = _load(control, repository, model)
+        former = _former_runtimes(control, kin)
+        if former:
+            _wait_until_left(control, model)
+            for name in former:
+                control.unload(name)
+    return "\n".join([told, *(f"  {line}" for line in runtimes), *(f"  {name}: unloaded" for name in former)])
+
+
+def _load(control: ServerControl, repository: Path | None, model: str) -> str:
     before = serving_versions(control, model)
     try:
         load_model(control, repository, model)
+        active = active_config(repository, model)
     except TidalError as error:
         kept = f"; {_versions(before)} keeps serving" if before else ""
         raise type(error)(f"model '{model}' does not load: {sentence(str(error))}{kept}") from None
+    if active is not None and not active.instances:
+        return f"{model}: not loaded, it is given no instance"
     after = serving_versions(control, model)
     if not after:
         raise Internal(f"model '{model}' was loaded and is not served")
@@ -51,8 +85,8 @@ def reload(control: ServerControl, repository: Path | None, model: str) -> str:
     return load(control, repository, model)
 
 
-def unload(control: ServerControl, model: str) -> str:
-    """Take a model out of service.
+def unload(control: ServerControl, repository: Path | None, model: str) -> str:
+    """Take a model out of service; of a partitioned model also its runtimes, once it has answered its requests.
 
     Raises:
         NotFound: the server does not serve it.
@@ -60,7 +94,31 @@ def unload(control: ServerControl, model: str) -> str:
     if not serving_versions(control, model):
         raise NotFound(f"model '{model}' is not served")
     control.unload(model)
+    kin = family(repository, model) if repository is not None else None
+    if kin is not None and kin.front == model:
+        _wait_until_left(control, model)
+        for name in _runtimes(control, model):
+            control.unload(name)
     return f"{model}: unloaded; requests in flight are still answered"
+
+
+def _runtimes(control: ServerControl, front: str) -> list[str]:
+    """Models of a front's runtimes that the server has, also of lengths that are no longer published."""
+    name = re.compile(rf"{re.escape(front)}_len\d+")
+    return sorted({row.name for row in control.index() if row.state == "READY" and name.fullmatch(row.name)})
+
+
+def _former_runtimes(control: ServerControl, kin: Family) -> list[str]:
+    return [name for name in _runtimes(control, kin.front) if name not in kin.runtime_models.values()]
+
+
+def _wait_until_left(control: ServerControl, front: str) -> None:
+    """Wait until versions of a front that are leaving have answered what they took, for as long as answers take."""
+    end = time.monotonic() + _LEAVING_S
+    while time.monotonic() < end:
+        if not any(row.name == front and row.state == "UNLOADING" for row in control.index()):
+            return
+        time.sleep(0.1)
 
 
 def _newer(repository: Path | None, model: str, serving: list[int]) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.errors import InvalidArgument, NotFound, did_you_mean
+from tidal.family import family
 from tidal.repository import ModelEntry, model_entries
 from tidal.server.control import ADMIN_APIS, ADMIN_HEADER
 from tidal.server.endpoints import Endpoints
@@ -67,6 +68,8 @@ class Launch:
 def select_models(repository: Path, names: Sequence[str]) -> Selection:
     """The models to serve: those named, else all that have a published version.
 
+    A partitioned model comes with its runtimes, and without those that only an earlier version of it has.
+
     Raises:
         NotFound: the repository is missing or has no model, a name is not in it, or nothing is published.
         InvalidArgument: Triton cannot start Python models from its path.
@@ -83,11 +86,21 @@ def select_models(repository: Path, names: Sequence[str]) -> Selection:
             raise NotFound(f"model '{name}' has no published version: {build_command(entries[name])}")
     for entry in entries.values():
         check_path(entry.folder)
-    served = tuple(e for n, e in entries.items() if (n in names if names else e.versions()))
+    served = tuple(entry for name, entry in entries.items() if _chosen(repository, entry, names))
     if not served:
         commands = ", ".join(build_command(entry) for entry in entries.values())
         raise NotFound(f"no model in {repository} has a published version: run {commands}")
     return Selection(served, tuple(e for e in entries.values() if not e.versions()))
+
+
+def _chosen(repository: Path, entry: ModelEntry, names: Sequence[str]) -> bool:
+    if not names and not entry.versions():
+        return False
+    kin = family(repository, entry.name)
+    if kin is None or kin.front == entry.name:
+        return entry.name in names or not names
+    runs = entry.name in kin.runtime_models.values()
+    return entry.name in names or (runs and (kin.front in names or not names))
 
 
 def check_path(path: Path) -> None:

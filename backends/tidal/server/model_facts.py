@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from google.protobuf import text_format  # type: ignore[import-untyped]
-from tritonclient.grpc import model_config_pb2
-
 from tidal.errors import TidalError
-from tidal.manifest import MANIFEST_FILE, Manifest, load_manifest
+from tidal.manifest import MANIFEST_FILE, EngineManifest, Manifest, load_published
+from tidal.model_config import instance_count, read_config
 from tidal.repository import ModelEntry, model_entries
+from tidal.server.active_config import active_config
 from tidal.server.control import ModelState
 
 
@@ -24,6 +23,7 @@ class ModelFacts:
     serves: tuple[int, ...]
     state: str
     backend: str | None
+    instances: int | None = None
     engine: str | None = None
     precision: str | None = None
     max_length: int | None = None
@@ -47,12 +47,14 @@ def _facts(name: str, entry: ModelEntry | None, index: Sequence[ModelState] | No
     rows = [row for row in index or () if row.name == name]
     serves = tuple(sorted(row.version for row in rows if row.state == "READY"))
     manifest = _manifest(entry, serves)
+    backend, instances = _config(entry)
     return ModelFacts(
         name=name,
         published=published,
         serves=serves,
         state=_state(published, rows, known=index is not None),
-        backend=_backend(entry),
+        backend=backend,
+        instances=instances,
         engine=manifest.engine if manifest else None,
         precision=manifest.precision if manifest else None,
         max_length=manifest.max_length if manifest else None,
@@ -72,7 +74,7 @@ def _state(published: tuple[int, ...], rows: Sequence[ModelState], *, known: boo
     return "not loaded" if known else "no server"
 
 
-def _manifest(entry: ModelEntry | None, serves: tuple[int, ...]) -> Manifest | None:
+def _manifest(entry: ModelEntry | None, serves: tuple[int, ...]) -> Manifest | EngineManifest | None:
     """Manifest of the version that serves, else of the newest."""
     if entry is None:
         return None
@@ -80,17 +82,24 @@ def _manifest(entry: ModelEntry | None, serves: tuple[int, ...]) -> Manifest | N
     if folder is None or not (folder / MANIFEST_FILE).is_file():
         return None
     try:
-        return load_manifest(folder)
+        return load_published(folder)
     except TidalError:
         return None
 
 
-def _backend(entry: ModelEntry | None) -> str | None:
+def _config(entry: ModelEntry | None) -> tuple[str | None, int | None]:
+    """Backend or platform, and the instances to be loaded; an ensemble has none."""
     if entry is None:
-        return None
+        return None, None
     try:
-        text = (entry.folder / "config.pbtxt").read_text(encoding="utf-8")
-        config = text_format.Parse(text, model_config_pb2.ModelConfig(), allow_unknown_field=True)
-    except (OSError, UnicodeDecodeError, text_format.ParseError):
-        return None
-    return config.backend or config.platform or None
+        config = read_config(entry.folder)
+    except TidalError:
+        return None, None
+    backend = config.get("backend") or config.get("platform")
+    if config.get("platform") == "ensemble":
+        return backend, None
+    try:
+        active = active_config(entry.folder.parent, entry.name)
+    except TidalError:
+        return backend, None
+    return backend, instance_count(config) if active is None else active.instances

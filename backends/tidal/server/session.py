@@ -19,7 +19,7 @@ from types import FrameType
 
 import psutil
 
-from tidal.errors import Internal
+from tidal.errors import Internal, TidalError
 from tidal.server.backend_directory import assemble, python_backends
 from tidal.server.endpoints import choose_endpoints
 from tidal.server.guardian import Guardian
@@ -28,6 +28,7 @@ from tidal.server.launch import Launch, Selection, check_key, check_path, select
 from tidal.server.process import KILL_AFTER_S, ServerProcess
 from tidal.server.ready_report import ReadyReport
 from tidal.server.reasons import sentence
+from tidal.server.starting import StartPlan, forget_changes, load_rest, plan_start
 from tidal.server.state import ServerState, running_servers, state_folder, write_state
 from tidal.server.supervision import Supervisor
 
@@ -90,6 +91,9 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
     """
     installation = find_installation()
     selection = select_models(options.repository, options.models)
+    names = [entry.name for entry in selection.served]
+    forget_changes(options.repository, names)
+    plan = plan_start(options.repository, names)
     key = None if options.open_admin else check_key(os.environ.get("TIDAL_ADMIN_KEY"))
     endpoints = choose_endpoints(options.host, options.http_port, options.grpc_port, options.metrics_port)
     state_folder()
@@ -102,7 +106,7 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
             installation=installation,
             repository=options.repository.resolve(),
             backend_directory=assemble(folder / "backends", installation),
-            models=tuple(entry.name for entry in selection.served),
+            models=plan.by_server,
             endpoints=endpoints,
             shm_prefix=prefix,
             key=key,
@@ -112,9 +116,9 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
         with _handled_signals() as signals:
             server = ServerProcess(launch, None if options.verbose else _log_file(endpoints.http))
             if sys.stderr.isatty():
-                _log.info("loading %s; Triton's log: %s", ", ".join(launch.models), server.log or "here")
+                _log.info("loading %s; Triton's log: %s", ", ".join(names), server.log or "here")
             try:
-                served = _start(server, selection, signals.stop)
+                served = _start(server, plan, selection, signals.stop)
                 if served is None:
                     server.end(_set_event())  # nobody uses it yet, so nothing is in flight
                     return Ended.NOT_STARTED
@@ -128,7 +132,7 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
 
 
 def _start(
-    server: ServerProcess, selection: Selection, stop: threading.Event
+    server: ServerProcess, plan: StartPlan, selection: Selection, stop: threading.Event
 ) -> tuple[ServerState, ReadyReport] | None:
     if not server.wait_live(stop):
         return None
@@ -137,6 +141,12 @@ def _start(
         server.end(_set_event())
         raise Internal("; ".join(f"model '{row.name}' does not load: {sentence(row.reason)}" for row in failed))
     launch = server.launch
+    try:
+        if not load_rest(server.control, launch.repository, plan, stop):
+            return None
+    except TidalError:
+        server.end(_set_event())
+        raise
     address = launch.endpoints.address
     state = ServerState(
         http=address(launch.endpoints.http),

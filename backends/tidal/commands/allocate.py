@@ -1,0 +1,147 @@
+"""`tidal models allocate`: how many instances each runtime of a partitioned model has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidal.allocation import make_allocation, read_allocation
+from tidal.commands.connecting import DEFAULT_REPOSITORY, AsJson, Server, server_of
+from tidal.commands.output import one_sentence, print_json, print_table
+from tidal.errors import InvalidArgument, NotFound, Unavailable
+from tidal.family import Family
+from tidal.server.allocate import LiveFront, allocate, partitioned, plan_steps, shown, wanted_now, write_wanted
+from tidal.server.choose import Connection
+
+_COUNT = re.compile(r"([1-9]\d*)=(\d+)", re.ASCII)
+
+
+def allocate_instances(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A partitioned model.")],
+    counts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[N=COUNT]...", help="Instances of the runtime of max_length N; others stay."),
+    ] = None,
+    repository: Annotated[
+        Path | None, typer.Option(help="Model repository; else the running server's, else ./model_repository.")
+    ] = None,
+    server: Server = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and change nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show or change how many instances each runtime of a partitioned model has.
+
+    A running `tidal serve` changes them without a lost request: the model stops using what will leave, the runtimes'
+    instances change, first those that shrink, then the model takes on what is new. The command returns when that is
+    done. Killed midway it is completed by giving the same counts again, or by the next start of `tidal serve`.
+    Without a server the counts take effect at its next start.
+
+    A runtime with 0 instances is not loaded: its queries go to longer runtimes. The longest one needs at least 1.
+    Counts lie in `MODEL/allocation.json` and outlive publishes; `tidal models list` shows them.
+
+    ```
+    tidal models allocate intents                 what it has
+    tidal models allocate intents 64=2 512=1
+    tidal models allocate intents 64=0 --dry-run
+    ```
+
+    Exit codes:
+
+    - **0** shown, changed, or as wanted already
+    - **1** no such model, it is not partitioned, the counts cannot be accepted, or the change could not be completed
+    - **2** wrong usage
+    - **3** the named server does not answer, or several run and none was named
+    """
+    connection = server_of(repository, server)
+    with one_sentence():
+        where = _repository(connection, repository)
+        kin = partitioned(where, model)
+        front = _live(connection, where, kin)
+        before = wanted_now(where, kin)
+        wanted = {**before, **_parse(counts or [], kin)}
+        make_allocation(wanted)
+        if not counts:
+            _show(front, where, kin, before, as_json)
+            return
+        steps = plan_steps(model, front.loaded(), wanted) if front is not None else []
+        done: dict[str, Any] = {"model": model, "before": before, "instances": wanted, "serves": front is not None}
+        done["steps"] = [[str(step) for step in batch] for batch in steps]
+        if dry_run:
+            lines = [", ".join(map(str, batch)) for batch in steps] or ["no model would be loaded"]
+        elif front is None:
+            write_wanted(where, kin, wanted)
+            lines = [f"{model}: {shown(wanted)} at its next start, it is not served now"]
+        else:
+            lines = []
+            allocate(front, wanted, (lambda _line: None) if as_json else typer.echo)
+        if as_json:
+            print_json({**done, "dry_run": dry_run})
+        for line in lines if not as_json else ():
+            typer.echo(line)
+
+
+def _repository(connection: Connection | None, repository: Path | None) -> Path:
+    if connection is not None:
+        if connection.state is None:
+            address = connection.control.address
+            raise Unavailable(f"the server at {address} is no tidal serve of this user, which allocations are for")
+        return connection.state.repository
+    where = repository if repository is not None else DEFAULT_REPOSITORY
+    if not where.is_dir():
+        raise NotFound(f"model repository '{where}' is not a folder")
+    return where
+
+
+def _live(connection: Connection | None, repository: Path, kin: Family) -> LiveFront | None:
+    """The front where it serves; else None."""
+    if connection is None or connection.state is None:
+        return None
+    front = LiveFront(connection.control, connection.state.metrics, repository, kin)
+    return front if front.serves() else None
+
+
+def _parse(counts: list[str], kin: Family) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for text in counts:
+        match = _COUNT.fullmatch(text)
+        if match is None:
+            raise InvalidArgument(f"'{text}' is not N=COUNT, for example {kin.lengths[-1]}=1")
+        length = int(match.group(1))
+        if length not in kin.lengths:
+            accepted = ", ".join(map(str, kin.lengths))
+            raise InvalidArgument(f"'{text}': {kin.front} has no runtime of max_length {length}, accepted: {accepted}")
+        if length in found:
+            raise InvalidArgument(f"'{text}': the runtime of max_length {length} was given twice")
+        found[length] = int(match.group(2))
+    return found
+
+
+def _show(front: LiveFront | None, repository: Path, kin: Family, wanted: dict[int, int], as_json: bool) -> None:
+    loaded = front.loaded() if front is not None else {}
+    versions = front.used() if front is not None else []
+    used = versions[-1] if versions else {}
+    allocation = read_allocation(repository / kin.front)
+    unfinished = (allocation is not None and allocation.loaded is not None) or (bool(loaded) and loaded != wanted)
+    if as_json:
+        print_json(
+            {
+                "model": kin.front,
+                "instances": wanted,
+                "loaded": loaded or None,
+                "used": used or None,
+                "set": allocation is not None,
+                "unfinished": unfinished,
+            }
+        )
+        return
+    rows = [
+        (str(n), str(wanted[n]), str(loaded.get(n, "-")), str(used.get(n, "-")), kin.runtime_models[n])
+        for n in kin.lengths
+    ]
+    notes = "" if allocation is not None else "Nothing is set: the counts are those of the runtimes' config.pbtxt."
+    if unfinished:
+        notes = f"A change is unfinished: complete it with tidal models allocate {kin.front} {shown(wanted)}"
+    print_table(("MAX LENGTH", "WANTED", "LOADED", "USED", "MODEL"), rows, title=kin.front, notes=notes)

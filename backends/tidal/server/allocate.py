@@ -1,0 +1,224 @@
+"""Changing how many instances the runtimes of a partitioned model have, while it serves and without a lost request.
+
+The order of a change: write what is wanted beside what is loaded, so that the front gives up what will leave; wait
+until it has; load the runtimes' models, shrinking ones first, so that their cores are free for the others; write what
+is wanted alone. Killed at any point, the file still says what is wanted, and the next change, or the next start of
+`tidal serve`, completes it. Only counts change and the `engine` backend answers synchronously, so Triton updates the
+instances in place.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidal.allocation import configured_instances, make_allocation, read_allocation, write_allocation
+from tidal.errors import NotFound, TidalError, Unavailable, Unsupported
+from tidal.family import Family, family, runtime_model
+from tidal.manifest import load_manifest
+from tidal.model_config import instance_count
+from tidal.repository import ModelEntry
+from tidal.server.active_config import load_model
+from tidal.server.control import ServerControl
+from tidal.server.gauges import used_instances
+from tidal.server.reasons import sentence
+
+# Models loaded at the same time: "small batches to prevent excessive traffic pressure" (§4).
+_BATCH = 2
+_POLL_S = 0.1
+_WAIT_S = 60.0
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One runtime's model and its instances before and after; 0 means not loaded."""
+
+    model: str
+    max_length: int
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        return f"{self.model}: {self.before} -> {self.after} instances"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFront:
+    """A front on a running `tidal serve`: the admin side, `host:port` of its metrics, the front's family."""
+
+    control: ServerControl
+    metrics: str
+    repository: Path
+    kin: Family
+
+    def versions(self) -> list[int]:
+        """Versions of the front that serve."""
+        return [row.version for row in self.control.index() if row.name == self.kin.front and row.state == "READY"]
+
+    def serves(self) -> bool:
+        """Whether the front serves with the runtimes of its newest publish, so that a change can take effect now."""
+        entry = ModelEntry(self.repository / self.kin.front)
+        try:
+            served = [load_manifest(entry.version_dir(version)) for version in self.versions()]
+        except TidalError:
+            return False
+        return bool(served) and all(tuple(r.max_length for r in m.runtimes) == self.kin.lengths for m in served)
+
+    def loaded(self) -> dict[int, int]:
+        """Instances that the server has, by max_length ascending."""
+        counts = dict.fromkeys(self.kin.lengths, 0)
+        index = sorted(self.control.index(), key=lambda row: row.version)
+        ready = {row.name: row.version for row in index if row.state == "READY"}
+        for length, name in self.kin.runtime_models.items():
+            if name in ready:
+                counts[length] = instance_count(self.control.config(name, ready[name]))
+        return counts
+
+    def used(self) -> list[dict[int, int]]:
+        """Instances that each serving version of the front uses, by max_length; empty where it has not said yet."""
+        told = used_instances(self.metrics, self.kin.front)
+        return [told.get(version, {}) for version in self.versions()]
+
+
+def partitioned(repository: Path, model: str) -> Family:
+    """The family of a front.
+
+    Raises:
+        NotFound: nothing is published under this name.
+        Unsupported: the model is not a partitioned one.
+    """
+    if not ModelEntry(repository / model).versions():
+        raise NotFound(f"model '{model}' has no published version in {repository}")
+    kin = family(repository, model)
+    if kin is None:
+        raise Unsupported(f"model '{model}' is not partitioned: all its runtimes run inside one instance")
+    if kin.front != model:
+        raise Unsupported(f"model '{model}' is a runtime of '{kin.front}': allocate instances to '{kin.front}'")
+    return kin
+
+
+def wanted_now(repository: Path, kin: Family) -> dict[int, int]:
+    """Instances wanted at present, by max_length ascending: the file's, else those of the runtimes' config.pbtxt.
+
+    A file for other runtimes counts where it names these.
+
+    Raises:
+        InvalidArgument: the file or a config.pbtxt cannot be accepted.
+    """
+    front = repository / kin.front
+    configured, allocation = configured_instances(front, kin.lengths), read_allocation(front)
+    given = allocation.instances if allocation is not None else {}
+    return {length: given.get(length, configured[length]) for length in kin.lengths}
+
+
+def plan_steps(front: str, loaded: Mapping[int, int], wanted: Mapping[int, int]) -> list[tuple[Step, ...]]:
+    """Which models to load in which order, in batches to be loaded at the same time.
+
+    Args:
+        front: name of the front.
+        loaded: present instances by max_length.
+        wanted: instances to come, for the same lengths.
+    """
+    steps = [Step(runtime_model(front, n), n, loaded[n], wanted[n]) for n in sorted(wanted) if loaded[n] != wanted[n]]
+    shrinking = [step for step in steps if step.after < step.before]
+    growing = [step for step in steps if step.after > step.before]
+    return [tuple(half[at : at + _BATCH]) for half in (shrinking, growing) for at in range(0, len(half), _BATCH)]
+
+
+def write_wanted(repository: Path, kin: Family, wanted: Mapping[int, int]) -> None:
+    """Write an allocation for the next start.
+
+    Raises:
+        InvalidArgument: the counts cannot be accepted.
+        Unavailable: another process is changing it.
+    """
+    allocation = make_allocation(wanted)
+    allocation.check(kin.lengths)
+    with changing(repository / kin.front):
+        write_allocation(repository / kin.front, allocation)
+
+
+def allocate(front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s: float = _WAIT_S) -> None:
+    """Give a serving front's runtimes these instances; returns when the front uses them.
+
+    Args:
+        front: it must serve.
+        wanted: instances by max_length, for every runtime.
+        report: told what happens, as sentences.
+        wait_s: how long the front may take to give instances up, and to take them on.
+
+    Raises:
+        InvalidArgument: the counts cannot be accepted; nothing was changed.
+        Unavailable: another process is changing them, or the front did not follow in time; call again.
+        Internal: a model does not load, with the reason; the front uses what is loaded. Call again.
+    """
+    folder, kin = front.repository / front.kin.front, front.kin
+    target = make_allocation(wanted)
+    target.check(kin.lengths)
+    with changing(folder):
+        loaded = front.loaded()
+        batches = plan_steps(kin.front, loaded, target.instances)
+        if batches:
+            change = make_allocation(target.instances, loaded)
+            write_allocation(folder, change)
+            least = change.serving()
+            _wait(front, lambda used: all(used.get(n, 0) <= least[n] for n in least), wait_s, "give up instances")
+            report(f"{kin.front} uses no more than {shown(least)} while the instances change")
+        for batch in batches:
+            _load(front, batch)
+            loaded.update({step.max_length: step.after for step in batch})
+            write_allocation(folder, make_allocation(target.instances, loaded))
+            for step in batch:
+                report(str(step))
+        write_allocation(folder, target)
+        _wait(front, lambda used: used == target.instances, wait_s, "take on its instances")
+        report(f"{kin.front} uses {shown(target.instances)}")
+
+
+@contextmanager
+def changing(front: Path) -> Iterator[None]:
+    """Be the only process that changes a front's instances; the kernel ends it with the process.
+
+    Raises:
+        Unavailable: another process is at it.
+    """
+    descriptor = os.open(front, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Unavailable(f"the instances of '{front.name}' are being changed already: try again") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def shown(instances: Mapping[int, int]) -> str:
+    """Counts as a user gives them: `64=1 512=2`."""
+    return " ".join(f"{length}={count}" for length, count in sorted(instances.items()))
+
+
+def _load(front: LiveFront, batch: tuple[Step, ...]) -> None:
+    with ThreadPoolExecutor(len(batch)) as pool:
+        loads = [(step, pool.submit(load_model, front.control, front.repository, step.model)) for step in batch]
+    for step, load in loads:
+        try:
+            load.result()
+        except TidalError as error:
+            raise type(error)(f"model '{step.model}' does not load: {sentence(str(error))}") from None
+
+
+def _wait(front: LiveFront, done: Callable[[dict[int, int]], bool], wait_s: float, what: str) -> None:
+    end = time.monotonic() + wait_s
+    while not all(used and done(used) for used in front.used()):
+        if time.monotonic() > end:
+            raise Unavailable(f"'{front.kin.front}' did not {what} within {wait_s:g} s: give the same counts again")
+        time.sleep(_POLL_S)

@@ -1,0 +1,45 @@
+"""What a front says on /metrics about the instances that it uses."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+
+from tidal.errors import Unavailable
+
+INSTANCES_GAUGE = "tidal_arlo_instances"
+_SAMPLE = re.compile(rf"^{INSTANCES_GAUGE}\{{([^}}]*)\}} (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_ANSWER_S = 10.0
+
+
+def used_instances(metrics: str, front: str) -> dict[int, dict[int, int]]:
+    """Instances in use, those that still drain included: by version of the front, then by max_length.
+
+    Triton keeps the values of versions that have left.
+
+    Args:
+        metrics: `host:port` of the Prometheus endpoint.
+        front: the model's name.
+
+    Raises:
+        Unavailable: the endpoint does not answer.
+    """
+    try:
+        # A proxy of the environment is for other machines' traffic.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://{metrics}/metrics", timeout=_ANSWER_S) as response:
+            text = response.read().decode(errors="replace")
+    except OSError as error:
+        raise Unavailable(f"no metrics at {metrics}: {getattr(error, 'reason', None) or error}") from None
+    return parse_instances(text, front)
+
+
+def parse_instances(text: str, front: str) -> dict[int, dict[int, int]]:
+    """As `used_instances`, of the text of a /metrics page."""
+    found: dict[int, dict[int, int]] = {}
+    for labels, value in _SAMPLE.findall(text):
+        pairs = dict(_LABEL.findall(labels))
+        if pairs.get("model") == front:
+            found.setdefault(int(pairs["version"]), {})[int(pairs["runtime"])] = int(float(value))
+    return found

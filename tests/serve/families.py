@@ -1,0 +1,70 @@
+"""A partitioned model of trivial Python models, with the manifests that make it a family."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tidal.allocation import make_allocation, write_allocation
+from tidal.device import cpu
+from tidal.family import runtime_model
+from tidal.manifest import EngineInput, EngineManifest, Manifest, Runtime, Source, TokenizerInfo, Verification
+from tidal.profiles import LatencyProfile
+
+_CODE = Path(__file__).with_name("family")
+_CONFIG = """
+backend: "python"
+input [ { name: "SECONDS" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "RAN" data_type: TYPE_INT32 dims: [ 2 ] } ]
+instance_group [ { kind: KIND_CPU count: 1 } ]
+"""
+
+
+def publish_family(repository: Path, front: str, lengths: Sequence[int], version: int = 1) -> None:
+    """Publish a version of a front and its runtimes, the front last; every config.pbtxt asks for 1 instance."""
+    common: dict[str, Any] = {
+        "name": front,
+        "created": "2030-01-01T00:00:00Z",
+        "spec": "m.yaml",
+        "fingerprint": "f",
+        "source": Source(model="m", architecture="Bert", sha256="s"),
+        "engine": "openvino",
+        "precision": "fp32",
+        "device": cpu(),
+        "libraries": {},
+        "verification": Verification(samples=1, max_abs_error=0.0, tolerance=0.1, argmax_agreement=1.0),
+        "files": (),
+    }
+    runtimes = tuple(Runtime(max_length=n, file="engine", dynamic=False, max_batch=1) for n in lengths)
+    for runtime in runtimes:
+        inputs = (EngineInput(name="input_ids", below=9),)
+        engine = EngineManifest(**common, kind="engine", front=front, inputs=inputs, runtime=runtime, threads=1)
+        _write(repository / runtime_model(front, runtime.max_length), version, engine, "runtime.py")
+    once = tuple((1.0,) for _ in lengths)
+    manifest = Manifest(
+        **common,
+        kind="arlo",
+        placement="partitioned",
+        tokenizer=TokenizerInfo(file="t", max_length=lengths[-1], pad_token_id=0, type_ids=False),
+        labels=("a",),
+        runtimes=runtimes,
+        profile=LatencyProfile(lengths=tuple(lengths), batches=(1,), median_ms=once, p95_ms=once, threads=1),
+    )
+    _write(repository / front, version, manifest, "front.py")
+
+
+def want(repository: Path, front: str, instances: dict[int, int], loaded: dict[int, int] | None = None) -> None:
+    write_allocation(repository / front, make_allocation(instances, loaded))
+
+
+def _write(folder: Path, version: int, manifest: Manifest | EngineManifest, code: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    policy = f"version_policy {{ specific {{ versions: [ {version} ] }} }}\n" if code == "runtime.py" else ""
+    (folder / "config.pbtxt").write_text(_CONFIG + policy)
+    staging = Path(tempfile.mkdtemp(dir=folder.parent.parent))
+    (staging / "manifest.json").write_text(manifest.model_dump_json())
+    shutil.copy(_CODE / code, staging / "model.py")
+    shutil.move(staging, folder / str(version))

@@ -1,0 +1,256 @@
+"""With which config a model is loaded, when at a start, and in which order a change of instances goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.serve.families import publish_family, want
+from tests.serve.served import publish
+from tidal.allocation import read_allocation, usable_instances
+from tidal.errors import InvalidArgument, Unavailable
+from tidal.model_config import instance_count, read_config, with_instances
+from tidal.server.active_config import active_config, load_model, restart_model
+from tidal.server.allocate import changing, partitioned, plan_steps, shown, wanted_now, write_wanted
+from tidal.server.control import ServerControl
+from tidal.server.gauges import parse_instances
+from tidal.server.launch import select_models
+from tidal.server.starting import StartPlan, forget_changes, plan_start
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A partitioned `m` of lengths 16 and 64, and `alone`."""
+    folder = tmp_path / "models"
+    publish_family(folder, "m", [16, 64])
+    publish(folder, "alone")
+    return folder
+
+
+def names(selection: Any) -> list[str]:
+    return [entry.name for entry in selection.served]
+
+
+class TestActiveConfig:
+    def test_of_a_model_by_itself_is_its_file(self, repository: Path) -> None:
+        assert active_config(repository, "alone") is None
+        assert active_config(repository, "m") is None
+        assert active_config(None, "m_len16") is None
+
+    def test_is_complete_and_has_the_wanted_count(self, repository: Path) -> None:
+        want(repository, "m", {16: 3, 64: 1})
+        active = active_config(repository, "m_len16")
+        assert active is not None
+        assert (active.instances, active.as_in_file) == (3, False)
+        assert active.config == {
+            "name": "m_len16",
+            "backend": "python",
+            "input": [{"name": "SECONDS", "data_type": "TYPE_FP32", "dims": ["1"]}],
+            "output": [{"name": "RAN", "data_type": "TYPE_INT32", "dims": ["2"]}],
+            "instance_group": [{"kind": "KIND_CPU", "count": 3}],
+            "version_policy": {"specific": {"versions": ["1"]}},
+        }
+
+    def test_is_given_also_where_the_file_says_the_same(self, repository: Path) -> None:
+        """After another count was loaded, a plain load would change nothing."""
+        for prepared in (lambda: None, lambda: want(repository, "m", {16: 1, 64: 1})):
+            prepared()
+            active = active_config(repository, "m_len16")
+            assert active is not None
+            assert active.as_in_file
+            assert active.config == read_config(repository / "m_len16")
+
+    def test_wants_what_a_change_under_way_wants(self, repository: Path) -> None:
+        want(repository, "m", {16: 2, 64: 1}, loaded={16: 1, 64: 3})
+        active = active_config(repository, "m_len16")
+        assert active is not None
+        assert active.instances == 2
+
+    def test_follows_the_version_policy_of_the_front(self, repository: Path) -> None:
+        publish_family(repository, "m", [16, 64], version=2)
+        config = repository / "m" / "config.pbtxt"
+        config.write_text(config.read_text() + "version_policy { specific { versions: [ 1 ] } }\n")
+        active = active_config(repository, "m_len64")
+        assert active is not None
+        assert active.config["version_policy"] == {"specific": {"versions": ["1"]}}
+        assert not active.as_in_file
+
+    def test_counts_where_the_allocation_is_for_an_earlier_version(self, repository: Path) -> None:
+        want(repository, "m", {16: 2, 64: 3})
+        publish_family(repository, "m", [32, 64], version=2)
+        active = [active_config(repository, f"m_len{n}") for n in (16, 32, 64)]
+        assert [each.instances for each in active if each is not None] == [2, 1, 3]
+
+    def test_loses_no_setting_that_is_not_known(self, repository: Path) -> None:
+        (repository / "m_len16" / "config.pbtxt").write_text('backend: "python" not_known_here: 1')
+        with pytest.raises(InvalidArgument, match="not_known_here"):
+            active_config(repository, "m_len16")
+
+
+@dataclass(frozen=True)
+class FakeControl(ServerControl):
+    """Records loads; while the first is under way it does what it was given to do."""
+
+    address: str = ""
+    calls: list[tuple[str, int | str]] = field(default_factory=list)
+    during: list[Callable[[], None]] = field(default_factory=list)
+
+    def load(self, model: str, config: Mapping[str, Any] | None) -> None:
+        self.calls.append((model, instance_count(config or {})))
+        while self.during:
+            self.during.pop()()
+
+    def unload(self, model: str) -> None:
+        self.calls.append((model, "unload"))
+
+
+class TestLoading:
+    def test_a_runtime_without_instances_is_unloaded(self, repository: Path) -> None:
+        want(repository, "m", {16: 0, 64: 1})
+        control = FakeControl()
+        load_model(control, repository, "m_len16")
+        restart_model(control, repository, "m_len16")
+        assert control.calls == [("m_len16", "unload")] * 3
+
+    def test_a_load_that_an_allocation_overtook_is_done_again(self, repository: Path) -> None:
+        control = FakeControl(during=[lambda: want(repository, "m", {16: 2, 64: 1})])
+        load_model(control, repository, "m_len16")
+        assert control.calls == [("m_len16", 1), ("m_len16", 2)]
+
+    def test_a_restart_without_a_config_leaves_the_model_as_it_is(self, repository: Path) -> None:
+        (repository / "m_len16" / "config.pbtxt").unlink()
+        control = FakeControl()
+        with pytest.raises(InvalidArgument):
+            restart_model(control, repository, "m_len16")
+        assert control.calls == []
+
+
+class TestStarting:
+    ALL = ("alone", "m", "m_len16", "m_len64")
+
+    def test_without_an_allocation_the_server_loads_all(self, repository: Path) -> None:
+        assert plan_start(repository, self.ALL) == StartPlan(self.ALL)
+
+    def test_with_the_counts_of_the_files_too(self, repository: Path) -> None:
+        want(repository, "m", {16: 1, 64: 1})
+        assert plan_start(repository, self.ALL) == StartPlan(self.ALL)
+
+    def test_other_counts_come_later_and_the_front_last(self, repository: Path) -> None:
+        want(repository, "m", {16: 1, 64: 2})
+        assert plan_start(repository, self.ALL) == StartPlan(("alone", "m_len16"), ("m_len64",), ("m",))
+
+    def test_no_instance_is_no_load(self, repository: Path) -> None:
+        want(repository, "m", {16: 0, 64: 1})
+        assert plan_start(repository, self.ALL) == StartPlan(("alone", "m", "m_len64"))
+
+    def test_an_allocation_for_other_runtimes_is_refused(self, repository: Path) -> None:
+        want(repository, "m", {32: 1, 64: 1})
+        with pytest.raises(InvalidArgument, match=r"instances names 32.*tidal models allocate m 16=COUNT 64=COUNT"):
+            plan_start(repository, self.ALL)
+
+    def test_forgets_what_an_unfinished_change_had_loaded(self, repository: Path) -> None:
+        want(repository, "m", {16: 2, 64: 1}, loaded={16: 1, 64: 1})
+        forget_changes(repository, self.ALL)
+        left = read_allocation(repository / "m")
+        assert left is not None
+        assert (left.instances, left.loaded) == ({16: 2, 64: 1}, None)
+
+    def test_selects_families_whole_and_without_former_runtimes(self, repository: Path) -> None:
+        publish_family(repository, "m", [32, 64], version=2)
+        assert names(select_models(repository, [])) == ["alone", "m", "m_len32", "m_len64"]
+        assert names(select_models(repository, ["m"])) == ["m", "m_len32", "m_len64"]
+        assert names(select_models(repository, ["alone"])) == ["alone"]
+        assert names(select_models(repository, ["m_len16"])) == ["m_len16"]
+
+
+class TestUsable:
+    def test_under_tidal_serve_is_the_file(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TIDAL_ALLOCATION", "file")
+        assert usable_instances(repository / "m", [64, 16]) == {16: 1, 64: 1}
+        want(repository, "m", {16: 3, 64: 1}, loaded={16: 2, 64: 2})
+        assert usable_instances(repository / "m", [64, 16]) == {16: 2, 64: 1}
+        with pytest.raises(InvalidArgument, match=r"allocation\.json: instances names 16"):
+            usable_instances(repository / "m", [64])
+
+    def test_under_a_stock_server_is_what_the_configs_ask_for(
+        self, repository: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("TIDAL_ALLOCATION", raising=False)
+        want(repository, "m", {16: 3, 64: 1})
+        assert usable_instances(repository / "m", [64, 16]) == {16: 1, 64: 1}
+
+
+class TestPlanning:
+    counts = st.dictionaries(st.integers(1, 512), st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1)
+
+    @given(counts)
+    def test_reaches_what_is_wanted_shrinking_first_in_small_batches(self, both: dict[int, tuple[int, int]]) -> None:
+        loaded, wanted = ({n: pair[i] for n, pair in both.items()} for i in (0, 1))
+        steps = plan_steps("m", loaded, wanted)
+        assert all(1 <= len(batch) <= 2 for batch in steps)
+        flat = [step for batch in steps for step in batch]
+        assert {n: loaded[n] for n in loaded} | {s.max_length: s.after for s in flat} == wanted
+        assert len({s.model for s in flat}) == len(flat)
+        assert all(s.before == loaded[s.max_length] != s.after for s in flat)
+        grows = [s.after > s.before for s in flat]
+        assert grows == sorted(grows)
+        # Never more instances at once than before or after.
+        total, most = sum(loaded.values()), max(sum(loaded.values()), sum(wanted.values()))
+        for step in flat:
+            total += step.after - step.before
+            assert total <= most
+
+    def test_tells_what_it_does(self) -> None:
+        (batch,) = plan_steps("m", {16: 2, 64: 1}, {16: 1, 64: 1})
+        assert list(map(str, batch)) == ["m_len16: 2 -> 1 instances"]
+        assert shown({64: 2, 16: 1}) == "16=1 64=2"
+
+    def test_a_file_for_other_runtimes_counts_where_it_fits(self, repository: Path) -> None:
+        kin = partitioned(repository, "m")
+        assert wanted_now(repository, kin) == {16: 1, 64: 1}
+        want(repository, "m", {32: 4, 64: 2})
+        assert wanted_now(repository, kin) == {16: 1, 64: 2}
+        write_wanted(repository, kin, {16: 2, 64: 2})
+        assert wanted_now(repository, kin) == {16: 2, 64: 2}
+        with pytest.raises(InvalidArgument, match="instances lacks 16"):
+            write_wanted(repository, kin, {64: 2})
+
+    def test_one_change_at_a_time(self, repository: Path) -> None:
+        with changing(repository / "m"), pytest.raises(Unavailable, match="being changed already"):
+            write_wanted(repository, partitioned(repository, "m"), {16: 1, 64: 1})
+        write_wanted(repository, partitioned(repository, "m"), {16: 1, 64: 1})
+
+
+class TestInstanceGroups:
+    @given(st.integers(1, 20), st.lists(st.integers(0, 7), min_size=1, unique=True))
+    def test_are_spread_over_the_gpus(self, count: int, gpus: list[int]) -> None:
+        config = {"instance_group": [{"kind": "KIND_GPU", "count": 1, "gpus": gpus, "name": "g"}]}
+        spread = with_instances(config, count)
+        assert instance_count(spread) == count
+        shares = [group["count"] for group in spread["instance_group"]]
+        assert max(shares) - min(shares) <= 1
+        assert len({tuple(group["gpus"]) for group in spread["instance_group"]}) == len(shares) == min(count, len(gpus))
+
+    def test_keep_their_other_settings(self) -> None:
+        group = {"kind": "KIND_CPU", "count": 1, "host_policy": "p"}
+        assert with_instances({"instance_group": [group]}, 3)["instance_group"] == [{**group, "count": 3}]
+        assert with_instances({}, 2)["instance_group"] == [{"kind": "KIND_CPU", "count": 2}]
+
+
+def test_reads_the_gauge_of_a_front() -> None:
+    text = (
+        "# HELP tidal_arlo_instances Instances\n"
+        'tidal_arlo_instances{model="m",runtime="16",version="1"} 2\n'
+        'tidal_arlo_instances{model="m",runtime="64",version="1"} 1.000000\n'
+        'tidal_arlo_instances{model="m",runtime="16",version="2"} 0\n'
+        'tidal_arlo_instances{model="other",runtime="16",version="1"} 5\n'
+        'tidal_arlo_waiting_queries{model="m",version="1"} 7\n'
+    )
+    assert parse_instances(text, "m") == {1: {16: 2, 64: 1}, 2: {16: 0}}
+    assert parse_instances("", "m") == {}
