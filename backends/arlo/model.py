@@ -29,8 +29,8 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """Open the published version and start its service."""
+        from tidal.arlo.loading import load
         from tidal.arlo.parameters import ArloParameters
-        from tidal.arlo.service import load
         from tidal.triton.host import BackendHost
 
         self._host = BackendHost(args, system="arlo", parameters=ArloParameters, load=load)

@@ -4,20 +4,64 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tidal.errors import Unavailable
 from tidal.metrics import Metrics
-from tidal.requests import PendingRequest
+from tidal.requests import Array, PendingRequest
+
+
+class ModelUnavailable(Unavailable):
+    """Another model of the server cannot run a request now, but may soon.
+
+    It is being loaded or unloaded, or the version is not there, and the request was not run; or its process has died,
+    perhaps of this request.
+    """
+
+    def __init__(self, message: str, *, died: bool) -> None:
+        super().__init__(message)
+        self.died = died
+
+
+class ModelCall(Protocol):
+    """Asks another model of the same server; from any thread, which waits for the answer."""
+
+    def __call__(
+        self,
+        model: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str],
+        *,
+        version: int,
+        latency_ms: float | None = None,
+    ) -> dict[str, Array]:
+        """Run one request.
+
+        Args:
+            model: the model's name.
+            inputs: arrays by input name, batch axis included.
+            outputs: names of the outputs to give.
+            version: the model's version.
+            latency_ms: what remains of the query's deadline, in milliseconds above 0.
+
+        Returns:
+            Arrays by output name, which the caller may keep.
+
+        Raises:
+            ModelUnavailable: the model cannot run it now.
+            TidalError: the model's own error.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
     """What a service is started with.
 
-    `outputs` are the names of the outputs that the model's config declares. `failed` is to be called by any thread of
+    `outputs` are the names of the outputs that the model's config declares. `call_model` asks other models of the same
+    server. `failed` is to be called by any thread of
     the service that ends by an exception: the boundary then answers what is outstanding and starts a fresh service.
     """
 
@@ -28,6 +72,7 @@ class ServiceContext:
     outputs: frozenset[str]
     metrics: Metrics
     log: logging.Logger
+    call_model: ModelCall
     failed: Callable[[BaseException], None]
 
     def start_thread(self, name: str, run: Callable[[], None]) -> threading.Thread:

@@ -18,6 +18,11 @@ from tidal.service import ServiceContext
 from tidal.triton.keeper import ServiceKeeper, _Failures
 
 
+def no_models(*_: object, **__: object) -> dict[str, Array]:
+    """There is no server to ask another model of."""
+    raise AssertionError("another model was asked")
+
+
 class Request:
     """A request that notes its answer."""
 
@@ -70,7 +75,15 @@ class World:
         here = Path()
         self.metrics = Metrics("test")
         context = ServiceContext(
-            "m", 1, here, here, frozenset(), self.metrics, logging.getLogger("test"), failed=lambda error: None
+            "m",
+            1,
+            here,
+            here,
+            frozenset(),
+            self.metrics,
+            logging.getLogger("test"),
+            no_models,
+            failed=lambda error: None,
         )
         self.keeper = ServiceKeeper(context, self._start, self.failed.append)
 

@@ -21,7 +21,7 @@ from tests.boundary.asking import (
     write_model,
 )
 from tests.boundary.scraping import value
-from tests.boundary.test_keeper import Running
+from tests.boundary.test_keeper import Running, no_models
 from tests.servers import running_server
 from tests.waiting import until
 from tidal.metrics import Metrics
@@ -73,7 +73,15 @@ def test_a_failed_service_that_does_not_close_is_replaced_all_the_same() -> None
 
     here = Path()
     context = ServiceContext(
-        "m", 1, here, here, frozenset(), Metrics("test"), logging.getLogger("test"), failed=lambda error: None
+        "m",
+        1,
+        here,
+        here,
+        frozenset(),
+        Metrics("test"),
+        logging.getLogger("test"),
+        no_models,
+        failed=lambda error: None,
     )
     keeper = ServiceKeeper(context, start, lambda error: None)
     services[0].context.failed(ValueError("broken"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidal.arlo.policies import PartitionedPolicy
 from tidal.manifest import Runtime
 from tidal.metrics import Metrics
 
@@ -15,6 +16,7 @@ class ArloMetrics:
     """The families `tidal_arlo_*`; `runtime` labels are the runtimes' max_length in tokens."""
 
     def __init__(self, metrics: Metrics, runtimes: Sequence[int]) -> None:
+        self._all = metrics
         self.waiting = metrics.gauge("waiting_queries", "Queries in the queue")
         self._length = metrics.histogram(
             "query_length_tokens", "Query lengths, special tokens included", buckets=runtimes
@@ -45,3 +47,38 @@ class ArloMetrics:
         self._queries[runtime.max_length].inc(len(lengths))
         self._tokens.inc(sum(lengths))
         self._padded.inc(len(lengths) * (max(lengths) if runtime.dynamic else runtime.max_length))
+
+    def put_back(self, runtime: Runtime, queries: int) -> None:
+        """An instance of the runtime could not run its queries, and they wait again."""
+        self._all.counter(
+            "put_back_queries_total", "Queries tried again elsewhere or later", runtime=str(runtime.max_length)
+        ).inc(queries)
+
+
+class PartitionedMetrics:
+    """The families that only a partitioned model has."""
+
+    def __init__(self, metrics: Metrics, runtimes: Sequence[int]) -> None:
+        self._instances = [
+            metrics.gauge("instances", "Instances that may run something, leaving ones included", runtime=str(n))
+            for n in runtimes
+        ]
+        self._outstanding = [
+            metrics.gauge("outstanding_queries", "Queries that wait for a runtime or run on it", runtime=str(n))
+            for n in runtimes
+        ]
+        self._demoted = metrics.counter("demoted_queries_total", "Dispatches to a longer runtime than needed")
+        self._shown = 0  # demotions of the service's policy that are counted
+
+    def show(self, policy: PartitionedPolicy) -> None:
+        """Take over the policy's figures."""
+        for gauges, values in ((self._instances, policy.instances), (self._outstanding, policy.outstanding)):
+            for gauge, value in zip(gauges, values, strict=True):
+                gauge.set(value)
+        self._demoted.inc(policy.demotions - self._shown)
+        self._shown = policy.demotions
+
+    def gone(self) -> None:
+        """The service has ended: nothing waits or runs."""
+        for gauge in (*self._instances, *self._outstanding):
+            gauge.set(0)

@@ -39,24 +39,9 @@ class EncoderModel:
     # An engine is called from one thread at a time, also while a service that failed still runs its last batch.
     locks: tuple[threading.Lock, ...]
 
-    def run(self, lane: int, runtime: int, rows: Sequence[TokenRow]) -> dict[str, Array]:
-        """Pad rows to the runtime's length, or to their own longest where it is dynamic, and run them.
-
-        Returns:
-            Arrays by output name, one row a query: `logits` FP32 [rows, classes] and the manifest's extra outputs.
-        """
-        spec = self.manifest.runtimes[runtime]
-        length = max(len(row.ids) for row in rows) if spec.dynamic else spec.max_length
-        ids = np.full((len(rows), length), self.manifest.tokenizer.pad_token_id, np.int64)
-        mask = np.zeros((len(rows), length), np.int64)
-        for i, row in enumerate(rows):
-            ids[i, : len(row.ids)] = row.ids
-            mask[i, : len(row.ids)] = row.mask
-        inputs = {"input_ids": ids, "attention_mask": mask}
-        if self.manifest.tokenizer.type_ids:
-            inputs["token_type_ids"] = np.zeros((len(rows), length), np.int64)
-            for i, row in enumerate(rows):
-                inputs["token_type_ids"][i, : len(row.ids)] = row.type_ids
+    def run(self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None = None) -> dict[str, Array]:
+        """Run rows on an engine of this process; see `Runner`. An engine that runs cannot be interrupted."""
+        inputs = padded_inputs(self.manifest, runtime, rows)
         with self.locks[lane]:
             return self.engines[lane][runtime].run(inputs)
 
@@ -69,6 +54,24 @@ class EncoderModel:
                 for length in lengths if spec.dynamic and lengths else [spec.max_length]:
                     row = np.zeros(length, np.int64)
                     self.run(lane, runtime, [TokenRow(row, np.ones(length, np.int64), row)])
+
+
+def padded_inputs(manifest: Manifest, runtime: int, rows: Sequence[TokenRow]) -> dict[str, Array]:
+    """An engine's inputs, INT64 [rows, length]: rows padded to the runtime's length, or to their own longest where it
+    is dynamic."""
+    spec = manifest.runtimes[runtime]
+    length = max(len(row.ids) for row in rows) if spec.dynamic else spec.max_length
+    ids = np.full((len(rows), length), manifest.tokenizer.pad_token_id, np.int64)
+    mask = np.zeros((len(rows), length), np.int64)
+    for i, row in enumerate(rows):
+        ids[i, : len(row.ids)] = row.ids
+        mask[i, : len(row.ids)] = row.mask
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if manifest.tokenizer.type_ids:
+        inputs["token_type_ids"] = np.zeros((len(rows), length), np.int64)
+        for i, row in enumerate(rows):
+            inputs["token_type_ids"][i, : len(row.ids)] = row.type_ids
+    return inputs
 
 
 def open_model(version_dir: Path, *, truncate: bool = False) -> EncoderModel:

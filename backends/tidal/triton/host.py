@@ -25,6 +25,7 @@ from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.metrics import Metrics
 from tidal.service import Service, ServiceContext
 from tidal.triton.acceptance import Acceptance
+from tidal.triton.bls import call_model
 from tidal.triton.housekeeping import Housekeeping
 from tidal.triton.keeper import ServiceKeeper
 from tidal.triton.logs import model_logger
@@ -71,6 +72,7 @@ class BackendHost:
             frozenset(outputs),
             self._metrics,
             self._log,
+            call_model,
             failed=lambda error: None,
         )
         start = load(context, own)

@@ -61,3 +61,6 @@ class PlacementPolicy(Protocol):
 
     def finished(self, batch: Batch) -> None:
         """A batch has run, or failed: its lane is free."""
+
+    def put_back(self, batch: Batch) -> None:
+        """A batch's lane could not run it: its queries wait again. The lane stays taken until `finished`."""

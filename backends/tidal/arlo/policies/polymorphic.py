@@ -159,6 +159,11 @@ class PolymorphicPolicy:
         """A batch has run, or failed: its lane is free."""
         self._running.pop(batch.lane, None)
 
+    def put_back(self, batch: Batch) -> None:
+        """A batch's lane could not run it: its queries wait again. The lane stays taken until `finished`."""
+        for query in batch.queries:
+            self.submit(query)
+
     def _may_start(self) -> bool:
         """Whether any lane could take a batch: none of the other way to run is busy, and one of its own is free."""
         if self._narrow is None or any(lane in self._running for lane in self._wide.indices):

@@ -1,0 +1,87 @@
+"""A partitioned model's runtimes as other Triton models of the server, `<model>_len<N>`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidal.arlo.model import TokenRow, padded_inputs
+from tidal.errors import InvalidArgument
+from tidal.family import runtime_model
+from tidal.manifest import Manifest, load_manifest
+from tidal.repository import ModelEntry
+from tidal.requests import Array
+from tidal.service import ModelCall, ModelUnavailable
+
+_LEAST_LATENCY_MS = 0.001
+
+
+class InstanceModels:
+    """Runs batches on the models of the runtimes; implements `tidal.arlo.runner.Runner`.
+
+    A runtime's model is asked for the front's own version. While a publish is under way it may already have another
+    one: that is taken where the front would have read a text and called its classes the same. Otherwise there is none
+    to ask until the front's next version serves.
+
+    Args:
+        call: asks another model.
+        front: the front's name on the server.
+        model_dir: the front's folder in the repository.
+        version: the front's version.
+        manifest: of that version.
+    """
+
+    def __init__(self, call: ModelCall, front: str, model_dir: Path, version: int, manifest: Manifest) -> None:
+        self._call = call
+        self._manifest = manifest
+        self._models = [runtime_model(front, runtime.max_length) for runtime in manifest.runtimes]
+        self._outputs = ["logits", *(output.name for output in manifest.extra_outputs)]
+        self._versions = [version] * len(self._models)  # that served last
+        self._entry = ModelEntry(model_dir)
+        self._alike = {version: True}
+
+    def run(self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None) -> dict[str, Array]:
+        """Run rows on some instance of the runtime; see `Runner`. Which one is Triton's choice."""
+        inputs = padded_inputs(self._manifest, runtime, rows)
+        version = self._versions[runtime]
+        try:
+            return self._ask(runtime, version, inputs, deadline)
+        except ModelUnavailable as error:
+            if error.died:
+                raise
+            for other in self._others(version):
+                try:
+                    outputs = self._ask(runtime, other, inputs, deadline)
+                except ModelUnavailable as also:
+                    if also.died:
+                        raise
+                else:
+                    self._versions[runtime] = other
+                    return outputs
+            raise
+
+    def _ask(self, runtime: int, version: int, inputs: dict[str, Array], deadline: float | None) -> dict[str, Array]:
+        latency_ms = None
+        if deadline is not None:
+            latency_ms = max((deadline - time.monotonic()) * 1e3, _LEAST_LATENCY_MS)
+        return self._call(self._models[runtime], inputs, self._outputs, version=version, latency_ms=latency_ms)
+
+    def _others(self, version: int) -> list[int]:
+        """Other versions that would do, the newest first."""
+        return [other for other in reversed(self._entry.versions()) if other != version and self._means_the_same(other)]
+
+    def _means_the_same(self, version: int) -> bool:
+        if version not in self._alike:
+            try:
+                other = load_manifest(self._entry.version_dir(version))
+            except InvalidArgument:
+                return False
+            self._alike[version] = _reading(other) == _reading(self._manifest)
+        return self._alike[version]
+
+
+def _reading(manifest: Manifest) -> tuple[object, ...]:
+    """What a front does by itself: from a text to tokens, from logits to named classes."""
+    tokenizer = next((file.sha256 for file in manifest.files if file.path == manifest.tokenizer.file), None)
+    return tokenizer, manifest.tokenizer, manifest.labels, manifest.extra_outputs

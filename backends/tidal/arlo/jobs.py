@@ -1,0 +1,88 @@
+"""Requests on their way through the `arlo` service, and the answer that is made of their rows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+
+from tidal.arlo.model import TokenRow, probabilities, stack_rows
+from tidal.arlo.policies import Query
+from tidal.errors import InvalidArgument, TidalError
+from tidal.manifest import Manifest, Runtime
+from tidal.requests import Array, PendingRequest
+
+
+class Job:
+    """A request and the rows of it that are still to be answered."""
+
+    def __init__(self, request: PendingRequest, rows: int) -> None:
+        self.request = request
+        self.results: list[dict[str, Array] | None] = [None] * rows
+        self.failed = False
+        self._left = rows
+        self._lock = threading.Lock()
+
+    def finish(self, row: int, result: dict[str, Array]) -> bool:
+        """Keep a row's outputs; whether it was the last row."""
+        self.results[row] = result
+        with self._lock:
+            self._left -= 1
+            return self._left == 0
+
+    def fail(self, error: TidalError) -> None:
+        """Answer the request with an error; its rows are of no use any more."""
+        if not self.failed:
+            self.failed = True
+            self.request.fail(error)
+
+
+@dataclass(eq=False, slots=True)
+class Row(Query):
+    """A query in the policy's queue, with what is needed to run and answer it."""
+
+    tokens: TokenRow = field(kw_only=True)
+    job: Job = field(kw_only=True)
+    index: int = field(kw_only=True)
+    deaths: int = field(default=0, kw_only=True)  # processes that died while they ran it
+
+
+class Answers:
+    """Makes answers of engine outputs.
+
+    Raises:
+        InvalidArgument: config.pbtxt declares an output that the model does not give.
+    """
+
+    def __init__(self, manifest: Manifest, declared: frozenset[str]) -> None:
+        self._labels = np.array([label.encode() for label in manifest.labels], object)
+        self._extra = {output.name: output.per_token for output in manifest.extra_outputs}
+        for name in sorted(declared - {"logits", "probabilities", "label", "max_length", *self._extra}):
+            raise InvalidArgument(
+                f"config.pbtxt declares the output '{name}', which this model does not give; remove it there, or "
+                f"rebuild the model with `outputs: [logits, {name}]`"
+            )
+
+    def row(self, outputs: Mapping[str, Array], place: int, length: int, runtime: Runtime) -> dict[str, Array]:
+        """One query's part of a batch's outputs, without what belongs to the padding behind its `length` tokens."""
+        result = {"logits": outputs["logits"][place], "max_length": np.array([runtime.max_length], np.int32)}
+        for name, per_token in self._extra.items():
+            result[name] = outputs[name][place, :length] if per_token else outputs[name][place]
+        return result
+
+    def reply(self, job: Job) -> None:
+        """Answer a request whose rows are all there."""
+        request, rows = job.request, cast(list[dict[str, Array]], job.results)
+        logits = stack_rows(rows, "logits")
+        outputs: dict[str, Array] = {"logits": logits}
+        if request.wants("probabilities"):
+            outputs["probabilities"] = probabilities(logits)
+        if request.wants("label"):
+            outputs["label"] = self._labels[logits.argmax(-1)][:, None]
+        for name in ("max_length", *self._extra):
+            if request.wants(name):
+                outputs[name] = stack_rows(rows, name)
+        request.reply(outputs)

@@ -1,0 +1,82 @@
+"""Opening a published version as its manifest says: engines in this process, or the front of a partitioned model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidal import device
+from tidal.arlo.instances import InstanceModels
+from tidal.arlo.model import open_model
+from tidal.arlo.parameters import ArloParameters
+from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
+from tidal.arlo.policies import PartitionedPolicy, PolymorphicPolicy
+from tidal.arlo.service import ArloService
+from tidal.manifest import Manifest, load_manifest
+from tidal.service import Service, ServiceContext
+from tidal.text import TextTokenizer
+
+# In Figure 4 an instance of the longest runtime finishes this many queries within the SLO.
+_SLO_LATENCIES = 20
+
+
+def load(context: ServiceContext, parameters: ArloParameters) -> Callable[[ServiceContext], Service]:
+    """Open the published version once; what comes back starts a service on it, again after a failure.
+
+    Raises:
+        InvalidArgument: the version does not fit its files, this device, the engine library or the config, or its
+            allocation cannot be told.
+    """
+    manifest = load_manifest(context.version_dir)
+    if manifest.placement == "partitioned":
+        return _load_partitioned(context, manifest, parameters)
+    return _load_polymorphic(context, parameters)
+
+
+def _load_polymorphic(context: ServiceContext, parameters: ArloParameters) -> Callable[[ServiceContext], Service]:
+    model = open_model(context.version_dir, truncate=parameters.truncate)
+    manifest = model.manifest
+
+    def start(fresh: ServiceContext) -> Service:
+        policy = PolymorphicPolicy(
+            [runtime.max_length for runtime in manifest.runtimes],
+            manifest.profile,
+            manifest.parallel,
+            dynamic=manifest.runtimes[-1].dynamic,
+            max_batch=min(runtime.max_batch for runtime in manifest.runtimes),
+            service_weight=parameters.service_weight,
+        )
+        return ArloService(fresh, manifest, model.tokenizer, policy, model)
+
+    return start
+
+
+def _load_partitioned(
+    context: ServiceContext, manifest: Manifest, parameters: ArloParameters
+) -> Callable[[ServiceContext], Service]:
+    manifest.check(context.version_dir, device.cpu())
+    tokenizer = TextTokenizer(
+        context.version_dir / manifest.tokenizer.file, manifest.max_length, truncate=parameters.truncate
+    )
+    lengths = [runtime.max_length for runtime in manifest.runtimes]
+    latencies_ms = [manifest.profile.latency_ms(length) for length in lengths]
+    slo_ms = _SLO_LATENCIES * latencies_ms[-1] if parameters.slo_ms is None else parameters.slo_ms
+    if slo_ms < latencies_ms[-1]:
+        context.log.warning(
+            f"slo_ms is {slo_ms:g}, but one query of {lengths[-1]} tokens takes {latencies_ms[-1]:.3g} ms alone"
+        )
+    allocation = WatchedAllocation(context, lengths)
+    runner = InstanceModels(context.call_model, context.model, context.model_dir, context.version, manifest)
+
+    def start(fresh: ServiceContext) -> Service:
+        policy = PartitionedPolicy(
+            lengths,
+            [latency / 1e3 for latency in latencies_ms],
+            slo_ms / 1e3,
+            allocation.instances,
+            threshold=parameters.congestion_threshold,
+            decay=parameters.threshold_decay,
+            peek=parameters.peek_levels,
+        )
+        return PartitionedService(fresh, manifest, tokenizer, policy, runner, allocation)
+
+    return start

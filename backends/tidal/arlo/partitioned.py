@@ -1,0 +1,115 @@
+"""Partitioned placement as a service: the front of a model whose runtimes are Triton models with instances."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+
+from tidal.allocation import allocation_time, usable_instances
+from tidal.arlo.metrics import PartitionedMetrics
+from tidal.arlo.policies import PartitionedPolicy
+from tidal.arlo.runner import Runner
+from tidal.arlo.service import ArloService
+from tidal.errors import TidalError
+from tidal.manifest import Manifest
+from tidal.requests import PendingRequest
+from tidal.service import ServiceContext
+from tidal.text import TextTokenizer
+
+_LOOK_EVERY_S = 0.25
+
+
+class WatchedAllocation:
+    """The instances that a front may use, as they change.
+
+    Args:
+        context: the front's.
+        lengths: its runtimes' max_length, ascending.
+
+    Raises:
+        InvalidArgument: the allocation cannot be told.
+    """
+
+    def __init__(self, context: ServiceContext, lengths: Sequence[int]) -> None:
+        self._folder, self._log = context.model_dir, context.log
+        self._lengths = lengths
+        self._time = allocation_time(self._folder)
+        self.instances = self._read()
+        """Instances by runtime that may be used."""
+
+    def refresh(self) -> bool:
+        """Whether `instances` changed; an allocation that cannot be accepted is logged once and changes nothing."""
+        time = allocation_time(self._folder)
+        if time == self._time:
+            return False
+        try:
+            instances = self._read()
+        except TidalError as error:
+            self._log.error(f"the allocation stays at {self.instances}: {error}")
+            instances = self.instances
+        # As it was before it was read: what was written meanwhile is seen at the next look.
+        self._time = time
+        changed, self.instances = instances != self.instances, instances
+        return changed
+
+    def _read(self) -> list[int]:
+        usable = usable_instances(self._folder, self._lengths)
+        return [usable[length] for length in self._lengths]
+
+
+class PartitionedService:
+    """An `ArloService` over a `PartitionedPolicy` whose lanes follow the allocation, looked at every 250 ms.
+
+    Args:
+        context: what the service is started with.
+        manifest: of the published version.
+        tokenizer: the version's.
+        policy: made with the allocation's instances; the service's own from now on.
+        runner: the runtimes' models.
+        allocation: outlives a service that fails.
+
+    Raises:
+        InvalidArgument: config.pbtxt declares an output that the model does not give.
+    """
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        manifest: Manifest,
+        tokenizer: TextTokenizer,
+        policy: PartitionedPolicy,
+        runner: Runner,
+        allocation: WatchedAllocation,
+    ) -> None:
+        self._policy = policy
+        self._allocation = allocation
+        self._log = context.log
+        self._metrics = PartitionedMetrics(context.metrics, [runtime.max_length for runtime in manifest.runtimes])
+        self._service = ArloService(context, manifest, tokenizer, policy, runner)
+        self._ending = threading.Event()
+        self._metrics.show(policy)
+        self._watcher = context.start_thread("allocation", self._watch)
+
+    def submit(self, requests: Sequence[PendingRequest]) -> None:
+        """Read requests and dispatch their rows."""
+        self._service.submit(requests)
+
+    def close(self, timeout_s: float) -> None:
+        """Finish what waits, then end the threads."""
+        self._ending.set()
+        self._service.close(timeout_s)
+        self._watcher.join(_LOOK_EVERY_S)
+        self._metrics.gone()
+
+    def _watch(self) -> None:
+        while not self._ending.wait(_LOOK_EVERY_S):
+            changed = self._allocation.refresh()
+            self._service.adjust(partial(self._look, changed))
+            if changed:
+                self._log.info(f"instances by runtime: {self._allocation.instances}")
+
+    def _look(self, changed: bool) -> None:
+        if changed:
+            self._policy.allocate(self._allocation.instances)
+        self._metrics.show(self._policy)
