@@ -6,19 +6,27 @@ import platform
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
+
+from tidal.errors import Unsupported
+
+DeviceKind = Literal["cpu", "gpu"]
 
 # Instruction sets that change which kernels an engine picks, and so its latency and its rounding.
 _ISA = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "asimd", "sve", "bf16")
 
 
 class Device(BaseModel):
-    """A processor by what matters for a compiled engine. Equal devices may run each other's engines."""
+    """A processor or a GPU by what matters for a compiled engine. Equal devices may run each other's engines.
+
+    A GPU's features are its compute capability and the newest CUDA version that its driver runs.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: str  # "cpu" or "gpu"
+    kind: DeviceKind
     name: str
     features: tuple[str, ...] = ()
 
@@ -40,6 +48,52 @@ def cpu() -> Device:
                 flags = set(value.split())
                 break
     return Device(kind="cpu", name=name, features=tuple(flag for flag in _ISA if flag in flags))
+
+
+@cache
+def gpu() -> Device:
+    """The first GPU that this process may use; `CUDA_VISIBLE_DEVICES` chooses which that is.
+
+    Raises:
+        Unsupported: there is none, or no driver for it; says what CUDA says.
+    """
+    try:
+        from cuda.bindings import runtime
+    except ImportError:
+        raise Unsupported(
+            "a GPU is used through cuda-python, which is not installed: pip install 'tidal[serve]'"
+        ) from None
+    status, properties = runtime.cudaGetDeviceProperties(0)
+    if status != runtime.cudaError_t.cudaSuccess:
+        _, reason = runtime.cudaGetErrorString(status)
+        raise Unsupported(f"no NVIDIA GPU can be used here: {reason.decode()}")
+    _, driver = runtime.cudaDriverGetVersion()
+    return Device(
+        kind="gpu",
+        name=properties.name.split(b"\0")[0].decode(),
+        features=(
+            f"compute capability {properties.major}.{properties.minor}",
+            f"driver for CUDA {driver // 1000}.{driver % 1000 // 10}",
+        ),
+    )
+
+
+def has_gpu() -> bool:
+    """Whether this process may use a GPU."""
+    try:
+        gpu()
+    except Unsupported:
+        return False
+    return True
+
+
+def here(kind: DeviceKind) -> Device:
+    """This machine's device of a kind.
+
+    Raises:
+        Unsupported: this machine has no GPU that can be used.
+    """
+    return gpu() if kind == "gpu" else cpu()
 
 
 def library_version(distribution: str) -> str | None:

@@ -9,11 +9,14 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
 
+from tidal.device import DeviceKind
 from tidal.errors import InvalidArgument
 
 EngineKind = Literal["openvino", "torch", "tensorrt"]
-Precision = Literal["fp32", "bf16", "int8"]
+# From the most precise to the least.
+Precision = Literal["fp32", "fp16", "bf16", "int8"]
 
 # A fixed size, or the inclusive bounds of a dynamic one.
 Dim = int | tuple[int, int]
@@ -39,6 +42,25 @@ class Artifact:
     path: Path
     precision: Precision
     shapes: Mapping[str, tuple[Dim, ...]]
+    device: DeviceKind = "cpu"
+
+
+class PlanOptions(BaseModel):
+    """How TensorRT plans are made."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    plans: Literal["shared", "separate"] = Field(
+        "shared",
+        description="one plan with a static optimisation profile a length, whose engines share their weights; or a "
+        "plan a length, with that length fixed in the network",
+    )
+    workspace_mb: int | None = Field(
+        None, ge=1, description="most GPU memory in MiB that a layer may use for itself; default: all there is"
+    )
+    hardware_compatibility: Literal["none", "ampere_plus", "same_compute_capability"] = Field(
+        "none", description="other GPUs that a plan must run on too, at some cost in speed"
+    )
 
 
 class Engine(Protocol):

@@ -7,57 +7,90 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 import numpy.typing as npt
 
-from tidal.device import library_version
-from tidal.engines.base import Artifact, Dim, Engine, EngineKind, Precision
-from tidal.errors import Unsupported
+from tidal.device import DeviceKind, gpu, has_gpu, library_version
+from tidal.engines.base import Artifact, Dim, Engine, EngineKind, PlanOptions, Precision
+from tidal.errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
     import torch
 
-# Kind to (Python module that must be importable, distribution whose version is recorded, extra that installs it).
-_LIBRARIES: dict[EngineKind, tuple[str, str, str]] = {
-    "openvino": ("openvino", "openvino", "serve"),
-    "torch": ("torch", "torch", "build"),
-    "tensorrt": ("tensorrt", "tensorrt", "tensorrt"),
+Shapes = Mapping[str, tuple[Dim, ...]]
+
+
+class _Library(NamedTuple):
+    """What a kind needs: a Python module that must be importable, the distribution whose version is recorded, the
+    extra that installs it; and the devices that it runs on, the one preferred last."""
+
+    module: str
+    distribution: str
+    extra: str
+    devices: tuple[DeviceKind, ...]
+
+
+_LIBRARIES: dict[EngineKind, _Library] = {
+    "openvino": _Library("openvino", "openvino", "serve", ("cpu",)),
+    "torch": _Library("torch", "torch", "build", ("cpu", "gpu")),
+    "tensorrt": _Library("tensorrt", "tensorrt", "tensorrt", ("gpu",)),
 }
 
 
 def available_kinds() -> tuple[EngineKind, ...]:
-    """Engine kinds whose library is installed here (found, not imported) and which Tidal implements."""
+    """Engine kinds that can run here: their library is installed (found, not imported), and there is a device."""
     return tuple(
         kind
         for kind in get_args(EngineKind)
-        if find_spec(_LIBRARIES[kind][0]) is not None and find_spec(f"tidal.engines.{kind}") is not None
+        if find_spec(_LIBRARIES[kind].module) is not None and ("cpu" in _LIBRARIES[kind].devices or has_gpu())
     )
 
 
 def engine_version(kind: EngineKind) -> str | None:
     """Installed version of the kind's library, or None."""
-    return library_version(_LIBRARIES[kind][1])
+    return library_version(_LIBRARIES[kind].distribution)
+
+
+def choose_device(kind: EngineKind, wanted: Literal["auto"] | DeviceKind) -> DeviceKind:
+    """Where engines of a kind run; `auto`: on the GPU where the kind and this machine have one.
+
+    Raises:
+        InvalidArgument: the kind does not run on the device that is wanted.
+        Unsupported: the kind's library is not installed, or this machine has no GPU.
+    """
+    devices = _LIBRARIES[kind].devices
+    if wanted != "auto" and wanted not in devices:
+        raise InvalidArgument(f"field 'device': engine {kind} runs on {' or '.join(devices)}, not on {wanted}")
+    _require(kind)
+    if wanted == "auto":
+        return devices[-1] if len(devices) == 1 or has_gpu() else "cpu"
+    if wanted == "gpu":
+        gpu()
+    return wanted
 
 
 def open_engines(artifact: Artifact, *, contexts: int = 1, threads: int = 1) -> tuple[Engine, ...]:
     """Open a compiled model as `contexts` engines that share its weights, each using `threads` CPU threads.
 
     Raises:
-        Unsupported: the kind's library is not installed; names the extra that brings it.
+        Unsupported: the kind's library is not installed, which names the extra that brings it, or there is no GPU.
         TidalError: the file cannot be opened with these shapes.
     """
     engines = _module(artifact.kind).open_engines(artifact, contexts=contexts, threads=threads)
     return cast(tuple[Engine, ...], engines)
 
 
-def stored_as(kind: EngineKind) -> Mapping[Precision, Precision]:
+def stored_as(kind: EngineKind, device: DeviceKind = "cpu") -> Mapping[Precision, Precision]:
     """Precisions that the kind can run at, each with the precision of the file that it is opened from."""
-    return cast(Mapping[Precision, Precision], _module(kind).STORED_AS)
+    stored = cast(Mapping[Precision, Precision], _module(kind).STORED_AS)
+    if device == "cpu":
+        return {precision: file for precision, file in stored.items() if precision != "fp16"}
+    return stored
 
 
 def engine_file(kind: EngineKind) -> str:
-    """Name of the file that `compile_engine` writes and that is opened; others may lie beside it."""
+    """Name of the file that `compile_engine` writes; others may lie beside it."""
     return cast(str, _module(kind).FILE)
 
 
@@ -67,7 +100,7 @@ def compile_engine(
     folder: Path,
     *,
     precision: Precision,
-    shapes: Mapping[str, tuple[Dim, ...]],
+    shapes: Shapes,
     example: Mapping[str, npt.NDArray[Any]],
     calibration: Sequence[Mapping[str, npt.NDArray[Any]]] = (),
 ) -> None:
@@ -78,7 +111,7 @@ def compile_engine(
         module: called with keyword arguments, returns a dictionary of tensors.
         folder: an existing folder to write into.
         precision: a stored precision, see `stored_as`.
-        shapes: each input's dimensions; the file can be opened with any shapes inside them.
+        shapes: each input's dimensions; what is opened later has shapes inside them.
         example: one batch of inputs, larger than 1 on every dynamic axis.
         calibration: batches to find the ranges of int8 values with; other precisions need none.
 
@@ -90,7 +123,34 @@ def compile_engine(
     )
 
 
+def specialise_engine(kind: EngineKind, path: Path, shapes: Sequence[Shapes], options: PlanOptions) -> tuple[Path, ...]:
+    """The files to open a compiled model from, one for each of `shapes`; equal ones are one file. For builders.
+
+    Most kinds take their shapes when a file is opened, and this is the compiled file. TensorRT needs a plan made for
+    the shapes: it is written beside the compiled file, and made only if it is not there.
+
+    Args:
+        kind: the engine kind.
+        path: what `compile_engine` wrote.
+        shapes: what engines will be opened with.
+        options: how plans are made.
+
+    Raises:
+        Unsupported: the kind's library is not installed, or there is no GPU.
+        TidalError: no engine can be made for these shapes.
+    """
+    if kind != "tensorrt":
+        return (path,) * len(shapes)
+    return cast(tuple[Path, ...], _module(kind).specialise_engine(path, shapes, options))
+
+
 def _module(kind: EngineKind) -> ModuleType:
-    if kind not in available_kinds():
-        raise Unsupported(f"engine kind '{kind}' is not available here: pip install 'tidal[{_LIBRARIES[kind][2]}]'")
+    _require(kind)
     return import_module(f"tidal.engines.{kind}")
+
+
+def _require(kind: EngineKind) -> None:
+    if find_spec(_LIBRARIES[kind].module) is None:
+        raise Unsupported(f"engine kind '{kind}' is not available here: pip install 'tidal[{_LIBRARIES[kind].extra}]'")
+    if "cpu" not in _LIBRARIES[kind].devices:
+        gpu()

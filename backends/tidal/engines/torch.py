@@ -1,8 +1,7 @@
-"""Torch engines: an exported program on the CPU, shared by all contexts."""
+"""Torch engines: an exported program, shared by all contexts. On a GPU see `torch_gpu`."""
 
 from __future__ import annotations
 
-import copy
 import os
 import pickle
 import threading
@@ -18,12 +17,13 @@ import numpy.typing as npt
 import torch
 
 from tidal.engines.base import Artifact, Dim, Engine, Precision, TensorSpec, check_inputs
+from tidal.engines.exporting import export_program
 from tidal.errors import InvalidArgument
 
 Array = npt.NDArray[Any]
 
 # The precision that a model is stored in, by the precision that it runs at.
-STORED_AS: dict[Precision, Precision] = {"fp32": "fp32", "bf16": "bf16"}
+STORED_AS: dict[Precision, Precision] = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16"}
 
 FILE = "model.pt2"
 _environment = threading.Lock()
@@ -60,7 +60,7 @@ class TorchEngine:
         }
         with torch.inference_mode():
             outputs = self._program(**tensors)
-        return {name: _widened(tensor).numpy().copy() for name, tensor in outputs.items()}
+        return {name: tensor.numpy().copy() for name, tensor in outputs.items()}
 
 
 def open_engines(artifact: Artifact, *, contexts: int, threads: int) -> tuple[Engine, ...]:
@@ -71,6 +71,7 @@ def open_engines(artifact: Artifact, *, contexts: int, threads: int) -> tuple[En
     Raises:
         InvalidArgument: the file cannot be read or holds pickled objects, or its inputs are not those of
             `artifact.shapes`.
+        Unsupported: this torch cannot use the GPU that it is to be opened on.
     """
     exported = _load(artifact.path)
     values = {node.name: node.meta["val"] for node in exported.graph.nodes if "val" in node.meta}
@@ -88,6 +89,12 @@ def open_engines(artifact: Artifact, *, contexts: int, threads: int) -> tuple[En
         TensorSpec(name, _dtype(value), tuple(size if isinstance(size, int) else -1 for size in value.shape))
         for name, value in zip(names, results, strict=True)
     )
+    if artifact.device == "gpu":
+        from tidal.engines.torch_gpu import TorchGpuEngine, gpu_program
+
+        static = all(isinstance(dim, int) for dims in artifact.shapes.values() for dim in dims[1:])
+        on_gpu = gpu_program(exported, static=static)
+        return tuple(TorchGpuEngine(on_gpu, inputs, outputs, static=static) for _ in range(contexts))
     torch.set_num_threads(threads)
     program = exported.module(check_guards=False)  # `check_inputs` has held the arrays to their shapes
     return tuple(TorchEngine(program, inputs, outputs) for _ in range(contexts))
@@ -103,28 +110,7 @@ def compile_engine(
     calibration: Sequence[Mapping[str, Array]],
 ) -> None:
     """Export a torch module and save it into `folder`; see `registry.compile_engine`."""
-    module = module.eval()
-    if precision == "bf16":
-        module = copy.deepcopy(module).to(torch.bfloat16)
-    # Equal bounds are one dimension: the batch and the length are the same for every input.
-    dims: dict[tuple[int, tuple[int, int]], Any] = {}
-    for shape in shapes.values():
-        for axis, dim in enumerate(shape):
-            if not isinstance(dim, int):
-                dims.setdefault((axis, dim), torch.export.Dim(f"axis{axis}_{dim[1]}", min=dim[0], max=dim[1]))
-    dynamic = {
-        name: {axis: dims[axis, dim] for axis, dim in enumerate(shape) if not isinstance(dim, int)}
-        for name, shape in shapes.items()
-    }
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        exported = torch.export.export(
-            module,
-            (),
-            kwargs={name: torch.from_numpy(array) for name, array in example.items()},
-            dynamic_shapes=dynamic,
-        )
-        torch.export.save(exported, folder / FILE)
+    torch.export.save(export_program(module, precision=precision, shapes=shapes, example=example), folder / FILE)
 
 
 def _load(path: Path) -> torch.export.ExportedProgram:
@@ -158,10 +144,5 @@ def _tensors_only() -> Iterator[None]:
                 os.environ[name] = before
 
 
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    """Numpy has no bfloat16; a float32 holds its values exactly."""
-    return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
-
-
 def _dtype(value: torch.Tensor) -> np.dtype[Any]:
-    return np.dtype("float32" if value.dtype is torch.bfloat16 else str(value.dtype).removeprefix("torch."))
+    return np.dtype(str(value.dtype).removeprefix("torch."))

@@ -1,0 +1,99 @@
+"""Makes TensorRT plans from an ONNX file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import tensorrt as trt
+
+from tidal.device import gpu, library_version
+from tidal.engines.base import Dim, PlanOptions
+from tidal.engines.tensorrt.messages import Messages
+from tidal.engines.tensorrt.profiles import Profile, fixed_dimensions, profiles_for
+from tidal.errors import Internal
+
+_LEVELS = {
+    "none": trt.HardwareCompatibilityLevel.NONE,
+    "ampere_plus": trt.HardwareCompatibilityLevel.AMPERE_PLUS,
+    "same_compute_capability": trt.HardwareCompatibilityLevel.SAME_COMPUTE_CAPABILITY,
+}
+
+
+def specialise_engine(
+    path: Path, shapes: Sequence[Mapping[str, tuple[Dim, ...]]], options: PlanOptions
+) -> tuple[Path, ...]:
+    """Plans for these shapes, beside the ONNX file; see `registry.specialise_engine`.
+
+    Raises:
+        Internal: TensorRT cannot read the file or build a plan from it; says why.
+    """
+    groups = [profiles_for(wanted) for wanted in shapes]
+    if options.plans == "separate":
+        return tuple(_plan(path, group, options) for group in groups)
+    return (_plan(path, [profile for group in groups for profile in group], options),) * len(shapes)
+
+
+def _plan(onnx: Path, profiles: Sequence[Profile], options: PlanOptions) -> Path:
+    """The plan with these profiles, made only if it is not there."""
+    content = f"{options.model_dump_json()}{[sorted(profile.items()) for profile in profiles]}"
+    plan = onnx.with_name(f"model-{hashlib.sha256(content.encode()).hexdigest()[:8]}.plan")
+    if not plan.exists():
+        _write(plan, build_plan(onnx, profiles, options))
+    return plan
+
+
+def build_plan(onnx: Path, profiles: Sequence[Profile], options: PlanOptions) -> memoryview:
+    """Build a serialised plan with these optimisation profiles.
+
+    The network is strongly typed, so the ONNX file decides the precision of everything; TF32 is off, which would
+    shorten float32 products to 10 bits. Where all profiles agree on a dimension, the network is made static in it.
+    """
+    messages = Messages()
+    builder = trt.Builder(messages)
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    parser = trt.OnnxParser(network, messages)
+    if not parser.parse_from_file(str(onnx)):
+        problems = "; ".join(str(parser.get_error(i)) for i in range(parser.num_errors))
+        raise Internal(f"TensorRT cannot read {onnx}: {problems or messages.reason()}")
+    fixed = fixed_dimensions(profiles)
+    for index in range(network.num_inputs):
+        tensor = network.get_input(index)
+        tensor.shape = trt.Dims(list(fixed[tensor.name]))
+    config = builder.create_builder_config()
+    config.clear_flag(trt.BuilderFlag.TF32)
+    config.hardware_compatibility_level = _LEVELS[options.hardware_compatibility]
+    if options.workspace_mb is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_mb << 20)
+    for bounds in profiles:
+        profile = builder.create_optimization_profile()
+        for name, dims in bounds.items():
+            low, high = trt.Dims([dim[0] for dim in dims]), trt.Dims([dim[1] for dim in dims])
+            profile.set_shape(name, low, high, high)
+        if config.add_optimization_profile(profile) < 0:
+            raise Internal(f"TensorRT refuses the optimisation profile {dict(bounds)}: {messages.reason()}")
+    cache_file = _timing_cache_file()
+    cache = config.create_timing_cache(cache_file.read_bytes() if cache_file.exists() else b"")
+    config.set_timing_cache(cache, ignore_mismatch=False)
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise Internal(f"TensorRT builds no plan from {onnx}: {messages.reason()}")
+    _write(cache_file, memoryview(cache.serialize()))
+    return memoryview(plan)
+
+
+def _timing_cache_file() -> Path:
+    """How long kernels took, kept for later builds on the same kind of GPU by the same TensorRT."""
+    folder = Path(os.environ.get("TIDAL_CACHE", Path.home() / ".cache" / "tidal")) / "tensorrt"
+    folder.mkdir(parents=True, exist_ok=True)
+    key = hashlib.sha256(f"{gpu()} {library_version('tensorrt')}".encode()).hexdigest()[:16]
+    return folder / f"{key}.timing"
+
+
+def _write(path: Path, content: memoryview) -> None:
+    """Write a file that readers see whole or not at all."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_bytes(content)
+    aside.replace(path)

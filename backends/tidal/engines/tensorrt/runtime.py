@@ -1,0 +1,195 @@
+"""Runs TensorRT plans: buffers that are allocated once, a stream an engine, a captured graph a shape."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorrt as trt
+
+from tidal.device import gpu, library_version
+from tidal.engines.base import Artifact, Dim, Engine, TensorSpec, check_inputs
+from tidal.engines.cuda import Buffer, Stream
+from tidal.engines.tensorrt.messages import Messages
+from tidal.engines.tensorrt.profiles import Profile, holds, serving
+from tidal.errors import Internal, InvalidArgument
+
+Array = npt.NDArray[Any]
+
+_DTYPES = {trt.DataType.FLOAT: "float32", trt.DataType.INT64: "int64", trt.DataType.INT32: "int32"}
+
+
+class Plan:
+    """A plan in device memory. All engines of a process that are opened from a file share its weights."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.messages = Messages()
+        self._runtime = trt.Runtime(self.messages)  # must live as long as what it has read
+        self.engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
+        if self.engine is None:
+            raise InvalidArgument(
+                f"{path} cannot be opened by TensorRT {library_version('tensorrt')} on {gpu()}: "
+                f"{self.messages.reason()}; a plan runs on the version and the kind of GPU that it was built with"
+            )
+        names = [self.engine.get_tensor_name(index) for index in range(self.engine.num_io_tensors)]
+        self.inputs = tuple(n for n in names if self.engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT)
+        self.outputs = tuple(
+            TensorSpec(name, self.dtype(name), tuple(self.engine.get_tensor_shape(name)))
+            for name in names
+            if name not in self.inputs
+        )
+        self.profiles: tuple[Profile, ...] = tuple(
+            {name: self._bounds(name, index) for name in self.inputs}
+            for index in range(self.engine.num_optimization_profiles)
+        )
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """A tensor's dtype."""
+        return np.dtype(_DTYPES[self.engine.get_tensor_dtype(name)])
+
+    def _bounds(self, name: str, profile: int) -> tuple[tuple[int, int], ...]:
+        low, _, high = self.engine.get_tensor_profile_shape(name, profile)
+        return tuple(zip(tuple(low), tuple(high), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A shape that is ready to run: views of the host memory to fill and to read, and what starts the work."""
+
+    inputs: dict[str, Array]
+    outputs: dict[str, Array]
+    launch: Callable[[], None]
+
+
+class TensorRtEngine:
+    """An execution context for each of the plan's profiles that serve the declared shapes, on one stream.
+
+    Copies to the device, kernels and copies back of one shape are captured as a CUDA graph when that shape first
+    comes, so a later run is one launch. Where the length is dynamic, shapes are too many to keep: nothing is
+    captured, and the work is enqueued each time.
+    """
+
+    def __init__(self, plan: Plan, shapes: Mapping[str, tuple[Dim, ...]]) -> None:
+        self._plan = plan
+        self._inputs = tuple(TensorSpec(name, plan.dtype(name), tuple(dims)) for name, dims in shapes.items())
+        self._static = all(isinstance(dim, int) for dims in shapes.values() for dim in dims[1:])
+        self._stream = Stream()
+        self._contexts = {index: self._open(index) for index in serving(plan.profiles, shapes)}
+        self._buffers = {name: Buffer(size) for name, size in self._largest().items()}
+        for context in self._contexts.values():
+            for name, buffer in self._buffers.items():
+                context.set_tensor_address(name, buffer.device)
+        self._prepared: dict[tuple[tuple[int, ...], ...], _Prepared] = {}
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Inputs that `run` requires."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Outputs that `run` returns; -1 stands for a size that follows the inputs."""
+        return self._plan.outputs
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one batch; see `Engine.run`."""
+        check_inputs(self._inputs, inputs)
+        key = tuple(inputs[spec.name].shape for spec in self._inputs)
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            prepared = self._prepare({spec.name: inputs[spec.name].shape for spec in self._inputs})
+        for name, view in prepared.inputs.items():
+            np.copyto(view, inputs[name])
+        if self._static and key not in self._prepared:
+            prepared = self._prepared[key] = self._captured(prepared)
+        prepared.launch()
+        self._stream.synchronize()
+        return {name: view.copy() for name, view in prepared.outputs.items()}
+
+    def _open(self, profile: int) -> trt.IExecutionContext:
+        # Device memory for the one profile that it runs, rather than for the largest of the plan.
+        context = self._plan.engine.create_execution_context(
+            strategy=trt.ExecutionContextAllocationStrategy.ON_PROFILE_CHANGE
+        )
+        if context is None or not context.set_optimization_profile_async(profile, self._stream.handle):
+            raise Internal(f"TensorRT opens no context of {self._plan.path}: {self._plan.messages.reason()}")
+        self._stream.synchronize()
+        return context
+
+    def _largest(self) -> dict[str, int]:
+        """Bytes of every input and output at the largest shapes of the profiles."""
+        sizes: dict[str, int] = {}
+        for index, context in self._contexts.items():
+            profile = self._plan.profiles[index]
+            shapes = {name: tuple(high for _, high in dims) for name, dims in profile.items()}
+            for name, shape in (shapes | self._output_shapes(context, shapes)).items():
+                size = int(np.prod(shape)) * self._plan.dtype(name).itemsize
+                sizes[name] = max(size, sizes.get(name, 0))
+        return sizes
+
+    def _output_shapes(
+        self, context: trt.IExecutionContext, shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, tuple[int, ...]]:
+        """Set a context's input shapes and return the shapes of its outputs."""
+        if not all(context.set_input_shape(name, shape) for name, shape in shapes.items()) or context.infer_shapes():
+            raise Internal(f"TensorRT refuses the shapes {dict(shapes)}: {self._plan.messages.reason()}")
+        return {spec.name: tuple(context.get_tensor_shape(spec.name)) for spec in self._plan.outputs}
+
+    def _prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> _Prepared:
+        index = next(index for index in self._contexts if holds(self._plan.profiles[index], shapes))
+        context = self._contexts[index]
+        found = self._output_shapes(context, shapes)
+        inputs = {name: self._buffers[name].view(shape, self._plan.dtype(name)) for name, shape in shapes.items()}
+        outputs = {name: self._buffers[name].view(shape, self._plan.dtype(name)) for name, shape in found.items()}
+
+        def enqueue() -> None:
+            for name, view in inputs.items():
+                self._stream.to_device(self._buffers[name], view.nbytes)
+            if not context.execute_async_v3(self._stream.handle):
+                raise Internal(f"TensorRT cannot run {self._plan.path}: {self._plan.messages.reason()}")
+            for name, view in outputs.items():
+                self._stream.to_host(self._buffers[name], view.nbytes)
+
+        return _Prepared(inputs, outputs, enqueue)
+
+    def _captured(self, prepared: _Prepared) -> _Prepared:
+        # The first run of a shape settles what TensorRT put off, which must not happen while capturing.
+        prepared.launch()
+        self._stream.synchronize()
+        return _Prepared(prepared.inputs, prepared.outputs, self._stream.capture(prepared.launch).launch)
+
+
+_plans: weakref.WeakValueDictionary[tuple[Path, int, int], Plan] = weakref.WeakValueDictionary()
+_opening = threading.Lock()
+
+
+def open_engines(artifact: Artifact, *, contexts: int, threads: int) -> tuple[Engine, ...]:
+    """Open a plan for shapes that it has profiles for; see `registry.open_engines`.
+
+    Raises:
+        InvalidArgument: the file is no plan of this TensorRT and this GPU, its inputs are not those of
+            `artifact.shapes`, or it was not made for these shapes.
+    """
+    file = artifact.path.stat()
+    with _opening:
+        key = artifact.path.resolve(), file.st_mtime_ns, file.st_size
+        plan = _plans.get(key)
+        if plan is None:
+            plan = _plans[key] = Plan(artifact.path)
+    if set(plan.inputs) != set(artifact.shapes):
+        raise InvalidArgument(
+            f"{artifact.path} takes the inputs {sorted(plan.inputs)}, "
+            f"it was to be opened with {sorted(artifact.shapes)}"
+        )
+    if not serving(plan.profiles, artifact.shapes):
+        raise InvalidArgument(
+            f"{artifact.path} was not made for the shapes {dict(artifact.shapes)}; it has the profiles {plan.profiles}"
+        )
+    return tuple(TensorRtEngine(plan, artifact.shapes) for _ in range(contexts))

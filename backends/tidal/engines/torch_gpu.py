@@ -1,0 +1,101 @@
+"""Torch engines on a GPU: a captured CUDA graph a shape where the length is fixed, else one dynamic compilation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.export.passes import move_to_device_pass
+
+from tidal.engines.base import TensorSpec, check_inputs
+from tidal.errors import Unsupported
+
+Array = npt.NDArray[Any]
+Program = Callable[..., dict[str, torch.Tensor]]
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    """The captured pass of one shape, between tensors that stay where they are."""
+
+    pinned: Tensors
+    inputs: Tensors
+    outputs: Tensors
+    graph: torch.cuda.CUDAGraph
+
+
+class TorchGpuEngine:
+    """One caller of a program on the GPU, with a stream of its own. The weights are shared by all callers."""
+
+    def __init__(
+        self, program: Program, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], *, static: bool
+    ) -> None:
+        self._program = program
+        self._inputs = inputs
+        self._outputs = outputs
+        self._static = static
+        self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._captured: dict[tuple[tuple[int, ...], ...], _Captured] = {}
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Inputs that `run` requires."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Outputs that `run` returns; -1 stands for a size that follows the inputs."""
+        return self._outputs
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one batch; see `Engine.run`. Waiting for the GPU releases the GIL."""
+        check_inputs(self._inputs, inputs)
+        arrays = {s.name: torch.from_numpy(np.require(inputs[s.name], requirements=["C", "W"])) for s in self._inputs}
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            outputs = self._replay(arrays) if self._static else self._program(**_on_gpu(arrays))
+            host = {name: tensor.to("cpu", non_blocking=True) for name, tensor in outputs.items()}
+        self._stream.synchronize()
+        return {name: tensor.numpy().copy() for name, tensor in host.items()}
+
+    def _replay(self, arrays: Tensors) -> Tensors:
+        key = tuple(tuple(tensor.shape) for tensor in arrays.values())
+        captured = self._captured.get(key)
+        if captured is None:
+            captured = self._captured[key] = self._capture(arrays)
+        for name, tensor in arrays.items():
+            captured.inputs[name].copy_(captured.pinned[name].copy_(tensor), non_blocking=True)
+        captured.graph.replay()
+        return captured.outputs
+
+    def _capture(self, arrays: Tensors) -> _Captured:
+        pinned = {name: tensor.clone().pin_memory() for name, tensor in arrays.items()}
+        inputs = _on_gpu(pinned)
+        # What libraries do at their first call may not be captured.
+        for _ in range(3):
+            self._program(**inputs)
+        self._stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            outputs = self._program(**inputs)
+        return _Captured(pinned, inputs, outputs, graph)
+
+
+def gpu_program(exported: torch.export.ExportedProgram, *, static: bool) -> Program:
+    """An exported program on the GPU, as it stands or compiled once for all shapes.
+
+    Raises:
+        Unsupported: this torch was built without CUDA, or finds no GPU.
+    """
+    if not torch.cuda.is_available():
+        raise Unsupported(f"torch {torch.__version__} finds no GPU here: install a CUDA build, or set `device: cpu`")
+    module = move_to_device_pass(exported, "cuda").module(check_guards=False)
+    return cast(Program, module if static else torch.compile(module, dynamic=True))
+
+
+def _on_gpu(tensors: Tensors) -> Tensors:
+    return {name: tensor.to("cuda", non_blocking=True) for name, tensor in tensors.items()}
