@@ -1,0 +1,58 @@
+"""A partitioned tiny classifier, and a real server over the models of its runtimes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.models import make_tiny_classifier
+from tests.servers import RunningServer, running_server
+from tidal.engine_model.cores import CLAIMS_VARIABLE
+from tidal_builders.arlo import build_arlo
+from tidal_builders.specs import parse_spec
+
+# One line, as an operator may write it: the backend adds the tensors, of any length.
+LINE = 'backend: "engine"\n'
+TOGETHER = f"{LINE}max_batch_size: 4 dynamic_batching {{ max_queue_delay_microseconds: 500000 }}\n"
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_classifier(tmp_path_factory.mktemp("source") / "tiny", max_position=64)
+
+
+@pytest.fixture(scope="session")
+def built(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with the partitioned model `tiny`. Not to be changed."""
+    repository = tmp_path_factory.mktemp("built")
+    spec = {"kind": "arlo", "name": "tiny", "model": str(source), "lengths": [16, 32], "max_batch": 4}
+    spec |= {"placement": "partitioned", "outputs": ["logits", "attention_received"]}
+    build_arlo(parse_spec(spec, "test"), repository, spec_file=Path("tiny.yaml"))
+    return repository
+
+
+@pytest.fixture(scope="module")
+def server(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """The runtimes' models; `line` and `together`, the shorter one with other configs, not pinned."""
+    repository = tmp_path_factory.mktemp("repository")
+    for name in ("tiny_len16", "tiny_len32"):
+        shutil.copytree(built / name, repository / name)
+    for name, config in (("line", LINE), ("together", TOGETHER)):
+        shutil.copytree(built / "tiny_len16", repository / name)
+        not_pinned = 'parameters { key: "pin" value { string_value: "false" } }\n'
+        (repository / name / "config.pbtxt").write_text(config + not_pinned)
+    # Other servers of this machine may have claimed the cores.
+    claims = tmp_path_factory.mktemp("claims")
+    with mock.patch.dict(os.environ, {CLAIMS_VARIABLE: str(claims)}), running_server(repository) as running:
+        yield running
+
+
+@pytest.fixture(params=["grpc", "http"])
+def url(request: pytest.FixtureRequest, server: RunningServer) -> str:
+    """The server over each protocol in turn."""
+    return f"{request.param}://{getattr(server, request.param)}"
