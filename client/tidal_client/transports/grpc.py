@@ -16,7 +16,7 @@ from tidal_client.results import Array, ModelMetadata
 
 _UNLIMITED = 2**31 - 1
 # gRPC waits up to two minutes before it tries a server again that was away; restarts take seconds.
-_CHANNEL = [
+CHANNEL = [
     ("grpc.max_send_message_length", _UNLIMITED),
     ("grpc.max_receive_message_length", _UNLIMITED),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -49,7 +49,7 @@ class GrpcTransport:
 
     def __init__(self, location: str) -> None:
         self._location = location
-        self._client = triton.InferenceServerClient(location, channel_args=_CHANNEL)
+        self._client = triton.InferenceServerClient(location, channel_args=CHANNEL)
 
     def infer(self, request: InferRequest, timeout_s: float) -> dict[str, Array]:
         """See `Transport.infer`."""
@@ -80,7 +80,7 @@ class AsyncGrpcTransport:
 
     def __init__(self, location: str) -> None:
         self._location = location
-        self._client = triton_aio.InferenceServerClient(location, channel_args=_CHANNEL)
+        self._client = triton_aio.InferenceServerClient(location, channel_args=CHANNEL)
 
     async def infer(self, request: InferRequest, timeout_s: float) -> dict[str, Array]:
         """See `Transport.infer`."""

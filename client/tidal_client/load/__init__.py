@@ -1,0 +1,35 @@
+"""Open-loop load on a model: schedules of arrivals, and what became of each request.
+
+from tidal_client.load import Schedule, poisson, run_load, summarise, text_inputs
+
+schedule = Schedule(poisson(100, seconds=30), text_inputs(["play some jazz", "wake me up"]))
+print(summarise(run_load("http://127.0.0.1:8000", "intents", schedule), slo_ms=50))
+"""
+
+from __future__ import annotations
+
+from tidal_client.load.arrivals import Times, bursty, mean_rate, poisson, rescaled
+from tidal_client.load.inputs import id_inputs, text_inputs
+from tidal_client.load.mix import Variant, parse_mix, read_mix
+from tidal_client.load.run import LoadResult, Schedule, run_load
+from tidal_client.load.summary import Summary, summarise
+from tidal_client.load.traces import read_trace
+
+__all__ = [
+    "LoadResult",
+    "Schedule",
+    "Summary",
+    "Times",
+    "Variant",
+    "bursty",
+    "id_inputs",
+    "mean_rate",
+    "parse_mix",
+    "poisson",
+    "read_mix",
+    "read_trace",
+    "rescaled",
+    "run_load",
+    "summarise",
+    "text_inputs",
+]

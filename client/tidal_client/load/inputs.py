@@ -1,0 +1,113 @@
+"""What requests carry: texts or token ids, from a file or made to wanted lengths."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tidal_client.codec import chunks
+from tidal_client.errors import InvalidArgument
+from tidal_client.results import Array
+
+Inputs = Mapping[str, Array]
+
+# Most tokenizers of English have each of these as one token.
+_WORDS = """the of and to in is was for on that with as by at from it he be this are or an which his not have had one
+year new city world time day people life work house part place week case night water room money story family music
+play train book game state school group problem hand area study number name line end member law car body air line"""
+# Ids from here on are no special tokens in vocabularies of BERT's kind.
+FIRST_ID = 1000
+
+
+def text_inputs(texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Inputs]:
+    """Inputs of one row for each text.
+
+    Raises:
+        InvalidArgument: a text that is not valid Unicode, or not one pair for each text.
+    """
+    return [
+        {name: column[row : row + 1] for name, column in chunk.items()}
+        for chunk in chunks(texts, pairs)
+        for row in range(len(chunk["text_input"]))
+    ]
+
+
+def id_inputs(lengths: Sequence[int], vocabulary: int = 30000, *, seed: int = 0) -> list[Inputs]:
+    """Random token ids of exactly these lengths, every one different.
+
+    Args:
+        lengths: tokens of each input.
+        vocabulary: ids are below this.
+        seed: equal seeds give equal ids.
+
+    Raises:
+        InvalidArgument: a length below 1 or a vocabulary that is empty.
+    """
+    _check(lengths)
+    if vocabulary < 2:
+        raise InvalidArgument(f"vocabulary: expected at least 2, got {vocabulary}")
+    rng = np.random.default_rng(seed)
+    lowest = FIRST_ID if vocabulary > 2 * FIRST_ID else 1
+    return [{"input_ids": rng.integers(lowest, vocabulary, (1, length), np.int64)} for length in lengths]
+
+
+def made_texts(lengths: Sequence[int], tokenizer: Path | None = None, *, seed: int = 0) -> list[str]:
+    """Texts of wanted lengths: in words, or in tokens when a tokenizer says which words are one token.
+
+    Args:
+        lengths: of each text; with a tokenizer special tokens are counted, and a text has at least one word.
+        tokenizer: a ``tokenizer.json``.
+        seed: equal seeds give equal texts.
+
+    Raises:
+        InvalidArgument: a length below 1, or a tokenizer that cannot be read.
+        ModuleNotFoundError: a tokenizer is given and the package `tokenizers` is not installed.
+    """
+    _check(lengths)
+    words, special = (_WORDS.split(), 0) if tokenizer is None else _single_tokens(tokenizer)
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(words, k=max(1, length - special))) for length in lengths]
+
+
+def read_texts(file: Path) -> list[str]:
+    """The lines of a UTF-8 file, empty ones left out.
+
+    Raises:
+        InvalidArgument: a file that cannot be read, or has no text.
+    """
+    try:
+        with file.open(encoding="utf-8") as lines:
+            texts = [text for line in lines if (text := line.rstrip("\r\n")).strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"texts {file}: cannot be read: {error}") from None
+    if not texts:
+        raise InvalidArgument(f"texts {file}: no text in it")
+    return texts
+
+
+def _single_tokens(file: Path) -> tuple[list[str], int]:
+    """Words that are one token each, and the number of tokens of an empty text."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing more specific
+        raise InvalidArgument(f"tokenizer {file}: cannot be read: {error}") from None
+    # A tokenizer.json may ask for padding or truncation, which would hide lengths.
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    special = len(tokenizer.encode("").ids)
+    candidates = [word for word in sorted(tokenizer.get_vocab()) if word.isascii() and word.isalpha() and len(word) > 2]
+    encoded = tokenizer.encode_batch(candidates)
+    words = [word for word, tokens in zip(candidates, encoded, strict=True) if len(tokens.ids) == special + 1]
+    if not words:
+        raise InvalidArgument(f"tokenizer {file}: no word of it is one token")
+    return words, special
+
+
+def _check(lengths: Sequence[int]) -> None:
+    if not len(lengths) or min(lengths) < 1:
+        raise InvalidArgument("lengths: expected at least one, all 1 or more")
