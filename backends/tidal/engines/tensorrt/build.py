@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import tensorrt as trt
 
@@ -80,8 +81,8 @@ def build_plan(onnx: Path, profiles: Sequence[Profile], options: PlanOptions) ->
     plan = builder.build_serialized_network(network, config)
     if plan is None:
         raise Internal(f"TensorRT builds no plan from {onnx}: {messages.reason()}")
-    _write(cache_file, memoryview(cache.serialize()))
-    return memoryview(plan)
+    _write(cache_file, _content(cache.serialize()))
+    return _content(plan)
 
 
 def _timing_cache_file() -> Path:
@@ -90,6 +91,11 @@ def _timing_cache_file() -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     key = hashlib.sha256(f"{gpu()} {library_version('tensorrt')}".encode()).hexdigest()[:16]
     return folder / f"{key}.timing"
+
+
+def _content(memory: trt.IHostMemory) -> memoryview:
+    # It has Python's buffer interface, of which its type says nothing.
+    return memoryview(cast(Any, memory))
 
 
 def _write(path: Path, content: memoryview) -> None:

@@ -41,7 +41,7 @@ class Plan:
         names = [self.engine.get_tensor_name(index) for index in range(self.engine.num_io_tensors)]
         self.inputs = tuple(n for n in names if self.engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT)
         self.outputs = tuple(
-            TensorSpec(name, self.dtype(name), tuple(self.engine.get_tensor_shape(name)))
+            TensorSpec(name, self.dtype(name), _sizes(self.engine.get_tensor_shape(name)))
             for name in names
             if name not in self.inputs
         )
@@ -56,7 +56,7 @@ class Plan:
 
     def _bounds(self, name: str, profile: int) -> tuple[tuple[int, int], ...]:
         low, _, high = self.engine.get_tensor_profile_shape(name, profile)
-        return tuple(zip(tuple(low), tuple(high), strict=True))
+        return tuple(zip(_sizes(low), _sizes(high), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class TensorRtEngine:
         """Set a context's input shapes and return the shapes of its outputs."""
         if not all(context.set_input_shape(name, shape) for name, shape in shapes.items()) or context.infer_shapes():
             raise Internal(f"TensorRT refuses the shapes {dict(shapes)}: {self._plan.messages.reason()}")
-        return {spec.name: tuple(context.get_tensor_shape(spec.name)) for spec in self._plan.outputs}
+        return {spec.name: _sizes(context.get_tensor_shape(spec.name)) for spec in self._plan.outputs}
 
     def _prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> _Prepared:
         index = next(index for index in self._contexts if holds(self._plan.profiles[index], shapes))
@@ -193,3 +193,7 @@ def open_engines(artifact: Artifact, *, contexts: int, threads: int) -> tuple[En
             f"{artifact.path} was not made for the shapes {dict(artifact.shapes)}; it has the profiles {plan.profiles}"
         )
     return tuple(TensorRtEngine(plan, artifact.shapes) for _ in range(contexts))
+
+
+def _sizes(dims: trt.Dims) -> tuple[int, ...]:
+    return tuple(dims[axis] for axis in range(len(dims)))

@@ -1,0 +1,114 @@
+"""The TensorRT code is held to TensorRT's real interface, also where TensorRT cannot be installed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tidal
+from tests.engines.tensorrt_stub import make_stub
+
+BACKENDS = Path(tidal.__path__[0]).parent
+SOURCES = sorted((BACKENDS / "tidal" / "engines" / "tensorrt").glob("*.py"))
+
+CONFIG = """\
+[mypy]
+strict = true
+# A superclass that is only known where TensorRT is installed needs its comment there alone.
+warn_unused_ignores = false
+follow_imports = silent
+mypy_path = {path}
+cache_dir = {cache}
+
+[mypy-tensorrt]
+ignore_errors = true
+[mypy-cuda.*,openvino.*,tritonclient.*]
+ignore_missing_imports = true
+"""
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stub")
+    make_stub(folder)
+    (folder / "mypy.ini").write_text(CONFIG.format(path=f"{folder}:{BACKENDS}", cache=folder / "cache"))
+    return folder
+
+
+def check(workplace: Path, *files: Path) -> tuple[int, str]:
+    """Exit code and output of mypy, which sees the stub as TensorRT."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", str(workplace / "mypy.ini"), *map(str, files)],
+        cwd=workplace,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_code_fits_tensorrts_interface(workplace: Path) -> None:
+    assert {path.name for path in SOURCES} >= {"build.py", "runtime.py", "messages.py"}
+    code, output = check(workplace, *SOURCES)
+    assert code == 0, output
+
+
+# Each changes one call of the code into one that TensorRT does not have: removed, misspelt, or with other arguments.
+WRONG = {
+    "a removed attribute": (
+        "build.py",
+        r"config\.clear_flag\(trt\.BuilderFlag\.TF32\)",
+        "config.max_workspace_size = 1 << 30",
+        '"IBuilderConfig" has no attribute "max_workspace_size"',
+    ),
+    "a misspelt method": (
+        "build.py",
+        r"parser\.parse_from_file",
+        "parser.parse_from_flie",
+        '"OnnxParser" has no attribute "parse_from_flie"',
+    ),
+    "a wrong argument": (
+        "build.py",
+        r"create_network\(.*\)",
+        'create_network("strong")',
+        'incompatible type "str"; expected "int"',
+    ),
+    "a removed method": (
+        "runtime.py",
+        r"execute_async_v3\(self\._stream\.handle\)",
+        "execute_async_v2([], self._stream.handle)",
+        '"IExecutionContext" has no attribute "execute_async_v2"',
+    ),
+    "arguments in the wrong order": (
+        "runtime.py",
+        r"get_tensor_profile_shape\(name, profile\)",
+        "get_tensor_profile_shape(profile, name)",
+        'incompatible type "int"; expected "str"',
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def complaints(workplace: Path) -> dict[str, list[str]]:
+    """What mypy says of each wrong change, by its name."""
+    files: dict[str, Path] = {}
+    for number, (name, (file, call, wrong, _)) in enumerate(WRONG.items()):
+        (source,) = (path for path in SOURCES if path.name == file)
+        text, changed = re.subn(call, lambda _, new=wrong: new, source.read_text())
+        assert changed == 1, name
+        files[name] = workplace / f"wrong_{number}.py"
+        files[name].write_text(text)
+    code, output = check(workplace, *files.values())
+    assert code == 1, output
+    return {name: [line for line in output.splitlines() if path.name in line] for name, path in files.items()}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_tensorrt_does_not_have_is_refused(complaints: dict[str, list[str]], name: str) -> None:
+    message = WRONG[name][3]
+    assert any(message in line for line in complaints[name]), complaints[name]
