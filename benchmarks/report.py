@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import sys
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from tidal import device
 from tidal.device import library_version
 
 RESULTS = Path(__file__).parent / "results"
+_STARTED_S = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,5 +111,5 @@ def machine_line() -> str:
 
 
 def progress(text: str) -> None:
-    """Say what is being measured, on stderr so that the report stays clean."""
-    print(f".. {text}", file=sys.stderr, flush=True)
+    """Say what is being measured, and after how many seconds, on stderr so that the report stays clean."""
+    print(f".. {time.monotonic() - _STARTED_S:4.0f} s  {text}", file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.report import Claim, Report, progress
-from benchmarks.serving_path import agreement, overhead, plot, publishing, throughput
+from benchmarks.serving_path import agreement, overhead, plot, publishing, recovery, throughput
 from benchmarks.serving_path.prepare import MODEL, prepare
 from benchmarks.texts import TextMaker, tweet_lengths
 from tidal.manifest import load_manifest
@@ -48,7 +48,9 @@ def main(
             "threads": manifest.profile.threads,
             "lengths": origin,
         }
-        with tidal_serve(repository, "--model", MODEL) as server:
+        progress("starting tidal serve")
+        # What a killed process took along counts as in flight at the end: leave it little time.
+        with tidal_serve(repository, "--model", MODEL, "--exit-timeout", "3") as server:
             maker = TextMaker(version_dir / manifest.tokenizer.file, seed=2)
             _overhead(report, server, version_dir, quick)
             _throughput(report, server, maker, data, quick)
@@ -71,6 +73,10 @@ def main(
             report.measured["publishing"] = asdict(result)
             note = f"{result.sent} requests during {result.changes} publishes {result.first_error}".strip()
             report.claims.append(Claim("failed_during_publish", "== 0", result.failed, note=note))
+            progress("killing the model's process")
+            served_again_s = recovery.measure(server, MODEL, maker)
+            report.measured["served_again_s"] = served_again_s
+            report.add_table("the model's process killed", ["", "s"], [["served again after", f"{served_again_s:.1f}"]])
     report.finish(json)
     if json is not None:
         plot.save(report, json.with_suffix(".png"))

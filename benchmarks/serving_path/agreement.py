@@ -49,6 +49,7 @@ def measure(
     answers = asyncio.run(_ask(server.grpc, model, texts))
     time.sleep(0.5)  # metrics are published every 200 ms
     after, few_after = metric(server, family, model) or (0.0, 0.0), series(server, f"{family}_bucket", model, le="7")
+    torch.set_num_threads(1)  # its threads wait for each other by spinning, which other load draws out
     reference = AutoModelForSequenceClassification.from_pretrained(source).eval()
     tokenizer = AutoTokenizer.from_pretrained(source)
     equal, worst = 0, 0.0

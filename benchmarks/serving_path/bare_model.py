@@ -1,10 +1,11 @@
 """The baseline: what one writes by hand for Triton's Python backend around the same engine and tokenizer.
 
 Loaded by Triton as `<model>/1/model.py`. It tokenises the batch that Triton's dynamic batcher formed, pads it to its
-longest text, runs the engine and answers.
+longest text (with `padded_length` to that length, on an engine of that one static shape), runs the engine and answers.
 """
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -21,18 +22,25 @@ class TritonPythonModel:
         from tidal.engines import open_engines
         from tidal.manifest import load_manifest
 
-        parameters = json.loads(args["model_config"])["parameters"]
-        version = Path(parameters["version_dir"]["string_value"])
+        config = json.loads(args["model_config"])
+        parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
+        if "pinned" in parameters:  # one core an instance; the engine's threads inherit it
+            cores = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, {cores[int(args["model_instance_name"].rsplit("_", 1)[1]) % len(cores)]})
+        version = Path(parameters["version_dir"])
         manifest = load_manifest(version)
-        artifact = manifest.artifact(manifest.runtimes[-1], version)
-        (self.engine,) = open_engines(artifact, contexts=1, threads=int(parameters["threads"]["string_value"]))
+        runtime = manifest.runtimes[-1]
+        if "padded_length" in parameters:
+            static = {"dynamic": False, "max_length": int(parameters["padded_length"])}
+            runtime = runtime.model_copy(update={**static, "max_batch": config["max_batch_size"]})
+        artifact = manifest.artifact(runtime, version)
+        (self.engine,) = open_engines(artifact, contexts=1, threads=int(parameters["threads"]))
         self.type_ids = manifest.tokenizer.type_ids
         self.labels = np.array([label.encode() for label in manifest.labels], object)
         self.tokenizer = Tokenizer.from_file(str(version / manifest.tokenizer.file))
         self.tokenizer.enable_padding()
-        self.fixed_length = None if manifest.runtimes[-1].dynamic else manifest.max_length
-        if self.fixed_length:
-            self.tokenizer.enable_padding(length=self.fixed_length)
+        if not runtime.dynamic:
+            self.tokenizer.enable_padding(length=runtime.max_length)
 
     def execute(self, requests):
         """Answer a batch."""

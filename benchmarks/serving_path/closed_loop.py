@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psutil
-from prometheus_client.parser import text_string_to_metric_families
 
 from tidal.server.child import RunningServer
 from tidal_client import AsyncClient
+
+_SAMPLE = re.compile(r"^(\w+)\{(.*)\} (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +33,17 @@ def closed_loop(
     server: RunningServer, model: str, texts: Sequence[str], *, concurrency: int, seconds: float
 ) -> LoopResult:
     """Keep `concurrency` queries in flight for `seconds`; every text is sent once at most."""
-    batches = _batches(server, model)
-    cpu = _cpu_seconds(server)
+    before = batches(server, model)
+    cpu = cpu_seconds(server)
     start = time.monotonic()
     done, failed = asyncio.run(_run(server.grpc, model, texts, concurrency, seconds))
     elapsed = time.monotonic() - start
-    queries, executions = (after - before for after, before in zip(_batches(server, model), batches, strict=True))
+    queries, executions = (after - before for after, before in zip(batches(server, model), before, strict=True))
     return LoopResult(
         done / elapsed,
         failed,
         queries / max(1, executions),
-        (_cpu_seconds(server) - cpu) / elapsed / (psutil.cpu_count() or 1),
+        (cpu_seconds(server) - cpu) / elapsed / (psutil.cpu_count() or 1),
     )
 
 
@@ -63,7 +66,7 @@ async def _run(url: str, model: str, texts: Sequence[str], concurrency: int, sec
     return done, failed
 
 
-def _batches(server: RunningServer, model: str) -> tuple[float, float]:
+def batches(server: RunningServer, model: str) -> tuple[float, float]:
     """Queries and engine executions of a model so far, from its own metrics or from Triton's."""
     own = metric(server, "tidal_arlo_batch_size_queries", model)
     if own is not None:
@@ -86,17 +89,13 @@ def series(server: RunningServer, name: str, model: str, **labels: str) -> float
     with urllib.request.urlopen(f"http://{server.state.metrics}/metrics", timeout=10) as response:
         text = response.read().decode()
     wanted = {"model": model, **labels}
-    values = [
-        sample.value
-        for group in text_string_to_metric_families(text)
-        for sample in group.samples
-        # The parser puts `_total` behind the name of every counter.
-        if sample.name.removesuffix("_total") == name and wanted.items() <= sample.labels.items()
-    ]
+    samples = ((family, dict(_LABEL.findall(found)), value) for family, found, value in _SAMPLE.findall(text))
+    values = [float(value) for family, found, value in samples if family == name and wanted.items() <= found.items()]
     return sum(values) if values else None
 
 
-def _cpu_seconds(server: RunningServer) -> float:
+def cpu_seconds(server: RunningServer) -> float:
+    """Processor time that the server's processes have used so far."""
     total = 0.0
     process = psutil.Process(server.state.server_pid)
     for each in (process, *process.children(recursive=True)):

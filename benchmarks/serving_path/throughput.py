@@ -19,11 +19,17 @@ class BareConfig:
     instances: int
     threads: int
     max_batch: int
+    delay_us: int = 0  # how long Triton's batcher waits for a fuller batch
+    padded_length: int | None = None  # pad every text to this length, on an engine of static shape
+    pinned: bool = False  # bind each instance to a core of its own
 
     @property
     def model(self) -> str:
         """Its name in the repository."""
-        return f"bare_{self.instances}x{self.threads}_batch{self.max_batch}"
+        delay = f"_delay{self.delay_us}" if self.delay_us else ""
+        padded = f"_padded{self.padded_length}" if self.padded_length else ""
+        pinned = "_pinned" if self.pinned else ""
+        return f"bare_{self.instances}x{self.threads}_batch{self.max_batch}{delay}{padded}{pinned}"
 
     def write(self, repository: Path, version_dir: Path) -> None:
         """Add the model to a repository."""
@@ -31,11 +37,16 @@ class BareConfig:
         (folder / "1").mkdir(parents=True)
         source = Path(__file__).with_name("bare_model.py").read_text()
         (folder / "1" / "model.py").write_text(source)
+        given = {"version_dir": version_dir, "threads": self.threads}
+        if self.padded_length:
+            given["padded_length"] = self.padded_length
+        if self.pinned:
+            given["pinned"] = True
         parameters = "".join(
-            f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
-            for key, value in (("version_dir", version_dir), ("threads", self.threads))
+            f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in given.items()
         )
-        batching = "dynamic_batching {}\n" if self.max_batch > 1 else ""
+        delay = f" max_queue_delay_microseconds: {self.delay_us} " if self.delay_us else ""
+        batching = f"dynamic_batching {{{delay}}}\n" if self.max_batch > 1 else ""
         (folder / "config.pbtxt").write_text(
             f'backend: "python"\nmax_batch_size: {self.max_batch}\n'
             'input { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] }\n'
