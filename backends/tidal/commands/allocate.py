@@ -73,7 +73,8 @@ def allocate_instances(
             lines = [", ".join(map(str, batch)) for batch in steps] or ["no model would be loaded"]
         elif front is None:
             write_wanted(where, kin, wanted)
-            lines = [f"{model}: {shown(wanted)} at its next start, it is not served now"]
+            when = "at the next start of tidal serve" if connection is None else "when this version is loaded"
+            lines = [f"{model}: {shown(wanted)} {when}"]
         else:
             lines = []
             allocate(front, wanted, (lambda _line: None) if as_json else typer.echo)

@@ -1,7 +1,10 @@
 """A runtime for tests, synchronous as the `engine` backend is: sleeps, and tells its length and version."""
 
 import json
+import os
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -16,6 +19,8 @@ class TritonPythonModel:
         responses = []
         for request in requests:
             seconds = pb_utils.get_input_tensor_by_name(request, "SECONDS").as_numpy()
+            if seconds.max() >= 1:
+                Path(tempfile.gettempdir(), f"busy-{os.getpid()}").touch()  # tells a test that its request is here
             time.sleep(float(seconds.max()))
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("RAN", self.ran)]))
         return responses

@@ -1,0 +1,345 @@
+"""A partitioned model on a running `tidal serve`: its allocation is changed, and outlives what happens to it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+
+from tests.serve.families import publish_family, want
+from tests.serve.served import TIDAL, Served, serving
+from tests.waiting import until
+from tidal.allocation import read_allocation
+from tidal.server.allocate import LiveFront, partitioned, wanted_now
+from tidal.server.allocate import allocate as change_instances
+from tidal.server.control import ServerControl
+from tidal.server.gauges import used_instances
+
+pytestmark = pytest.mark.server
+_CLIENTS = 6
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`m` with runtimes of 16 and 64 tokens; the longer one has two instances by its allocation alone."""
+    folder = tmp_path_factory.mktemp("changing") / "models"
+    publish_family(folder, "m", [16, 64])
+    want(folder, "m", {16: 1, 64: 2}, loaded={16: 1, 64: 1})  # a change that was killed
+    return folder
+
+
+@pytest.fixture(scope="module")
+def family(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with pytest.MonkeyPatch.context() as environment:
+        # Beside a model.py in its version, Python would write what makes Triton load the version anew.
+        environment.setenv("PYTHONDONTWRITEBYTECODE", "1")
+        with serving(repository, tmp_path_factory.mktemp("family")) as served:
+            yield served
+
+
+def control(served: Served) -> ServerControl:
+    return ServerControl(served.report["http"], served.state["key"])
+
+
+def loaded(served: Served, front: str = "m") -> dict[str, tuple[int, int]]:
+    """Runtimes that serve: version and instances that the server has been asked for."""
+    admin = control(served)
+    found = {}
+    for row in admin.index():
+        if row.state == "READY" and row.name.startswith(f"{front}_len"):
+            groups = admin.config(row.name, row.version)["instance_group"]
+            found[row.name] = (row.version, sum(group["count"] for group in groups))
+    return found
+
+
+def live(served: Served) -> dict[str, int]:
+    return {name: len(served.stubs(name)) for name in loaded(served)}
+
+
+def used(served: Served) -> dict[int, int]:
+    versions = used_instances(served.report["metrics"], "m")
+    return versions[max(versions)]
+
+
+def ask(client: tritonclient.grpc.InferenceServerClient, seconds: float = 0.0, model: str = "m") -> tuple[int, int]:
+    """Ask a model; returns the runtime's length and version."""
+    tensor = tritonclient.grpc.InferInput("SECONDS", [1], "FP32")
+    tensor.set_data_from_numpy(np.array([seconds], dtype=np.float32))
+    length, version = client.infer(model, [tensor], client_timeout=20).as_numpy("RAN")
+    return int(length), int(version)
+
+
+@dataclass
+class Load:
+    """What closed-loop clients saw."""
+
+    answers: list[tuple[int, int]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def grown_by(self, more: int) -> bool:
+        aim = len(self.answers) + more
+        return until(lambda: len(self.answers) >= aim or bool(self.failures))
+
+
+@contextmanager
+def load_on(served: Served) -> Iterator[Load]:
+    """Ask `m` from several clients until the block ends, each request some milliseconds of a runtime."""
+    load, stop = Load(), threading.Event()
+
+    def client() -> None:
+        with tritonclient.grpc.InferenceServerClient(served.report["grpc"]) as asking:
+            while not stop.is_set():
+                try:
+                    load.answers.append(ask(asking, 0.008))
+                except Exception as error:
+                    load.failures.append(str(error))
+
+    clients = [threading.Thread(target=client) for _ in range(_CLIENTS)]
+    for thread in clients:
+        thread.start()
+    try:
+        yield load
+    finally:
+        stop.set()
+        for thread in clients:
+            thread.join()
+
+
+def allocate(served: Served, **counts: int) -> None:
+    """As the command does it, without starting a process: `n16=1` for one instance of 16 tokens."""
+    repository = Path(served.report["repository"])
+    kin = partitioned(repository, "m")
+    wanted = {**wanted_now(repository, kin), **{int(name[1:]): count for name, count in counts.items()}}
+    change_instances(LiveFront(control(served), served.report["metrics"], repository, kin), wanted, lambda _line: None)
+
+
+def test_a_start_loads_what_is_wanted(family: Served, repository: Path) -> None:
+    """The file had a change under way, and another count than config.pbtxt."""
+    assert loaded(family) == {"m_len16": (1, 1), "m_len64": (1, 2)}
+    assert live(family) == {"m_len16": 1, "m_len64": 2}
+    allocation = read_allocation(repository / "m")
+    assert allocation is not None
+    assert allocation.loaded is None
+    assert until(lambda: used(family) == {16: 1, 64: 2})
+    log = Path(family.state["log"]).read_text()
+    assert log.count("successfully loaded 'm_len64'") == 1, "it was loaded twice"
+    assert family.report["models"][-1]["name"] == "m_len64"
+
+
+def test_changes_under_load_fail_no_request(family: Served) -> None:
+    with load_on(family) as load:
+        for wanted in ({16: 1, 64: 1}, {16: 1, 64: 2}, {16: 2, 64: 1}, {16: 0, 64: 1}, {16: 1, 64: 2}):
+            assert load.grown_by(250)
+            counts = [f"{n}={count}" for n, count in wanted.items()]
+            answer = family.tidal("models", "allocate", "m", *counts)
+            assert answer.returncode == 0, answer.stderr
+            assert answer.stdout.splitlines()[-1] == f"m uses {' '.join(counts)}"
+            assert {n: count for n, (_, count) in loaded(family).items()} == {
+                f"m_len{n}": count for n, count in wanted.items() if count
+            }
+            assert used(family) == wanted
+        assert load.grown_by(250)
+    assert load.failures == []
+    assert len(load.answers) >= 1500
+    assert {length for length, _ in load.answers} == {16, 64}
+    print(f"{len(load.answers)} requests through 5 changes, none failed")
+
+
+def test_a_change_leaves_the_other_instances_running(family: Served) -> None:
+    allocate(family, n16=1, n64=1)
+    before = family.stubs("m_len64")
+    assert len(before) == 1
+    allocate(family, n64=2)
+    both = set(family.stubs("m_len64"))
+    assert set(before) < both
+    allocate(family, n64=1)
+    assert until(lambda: len(family.stubs("m_len64")) == 1)
+    assert set(family.stubs("m_len64")) < both
+
+
+@contextmanager
+def all_busy(served: Served, instances: int) -> Iterator[list[threading.Thread]]:
+    """So many requests of 2 s, each on an instance of its own, from when all run; at the end all are answered."""
+    folder = served.runtime / "tmp"
+    for mark in folder.glob("busy-*"):
+        mark.unlink()
+    answers: list[tuple[int, int]] = []
+    with tritonclient.grpc.InferenceServerClient(served.report["grpc"]) as client:
+        threads = [threading.Thread(target=lambda: answers.append(ask(client, 2.0))) for _ in range(instances)]
+        for thread in threads:
+            thread.start()
+        assert until(lambda: len(list(folder.glob("busy-*"))) == instances)
+        yield threads
+        for thread in threads:
+            thread.join()
+    assert len(answers) == instances
+
+
+def test_an_instance_leaves_after_the_front_has_given_it_up(family: Served, repository: Path) -> None:
+    allocate(family, n16=0, n64=2)
+    with all_busy(family, 2) as requests:
+        change = threading.Thread(target=allocate, args=(family,), kwargs={"n64": 1})
+        change.start()
+        assert until(lambda: under_change(repository) == {16: 0, 64: 2})
+        looks = 0
+        while all(request.is_alive() for request in requests):
+            now = loaded(family)["m_len64"]
+            if all(request.is_alive() for request in requests):
+                assert now == (1, 2)
+                looks += 1
+            time.sleep(0.05)
+        assert looks > 5
+        change.join()
+    assert loaded(family) == {"m_len64": (1, 1)}
+
+
+def test_a_change_that_was_killed_is_completed_by_the_next(family: Served, repository: Path) -> None:
+    allocate(family, n16=0, n64=2)
+    with all_busy(family, 2):
+        killed = subprocess.Popen([*TIDAL, "models", "allocate", "m", "16=1", "64=1"], env=family.environment)
+        assert until(lambda: under_change(repository) is not None)
+        refused = family.tidal("models", "allocate", "m", "64=1")
+        assert refused.returncode == 1
+        assert refused.stderr == "error: the instances of 'm' are being changed already: try again\n"
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+    assert under_change(repository) == {16: 0, 64: 2}
+    shown = family.tidal("models", "allocate", "m")
+    assert "A change is unfinished: complete it with tidal models allocate m 16=1 64=1" in shown.stdout
+    with load_on(family) as load:
+        allocate(family, n16=1, n64=1)
+        assert load.grown_by(50)
+    assert load.failures == []
+    assert under_change(repository) is None
+    assert loaded(family) == {"m_len16": (1, 1), "m_len64": (1, 1)}
+    assert used(family) == {16: 1, 64: 1}
+
+
+def test_the_supervisor_restarts_a_runtime_with_its_allocation(family: Served) -> None:
+    allocate(family, n16=1, n64=2)
+    before = family.state["restarts"].get("m_len64", 0)
+    stubs = family.stubs("m_len64")
+    stubs[0].kill()
+    assert until(lambda: family.state["restarts"].get("m_len64", 0) == before + 1)
+    assert until(lambda: len(set(family.stubs("m_len64")) - set(stubs)) == 2)
+    assert loaded(family)["m_len64"] == (1, 2)
+    with load_on(family) as load:
+        assert load.grown_by(100)
+    assert load.failures == []
+
+
+def test_the_supervisor_leaves_a_runtime_without_instances_alone(family: Served) -> None:
+    restarts = family.state["restarts"]
+    allocate(family, n16=0, n64=1)
+    time.sleep(2)  # several looks of the supervisor
+    assert loaded(family) == {"m_len64": (1, 1)}
+    assert family.tidal("models", "load", "m_len16").stdout == "m_len16: not loaded, it is given no instance\n"
+    assert (family.state["restarts"], family.stubs("m_len16")) == (restarts, [])
+    rows = {row["name"]: row for row in json.loads(family.tidal("models", "list", "--json").stdout)}
+    assert [rows[name]["instances"] for name in ("m", "m_len16", "m_len64")] == [1, 0, 1]
+
+
+def test_a_publish_keeps_the_allocation(family: Served, repository: Path) -> None:
+    allocate(family, n16=1, n64=2)
+    with load_on(family) as load:
+        assert load.grown_by(100)
+        publish_family(repository, "m", [16, 64], version=2)
+        told = family.tidal("models", "reload", "m")
+        assert told.returncode == 0, told.stderr
+        assert load.grown_by(200)
+    assert load.failures == []
+    assert {version for _, version in load.answers} == {1, 2}
+    assert told.stdout.splitlines() == [
+        "m: version 2 serves now, version 1 before",
+        "  m_len16: version 2 serves now, version 1 before",
+        "  m_len64: version 2 serves now, version 1 before",
+    ]
+    assert loaded(family) == {"m_len16": (2, 1), "m_len64": (2, 2)}
+    assert until(lambda: live(family) == {"m_len16": 1, "m_len64": 2})
+    again = family.tidal("models", "reload", "m")
+    assert again.stdout.splitlines()[0] == "m: version 2 serves, as before"
+    assert loaded(family) == {"m_len16": (2, 1), "m_len64": (2, 2)}
+
+
+def test_a_publish_of_other_runtimes_needs_another_allocation(family: Served, repository: Path) -> None:
+    with load_on(family) as load:
+        assert load.grown_by(50)
+        publish_family(repository, "m", [32, 64], version=3)
+        refused = family.tidal("models", "reload", "m")
+        assert refused.returncode == 1
+        assert "instances names 16" in refused.stderr
+        assert "tidal models allocate m 32=COUNT 64=COUNT" in refused.stderr
+        assert loaded(family) == {"m_len16": (2, 1), "m_len64": (2, 2)}
+        written = family.tidal("models", "allocate", "m", "32=1", "64=1")
+        assert (written.returncode, written.stdout) == (0, "m: 32=1 64=1 when this version is loaded\n")
+        told = family.tidal("models", "reload", "m")
+        assert told.returncode == 0, told.stderr
+        assert load.grown_by(100)
+    assert load.failures == []
+    assert told.stdout.splitlines()[-1] == "  m_len16: unloaded"
+    assert loaded(family) == {"m_len32": (3, 1), "m_len64": (3, 1)}
+    assert until(lambda: used(family) == {32: 1, 64: 1})
+
+
+def test_a_family_is_unloaded_and_loaded_as_one(family: Served) -> None:
+    assert family.tidal("models", "unload", "m").returncode == 0
+    assert loaded(family) == {}
+    assert family.tidal("models", "load", "m").returncode == 0
+    with load_on(family) as load:
+        assert load.grown_by(50)
+    assert load.failures == []
+
+
+def test_bad_counts_are_refused_in_one_sentence(family: Served) -> None:
+    for counts, told in (
+        (["16=1"], "error: '16=1': m has no runtime of max_length 16, accepted: 32, 64\n"),
+        (["64=0"], "error: instances: the longest runtime, 64, needs at least 1 instance, got 0\n"),
+        (["64=2000"], "error: instances.64: input should be less than or equal to 1024\n"),
+        (["64"], "error: '64' is not N=COUNT, for example 64=1\n"),
+        (["64=1", "64=2"], "error: '64=2': the runtime of max_length 64 was given twice\n"),
+    ):
+        answer = family.tidal("models", "allocate", "m", *counts)
+        assert (answer.returncode, answer.stderr) == (1, told)
+    assert "is a runtime of 'm'" in family.tidal("models", "allocate", "m_len64", "64=1").stderr
+    assert "has no published version" in family.tidal("models", "allocate", "n").stderr
+
+
+def test_a_dry_run_changes_nothing(family: Served, repository: Path) -> None:
+    before = read_allocation(repository / "m")
+    planned = family.tidal("models", "allocate", "m", "32=3", "--dry-run")
+    assert (planned.returncode, planned.stdout) == (0, "m_len32: 1 -> 3 instances\n")
+    assert read_allocation(repository / "m") == before
+
+
+def test_outlives_the_server(tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    publish_family(repository, "m", [16, 64])
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    with serving(repository, tmp_path / "first") as first:
+        assert loaded(first) == {"m_len16": (1, 1), "m_len64": (1, 1)}
+        allocate(first, n64=2)
+        assert loaded(first) == {"m_len16": (1, 1), "m_len64": (1, 2)}
+    written = first.tidal("models", "allocate", "m", "16=0", "--repository", str(repository))
+    assert (written.returncode, written.stdout) == (0, "m: 16=0 64=2 at the next start of tidal serve\n")
+    with serving(repository, tmp_path / "second", "--model", "m") as second:
+        assert loaded(second) == {"m_len64": (1, 2)}
+        with load_on(second) as load:
+            assert load.grown_by(50)
+        assert load.failures == []
+
+
+def under_change(repository: Path) -> dict[int, int] | None:
+    """What the file says to be loaded while a change is under way."""
+    allocation = read_allocation(repository / "m")
+    return allocation.loaded if allocation is not None else None
