@@ -1,0 +1,40 @@
+"""A good allocation to begin with: what the exact search has to beat."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidal.arlo.scheduling.problem import AllocationProblem, Ints
+
+_MOST_ROUNDS = 200
+
+
+def improve(problem: AllocationProblem, instances: Ints) -> Ints:
+    """Hand out the instances that are left, then move single ones between runtimes as long as that gains something.
+
+    Args:
+        problem: the problem.
+        instances: by runtime, each at least `problem.least`, in sum at most `problem.gpus`.
+
+    Returns:
+        Instances by runtime, in sum `problem.gpus`; not necessarily optimal.
+    """
+    runtimes = len(instances)
+    one = np.eye(runtimes, dtype=np.int64)
+    left = problem.gpus - int(instances.sum())
+    while left:
+        portion = max(1, left // 4)
+        candidates = instances + portion * one
+        instances = candidates[int(problem.costs(candidates).argmin())]
+        left -= portion
+    moves = (one[None, :, :] - one[:, None, :]).reshape(-1, runtimes)  # from the first axis to the second
+    cost = problem.costs(instances[None])[0]
+    for _ in range(_MOST_ROUNDS):
+        candidates = instances + moves
+        candidates = candidates[(candidates >= problem.least).all(axis=1)]
+        costs = problem.costs(candidates)
+        best = int(costs.argmin())
+        if not costs[best] < cost:
+            break
+        instances, cost = candidates[best], costs[best]
+    return instances

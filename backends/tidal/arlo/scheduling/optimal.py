@@ -1,0 +1,113 @@
+"""Exact solution of the instance allocation problem (Arlo §3.3, Eqs. 1 to 7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidal.arlo.scheduling.dual import Bound, Relaxation
+from tidal.arlo.scheduling.improve import improve
+from tidal.arlo.scheduling.latency import Floats
+from tidal.arlo.scheduling.problem import AllocationProblem, Ints
+
+# Far above what floating point loses on the way: costs that differ by less count as equal.
+_TOLERANCE = 1e-9
+# Cells of a matrix of states that is held at a time: about 30 MB.
+_MOST_CELLS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _States:
+    """Partial allocations of the runtimes so far, sorted by overflow and then by extras used; arrays of one length."""
+
+    left: Floats  # R_{i-1}, requests
+    used: Ints  # instances beyond the least of Eq. 3
+    cost: Floats  # seconds
+    parent: Ints  # index among the states one runtime before
+    extra: Ints  # of that runtime
+
+
+def cheapest(problem: AllocationProblem) -> Ints:
+    """The instances by runtime with the least objective (Eq. 1); shape [runtimes].
+
+    Goes through the runtimes from short to long. A state is what the longer runtimes can feel: how many instances
+    are used (Eq. 2) and how much overflows (R_i, Eq. 4). A state is dropped when another with no more overflow and
+    no more instances costs no more, or when its cost and the least that the rest can cost (`Relaxation`) exceed a
+    known allocation. What remains at the end holds an optimal allocation; nothing is assumed about the shape of the
+    latency curves but that they never fall. Instances that gain nothing elsewhere go to the longest runtime, which
+    serves every length: among what remains, costs equal to a relative 1e-9 count as a tie, and it has the most there.
+
+    Args:
+        problem: with Σ `least` <= `gpus`.
+    """
+    least, last = problem.least, len(problem.runtimes) - 1
+    slack = problem.gpus - int(least.sum())
+    bound, starts = Relaxation(problem).best()
+    known = min((improve(problem, least + extras) for extras in starts[-2:]), key=lambda n: problem.costs(n[None])[0])
+    ceiling = (float(problem.costs(known[None])[0]) + bound.price * slack) * (1 + _TOLERANCE)
+    zero = np.zeros(1, np.int64)
+    levels = [_States(np.zeros(1), zero, np.zeros(1), zero, zero)]
+    for i in range(last):
+        levels.append(_undominated(_expand(problem, i, levels[-1], bound, slack, ceiling), slack))
+    states = levels[-1]
+    rest = slack - states.used
+    cost, _ = problem.step(last, states.left, least[last] + rest)
+    total = states.cost + cost
+    near = np.flatnonzero(total <= total.min() * (1 + _TOLERANCE))
+    at = int(near[rest[near].argmax()])
+    instances = least.copy()
+    instances[last] += rest[at]
+    for i in range(last, 0, -1):
+        instances[i - 1] += levels[i].extra[at]
+        at = int(levels[i].parent[at])
+    return instances
+
+
+def _expand(problem: AllocationProblem, i: int, states: _States, bound: Bound, slack: int, ceiling: float) -> _States:
+    """All states after runtime `i` whose bound does not exceed the ceiling."""
+    lefts, which = np.unique(states.left, return_inverse=True)
+    extras = np.arange(slack + 1)
+    cost, left = problem.step(i, lefts[:, None], (problem.least[i] + extras)[None, :])
+    priced = cost + bound.price * extras + bound.after(i + 1, left)
+    spent = states.cost + bound.price * states.used
+    # Which extras any state with this overflow could afford, before the states are looked at one by one.
+    lowest = np.full(len(lefts), np.inf)
+    np.minimum.at(lowest, which, spent)
+    columns = np.flatnonzero((priced <= (ceiling - lowest)[:, None]).any(axis=0))
+    parents, extra_columns = [], []
+    portion = max(1, _MOST_CELLS // max(1, len(columns)))
+    for start in range(0, len(spent), portion):
+        part = slice(start, start + portion)
+        fits = spent[part, None] + priced[which[part, None], columns] <= ceiling
+        fits &= states.used[part, None] + columns <= slack
+        row, column = np.nonzero(fits)
+        parents.append(row + start)
+        extra_columns.append(columns[column])
+    parent, extra = np.concatenate(parents), np.concatenate(extra_columns)
+    row = which[parent]
+    return _States(left[row, extra], states.used[parent] + extra, states.cost[parent] + cost[row, extra], parent, extra)
+
+
+def _undominated(states: _States, slack: int) -> _States:
+    """The states that no other makes superfluous: with no more overflow and no more instances used, at no more cost."""
+    order = np.lexsort((states.cost, states.used, states.left))
+    states = _take(states, order)
+    first = np.ones(len(order), bool)
+    first[1:] = (np.diff(states.left) != 0) | (np.diff(states.used) != 0)
+    states = _take(states, np.flatnonzero(first))
+    lefts, row = np.unique(states.left, return_inverse=True)
+    if len(lefts) * (slack + 2) > _MOST_CELLS:
+        return states
+    # Cell (r, u + 1): least cost with the r-th overflow and u instances; then with no more of either.
+    least = np.full((len(lefts) + 1, slack + 2), np.inf)
+    least[row + 1, states.used + 1] = states.cost
+    least = np.minimum.accumulate(np.minimum.accumulate(least, axis=0), axis=1)
+    better = np.minimum(least[row, states.used + 1], least[row + 1, states.used])
+    return _take(states, np.flatnonzero(states.cost < better))
+
+
+def _take(states: _States, index: Ints) -> _States:
+    return _States(
+        states.left[index], states.used[index], states.cost[index], states.parent[index], states.extra[index]
+    )

@@ -1,0 +1,1 @@
+"""Arlo on clusters that nobody has at hand."""
