@@ -149,6 +149,7 @@ class Manifest(Published):
     placement: Placement = Field(
         "polymorphic", description="engines in the model's own process, or in a Triton model a runtime"
     )
+    native: bool = Field(False, description="the runtimes' models run on Triton's own TensorRT backend")
     runtimes: tuple[Runtime, ...] = Field(min_length=1)
     extra_outputs: tuple[ExtraOutput, ...] = ()
     verification: Verification
@@ -245,7 +246,7 @@ def _load(version_dir: Path, model: type[_Model]) -> _Model:
 def _artifact(of: Published, runtime: Runtime, inputs: Iterable[str], version_dir: Path) -> Artifact:
     length = (1, runtime.max_length) if runtime.dynamic else runtime.max_length
     shape = ((1, runtime.max_batch), length)
-    return Artifact(of.engine, version_dir / runtime.file, of.precision, dict.fromkeys(inputs, shape))
+    return Artifact(of.engine, version_dir / runtime.file, of.precision, dict.fromkeys(inputs, shape), of.device.kind)
 
 
 def sha256_file(path: Path) -> str:

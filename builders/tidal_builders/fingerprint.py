@@ -13,11 +13,12 @@ import tidal
 import tidal_builders
 from tidal import device
 from tidal.device import library_version
+from tidal.engines import choose_device
 from tidal.errors import InvalidArgument
 from tidal.manifest import sha256_file
 from tidal_builders.specs import ArloSpec
 
-_LIBRARIES = ("openvino", "nncf", "torch", "transformers", "tokenizers", "numpy")
+_LIBRARIES = ("openvino", "nncf", "torch", "onnxscript", "tensorrt", "transformers", "tokenizers", "numpy")
 # Files of a Hugging Face folder that decide what the model computes. Pickled weights are not read.
 SOURCE_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model")
 
@@ -33,8 +34,11 @@ class Workers:
 def workers(spec: ArloSpec) -> Workers:
     """The spec's workers, or the machine's default: engines of up to 4 threads, as many as there are cores for.
 
-    Beyond 4 threads encoders of usual size scale badly. A partitioned model's instances have a core each.
+    Beyond 4 threads encoders of usual size scale badly. A partitioned model's instances have a core each. On a GPU it
+    is one engine: a batch takes all of it.
     """
+    if choose_device(spec.engine, spec.device) == "gpu":
+        return Workers(spec.contexts or 1, spec.threads or 1)
     cores = len(os.sched_getaffinity(0))
     threads = spec.threads or (1 if spec.placement == "partitioned" else min(4, cores))
     return Workers(spec.contexts or max(1, cores // threads), threads)
@@ -96,7 +100,7 @@ def ingredients(spec: ArloSpec, source: Path, samples: Path | None) -> dict[str,
         "source files": hash_source(source),
         "samples file": sha256_file(samples) if samples else "none",
         "builder code": _code_hash(),
-        "device": str(device.cpu()),
+        "device": str(device.here(choose_device(spec.engine, spec.device))),
         "workers": f"{found.contexts} of {found.threads} threads",
     }
     return parts | {f"library {name}": library_version(name) or "none" for name in _LIBRARIES}
@@ -122,5 +126,5 @@ def _code_hash() -> str:
     """Hash over the code that decides what is built: the builders, the engines and the manifest."""
     library, builders = (Path(package.__path__[0]) for package in (tidal, tidal_builders))
     own = hash_files(builders, builders.rglob("*.py"))
-    used = [*library.glob("engines/*.py"), library / "manifest.py", library / "profiles.py"]
+    used = [*library.glob("engines/**/*.py"), library / "manifest.py", library / "profiles.py"]
     return hashlib.sha256((own + hash_files(library, used)).encode()).hexdigest()

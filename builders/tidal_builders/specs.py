@@ -10,16 +10,25 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.json_schema import models_json_schema
 
+from tidal.engines import PlanOptions
 from tidal.errors import InvalidArgument, did_you_mean
 
 # Largest difference of any logit from the source model, where a spec names none. Logits of classifiers lie some
-# units apart; bf16 keeps 8 bits of each number and int8 about 7, which many layers turn into these.
-DEFAULT_TOLERANCE = {"fp32": 1e-3, "bf16": 0.1, "int8": 0.5}
+# units apart; fp16 keeps 11 bits of each number, bf16 8 and int8 about 7, which many layers turn into these.
+DEFAULT_TOLERANCE = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.1, "int8": 0.5}
 # Least share of verification samples that must keep their label: a wide tolerance alone does not protect answers.
-LEAST_AGREEMENT = {"fp32": 1.0, "bf16": 0.99, "int8": 0.97}
+LEAST_AGREEMENT = {"fp32": 1.0, "fp16": 0.99, "bf16": 0.99, "int8": 0.97}
 
 # Latencies of the longest runtime that a partitioned model's SLO is, where a spec names none (Arlo, Figure 4).
 SLO_LATENCIES = 20.0
+
+
+class TensorRtOptions(PlanOptions):
+    """How TensorRT plans are made and published."""
+
+    native: bool = Field(
+        False, description="publish a partitioned model's runtimes for Triton's own TensorRT backend (tensorrt_plan)"
+    )
 
 
 class ArloSpec(BaseModel):
@@ -36,8 +45,11 @@ class ArloSpec(BaseModel):
     )
     revision: str | None = Field(None, description="branch, tag or commit of a Hugging Face id")
     labels: tuple[str, ...] | None = Field(None, min_length=1, description="label names; default: the model's own")
-    engine: Literal["openvino", "torch"] = Field("openvino", description="engine to compile for")
-    precision: Literal["fp32", "bf16", "int8", "auto"] = Field(
+    engine: Literal["openvino", "torch", "tensorrt"] = Field("openvino", description="engine to compile for")
+    device: Literal["auto", "cpu", "gpu"] = Field(
+        "auto", description="where it runs; auto: on the GPU if the engine and this machine have one"
+    )
+    precision: Literal["fp32", "fp16", "bf16", "int8", "auto"] = Field(
         "fp32",
         description="arithmetic; of those whose answers stay inside the tolerance, auto takes the most precise one "
         "within 3 % of the fastest",
@@ -73,6 +85,7 @@ class ArloSpec(BaseModel):
         description="latency in milliseconds that a partitioned model is to keep; default: "
         f"{SLO_LATENCIES:g} times that of its longest runtime",
     )
+    tensorrt: TensorRtOptions | None = Field(None, description="how plans are made, for engine tensorrt")
     max_batch: int = Field(16, ge=1, le=64, description="largest batch that is profiled and served")
     threads: int | None = Field(
         None,
@@ -109,6 +122,11 @@ class ArloSpec(BaseModel):
             raise ValueError(f"expected logits and other outputs once each, got {list(value)}")
         return value
 
+    @property
+    def plan_options(self) -> TensorRtOptions:
+        """How plans are made, where the engine needs any."""
+        return self.tensorrt or TensorRtOptions()
+
     @model_validator(mode="after")
     def _fitting(self) -> ArloSpec:
         if self.placement == "partitioned" and self.form == "dynamic":
@@ -120,6 +138,14 @@ class ArloSpec(BaseModel):
             raise ValueError(
                 "fields 'placement' and 'slo_ms': polymorphic has no SLO of its own, only the requests' latency_ms; "
                 "accepted with slo_ms are placement partitioned and auto"
+            )
+        if self.tensorrt is not None and self.engine != "tensorrt":
+            raise ValueError(
+                f"fields 'engine' and 'tensorrt': options of plans go with engine tensorrt, got {self.engine}"
+            )
+        if self.plan_options.native and self.placement != "partitioned":
+            raise ValueError(
+                f"fields 'placement' and 'tensorrt': native takes placement partitioned, got {self.placement}"
             )
         return self
 
@@ -180,6 +206,8 @@ def _sentence(problem: Any, model: type[BaseModel]) -> str:
     if not problem["loc"]:
         return str(problem["msg"]).removeprefix("Value error, ")
     name = str(problem["loc"][0])
+    if name == "tensorrt" and len(problem["loc"]) > 1:
+        return f"field 'tensorrt': {_sentence({**problem, 'loc': problem['loc'][1:]}, TensorRtOptions)}"
     if problem["type"] == "extra_forbidden":
         return f"unknown field '{name}': {did_you_mean(name, model.model_fields)}"
     message = str(problem["msg"]).removeprefix("Value error, ")

@@ -22,8 +22,23 @@ def test_defaults() -> None:
         ({"kind": "arlow"}, "unknown kind 'arlow': did you mean 'arlo'"),
         ({"kind": None}, "names no kind; accepted: arlo"),
         ({"precission": "fp32"}, "unknown field 'precission': did you mean 'precision'"),
-        ({"precision": "fp16"}, "field 'precision'.*'fp32', 'bf16', 'int8' or 'auto'"),
-        ({"engine": "onnx"}, "field 'engine'.*'openvino' or 'torch'"),
+        ({"precision": "fp8"}, "field 'precision'.*'fp32', 'fp16', 'bf16', 'int8' or 'auto'"),
+        ({"engine": "onnx"}, "field 'engine'.*'openvino', 'torch' or 'tensorrt'"),
+        ({"device": "cuda"}, "field 'device'.*'auto', 'cpu' or 'gpu'"),
+        ({"tensorrt": {}}, "fields 'engine' and 'tensorrt': options of plans go with engine tensorrt, got openvino"),
+        (
+            {"engine": "tensorrt", "tensorrt": {"workspce_mb": 1}},
+            "field 'tensorrt': unknown field 'workspce_mb': did you mean 'workspace_mb'",
+        ),
+        ({"engine": "tensorrt", "tensorrt": {"workspace_mb": 0}}, "field 'tensorrt': field 'workspace_mb'.*than or eq"),
+        (
+            {"engine": "tensorrt", "tensorrt": {"hardware_compatibility": "volta"}},
+            "field 'tensorrt': field 'hardware_compatibility'.*'ampere_plus'",
+        ),
+        (
+            {"engine": "tensorrt", "tensorrt": {"native": True}},
+            "fields 'placement' and 'tensorrt': native takes placement partitioned, got auto",
+        ),
         ({"name": "../m"}, "field 'name'"),
         ({"model": ""}, "field 'model'"),
         ({"tolerance": 0}, "field 'tolerance'.*greater than 0"),
@@ -37,6 +52,11 @@ def test_defaults() -> None:
         ({"outputs": ["logits", "logits"]}, "once each"),
         ({"threads": 0}, "field 'threads'"),
         ({"labels": []}, "field 'labels'"),
+        ({"placement": "split"}, "field 'placement'.*'auto', 'polymorphic' or 'partitioned'"),
+        ({"placement": "partitioned", "form": "dynamic"}, "fields 'placement' and 'form': partitioned takes static"),
+        ({"placement": "polymorphic", "slo_ms": 5}, "fields 'placement' and 'slo_ms': polymorphic has no SLO"),
+        ({"slo_ms": 0}, "field 'slo_ms'.*greater than 0"),
+        ({"slo_ms": float("inf")}, "field 'slo_ms'"),
     ],
 )
 def test_what_is_wrong_is_named(change: dict[str, object], message: str) -> None:

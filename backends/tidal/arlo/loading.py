@@ -53,7 +53,7 @@ def _load_polymorphic(context: ServiceContext, parameters: ArloParameters) -> Ca
 def _load_partitioned(
     context: ServiceContext, manifest: Manifest, parameters: ArloParameters
 ) -> Callable[[ServiceContext], Service]:
-    manifest.check(context.version_dir, device.cpu())
+    manifest.check(context.version_dir, device.here(manifest.device.kind))
     tokenizer = TextTokenizer(
         context.version_dir / manifest.tokenizer.file, manifest.max_length, truncate=parameters.truncate
     )

@@ -83,7 +83,7 @@ def open_model(version_dir: Path, *, truncate: bool = False) -> EncoderModel:
         InvalidArgument: the version does not fit its files, this device or the installed engine library.
     """
     manifest = load_manifest(version_dir)
-    manifest.check(version_dir, device.cpu())
+    manifest.check(version_dir, device.here(manifest.device.kind))
     engines: list[tuple[Engine, ...]] = []
     for profile in (manifest.profile, manifest.parallel):
         if profile is not None:

@@ -119,7 +119,7 @@ def open_engine_model(manifest: EngineManifest, version_dir: Path) -> EngineMode
     Raises:
         InvalidArgument: the version does not fit its files, this device or the installed engine library.
     """
-    manifest.check(version_dir, device.cpu())
+    manifest.check(version_dir, device.here(manifest.device.kind))
     (engine,) = open_engines(manifest.artifact(version_dir), contexts=1, threads=manifest.threads)
     model = EngineModel(manifest, engine)
     model.warm_up()

@@ -79,13 +79,13 @@ def find_lengths(compiled: Compiled, facts: Facts, spec: ArloSpec, workers: Work
     step = 8 * -(-facts.max_length // 512)
     grid = [*range(step, facts.max_length, step), facts.max_length]
     share = 1.0 if spec.form == "dynamic" else 0.3
-    (engine, *_) = compiled.open((1, facts.max_length), workers)
+    ((engine, *_),) = compiled.open([(1, facts.max_length)], workers)
     dynamic_ms = _curve(lambda _: engine, facts, grid, lambda done: progress(share * done))
     static_ms = None
     if spec.form != "dynamic":
         # Opened one at a time, because each holds a copy of the weights.
         static_ms = _curve(
-            lambda length: compiled.open(length, workers)[0],
+            lambda length: compiled.open([length], workers)[0][0],
             facts,
             grid,
             lambda done: progress(share + (1 - share) * done),

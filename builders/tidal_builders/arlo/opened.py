@@ -10,9 +10,13 @@ from typing import Any
 
 import numpy.typing as npt
 
-from tidal.engines import Artifact, Engine, EngineKind, Precision, open_engines
+from tidal.device import DeviceKind
+from tidal.engines import Artifact, Engine, EngineKind, PlanOptions, Precision, open_engines, specialise_engine
 from tidal_builders.arlo.samples import Batch
 from tidal_builders.fingerprint import Workers
+
+# A fixed length, or the inclusive bounds of a dynamic one.
+Bound = int | tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +28,26 @@ class Compiled:
     precision: Precision
     input_names: tuple[str, ...]
     max_batch: int
+    device: DeviceKind
+    options: PlanOptions
 
-    def open(self, length: int | tuple[int, int], workers: Workers) -> tuple[Engine, ...]:
-        """One engine a worker for a fixed length, or for lengths between bounds."""
-        shapes = dict.fromkeys(self.input_names, ((1, self.max_batch), length))
-        artifact = Artifact(self.kind, self.path, self.precision, shapes)
-        return open_engines(artifact, contexts=workers.contexts, threads=workers.threads)
+    def files(self, bounds: Sequence[Bound]) -> tuple[Path, ...]:
+        """The file that each of these is opened from, made where it takes one made for its shapes."""
+        return specialise_engine(self.kind, self.path, [self._shapes(bound) for bound in bounds], self.options)
+
+    def open(self, bounds: Sequence[Bound], workers: Workers) -> tuple[tuple[Engine, ...], ...]:
+        """One engine a worker for each fixed length, or for lengths between bounds."""
+        return tuple(
+            open_engines(
+                Artifact(self.kind, path, self.precision, self._shapes(bound), self.device),
+                contexts=workers.contexts,
+                threads=workers.threads,
+            )
+            for bound, path in zip(bounds, self.files(bounds), strict=True)
+        )
+
+    def _shapes(self, bound: Bound) -> dict[str, tuple[tuple[int, int], Bound]]:
+        return dict.fromkeys(self.input_names, ((1, self.max_batch), bound))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +68,11 @@ class Opened:
         return self.engines[runtime][worker].run(batch)
 
 
+def bounds_of(lengths: Sequence[int], *, dynamic: bool) -> list[Bound]:
+    """What a form opens: one engine for all lengths, or one for each."""
+    return [(1, lengths[-1])] if dynamic else list(lengths)
+
+
 def open_form(compiled: Compiled, lengths: Sequence[int], *, dynamic: bool, workers: Workers) -> Opened:
     """Open one engine for all lengths, or one for each."""
-    bounds: list[int | tuple[int, int]] = [(1, lengths[-1])] if dynamic else list(lengths)
-    return Opened(tuple(lengths), dynamic, tuple(compiled.open(bound, workers) for bound in bounds))
+    return Opened(tuple(lengths), dynamic, compiled.open(bounds_of(lengths, dynamic=dynamic), workers))

@@ -68,7 +68,7 @@ def _compare(entry: ModelEntry, parts: dict[str, str]) -> tuple[Manifest | None,
         manifest = load_manifest(latest)
         if reasons := changes(manifest.ingredients, parts):
             return manifest, reasons
-        manifest.check(latest, device.cpu())
+        manifest.check(latest, device.here(manifest.device.kind))
     except InvalidArgument as error:
         return None, [str(error)]
     return manifest, []

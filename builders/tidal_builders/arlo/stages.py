@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
-from tidal.engines import EngineKind, Precision, compile_engine, engine_file, stored_as
+from tidal.device import DeviceKind
+from tidal.engines import EngineKind, Precision, choose_device, compile_engine, engine_file, stored_as
 from tidal.errors import Internal, InvalidArgument, TidalError, Unsupported, did_you_mean
 from tidal.manifest import Placement, Trial, Verification
 from tidal_builders.arlo.choices import (
@@ -23,7 +24,7 @@ from tidal_builders.arlo.choices import (
     find_lengths,
     mean_latencies,
 )
-from tidal_builders.arlo.opened import Compiled, Opened, open_form
+from tidal_builders.arlo.opened import Compiled, Opened, bounds_of, open_form
 from tidal_builders.arlo.plan import Plan
 from tidal_builders.arlo.profiling import Profiles, measure_profiles
 from tidal_builders.arlo.reference import Reference, read_reference, write_reference
@@ -73,6 +74,11 @@ class Stages:
         self.report("load the source model", 0.0)
         return load_source(self.plan.source, self.spec)
 
+    @property
+    def device(self) -> DeviceKind:
+        """What the engines run on."""
+        return choose_device(self.spec.engine, self.spec.device)
+
     @cached_property
     def reference(self) -> Reference:
         """Facts, samples and the source model's answers."""
@@ -88,10 +94,11 @@ class Stages:
     def compiled(self, precision: Precision) -> Compiled:
         """The model compiled for a precision. Precisions that only differ in how it is opened share a file."""
         kind = self.spec.engine
-        stored = stored_as(kind)[precision]
+        stored = stored_as(kind, self.device)[precision]
         folder = self.work.directory(f"engine-{stored}", lambda path: self._compile(kind, stored, path))
         names = self.reference.facts.input_names
-        return Compiled(kind, folder / engine_file(kind), precision, names, self.spec.max_batch)
+        options = self.spec.plan_options
+        return Compiled(kind, folder / engine_file(kind), precision, names, self.spec.max_batch, self.device, options)
 
     def _compile(self, kind: EngineKind, stored: Precision, folder: Path) -> None:
         from tidal_builders.arlo.source import Exported, quiet
@@ -128,10 +135,10 @@ class Stages:
         return self.work.record("precision", PrecisionChoice, self._choose_precision)
 
     def _choose_precision(self) -> PrecisionChoice:
-        offered, wanted = stored_as(self.spec.engine), self.spec.precision
+        offered, wanted = stored_as(self.spec.engine, self.device), self.spec.precision
         if wanted != "auto" and wanted not in offered:
             raise InvalidArgument(
-                f"field 'precision': engine {self.spec.engine} does not run {wanted}; "
+                f"field 'precision': engine {self.spec.engine} does not run {wanted} on a {self.device}; "
                 f"{did_you_mean(wanted, [*offered, 'auto'])}"
             )
         facts = self.reference.facts
@@ -246,6 +253,13 @@ class Stages:
         return open_form(
             self.chosen, self.lengths.lengths, dynamic=self.form.form == "dynamic", workers=workers(self.spec)
         )
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file that each runtime's engines are opened from."""
+        dynamic, lengths = self.form.form == "dynamic", self.lengths.lengths
+        files = self.chosen.files(bounds_of(lengths, dynamic=dynamic))
+        return files * len(lengths) if dynamic else files
 
     @cached_property
     def verified(self) -> Verified:

@@ -12,8 +12,8 @@ import tensorrt as trt
 
 from tidal.device import gpu, library_version
 from tidal.engines.base import Dim, PlanOptions
+from tidal.engines.plan_profiles import Profile, fixed_dimensions, profiles_for
 from tidal.engines.tensorrt.messages import Messages
-from tidal.engines.tensorrt.profiles import Profile, fixed_dimensions, profiles_for
 from tidal.errors import Internal
 
 _LEVELS = {
@@ -39,8 +39,9 @@ def specialise_engine(
 
 def _plan(onnx: Path, profiles: Sequence[Profile], options: PlanOptions) -> Path:
     """The plan with these profiles, made only if it is not there."""
-    content = f"{options.model_dump_json()}{[sorted(profile.items()) for profile in profiles]}"
-    plan = onnx.with_name(f"model-{hashlib.sha256(content.encode()).hexdigest()[:8]}.plan")
+    chosen = options.model_dump(include=set(PlanOptions.model_fields))
+    key = hashlib.sha256(repr((chosen, [sorted(profile.items()) for profile in profiles])).encode()).hexdigest()
+    plan = onnx.with_name(f"model-{key[:8]}.plan")
     if not plan.exists():
         _write(plan, build_plan(onnx, profiles, options))
     return plan

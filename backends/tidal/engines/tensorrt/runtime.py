@@ -16,8 +16,8 @@ import tensorrt as trt
 from tidal.device import gpu, library_version
 from tidal.engines.base import Artifact, Dim, Engine, TensorSpec, check_inputs
 from tidal.engines.cuda import Buffer, Stream
+from tidal.engines.plan_profiles import Profile, holds, serving
 from tidal.engines.tensorrt.messages import Messages
-from tidal.engines.tensorrt.profiles import Profile, holds, serving
 from tidal.errors import Internal, InvalidArgument
 
 Array = npt.NDArray[Any]

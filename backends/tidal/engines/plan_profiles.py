@@ -1,4 +1,4 @@
-"""The optimisation profiles of a plan: for which shapes it has kernels."""
+"""The optimisation profiles of a TensorRT plan: for which shapes it has kernels."""
 
 from __future__ import annotations
 
