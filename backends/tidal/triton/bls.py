@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from tidal.errors import Cancelled, Internal, InvalidArgument, NotFound, TidalError, Unavailable, Unsupported
+from tidal.errors import Internal, TidalError, Unavailable
 from tidal.requests import Array
 from tidal.service import ModelUnavailable
 
-_ERRORS: dict[Any, type[TidalError]] = {
-    pb_utils.TritonError.INVALID_ARG: InvalidArgument,
-    pb_utils.TritonError.NOT_FOUND: NotFound,
-    pb_utils.TritonError.UNAVAILABLE: Unavailable,
-    pb_utils.TritonError.CANCELLED: Cancelled,
-    pb_utils.TritonError.UNSUPPORTED: Unsupported,
-}
 # What Triton says of a model that is not loaded, is being loaded or unloaded, or lacks the version.
-_NOT_READY = ("is not ready", "is not at ready state", "unknown model", "no available versions", "is not found")
+_NOT_READY = "is not ready"
 # What it says of a model whose process has died.
 _DIED = "is not healthy"
+# What it says of any model once the server ends.
+_ENDING = "Server not ready"
 
 
 def call_model(
@@ -45,10 +39,9 @@ def call_model(
         )
         response = request.exec()
     except pb_utils.TritonModelException as error:
-        raise _error(model, Internal, str(error)) from None
+        raise _error(model, str(error)) from None
     if response.has_error():
-        found = response.error()
-        raise _error(model, _ERRORS.get(found.code(), Internal), found.message())
+        raise _error(model, response.error().message())
     arrays: dict[str, Array] = {}
     for name in outputs:
         tensor = pb_utils.get_output_tensor_by_name(response, name)
@@ -58,10 +51,12 @@ def call_model(
     return arrays
 
 
-def _error(model: str, kind: type[TidalError], message: str) -> TidalError:
-    message = message.removeprefix("Failed to process the request(s) for model ")
+def _error(model: str, message: str) -> TidalError:
+    """What a message means; Triton does not pass the other model's error code on."""
     if _DIED in message:
-        return ModelUnavailable(f"the process of model '{model}' has died: {message}", died=True)
-    if any(sign in message for sign in _NOT_READY):
-        return ModelUnavailable(f"model '{model}' is not ready: {message}", died=False)
-    return kind(message)
+        return ModelUnavailable(f"the process of model '{model}' has died", died=True)
+    if _NOT_READY in message:
+        return ModelUnavailable(f"model '{model}' is not ready", died=False)
+    if _ENDING in message:
+        return Unavailable("the server ends, and its models take no more queries; send the request again")
+    return Internal(message.removeprefix(f"Model {model} - Error when running inference: "))

@@ -43,6 +43,7 @@ class TritonRequest:
     __slots__ = (
         "__weakref__",
         "_answering",
+        "_asking",
         "_batched",
         "_once",
         "_orphaned",
@@ -80,6 +81,7 @@ class TritonRequest:
         self._settled = settled
         self._orphaned = orphaned
         self._once = threading.Lock()
+        self._asking = threading.Lock()
         self.request_id = request_id
         self.inputs = inputs
         self.rows = 1 if rows is None else rows
@@ -101,7 +103,8 @@ class TritonRequest:
 
     def cancelled(self) -> bool:
         """Whether the client has withdrawn the request; a call to the server process that takes about 30 µs."""
-        return not self.answered and bool(self._sender.is_cancelled())
+        with self._asking:
+            return not self.answered and bool(self._sender.is_cancelled())
 
     def reply(self, outputs: Mapping[str, Array]) -> None:
         """Answer with arrays by output name; those that the client did not ask for are left out.
@@ -132,6 +135,8 @@ class TritonRequest:
         """Whether this is the first answer, which is then on its way."""
         first = self._once.acquire(blocking=False)
         if first:
+            with self._asking:
+                pass  # the server dies of a question about a request that it has an answer to, so let one end first
             self._answering(self.rows)
         return first
 
