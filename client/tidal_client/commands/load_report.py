@@ -1,0 +1,53 @@
+"""A run of `tidal load` as tables."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tidal_client.load.summary import Latency, Row, Summary
+
+
+def print_report(summary: Summary) -> None:
+    """Print throughput and latency of all requests and of each variant, the errors, and how the generator did."""
+    table = Table("requests")
+    for name in ("sent", "answered", "a second", "in limit", "goodput", "mean ms", "p50", "p98", "p99", "max"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_row(*_cells("all", summary.total, summary.total.latency_ms))
+    table.add_row(*_cells("all, from the send", None, summary.total.latency_from_send_ms))
+    for name, row in summary.variants.items():
+        table.add_row(*_cells(escape(name), row, row.latency_ms))
+    console = Console()
+    console.print(f"{summary.offered_rate:.4g} requests a second offered, all ended after {summary.duration_s:.1f} s")
+    console.print(table)
+    if summary.total.errors:
+        errors = Table("error", "requests", "first message")
+        for code, count in sorted(summary.total.errors.items(), key=lambda item: -item[1]):
+            first = summary.messages[code].partition("\n")[0]
+            errors.add_row(f"[red]{code}[/red]", str(count), escape(first))
+        console.print(errors)
+    generator = summary.generator
+    console.print(
+        f"generator: sends late by p50 {generator.send_lag_ms.p50:.2f} ms, p99 {generator.send_lag_ms.p99:.2f} ms; "
+        f"{generator.late_share:.1%} by more than {generator.late_bound_ms:g} ms; "
+        f"{generator.cpu_share:.0%} of a core, {generator.cpu_per_request_ms:.2f} ms a request",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _cells(name: str, row: Row | None, latency: Latency | None) -> list[str]:
+    counts = [""] * 5
+    if row is not None:
+        counts = [
+            str(row.requests),
+            str(row.answered),
+            f"{row.throughput:.1f}",
+            "-" if row.within_slo is None else f"{row.within_slo / row.requests:.1%}",
+            "-" if row.goodput is None else f"{row.goodput:.1f}",
+        ]
+    figures = ["-"] * 5
+    if latency is not None:
+        figures = [f"{ms:.2f}" for ms in (latency.mean, latency.p50, latency.p98, latency.p99, latency.max)]
+    return [name, *counts, *figures]
