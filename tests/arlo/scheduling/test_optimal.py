@@ -27,6 +27,16 @@ def feasible_problem(seed: int, gpus: int, runtimes: int, low: float = 0.3, high
             return problem
 
 
+def tight_problem(rng: random.Random, gpus: int, runtimes: int, slack: int) -> AllocationProblem:
+    """A random problem whose least instances (Eq. 3) leave `slack` of the GPUs: where to overflow is the question."""
+    runtime_profiles = equations.random_problem(rng, gpus, runtimes, 1.0).runtimes
+    least = [1] * runtimes
+    for _ in range(gpus - slack - runtimes):
+        least[rng.randrange(runtimes)] += 1
+    demand = tuple((n + rng.random()) * r.capacity for n, r in zip(least, runtime_profiles, strict=True))
+    return AllocationProblem(gpus, runtime_profiles, demand)
+
+
 class TestHandWorked:
     def test_an_instance_more_where_it_saves_most(self) -> None:
         # (1, 2): 2 requests overflow; 10·ℒ(10) + 6·ℒ(3) = 10·2 + 6·2.6 = 35.6
@@ -64,11 +74,12 @@ class TestOptimality:
         problem = feasible_problem(seed, 24, 6, 0.8)
         assert solve(problem).cost_s == pytest.approx(lowest_cost_by_highs(problem), rel=1e-6)
 
-    @pytest.mark.parametrize("seed", range(12))
-    def test_large_cases_against_an_exhaustive_search(self, seed: int) -> None:
-        gpus, runtimes = (200, 12) if seed % 2 else (50, 8)
-        problem = feasible_problem(seed, gpus, runtimes, 0.97, 1.05)
-        assert solve(problem).cost_s == pytest.approx(equations.lowest_cost_by_states(problem), rel=1e-9)
+    @pytest.mark.parametrize(("gpus", "runtimes"), [(50, 8), (200, 12), (1000, 16)])
+    def test_the_paper_s_sizes_against_an_exhaustive_search(self, gpus: int, runtimes: int) -> None:
+        rng = random.Random(gpus)
+        for case in range(4):
+            problem = tight_problem(rng, gpus, runtimes, slack=2 * case + 2)
+            assert solve(problem).cost_s == pytest.approx(equations.lowest_cost_by_states(problem), rel=1e-9), case
 
     def test_flat_latencies_make_a_knapsack(self) -> None:
         # ℒ does not depend on the load: only what overflows costs, and convexity is of no help.
