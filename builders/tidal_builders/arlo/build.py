@@ -10,7 +10,7 @@ from tidal.repository import write_atomically
 from tidal_builders.arlo.config import config_pbtxt
 from tidal_builders.arlo.plan import Plan, make_plan
 from tidal_builders.arlo.publish import publish
-from tidal_builders.arlo.runtimes import place_runtimes, settle
+from tidal_builders.arlo.runtimes import complete_family
 from tidal_builders.arlo.stages import Report, Stages
 from tidal_builders.report import BuildReport, ReportRow, rows_of
 from tidal_builders.specs import SLO_LATENCIES, ArloSpec
@@ -111,8 +111,7 @@ def _completed(spec: ArloSpec, plan: Plan, begin: float) -> BuildReport:
     manifest, version = plan.published, plan.version
     assert manifest is not None
     assert version is not None
-    place_runtimes(plan.entry, manifest, plan.entry.version_dir(version), version)
-    settle(plan.entry, manifest, version)
+    complete_family(plan.entry, manifest, version)
     return _current(spec, plan, begin).model_copy(update={"outcome": "published", "reasons": plan.missing})
 
 

@@ -20,7 +20,7 @@ from tidal.manifest import (
 )
 from tidal_builders.arlo.profiling import Profiles
 from tidal_builders.arlo.reference import TOKENIZER
-from tidal_builders.arlo.runtimes import next_version, place_runtimes, settle
+from tidal_builders.arlo.runtimes import publish_family
 from tidal_builders.arlo.stages import Stages
 
 CURVE_DATA, CURVE_PLOT = "latency_curve.json", "latency_curve.png"
@@ -49,13 +49,7 @@ def publish(stages: Stages, spec_file: str) -> tuple[Manifest, int]:
         plot_curve(curve, stages.lengths.lengths, title, staging / CURVE_PLOT)
     manifest = _manifest(stages, profiles, spec_file, f"engines/{engine.name}", staging)
     (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
-    version = next_version(entry)
-    if manifest.placement == "partitioned":
-        place_runtimes(entry, manifest, staging, version)
-        stages.report("publish the front", 0.0)
-    entry.publish(staging, version)
-    settle(entry, manifest, version)
-    return manifest, version
+    return manifest, publish_family(entry, manifest, staging, stages.report)
 
 
 def _manifest(stages: Stages, profiles: Profiles, spec_file: str, engine_path: str, staging: Path) -> Manifest:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from tidal.errors import InvalidArgument
@@ -19,53 +20,38 @@ from tidal.repository import ModelEntry, write_atomically
 from tidal_builders.arlo.config import runtime_config_pbtxt
 
 
-def next_version(front: ModelEntry) -> int:
-    """One more than any version of the family, also of those whose builder was killed before the front's was placed."""
-    return max([0, *front.versions(), *(version for entry in _owned(front) for version in entry.versions())]) + 1
-
-
-def place_runtimes(front: ModelEntry, manifest: Manifest, folder: Path, version: int) -> None:
-    """Make each runtime's model have this version; those that have it are left.
+def publish_family(front: ModelEntry, manifest: Manifest, staging: Path, report: Callable[[str, float], None]) -> int:
+    """Publish a front's staged version, and before it, where it is partitioned, the versions of its runtimes' models.
 
     Args:
         front: the front's entry.
-        manifest: of the front's version.
-        folder: the front's version, still staged or published; engine files are hard-linked from it where possible.
-        version: number of the version.
+        manifest: of the staged version.
+        staging: the front's staged version.
+        report: told the steps.
+
+    Returns:
+        The version's number: one more than any of the family's, also of those whose builder was killed before the
+        front's was placed.
 
     Raises:
         InvalidArgument: a folder of a runtime's name holds another model.
     """
-    for entry, made in _models(front, manifest, folder):
-        _refuse_foreign(front, entry)
-        if _lack(entry, made, folder, version) is None:
-            continue
-        entry.clear_staging()
-        if version in entry.versions():
-            entry.remove(version)
-        staging = entry.new_staging()
-        for record in made.files:
-            _link(folder / record.path, staging / record.path)
-        (staging / MANIFEST_FILE).write_text(made.model_dump_json(indent=1))
-        config = entry.folder / "config.pbtxt"
-        if not config.exists():
-            write_atomically(config, _config(manifest, made, version))
-        entry.place(staging, version)
-
-
-def settle(front: ModelEntry, manifest: Manifest, version: int) -> None:
-    """Once the front's version is placed: let the runtimes' models serve it, and remove what no version needs."""
+    used = [*front.versions(), *(version for entry in _owned(front) for version in entry.versions())]
+    version = max(used, default=0) + 1
     if manifest.placement == "partitioned":
-        for entry, made in _models(front, manifest, front.version_dir(version)):
-            path, text = entry.folder / "config.pbtxt", _config(manifest, made, version)
-            if not path.exists() or path.read_text(encoding="utf-8") != text:
-                write_atomically(path, text)
-    kept = set(front.versions())
-    for entry in _owned(front):
-        for old in set(entry.versions()) - kept:
-            entry.remove(old)
-        if not entry.versions():
-            shutil.rmtree(entry.folder)
+        _place(front, manifest, staging, version)
+        report("publish the front", 0.0)
+    front.publish(staging, version)
+    if manifest.placement == "partitioned":
+        report("publish the runtimes' configs", 0.0)
+    _settle(front, manifest, version)
+    return version
+
+
+def complete_family(front: ModelEntry, manifest: Manifest, version: int) -> None:
+    """Make what the runtimes' models lack to serve with the front's newest version, from that version."""
+    _place(front, manifest, front.version_dir(version), version)
+    _settle(front, manifest, version)
 
 
 def missing_runtimes(front: ModelEntry, manifest: Manifest, version: int) -> list[str]:
@@ -87,6 +73,43 @@ def default_instances(runtimes: int, workers: int) -> list[int]:
     """Instances of each runtime, as even as `workers` cores or devices allow, at least one each; longer ones first."""
     each, more = divmod(workers, runtimes)
     return [max(1, each + (place >= runtimes - more)) for place in range(runtimes)]
+
+
+def _place(front: ModelEntry, manifest: Manifest, folder: Path, version: int) -> None:
+    """Make each runtime's model have this version; those that have it are left.
+
+    `folder` is the front's version, staged or published; engine files are hard-linked from it where possible.
+    """
+    for entry, made in _models(front, manifest, folder):
+        _refuse_foreign(front, entry)
+        if _lack(entry, made, folder, version) is None:
+            continue
+        entry.clear_staging()
+        if version in entry.versions():
+            entry.remove(version)
+        staging = entry.new_staging()
+        for record in made.files:
+            _link(folder / record.path, staging / record.path)
+        (staging / MANIFEST_FILE).write_text(made.model_dump_json(indent=1))
+        config = entry.folder / "config.pbtxt"
+        if not config.exists():
+            write_atomically(config, _config(manifest, made, version))
+        entry.place(staging, version)
+
+
+def _settle(front: ModelEntry, manifest: Manifest, version: int) -> None:
+    """Once the front's version is placed: let the runtimes' models serve it, and remove what no version needs."""
+    if manifest.placement == "partitioned":
+        for entry, made in _models(front, manifest, front.version_dir(version)):
+            path, text = entry.folder / "config.pbtxt", _config(manifest, made, version)
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                write_atomically(path, text)
+    kept = set(front.versions())
+    for entry in _owned(front):
+        for old in set(entry.versions()) - kept:
+            entry.remove(old)
+        if not entry.versions():
+            shutil.rmtree(entry.folder)
 
 
 def _models(front: ModelEntry, manifest: Manifest, folder: Path) -> list[tuple[ModelEntry, EngineManifest]]:

@@ -1,0 +1,262 @@
+"""The family that a partitioned model is published as."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.builders.test_command import tidal_build
+from tidal import device
+from tidal.errors import InvalidArgument
+from tidal.family import family
+from tidal.manifest import MANIFEST_FILE, load_engine_manifest, load_manifest
+from tidal.model_config import instance_count, read_config
+from tidal.repository import KEPT_VERSIONS, ModelEntry
+from tidal_builders.arlo import build_arlo
+from tidal_builders.arlo.choices import choose_placement
+from tidal_builders.arlo.runtimes import default_instances, publish_family
+from tidal_builders.report import BuildReport
+from tidal_builders.specs import ArloSpec, load_spec
+
+WriteSpec = Callable[..., Path]
+CORES = 3
+
+# Builds with the process killed at a stage. Cores are as in the tests, or the versions would be of other workers.
+_BUILD = f"""
+import os, signal, sys
+from pathlib import Path
+from tidal_builders.arlo import build_arlo
+from tidal_builders.specs import load_spec
+os.sched_getaffinity = lambda pid: range({CORES})
+
+def report(stage, share):
+    if stage == sys.argv[3]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+spec = Path(sys.argv[1])
+build_arlo(load_spec(spec), Path(sys.argv[2]), spec_file=spec, report=report)
+"""
+
+
+@pytest.fixture(autouse=True)
+def cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(CORES))
+
+
+@pytest.fixture
+def write_partitioned(write_spec: WriteSpec) -> WriteSpec:
+    return lambda **fields: write_spec(
+        **{"form": "auto", "placement": "partitioned", "lengths": [16, 32], "max_batch": 2, **fields}
+    )
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> tuple[Path, Path]:
+    """A spec and a repository with version 1 of its family. Not to be changed: see `own`."""
+    folder = tmp_path_factory.mktemp("partitioned")
+    spec = folder / "tiny.yaml"
+    spec.write_text(
+        f"kind: arlo\nname: tiny\nmodel: {tiny}\nlengths: [16, 32]\nmax_batch: 2\nplacement: partitioned\n"
+        "outputs: [logits, attention_received]\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.sched_getaffinity", lambda pid: range(CORES))
+        build_arlo(load_spec(spec), folder / "r", spec_file=spec)
+    return spec, folder / "r"
+
+
+@pytest.fixture
+def own(once: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
+    """A copy of the repository, and its spec."""
+    shutil.copytree(once[1], tmp_path / "r")
+    return once[0], tmp_path / "r"
+
+
+def build(spec: Path, repository: Path, **options: bool) -> BuildReport:
+    return build_arlo(load_spec(spec), repository, spec_file=spec, **options)
+
+
+def versions(repository: Path) -> dict[str, list[int]]:
+    return {p.name: ModelEntry(p).versions() for p in sorted(repository.iterdir())}
+
+
+def served(repository: Path, model: str) -> list[int]:
+    """Versions that the generated config lets a server serve."""
+    text = (repository / model / "config.pbtxt").read_text()
+    found = re.search(r"version_policy \{ specific \{ versions: \[ (\d+) \] \} \}", text)
+    assert found is not None
+    return [int(found[1])]
+
+
+def check_family(repository: Path) -> None:
+    """The newest front and its runtimes' models are complete and of one build."""
+    found = family(repository, "tiny")
+    assert found is not None
+    folder = repository / f"tiny/{found.version}"
+    front = load_manifest(folder)
+    front.check(folder, device.cpu())
+    for length, name in found.runtime_models.items():
+        assert served(repository, name) == [found.version]
+        folder = repository / name / str(found.version)
+        manifest = load_engine_manifest(folder)
+        manifest.check(folder, device.cpu())
+        assert (manifest.front, manifest.fingerprint, manifest.max_length) == ("tiny", front.fingerprint, length)
+
+
+def test_a_family_is_published(once: tuple[Path, Path]) -> None:
+    _, repository = once
+    assert versions(repository) == {"tiny": [1], "tiny_len16": [1], "tiny_len32": [1]}
+    check_family(repository)
+    front = load_manifest(repository / "tiny/1")
+    assert front.placement == "partitioned"
+    assert not any(runtime.dynamic for runtime in front.runtimes)
+    # Single-thread engines on all cores at once.
+    assert (front.profile.threads, front.profile.concurrency, front.parallel) == (1, CORES, None)
+    slo = re.search(
+        r'key: "slo_ms" value: \{ string_value: "([0-9.]+)" \}', (repository / "tiny/config.pbtxt").read_text()
+    )
+    assert slo is not None
+    assert float(slo[1]) == pytest.approx(20 * front.profile.latency_ms(32), abs=1e-3)
+
+
+def test_the_config_of_a_runtimes_model(once: tuple[Path, Path]) -> None:
+    _, repository = once
+    config = read_config(repository / "tiny_len16")
+    assert (config["backend"], config["max_batch_size"]) == ("engine", 2)
+    assert [each["name"] for each in config["input"]] == ["input_ids", "attention_mask", "token_type_ids"]
+    assert all(each["dims"] == ["16"] for each in config["input"])
+    assert [each["name"] for each in config["output"]] == ["logits", "attention_received"]
+    assert "dynamic_batching" not in config
+    # Three cores for two runtimes: the longer has one more.
+    assert [instance_count(read_config(repository / f"tiny_len{length}")) for length in (16, 32)] == [1, 2]
+
+
+def test_engine_files_are_shared(once: tuple[Path, Path]) -> None:
+    _, repository = once
+    for name in ("model.xml", "model.bin"):
+        front = repository / "tiny/1/engines" / name
+        assert all((repository / f"tiny_len{n}/1/engines" / name).samefile(front) for n in (16, 32))
+
+
+def test_what_a_runtimes_model_lacks_is_noticed_and_made_without_a_build(own: tuple[Path, Path]) -> None:
+    spec, repository = own
+    assert build(spec, repository).outcome == "current"
+    shutil.rmtree(repository / "tiny_len16")
+    (repository / "tiny_len32/config.pbtxt").write_text("# mine\n")
+    check = tidal_build(spec, "--repository", repository, "--check")
+    report = build(spec, repository)
+    assert report.outcome == "published"
+    assert report.version == 1
+    assert report.reasons[0] == "tiny_len16 lacks version 1"
+    assert "tiny_len32/config.pbtxt is not the one of version 1" in report.reasons[1]
+    check_family(repository)
+    assert build(spec, repository).outcome == "current"
+    assert check.returncode == 1  # it sees the machine's own cores, but is stale by either
+
+
+def test_a_damaged_runtimes_model_is_made_anew(own: tuple[Path, Path]) -> None:
+    spec, repository = own
+    file = repository / "tiny_len16/1/engines/model.bin"
+    file.unlink()
+    file.write_bytes(b"short")
+    assert "model.bin differs from what was published" in build(spec, repository).reasons[0]
+    check_family(repository)
+
+
+@pytest.mark.parametrize("stage", ["publish the front", "publish the runtimes' configs"])
+def test_a_builder_killed_between_the_runtimes_and_the_front(own: tuple[Path, Path], stage: str) -> None:
+    """What a server would serve is always of one version, and the next build goes on above every number used."""
+    spec, repository = own
+    before = {p: p.read_text() for p in sorted(repository.glob("*/config.pbtxt"))}
+    (repository / "tiny/1/tokenizer/tokenizer.json").write_text("{}")  # so that a build is due
+    killed = subprocess.run([sys.executable, "-c", _BUILD, spec, repository, stage], capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert {p: p.read_text() for p in sorted(repository.glob("*/config.pbtxt"))} == before
+    front_placed = stage != "publish the front"
+    assert versions(repository) == {
+        "tiny": [1, 2] if front_placed else [1],
+        "tiny_len16": [1, 2],
+        "tiny_len32": [1, 2],
+    }
+    report = build(spec, repository)
+    version = 2 if front_placed else 3
+    assert (report.outcome, report.version) == ("published", version)
+    assert set(map(tuple, versions(repository).values())) == {(1, version)}
+    check_family(repository)
+
+
+def publish_again(repository: Path, **changes: object) -> None:
+    """Publish the newest version again as the next one, with changes to its manifest."""
+    front = ModelEntry(repository / "tiny")
+    latest = front.latest()
+    assert latest is not None
+    manifest = load_manifest(latest).model_copy(update=changes)
+    staging = front.new_staging()
+    shutil.copytree(latest, staging, dirs_exist_ok=True)
+    (staging / MANIFEST_FILE).write_text(manifest.model_dump_json())
+    publish_family(front, manifest, staging, lambda _stage, _share: None)
+
+
+def test_old_versions_and_lengths_leave_together(own: tuple[Path, Path]) -> None:
+    _, repository = own
+    runtimes = load_manifest(repository / "tiny/1").runtimes
+    publish_again(repository, runtimes=runtimes[1:])
+    assert versions(repository) == {"tiny": [1, 2], "tiny_len16": [1], "tiny_len32": [1, 2]}
+    assert served(repository, "tiny_len16") == [1]
+    for _ in range(KEPT_VERSIONS - 1):
+        publish_again(repository)
+    kept = list(range(2, KEPT_VERSIONS + 2))
+    assert versions(repository) == {"tiny": kept, "tiny_len32": kept}
+    check_family(repository)
+
+
+def test_a_model_that_is_partitioned_no_more(own: tuple[Path, Path]) -> None:
+    _, repository = own
+    for _ in range(KEPT_VERSIONS):
+        assert set(versions(repository)) == {"tiny", "tiny_len16", "tiny_len32"}
+        publish_again(repository, placement="polymorphic")
+    assert set(versions(repository)) == {"tiny"}
+
+
+def test_another_model_of_a_runtimes_name_is_left_alone(
+    write_spec: WriteSpec, write_partitioned: WriteSpec, tmp_path: Path
+) -> None:
+    other = write_spec(name="tiny_len16")
+    build(other, tmp_path / "r")
+    spec = write_partitioned()
+    with pytest.raises(InvalidArgument, match=r"tiny_len16 holds another model, and a runtime of tiny is to be"):
+        build(spec, tmp_path / "r")
+    assert versions(tmp_path / "r") == {"tiny": [], "tiny_len16": [1]}
+    assert load_manifest(tmp_path / "r/tiny_len16/1").name == "tiny_len16"
+
+
+def test_the_slo_of_the_spec(write_partitioned: WriteSpec, tmp_path: Path) -> None:
+    build(write_partitioned(slo_ms=480, lengths=[16], max_batch=1), tmp_path / "r")
+    assert 'key: "slo_ms" value: { string_value: "480" }' in (tmp_path / "r/tiny/config.pbtxt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "workers", "counts"),
+    [(2, 2, [1, 1]), (2, 3, [1, 2]), (3, 8, [2, 3, 3]), (4, 2, [1, 1, 1, 1]), (1, 5, [5]), (3, 3, [1, 1, 1])],
+)
+def test_instances_are_as_even_as_the_cores_allow(runtimes: int, workers: int, counts: list[int]) -> None:
+    assert default_instances(runtimes, workers) == counts
+
+
+def spec_of(placement: str) -> ArloSpec:
+    return ArloSpec.model_validate({"kind": "arlo", "name": "m", "model": "m", "placement": placement})
+
+
+def test_auto_partitions_static_runtimes_on_several_devices_only() -> None:
+    assert choose_placement(spec_of("auto"), "static", devices=2) == "partitioned"
+    assert choose_placement(spec_of("auto"), "static", devices=1) == "polymorphic"
+    assert choose_placement(spec_of("auto"), "dynamic", devices=2) == "polymorphic"
+    assert choose_placement(spec_of("partitioned"), "static", devices=1) == "partitioned"
+    assert choose_placement(spec_of("polymorphic"), "static", devices=2) == "polymorphic"
