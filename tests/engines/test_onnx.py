@@ -1,0 +1,83 @@
+"""The ONNX file that TensorRT plans are made from, run by other implementations of ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import openvino as ov
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from tests.engines.support import MAX_BATCH, MAX_LENGTH, NAMES, Batch, Logits, make_batch
+from tidal.engines import Precision
+from tidal.engines.exporting import export_program, write_onnx
+
+Reference = Callable[[Batch], npt.NDArray[np.float32]]
+
+# Bounds on the logit error of this model, whose weights are wider than a trained model's. Measured: 4e-6, 8e-3, 0.1.
+TOLERANCE: dict[Precision, float] = {"fp32": 1e-4, "fp16": 0.05, "bf16": 0.25}
+STORED: dict[Precision, int] = {
+    "fp32": onnx.TensorProto.FLOAT,
+    "fp16": onnx.TensorProto.FLOAT16,
+    "bf16": onnx.TensorProto.BFLOAT16,
+}
+
+
+@pytest.fixture(scope="module", params=["fp32", "fp16", "bf16"])
+def precision(request: pytest.FixtureRequest) -> Precision:
+    found: Precision = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def path(precision: Precision, source: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp(precision) / "model.onnx"
+    shapes = dict.fromkeys(NAMES, ((1, MAX_BATCH), (1, MAX_LENGTH)))
+    write_onnx(export_program(Logits(source), precision=precision, shapes=shapes, example=make_batch(2, 16)), path)
+    return path
+
+
+def test_the_file_is_valid_and_its_interface_is_the_modules(path: Path) -> None:
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    assert [value.name for value in model.graph.input] == list(NAMES)
+    for value in model.graph.input:
+        assert value.type.tensor_type.elem_type == onnx.TensorProto.INT64
+        assert [dim.HasField("dim_param") for dim in value.type.tensor_type.shape.dim] == [True, True]
+    (logits,) = model.graph.output
+    assert (logits.name, logits.type.tensor_type.elem_type) == ("logits", onnx.TensorProto.FLOAT)
+
+
+def test_tensors_have_the_precisions_type(path: Path, precision: Precision) -> None:
+    """A strongly typed network computes in the types of its file, so no weight may be left in another."""
+    weights = [tensor for tensor in onnx.load(path).graph.initializer if len(tensor.dims) == 2]
+    kinds = {tensor.data_type for tensor in weights} - {onnx.TensorProto.INT64}
+    assert kinds == {STORED[precision]}
+
+
+@pytest.mark.parametrize(("batch", "length"), [(1, 1), (1, 17), (3, 24), (MAX_BATCH, MAX_LENGTH)])
+def test_it_computes_what_the_module_does(
+    path: Path, precision: Precision, reference: Reference, batch: int, length: int
+) -> None:
+    inputs = make_batch(batch, length, seed=length)
+    (logits,) = ReferenceEvaluator(onnx.load(path)).run(None, inputs)
+    error = np.abs(logits - reference(inputs)).max()
+    print(f"{precision} {batch}x{length}: max abs error {error:.3g}")
+    assert logits.dtype == np.float32
+    assert error <= TOLERANCE[precision]
+    if precision != "fp32":
+        assert error > 1e-5  # otherwise it was not computed at this precision
+
+
+def test_a_second_implementation_agrees(path: Path, precision: Precision, reference: Reference) -> None:
+    if precision == "bf16":
+        pytest.skip("OpenVINO reads this graph's bf16 wrongly: its logits are off by more than 1")
+    compiled = ov.compile_model(ov.Core().read_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    for batch, length in ((1, 5), (4, 33)):
+        inputs = make_batch(batch, length)
+        assert np.abs(compiled(inputs)["logits"] - reference(inputs)).max() <= TOLERANCE[precision]

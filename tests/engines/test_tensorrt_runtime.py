@@ -1,0 +1,180 @@
+"""The TensorRT runtime over stand-ins for CUDA and TensorRT: which bytes go where, what is captured, what is shared."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engines.fake_gpu import CLASSES, Gpu, sums, tensorrt, write_plan
+from tests.engines.support import make_batch
+from tidal import device
+from tidal.device import Device
+from tidal.engines import Artifact
+from tidal.engines.plan_profiles import fixed_dimensions, profiles_for, serving
+from tidal.errors import InvalidArgument, Unavailable
+
+NAMES = ("input_ids", "attention_mask")
+MAX_BATCH = 4
+
+
+def shapes(length: int | tuple[int, int], max_batch: int = MAX_BATCH) -> dict[str, Any]:
+    return dict.fromkeys(NAMES, ((1, max_batch), length))
+
+
+@pytest.fixture
+def gpu() -> Gpu:
+    return Gpu()
+
+
+@pytest.fixture
+def runtime(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """`tidal.engines.tensorrt.runtime`, imported over the stand-ins."""
+    cuda = importlib.import_module("tidal.engines.cuda")
+    monkeypatch.setattr(cuda, "runtime", gpu.runtime())
+    monkeypatch.setattr(cuda, "get_cuda_native_handle", lambda stream: stream.number)
+    monkeypatch.setattr(device, "gpu", lambda: Device(kind="gpu", name="Fake GPU"))
+    monkeypatch.setitem(sys.modules, "tensorrt", tensorrt(gpu))
+    before = [name for name in sys.modules if name.startswith("tidal.engines.tensorrt")]
+    for name in before:
+        monkeypatch.delitem(sys.modules, name)
+    yield importlib.import_module("tidal.engines.tensorrt.runtime")
+    for name in [name for name in sys.modules if name.startswith("tidal.engines.tensorrt")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    """A plan for lengths 8 and 16, and for all lengths up to 16."""
+    profiles = [p for length in (8, 16, (1, 16)) for p in profiles_for(shapes(length))]
+    path = tmp_path / "model.plan"
+    path.write_bytes(write_plan(NAMES, profiles))
+    return path
+
+
+def opened(runtime: Any, plan: Path, length: int | tuple[int, int], contexts: int = 1) -> Any:
+    return runtime.open_engines(Artifact("tensorrt", plan, "fp16", shapes(length), "gpu"), contexts=contexts, threads=1)
+
+
+def batch(rows: int, length: int, seed: int = 0) -> dict[str, Any]:
+    made = make_batch(rows, length, seed)
+    return {name: made[name] for name in NAMES}
+
+
+def test_answers_are_those_of_the_batch(runtime: Any, plan: Path) -> None:
+    for length in (8, 16):
+        (engine,) = opened(runtime, plan, length)
+        assert [spec.shape for spec in engine.inputs] == [((1, MAX_BATCH), length)] * 2
+        assert [(spec.name, spec.dtype, spec.shape) for spec in engine.outputs] == [
+            ("logits", np.dtype("float32"), (-1, CLASSES))
+        ]
+        # Twice each, in changing order: a captured shape must not see what another one left behind.
+        for seed, rows in enumerate((1, 4, 2, 1, 3, 4, 2, 3)):
+            inputs = batch(rows, length, seed)
+            got = engine.run(inputs)["logits"]
+            np.testing.assert_array_equal(got, sums(inputs))
+            assert got.flags.owndata
+        with pytest.raises(InvalidArgument, match="declared is"):
+            engine.run(batch(1, length - 1))
+
+
+def test_any_layout_of_memory_is_read(runtime: Any, plan: Path) -> None:
+    (engine,) = opened(runtime, plan, 8)
+    inputs = batch(3, 8)
+    fortran = {name: np.asfortranarray(array) for name, array in inputs.items()}
+    np.testing.assert_array_equal(engine.run(fortran)["logits"], sums(inputs))
+
+
+def test_a_shape_is_captured_once_and_only_used_bytes_are_copied(runtime: Any, plan: Path, gpu: Gpu) -> None:
+    (engine,) = opened(runtime, plan, 8)
+    engine.run(batch(2, 8))
+    engine.run(batch(1, 8))
+    assert (gpu.captures, gpu.launches) == (2, 2)
+    gpu.copied.clear()
+    engine.run(batch(2, 8, seed=1))
+    assert (gpu.captures, gpu.launches) == (2, 3)
+    assert gpu.copied == [("in", 2 * 8 * 8)] * 2 + [("out", 2 * CLASSES * 4)]
+
+
+def test_dynamic_lengths_are_not_captured(runtime: Any, plan: Path, gpu: Gpu) -> None:
+    (engine,) = opened(runtime, plan, (1, 16))
+    for rows, length in ((1, 5), (3, 16), (1, 1), (1, 5)):
+        inputs = batch(rows, length, seed=length)
+        np.testing.assert_array_equal(engine.run(inputs)["logits"], sums(inputs))
+    assert gpu.captures == 0
+
+
+def test_engines_of_a_file_share_its_weights_and_each_has_a_stream(runtime: Any, plan: Path, gpu: Gpu) -> None:
+    engines = [*opened(runtime, plan, 8, contexts=2), *opened(runtime, plan, 16)]
+    assert sys.modules["tensorrt"].Runtime.opened == 1
+    assert len(gpu.streams) == 3
+    inputs = batch(2, 8)
+    for engine in engines[:2]:
+        np.testing.assert_array_equal(engine.run(inputs)["logits"], sums(inputs))
+
+
+def test_memory_is_allocated_once_and_freed_with_the_engine(runtime: Any, plan: Path, gpu: Gpu) -> None:
+    engines = opened(runtime, plan, 8, contexts=2)
+    held = len(gpu.memory)
+    assert held == 2 * 2 * 3  # engines, sides, tensors
+    for engine in engines:
+        for rows in (1, 2, 4):
+            engine.run(batch(rows, 8))
+    assert len(gpu.memory) == held
+    del engine, engines
+    gc.collect()
+    assert not gpu.memory
+
+
+def test_a_full_device_is_named(runtime: Any, plan: Path, gpu: Gpu) -> None:
+    gpu.full = True
+    with pytest.raises(Unavailable, match="CUDA: allocate failed: out of memory"):
+        opened(runtime, plan, 8)
+
+
+def test_a_plan_of_another_version_or_gpu_is_refused(runtime: Any, tmp_path: Path) -> None:
+    other = tmp_path / "other.plan"
+    other.write_bytes(b"\0\1")
+    with pytest.raises(
+        InvalidArgument,
+        match=r"other.plan cannot be opened by TensorRT .* on Fake GPU: magic tag does not match; a plan runs on",
+    ):
+        opened(runtime, other, 8)
+
+
+def test_shapes_and_inputs_that_a_plan_was_not_made_for_are_refused(runtime: Any, plan: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"model.plan was not made for the shapes .*12.*; it has the profiles"):
+        opened(runtime, plan, 12)
+    artifact = Artifact("tensorrt", plan, "fp16", {"ids": ((1, 4), 8)}, "gpu")
+    with pytest.raises(InvalidArgument, match=r"takes the inputs \['attention_mask', 'input_ids'\]"):
+        runtime.open_engines(artifact, contexts=1, threads=1)
+
+
+def test_a_lone_query_has_a_profile_that_is_static() -> None:
+    lone, more = profiles_for(shapes(8))
+    assert lone["input_ids"] == ((1, 1), (8, 8))
+    assert more["input_ids"] == ((2, MAX_BATCH), (8, 8))
+    assert [p["input_ids"] for p in profiles_for(shapes(8, max_batch=1))] == [((1, 1), (8, 8))]
+    assert [p["input_ids"] for p in profiles_for({"input_ids": (1, 8)})] == [((1, 1), (8, 8))]
+
+
+def test_profiles_that_serve_shapes_are_those_made_for_them() -> None:
+    profiles = [p for length in (8, 16, (1, 16)) for p in profiles_for(shapes(length))]
+    assert serving(profiles, shapes(16)) == (2, 3)
+    assert serving(profiles, shapes((1, 16))) == (4, 5)
+    assert serving(profiles, shapes(12)) == ()
+    assert serving(profiles, shapes(16, max_batch=8)) == ()
+    assert serving(profiles[:1], shapes(8)) == ()
+
+
+def test_dimensions_that_all_profiles_agree_on_are_fixed() -> None:
+    assert fixed_dimensions(profiles_for(shapes(8)))["input_ids"] == (-1, 8)
+    assert fixed_dimensions(profiles_for(shapes(8, max_batch=1)))["input_ids"] == (1, 8)
+    several = [p for length in (8, 16) for p in profiles_for(shapes(length))]
+    assert fixed_dimensions(several)["input_ids"] == (-1, -1)
