@@ -28,13 +28,16 @@ from tidal_builders.specs import ArloSpec, load_spec
 WriteSpec = Callable[..., Path]
 CORES = 3
 
-# Builds with the process killed at a stage. Cores are as in the tests, or the versions would be of other workers.
+# Builds with the process killed at a stage, on the cores and with the code hash of the tests: or another build would be
+# due for that.
 _BUILD = f"""
 import os, signal, sys
 from pathlib import Path
+from tidal_builders import fingerprint
 from tidal_builders.arlo import build_arlo
 from tidal_builders.specs import load_spec
 os.sched_getaffinity = lambda pid: range({CORES})
+fingerprint._code_hash = lambda: "code"
 
 def report(stage, share):
     if stage == sys.argv[3]:
@@ -45,9 +48,14 @@ build_arlo(load_spec(spec), Path(sys.argv[2]), spec_file=spec, report=report)
 """
 
 
+def _settle_ingredients(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("os.sched_getaffinity", lambda pid: range(CORES))
+    patch.setattr("tidal_builders.fingerprint._code_hash", lambda: "code")
+
+
 @pytest.fixture(autouse=True)
-def cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(CORES))
+def ingredients(monkeypatch: pytest.MonkeyPatch) -> None:
+    _settle_ingredients(monkeypatch)
 
 
 @pytest.fixture
@@ -67,7 +75,7 @@ def once(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> tuple[Path, Pa
         "outputs: [logits, attention_received]\n"
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.sched_getaffinity", lambda pid: range(CORES))
+        _settle_ingredients(patch)
         build_arlo(load_spec(spec), folder / "r", spec_file=spec)
     return spec, folder / "r"
 
@@ -223,6 +231,22 @@ def test_a_model_that_is_partitioned_no_more(own: tuple[Path, Path]) -> None:
         assert set(versions(repository)) == {"tiny", "tiny_len16", "tiny_len32"}
         publish_again(repository, placement="polymorphic")
     assert set(versions(repository)) == {"tiny"}
+
+
+def test_native_runtimes_hold_a_plan_that_triton_reads_by_itself(own: tuple[Path, Path]) -> None:
+    """The file is no plan here: what is tested is what is published where."""
+    _, repository = own
+    publish_again(repository, native=True)
+    front = repository / "tiny/2/engines/model.xml"
+    for length, profile in ((16, "0"), (32, "2")):
+        folder = repository / f"tiny_len{length}/2"
+        assert (folder / "model.plan").samefile(front)
+        manifest = load_engine_manifest(folder)
+        manifest.check(folder, device.cpu())
+        assert [file.path for file in manifest.files] == [manifest.runtime.file] == ["model.plan"]
+        config = read_config(folder.parent)
+        assert (config["platform"], config["max_batch_size"]) == ("tensorrt_plan", 1)
+        assert config["instance_group"][0]["profile"] == [profile]
 
 
 def test_another_model_of_a_runtimes_name_is_left_alone(

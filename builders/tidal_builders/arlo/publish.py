@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,9 +37,9 @@ def publish(stages: Stages, spec_file: str) -> tuple[Manifest, int]:
     """
     profiles, curve = stages.profiles, stages.lengths.curve
     stages.report("publish", 0.0)
-    entry, engine = stages.plan.entry, stages.chosen.path
+    entry = stages.plan.entry
     staging = entry.new_staging()
-    shutil.copytree(engine.parent, staging / "engines")
+    engine_paths = _copy_engines(stages, staging)
     (staging / "tokenizer").mkdir()
     shutil.copyfile(stages.reference.tokenizer, staging / "tokenizer" / TOKENIZER)
     if curve is not None:
@@ -47,12 +48,30 @@ def publish(stages: Stages, spec_file: str) -> tuple[Manifest, int]:
         (staging / CURVE_DATA).write_text(curve.model_dump_json(indent=1))
         title = f"{stages.spec.name}, {stages.spec.engine} {stages.chosen.precision}"
         plot_curve(curve, stages.lengths.lengths, title, staging / CURVE_PLOT)
-    manifest = _manifest(stages, profiles, spec_file, f"engines/{engine.name}", staging)
+    manifest = _manifest(stages, profiles, spec_file, engine_paths, staging)
     (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
     return manifest, publish_family(entry, manifest, staging, stages.report)
 
 
-def _manifest(stages: Stages, profiles: Profiles, spec_file: str, engine_path: str, staging: Path) -> Manifest:
+def _copy_engines(stages: Stages, staging: Path) -> list[str]:
+    """Copy what the runtimes are opened from; returns each one's file, by its path in `staging`.
+
+    A kind that takes its shapes when it is opened has one file, with what belongs to it in its folder; files that were
+    made for their shapes stand by themselves, each in a folder of its own.
+    """
+    compiled = stages.chosen.path
+    if set(stages.files) == {compiled}:
+        shutil.copytree(compiled.parent, staging / "engines")
+        return [f"engines/{compiled.name}"] * len(stages.files)
+    for file in set(stages.files):
+        (staging / "engines" / file.stem).mkdir(parents=True)
+        shutil.copyfile(file, staging / "engines" / file.stem / file.name)
+    return [f"engines/{file.stem}/{file.name}" for file in stages.files]
+
+
+def _manifest(
+    stages: Stages, profiles: Profiles, spec_file: str, engine_paths: Sequence[str], staging: Path
+) -> Manifest:
     spec, plan, facts = stages.spec, stages.plan, stages.reference.facts
     kind: EngineKind = spec.engine
     return Manifest(
@@ -71,9 +90,10 @@ def _manifest(stages: Stages, profiles: Profiles, spec_file: str, engine_path: s
         ),
         labels=facts.labels,
         placement=stages.placement,
+        native=spec.plan_options.native,
         engine=kind,
         precision=stages.chosen.precision,
-        device=device.cpu(),
+        device=device.here(stages.device),
         libraries={
             name.removeprefix("library "): version
             for name, version in plan.ingredients.items()
@@ -82,11 +102,11 @@ def _manifest(stages: Stages, profiles: Profiles, spec_file: str, engine_path: s
         runtimes=tuple(
             Runtime(
                 max_length=length,
-                file=engine_path,
+                file=path,
                 dynamic=stages.form.form == "dynamic",
                 max_batch=spec.max_batch,
             )
-            for length in stages.lengths.lengths
+            for length, path in zip(stages.lengths.lengths, engine_paths, strict=True)
         ),
         extra_outputs=tuple(ExtraOutput(name=name, per_token=True) for name in spec.outputs if name != "logits"),
         verification=stages.verified.verification,

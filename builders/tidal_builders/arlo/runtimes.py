@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.errors import InvalidArgument
@@ -18,6 +19,7 @@ from tidal.family import runtime_model
 from tidal.manifest import MANIFEST_FILE, EngineInput, EngineManifest, Manifest, load_engine_manifest
 from tidal.repository import ModelEntry, write_atomically
 from tidal_builders.arlo.config import runtime_config_pbtxt
+from tidal_builders.arlo.native import PLAN_FILE, native_config_pbtxt, single_query_profile
 
 
 def publish_family(front: ModelEntry, manifest: Manifest, staging: Path, report: Callable[[str, float], None]) -> int:
@@ -59,12 +61,11 @@ def missing_runtimes(front: ModelEntry, manifest: Manifest, version: int) -> lis
     if manifest.placement != "partitioned":
         return []
     said = []
-    folder = front.version_dir(version)
-    for entry, made in _models(front, manifest, folder):
-        config = entry.folder / "config.pbtxt"
-        if (lack := _lack(entry, made, folder, version)) is not None:
+    for model in _models(front, manifest, front.version_dir(version)):
+        config = model.entry.folder / "config.pbtxt"
+        if (lack := _lack(model, version)) is not None:
             said.append(lack)
-        elif not config.exists() or config.read_text(encoding="utf-8") != _config(manifest, made, version):
+        elif not config.exists() or config.read_text(encoding="utf-8") != _config(manifest, model, version):
             said.append(f"{config} is not the one of version {version}")
     return said
 
@@ -80,28 +81,29 @@ def _place(front: ModelEntry, manifest: Manifest, folder: Path, version: int) ->
 
     `folder` is the front's version, staged or published; engine files are hard-linked from it where possible.
     """
-    for entry, made in _models(front, manifest, folder):
+    for model in _models(front, manifest, folder):
+        entry = model.entry
         _refuse_foreign(front, entry)
-        if _lack(entry, made, folder, version) is None:
+        if _lack(model, version) is None:
             continue
         entry.clear_staging()
         if version in entry.versions():
             entry.remove(version)
         staging = entry.new_staging()
-        for record in made.files:
-            _link(folder / record.path, staging / record.path)
-        (staging / MANIFEST_FILE).write_text(made.model_dump_json(indent=1))
+        for path, source in model.sources.items():
+            _link(source, staging / path)
+        (staging / MANIFEST_FILE).write_text(model.manifest.model_dump_json(indent=1))
         config = entry.folder / "config.pbtxt"
         if not config.exists():
-            write_atomically(config, _config(manifest, made, version))
+            write_atomically(config, _config(manifest, model, version))
         entry.place(staging, version)
 
 
 def _settle(front: ModelEntry, manifest: Manifest, version: int) -> None:
     """Once the front's version is placed: let the runtimes' models serve it, and remove what no version needs."""
     if manifest.placement == "partitioned":
-        for entry, made in _models(front, manifest, front.version_dir(version)):
-            path, text = entry.folder / "config.pbtxt", _config(manifest, made, version)
+        for model in _models(front, manifest, front.version_dir(version)):
+            path, text = model.entry.folder / "config.pbtxt", _config(manifest, model, version)
             if not path.exists() or path.read_text(encoding="utf-8") != text:
                 write_atomically(path, text)
     kept = set(front.versions())
@@ -112,8 +114,17 @@ def _settle(front: ModelEntry, manifest: Manifest, version: int) -> None:
             shutil.rmtree(entry.folder)
 
 
-def _models(front: ModelEntry, manifest: Manifest, folder: Path) -> list[tuple[ModelEntry, EngineManifest]]:
-    """Each runtime's model with the manifest that it gets from the front's version in `folder`."""
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A runtime's model and what a version of it holds: the manifest, and files by their path with where they lie."""
+
+    entry: ModelEntry
+    manifest: EngineManifest
+    sources: dict[str, Path]
+
+
+def _models(front: ModelEntry, manifest: Manifest, folder: Path) -> list[_Model]:
+    """Each runtime's model, as the front's version in `folder` makes it."""
     from tokenizers import Tokenizer
 
     vocabulary = Tokenizer.from_file(str(folder / manifest.tokenizer.file)).get_vocab_size()
@@ -121,6 +132,9 @@ def _models(front: ModelEntry, manifest: Manifest, folder: Path) -> list[tuple[M
     for runtime in manifest.runtimes:
         entry = ModelEntry(front.folder.parent / runtime_model(front.name, runtime.max_length))
         beside = Path(runtime.file).parent
+        records = {record.path: record for record in manifest.files if Path(record.path).parent == beside}
+        # By its path in the runtime's version: Triton's own backend reads one file of a fixed name.
+        paths = {PLAN_FILE: runtime.file} if manifest.native else {path: path for path in records}
         made = EngineManifest(
             kind="engine",
             name=entry.name,
@@ -132,17 +146,17 @@ def _models(front: ModelEntry, manifest: Manifest, folder: Path) -> list[tuple[M
             precision=manifest.precision,
             device=manifest.device,
             libraries=manifest.libraries,
-            files=tuple(record for record in manifest.files if Path(record.path).parent == beside),
+            files=tuple(records[path].model_copy(update={"path": own}) for own, path in paths.items()),
             front=front.name,
             inputs=tuple(
                 EngineInput(name=each, below=vocabulary if each == "input_ids" else 2) for each in manifest.inputs
             ),
             extra_outputs=manifest.extra_outputs,
-            runtime=runtime,
+            runtime=runtime.model_copy(update={"file": PLAN_FILE}) if manifest.native else runtime,
             threads=manifest.profile.threads,
             verification=manifest.verification,
         )
-        found.append((entry, made))
+        found.append(_Model(entry, made, {own: folder / path for own, path in paths.items()}))
     return found
 
 
@@ -168,15 +182,16 @@ def _refuse_foreign(front: ModelEntry, entry: ModelEntry) -> None:
         )
 
 
-def _lack(entry: ModelEntry, made: EngineManifest, folder: Path, version: int) -> str | None:
+def _lack(model: _Model, version: int) -> str | None:
     """What a runtime's model lacks of this version; files that are the front's own are not read again."""
+    entry, made = model.entry, model.manifest
     if version not in entry.versions():
         return f"{entry.name} lacks version {version}"
     own = entry.version_dir(version)
     try:
         if load_engine_manifest(own) != made:
             return f"{own} is not made from version {version} of {made.front}"
-        copied = tuple(record for record in made.files if not _same_file(own / record.path, folder / record.path))
+        copied = tuple(each for each in made.files if not _same_file(own / each.path, model.sources[each.path]))
         made.model_copy(update={"files": copied}).check(own, made.device)
     except InvalidArgument as error:
         return str(error)
@@ -187,10 +202,19 @@ def _same_file(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
 
 
-def _config(manifest: Manifest, made: EngineManifest, version: int) -> str:
+def _config(manifest: Manifest, model: _Model, version: int) -> str:
     counts = default_instances(len(manifest.runtimes), manifest.profile.concurrency)
-    instances = counts[manifest.runtimes.index(made.runtime)]
-    return runtime_config_pbtxt(made, version=version, instances=instances)
+    place = [runtime.max_length for runtime in manifest.runtimes].index(model.manifest.max_length)
+    if manifest.native:
+        profile = single_query_profile(manifest, place)
+        return native_config_pbtxt(
+            model.manifest,
+            version=version,
+            instances=counts[place],
+            profile=profile,
+            classes=len(manifest.labels),
+        )
+    return runtime_config_pbtxt(model.manifest, version=version, instances=counts[place])
 
 
 def _link(source: Path, target: Path) -> None:
