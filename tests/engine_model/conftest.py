@@ -12,7 +12,7 @@ import pytest
 
 from tests.models import make_tiny_classifier
 from tests.servers import RunningServer, running_server
-from tidal.engine_model.cores import CLAIMS_VARIABLE
+from tidal.engine_model.claims import CLAIMS_VARIABLE
 from tidal_builders.arlo import build_arlo
 from tidal_builders.specs import parse_spec
 

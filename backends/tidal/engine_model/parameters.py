@@ -11,5 +11,7 @@ class EngineParameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     pin: bool = Field(
-        True, description="run an instance of one thread on a processor core that no other such instance has"
+        True,
+        description="run an instance of one thread on a processor core, or one on a GPU on a GPU, that no other "
+        "instance has",
     )

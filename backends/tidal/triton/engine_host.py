@@ -7,7 +7,6 @@ that are sent later.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +15,12 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from tidal.engine_model.cores import CoreClaim, claims_folder
+from tidal.engine_model.claims import CoreClaim, GpuClaim, claims_folder
 from tidal.engine_model.model import Array, open_engine_model
 from tidal.engine_model.parameters import EngineParameters
 from tidal.errors import Internal, TidalError, Unsupported
-from tidal.manifest import load_engine_manifest
+from tidal.gpus import visible_gpus
+from tidal.manifest import EngineManifest, load_engine_manifest
 from tidal.options import parse_options
 from tidal.triton.errors import error_response
 from tidal.triton.logs import model_logger
@@ -48,16 +48,16 @@ class EngineHost:
         self._outputs = tuple(each["name"] for each in config["output"])
         version_dir = Path(args["model_repository"]) / args["model_version"]
         manifest = load_engine_manifest(version_dir)
-        self._claim: CoreClaim | None = None
-        if parameters.pin and manifest.threads == 1 and manifest.device.kind == "cpu":
-            self._claim = self._new_claim()
+        self._core: CoreClaim | None = None
+        self._gpu: GpuClaim | None = None
         self._claim_at = 0.0
-        self._try_claim()  # before the engine starts threads, which inherit it
+        if parameters.pin:
+            self._claim_device(manifest)
         self._model = open_engine_model(manifest, version_dir)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """One response a request; a bad request is answered alone."""
-        self._try_claim()
+        self._take_core()
         read = [self._read(raw) for raw in requests]
         answers = iter(self._model.run([inputs for inputs in read if not isinstance(inputs, TidalError)]))
         return [
@@ -66,9 +66,10 @@ class EngineHost:
         ]
 
     def finalize(self) -> None:
-        """Free the core at once; the kernel does it at the process's end otherwise."""
-        if self._claim is not None:
-            self._claim.release()
+        """Free the core or GPU at once; the kernel does it at the process's end otherwise."""
+        for claim in (self._core, self._gpu):
+            if claim is not None:
+                claim.release()
 
     def _read(self, raw: Any) -> dict[str, Array] | TidalError:
         try:
@@ -93,19 +94,25 @@ class EngineHost:
             output_tensors=[pb_utils.Tensor(name, np.ascontiguousarray(answer[name])) for name in wanted]
         )
 
-    def _new_claim(self) -> CoreClaim | None:
+    def _claim_device(self, manifest: EngineManifest) -> None:
+        """Claim a core or a GPU before the engine is opened: its threads and CUDA take what is set by then."""
         try:
-            return CoreClaim(claims_folder(), os.sched_getaffinity(0))
+            if manifest.device.kind == "gpu" and len(visible_gpus()) > 1:
+                self._gpu = GpuClaim(claims_folder(), visible_gpus())
+                gpu = self._gpu.take(int(self._instance.rpartition("_")[2]))
+                self._log.info(f"{self._instance} runs on GPU {gpu}")
+            elif manifest.device.kind == "cpu" and manifest.threads == 1:
+                self._core = CoreClaim(claims_folder())
+                self._take_core()
         except Unsupported as error:
-            self._log.warning(f"{self._instance} runs on any core: {error}")
-            return None
+            self._log.warning(f"{self._instance} has no core or GPU to itself: {error}")
 
-    def _try_claim(self) -> None:
-        if self._claim is None or self._claim.core is not None:
+    def _take_core(self) -> None:
+        if self._core is None or self._core.core is not None:
             return
         now = time.monotonic()
         if now < self._claim_at:
             return
         self._claim_at = now + _CLAIM_EVERY_S
-        if self._claim.claim():
-            self._log.info(f"{self._instance} has core {self._claim.core} to itself")
+        if self._core.take():
+            self._log.info(f"{self._instance} has core {self._core.core} to itself")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tidal.errors import InvalidArgument
 from tidal.family import runtime_model
+from tidal.gpus import visible_gpus
 from tidal.manifest import MANIFEST_FILE, EngineInput, EngineManifest, Manifest, load_engine_manifest
 from tidal.repository import ModelEntry, write_atomically
 from tidal_builders.arlo.config import runtime_config_pbtxt
@@ -203,7 +204,8 @@ def _same_file(one: Path, other: Path) -> bool:
 
 
 def _config(manifest: Manifest, model: _Model, version: int) -> str:
-    counts = default_instances(len(manifest.runtimes), manifest.profile.concurrency)
+    workers = len(visible_gpus()) if manifest.device.kind == "gpu" else manifest.profile.concurrency
+    counts = default_instances(len(manifest.runtimes), workers)
     place = [runtime.max_length for runtime in manifest.runtimes].index(model.manifest.max_length)
     if manifest.native:
         profile = single_query_profile(manifest, place)

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from tidal.device import DeviceKind
 from tidal.engines import EngineKind, Precision, choose_device, compile_engine, engine_file, stored_as
 from tidal.errors import Internal, InvalidArgument, TidalError, Unsupported, did_you_mean
+from tidal.gpus import visible_gpus
 from tidal.manifest import Placement, Trial, Verification
 from tidal_builders.arlo.choices import (
     WORTH,
@@ -240,7 +241,8 @@ class Stages:
     @property
     def placement(self) -> Placement:
         """Where the engines run."""
-        return choose_placement(self.spec, self.form.form, devices=1)
+        devices = len(visible_gpus()) if self.device == "gpu" else 1
+        return choose_placement(self.spec, self.form.form, devices)
 
     @property
     def trials(self) -> tuple[Trial, ...]:

@@ -1,4 +1,4 @@
-"""Cores that processes claim."""
+"""Cores and GPUs that processes claim."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tidal.engine_model.cores import claims_folder
+from tidal.engine_model.claims import Claim, GpuClaim, claims_folder
 from tidal.errors import Unsupported
+from tidal.gpus import visible_gpus
 
 CORES = sorted(os.sched_getaffinity(0))[:2]
 
@@ -22,16 +23,17 @@ pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 _CLAIMER = """
 import os, sys, threading
 from pathlib import Path
-from tidal.engine_model.cores import CoreClaim
+from tidal.engine_model.claims import CoreClaim
 
 early = threading.Event()
 threading.Thread(target=early.wait, daemon=True).start()
-claim = CoreClaim(Path(sys.argv[1]), [int(core) for core in sys.argv[2:]])
+os.sched_setaffinity(0, [int(core) for core in sys.argv[2:]])  # the others keep theirs: not asked
+claim = CoreClaim(Path(sys.argv[1]))
 for line in sys.stdin:
     if line == "release\\n":
         claim.release()
     else:
-        claim.claim()
+        claim.take()
     threading.Thread(target=early.wait, daemon=True).start()
     places = {core for thread in os.listdir("/proc/self/task") for core in os.sched_getaffinity(int(thread))}
     print(claim.core, *sorted(places), flush=True)
@@ -89,12 +91,48 @@ def test_the_folder_is_this_users_alone(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("TIDAL_CLAIMS", str(tmp_path / "claims"))
     assert claims_folder().stat().st_mode & 0o777 == 0o700
     monkeypatch.setattr("os.getuid", lambda: -1)
-    with pytest.raises(Unsupported, match="another user's"):
+    with pytest.raises(Unsupported, match="no folder of this user's"):
         claims_folder()
 
 
 def test_a_link_is_not_taken_for_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     monkeypatch.setenv("TIDAL_CLAIMS", str(tmp_path / "link"))
-    with pytest.raises(Unsupported, match="cores cannot be claimed"):
+    with pytest.raises(Unsupported, match="no folder of this user's"):
         claims_folder()
+
+
+def test_instances_get_a_gpu_each_and_share_when_there_are_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Locks of one process exclude each other like those of several: each open file has its own."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    claims = [GpuClaim(tmp_path, ["0", "GPU-b"]) for _ in range(4)]
+    taken = []
+    for number, claim in enumerate(claims[:3]):
+        taken.append(claim.take(number))
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == taken[-1]
+    assert taken == ["0", "GPU-b", "0"]
+    claims[1].release()
+    assert claims[3].take(0) == "GPU-b"
+
+
+def test_a_core_and_a_gpu_of_one_number_are_two_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert Claim(tmp_path, ["core0"]).take()
+    assert GpuClaim(tmp_path, ["0", "1"]).take(1) == "0"
+
+
+@pytest.mark.parametrize(("named", "gpus"), [("", ()), ("1", ("1",)), ("GPU-a, GPU-b", ("GPU-a", "GPU-b"))])
+def test_gpus_that_the_environment_names(monkeypatch: pytest.MonkeyPatch, named: str, gpus: tuple[str, ...]) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert visible_gpus.__wrapped__() == gpus
+
+
+def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    assert visible_gpus.__wrapped__() == ()

@@ -1,0 +1,137 @@
+"""A processor core or a GPU of its own for each instance, without anybody who hands them out.
+
+Instances are processes that come and go one by one, of several models. Each claims a place by a lock on the place's
+file; the kernel frees it when its process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidal.errors import Unsupported
+from tidal.gpus import VISIBLE_VARIABLE
+
+# Names another folder for the lock files. Servers with different ones do not know of each other's places.
+CLAIMS_VARIABLE = "TIDAL_CLAIMS"
+
+
+def claims_folder() -> Path:
+    """The folder of this user's lock files, a file a place; made where it does not exist.
+
+    One for all servers of the user on this machine, unless `$TIDAL_CLAIMS` names another.
+
+    Raises:
+        Unsupported: it cannot be made, or it is another user's.
+    """
+    folder = Path(os.environ.get(CLAIMS_VARIABLE) or f"/dev/shm/tidal-claims-{os.getuid()}")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise Unsupported(f"cores and GPUs cannot be claimed in {folder}: {error.strerror}") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise Unsupported(f"cores and GPUs cannot be claimed in {folder}: it is no folder of this user's")
+    return folder
+
+
+class Claim:
+    """This process's claim to one of several places.
+
+    Args:
+        folder: lock files, see `claims_folder`.
+        places: names of the places, the first that is free is taken.
+    """
+
+    def __init__(self, folder: Path, places: Sequence[str]) -> None:
+        self._folder = folder
+        self._places = places
+        self._lock: int | None = None
+        self.place: str | None = None
+
+    def take(self) -> bool:
+        """Claim a place that is free, if this process has none; returns whether one was claimed now."""
+        if self.place is not None:
+            return False
+        for place in self._places:
+            lock = os.open(self._folder / place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                continue
+            self._lock, self.place = lock, place
+            return True
+        return False
+
+    def release(self) -> None:
+        """Free the place for others."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = self.place = None
+
+
+class CoreClaim:
+    """A claim to one of the cores that this process may run on.
+
+    Args:
+        folder: lock files, see `claims_folder`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._cores = {f"core{core}": core for core in sorted(os.sched_getaffinity(0))}
+        self._claim = Claim(folder, list(self._cores))
+
+    @property
+    def core(self) -> int | None:
+        """The claimed core."""
+        return None if self._claim.place is None else self._cores[self._claim.place]
+
+    def take(self) -> bool:
+        """Claim a core that is free, if this process has none, and move all its threads there.
+
+        Threads that start later inherit it from those that start them. Returns whether one was claimed now.
+        """
+        if not self._claim.take():
+            return False
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.sched_setaffinity(int(thread), {self._cores[self._claim.place or ""]})
+        return True
+
+    def release(self) -> None:
+        """Free the core for others; this process's threads stay where they are."""
+        self._claim.release()
+
+
+class GpuClaim:
+    """A claim to one of several GPUs, taken before CUDA starts in this process and kept to its end.
+
+    Args:
+        folder: lock files, see `claims_folder`.
+        gpus: as `visible_gpus` names them.
+    """
+
+    def __init__(self, folder: Path, gpus: Sequence[str]) -> None:
+        # A GPU's name may be a number: the place's says what it is.
+        self._gpus = {f"gpu-{gpu}": gpu for gpu in gpus}
+        self._claim = Claim(folder, list(self._gpus))
+
+    def take(self, number: int) -> str:
+        """Let this process use a GPU that is free, else the one that comes by turns, shared; returns it.
+
+        Args:
+            number: the instance's, which spreads instances that share.
+        """
+        names = list(self._gpus.values())
+        gpu = self._gpus[self._claim.place or ""] if self._claim.take() else names[number % len(names)]
+        os.environ[VISIBLE_VARIABLE] = gpu
+        return gpu
+
+    def release(self) -> None:
+        """Free the GPU for others."""
+        self._claim.release()
