@@ -78,8 +78,9 @@ def blame(option: str) -> Iterator[None]:
             raise typer.BadParameter(rest, param_hint=named) from None
         raise typer.BadParameter(str(error), param_hint=option) from None
     except ModuleNotFoundError as error:
+        package = {"yaml": "pyyaml"}.get(str(error.name), error.name)
         raise typer.BadParameter(
-            f"needs {error.name}, which is missing: pip install {error.name}", param_hint=option
+            f"needs {package}, which is missing: pip install {package}", param_hint=option
         ) from None
 
 
@@ -94,6 +95,10 @@ def make_schedule(plan: Plan) -> Schedule:
             raise typer.BadParameter(f"expected a number above 0, got {number:g}", param_hint=name)
     if plan.seconds is not None and plan.requests is not None:
         raise typer.BadParameter("give --seconds or --requests, not both", param_hint="--requests")
+    if plan.trace is None:
+        for name, given in (("--trace-column", plan.trace_column), ("--trace-count", plan.trace_count)):
+            if given is not None:
+                raise typer.BadParameter("has no meaning without --trace", param_hint=name)
     times = _drawn(plan) if plan.trace is None else _recorded(plan, plan.trace)
     with blame("--mix"):
         mix = _mix(plan.mix)

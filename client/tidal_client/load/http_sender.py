@@ -122,7 +122,7 @@ class HttpSender:
             return
         status, length = _read_head(connection.received[:head_end])
         if length is None:
-            self._lose(connection, ConnectionError("an answer without Content-Length"))
+            self._lose(connection, ConnectionError("the answer is not HTTP with a Content-Length"))
         elif len(connection.received) >= head_end + 4 + length:
             number, body = connection.number, connection.received[head_end + 4 :]
             connection.received, connection.number = b"", _IDLE
@@ -168,13 +168,17 @@ class HttpSender:
 
 
 def _read_head(head: bytes) -> tuple[int, int | None]:
-    """Status and length of the body."""
+    """Status and length of the body; no length where the head does not say it or is no head of HTTP."""
     status, _, fields = head.partition(b"\r\n")
-    for field in fields.split(b"\r\n"):
-        name, _, value = field.partition(b":")
-        if name.lower() == b"content-length":
-            return int(status.split(b" ", 2)[1]), int(value)
-    return int(status.split(b" ", 2)[1]), None
+    try:
+        code = int(status.split(b" ", 2)[1])
+        for field in fields.split(b"\r\n"):
+            name, _, value = field.partition(b":")
+            if name.lower() == b"content-length":
+                return code, int(value)
+    except (IndexError, ValueError):
+        return 0, None
+    return code, None
 
 
 def _message(body: bytes) -> str:
