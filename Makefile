@@ -45,9 +45,11 @@ test: install lint ## Lint, types and all tests, through a real server
 
 bench-artefacts: install ## Train and build what the benchmarks need, once
 	@$(BIN)/python -m benchmarks.serving_path.prepare
+	@$(BIN)/python -m benchmarks.arlo.prepare
 
 bench: install ## Run the benchmarks and write benchmarks/results: make bench [DATA=DIR]
 	@$(BIN)/python -m benchmarks.serving_path --json benchmarks/results/serving_path.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.arlo --json benchmarks/results/arlo.json $(if $(DATA),--data $(DATA))
 
 clean: ## Remove what the build made (the virtual environment stays)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .demo *.egg-info backends/*.egg-info

@@ -1,0 +1,116 @@
+"""`python -m benchmarks.arlo [--quick] [--precision P] [--data DIR] [--json FILE]`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.arlo import outcome, plot
+from benchmarks.arlo.allocation import Allocation, choose
+from benchmarks.arlo.expected import expected_ratios
+from benchmarks.arlo.prepare import PARTITIONED, POLYMORPHIC, Artefacts, prepare
+from benchmarks.arlo.rounds import measure_all
+from benchmarks.arlo.systems import BASELINES, BIN_PACKING_MODEL, candidates, plan, write_repository
+from benchmarks.arlo.workload import BURSTS, Workload
+from benchmarks.report import Report, progress
+from benchmarks.serving_path.prepare import cache_folder
+from tidal.manifest import MANIFEST_FILE
+from tidal.server.child import tidal_serve
+
+ROUNDS, QUICK_ROUNDS = 5, 2
+
+
+def main(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer systems and requests; under 3 minutes.")] = False,
+    precision: Annotated[str, typer.Option(help="Of all systems: fp32 or bf16.")] = "fp32",
+    data: Annotated[Path | None, typer.Option(help="Folder with tweet_lengths/lengths.csv.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write results here, tables and plot beside it.")] = None,
+) -> None:
+    """Compare ways to serve inputs of varying length: padding, dynamic shapes, bin packing, Arlo, Tidal."""
+    report = Report("arlo", quick)
+    artefacts = prepare(precision)
+    workload = Workload(artefacts.version(POLYMORPHIC) / "tokenizer" / "tokenizer.json", data)
+    progress("choosing the partitioned systems' instances by simulation")
+    cores = len(os.sched_getaffinity(0))
+    allocation = choose(artefacts.manifest(PARTITIONED), workload, instances=cores)
+    _say_what_is_measured(report, artefacts, allocation, workload)
+    report.add_table(
+        "what the profile says that ordering, batching and lanes alone would give (simulated, no overhead)",
+        ["load", "mean, ratio to DT", "p98"],
+        expected_ratios(artefacts.manifest(POLYMORPHIC), workload),
+    )
+    planned = plan(quick=quick)
+    baselines = [config for system in BASELINES for config in candidates(system, quick=quick)]
+    with tempfile.TemporaryDirectory(prefix="tidal-bench-") as folder:
+        repository = Path(folder)
+        write_repository(
+            repository,
+            artefacts,
+            baselines,
+            instances=allocation.instances,
+            slo_ms=allocation.slo_ms,
+            fill=allocation.fill,
+        )
+        progress("starting tidal serve")
+        with tidal_serve(repository, "--model", POLYMORPHIC, "--model", PARTITIONED) as server:
+            server.control.load(BIN_PACKING_MODEL, None)
+            kept = cache_folder() / f"arlo-run-{_key(artefacts, quick, data)}.json"
+            rounds = QUICK_ROUNDS if quick else ROUNDS
+            run = measure_all(server, workload, planned, rounds=rounds, quick=quick, kept=kept)
+    columns = ["system", "instances x threads", "full load 1/s", *(f"mean ms at {p} %" for p in (40, 70, 90))]
+    report.add_table("search of the baselines' parameters (* chosen for that load)", columns, run.tuned.rows)
+    report.measured["tuned"] = asdict(run.tuned)
+    report.measured["capacities"] = run.capacities
+    columns = ["round", *run.capacities[0]]
+    rows = [[str(turn + 1), *(f"{value:.1f}" for value in each.values())] for turn, each in enumerate(run.capacities)]
+    report.add_table("answers a second at full load (closed loop of 8), which loads are shares of", columns, rows)
+    outcome.add_tables(report, run, planned, allocation.slo_ms)
+    outcome.add_ratios(report, run, planned)
+    outcome.add_claims(report, run)
+    print("gpu_static_vs_dynamic: not run; this benchmark measures on the CPU")
+    report.finish(json)
+    if json is not None:
+        plot.save(report, planned, json.with_suffix(".png"))
+    kept.unlink()
+
+
+def _say_what_is_measured(report: Report, artefacts: Artefacts, chosen: Allocation, workload: Workload) -> None:
+    manifest = artefacts.manifest(POLYMORPHIC)
+    facts = {
+        "model": "all-MiniLM-L6-v2 with a trained intent head",
+        "artefacts": artefacts.digest,
+        "engine": f"{manifest.engine}, {manifest.precision}",
+        "lengths": workload.origin,
+        "arrivals": "Poisson; bursty: Markov-modulated, "
+        f"{BURSTS['burst_factor']:g} times the mean rate for {BURSTS['burst_share']:.0%} of the time, "
+        f"{BURSTS['burst_s']:g} s a burst",
+        "seeds": "searches below 1000; measured: 1000 + 100 x round + number of the load",
+        "SLO": f"{chosen.slo_ms} ms, 20 times the longest runtime's latency, as in the paper's Figure 4",
+        "Arlo's instances": ", ".join(f"{count} of {n}" for n, count in chosen.instances.items() if count),
+        "INFaaS-like": f"the same instances; bins of {chosen.fill:.0%} of what the SLO allows, the best simulated",
+        "latency": "from the scheduled time of sending to the answer, tokenisation and HTTP inside (the paper leaves "
+        "tokenisation out)",
+        "caches": "off; every text is new to the system that gets it",
+    }
+    report.measured["setting"] = {**facts, "instances": chosen.instances, "slo_ms": chosen.slo_ms}
+    report.add_table("setting", ["what", ""], [[name, text] for name, text in facts.items()])
+
+
+def _key(artefacts: Artefacts, quick: bool, data: Path | None) -> str:
+    """Names a run that may go on: same artefacts, code, size and data."""
+    digest = hashlib.sha256(f"{quick} {data}".encode())
+    for model in (POLYMORPHIC, PARTITIONED):
+        digest.update((artefacts.version(model) / MANIFEST_FILE).read_bytes())
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,66 @@
+"""Which instances the partitioned systems get, and how full the INFaaS-like front's bins: searched by simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.arlo.bin_packing import BinPackingPolicy
+from benchmarks.arlo.simulate import simulate
+from benchmarks.arlo.workload import Workload, arrivals
+from tidal.arlo.policies import Batch, PartitionedPolicy
+from tidal.manifest import Manifest
+
+_FILLS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+# Rates to choose for, as shares of what a runtime padded to the longest input could answer on as many instances:
+# from ST's loads up to where two instances begin to be too few.
+_RATES = (0.4, 0.7, 1.5)
+_SEED = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The choice, and the mean latency in ms that the simulation gave for it, over the rates."""
+
+    instances: dict[int, int]
+    slo_ms: float
+    fill: float
+    partitioned_ms: float
+    bin_packing_ms: float
+
+
+def choose(manifest: Manifest, workload: Workload, *, instances: int, requests: int = 1500) -> Allocation:
+    """One instance of the longest runtime, the others of that one which gives the least mean latency.
+
+    The same choice for both systems, made for Arlo's dispatching: then dispatching alone tells them apart. The fill
+    is the INFaaS-like front's own best.
+    """
+    lengths = [runtime.max_length for runtime in manifest.runtimes]
+    latencies = [manifest.profile.latency_ms(length) / 1e3 for length in lengths]
+    # As in Figure 4, where an instance of the longest runtime finishes 20 queries within the SLO.
+    slo_s = 20 * latencies[-1]
+    tokens = workload.lengths(requests, _SEED)
+    traces = [arrivals("poisson", share * instances / latencies[-1], requests, _SEED).tolist() for share in _RATES]
+
+    def mean_ms(make: type[PartitionedPolicy], counts: Sequence[int], **options: float) -> float:
+        means = [
+            np.mean(simulate(make(lengths, latencies, slo_s, counts, **options), times, tokens, seconds))
+            for times in traces
+        ]
+        return float(np.mean(means)) * 1e3
+
+    def seconds(batch: Batch) -> float:
+        return latencies[batch.runtime]
+
+    def counts(length: int) -> list[int]:
+        return [(n == length) * (instances - 1) + (n == lengths[-1]) for n in lengths]
+
+    partitioned = {length: mean_ms(PartitionedPolicy, counts(length)) for length in lengths}
+    best = min(partitioned, key=partitioned.__getitem__)
+    packed = {fill: mean_ms(BinPackingPolicy, counts(best), fill=fill) for fill in _FILLS}
+    fill = min(packed, key=packed.__getitem__)
+    return Allocation(
+        dict(zip(lengths, counts(best), strict=True)), round(slo_s * 1e3), fill, partitioned[best], packed[fill]
+    )

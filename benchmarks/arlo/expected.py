@@ -1,0 +1,63 @@
+"""What the policies alone would give, by the measured profile; what the measurement lacks of it is overhead."""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+
+from benchmarks.arlo.simulate import FirstComeFirstServed, simulate
+from benchmarks.arlo.workload import Workload, arrivals
+from tidal.arlo.policies import Batch, PolymorphicPolicy
+from tidal.manifest import Manifest
+from tidal.profiles import LatencyProfile
+
+_SEEDS = range(60, 65)
+_REQUESTS = 1500
+
+
+def expected_ratios(manifest: Manifest, workload: Workload) -> list[list[str]]:
+    """Rows of load, mean and p98 of the polymorphic placement over DT's, under Poisson arrivals.
+
+    DT is the better of one engine with all threads and one engine a thread, first come first served.
+    """
+    ways = [profile for profile in (manifest.profile, manifest.parallel) if profile is not None]
+    lengths = np.array(workload.lengths(10_000, _SEEDS[0]))
+    capacity = max(way.concurrency / (way.table_ms[lengths, 1].mean() / 1e3) for way in ways)
+    rows = []
+    for percent in (40, 70, 90):
+        means, tails = [], []
+        for seed in _SEEDS:
+            times = arrivals("poisson", capacity * percent / 100, _REQUESTS, seed).tolist()
+            tokens = workload.lengths(_REQUESTS, seed)
+            dt = min((_first_come(way, times, tokens) for way in ways), key=np.mean)
+            ours = _polymorphic(manifest, times, tokens)
+            means.append(np.mean(ours) / np.mean(dt))
+            tails.append(np.percentile(ours, 98) / np.percentile(dt, 98))
+        rows.append([f"{percent} % of DT", f"{statistics.median(means):.3f}", f"{statistics.median(tails):.3f}"])
+    return rows
+
+
+def _first_come(way: LatencyProfile, times: list[float], tokens: list[int]) -> list[float]:
+    policy = FirstComeFirstServed(way.concurrency)
+    return simulate(policy, times, tokens, lambda batch: _seconds(way, batch))
+
+
+def _polymorphic(manifest: Manifest, times: list[float], tokens: list[int]) -> list[float]:
+    policy = PolymorphicPolicy(
+        [runtime.max_length for runtime in manifest.runtimes],
+        manifest.profile,
+        manifest.parallel,
+        dynamic=True,
+        max_batch=manifest.runtimes[-1].max_batch,
+    )
+
+    def seconds(batch: Batch) -> float:
+        wide = manifest.parallel is None or batch.lane < manifest.profile.concurrency
+        return _seconds(manifest.profile if wide or manifest.parallel is None else manifest.parallel, batch)
+
+    return simulate(policy, times, tokens, seconds)
+
+
+def _seconds(way: LatencyProfile, batch: Batch) -> float:
+    return float(way.table_ms[max(query.length for query in batch.queries), len(batch.queries)]) / 1e3

@@ -1,0 +1,161 @@
+"""What the rounds say: a table for each load, ratios, claims."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from benchmarks.arlo.measure import Cell
+from benchmarks.arlo.rounds import Run
+from benchmarks.arlo.systems import BIN_PACKING, DT, DT_BATCHED, PARTITIONED, POLYMORPHIC, ST, Case, Planned
+from benchmarks.report import Claim, Report
+
+Statistic = Callable[[Cell], float]
+
+
+def mean_ms(cell: Cell) -> float:
+    """Mean latency."""
+    return cell.mean_ms
+
+
+def p98_ms(cell: Cell) -> float:
+    """The paper's tail."""
+    return cell.percentile_ms(98)
+
+
+def add_tables(report: Report, run: Run, plan: Sequence[Planned], slo_ms: float) -> None:
+    """A row a cell: latency pooled over the rounds, the rest as medians or sums."""
+    rows = []
+    for planned in plan:
+        for system in planned.systems:
+            row = _row(run, planned.case, system, slo_ms)
+            rows.append([str(planned.case), system, *row])
+            if cells := _cells(run, planned.case, system):
+                report.measured.setdefault("cells", {}).setdefault(str(planned.case), {})[system] = {
+                    "model": cells[0].model,
+                    "rounds": [_summary(cell, slo_ms) for cell in cells],
+                    "all": dict(zip(("mean_ms", "p50_ms", "p98_ms", "max_ms"), _pooled(cells), strict=True)),
+                }
+    columns = ["load", "system", "requests", "mean ms", "p50", "p98", "max", f"> {slo_ms:.0f} ms", "failed", "1/s"]
+    report.add_table("latency, tokenisation included", [*columns, "batch", "cpu"], rows)
+    warnings = sorted({cell.warning for each in run.cells for of in each.values() for cell in of.values()} - {""})
+    report.measured["generator_warnings"] = warnings
+    for warning in warnings:
+        print(f"in at least one cell {warning}")
+
+
+def add_claims(report: Report, run: Run) -> None:
+    """The claims, which are Tidal's polymorphic placement under Poisson arrivals."""
+    for percent in (40, 70):
+        _claim(
+            report, run, f"mean_vs_st[{percent}]", "<= 0.30", Case(ST, percent, "poisson"), ST, mean_ms, "0.297-0.333"
+        )
+    for percent in (40, 70):
+        _claim(report, run, f"mean_vs_dt[{percent}]", "<= 1.03", Case(DT, percent, "poisson"), DT, mean_ms)
+    case = Case(DT, 90, "poisson")
+    _claim(report, run, "mean_vs_dt[90]", "<= 0.85", case, DT, mean_ms, "0.708, 0.763")
+    _claim(report, run, "p98_vs_dt[90]", "<= 1.05", case, DT, p98_ms, "down to 0.741")
+    _claim(report, run, "mean_vs_best_dt[90]", "<= 0.90", case, better_dt(run, case), mean_ms)
+
+
+def better_dt(run: Run, case: Case) -> str:
+    """That of the two DTs whose mean is smaller over the rounds."""
+    return min(
+        (DT, DT_BATCHED), key=lambda system: statistics.median(cell.mean_ms for cell in _cells(run, case, system))
+    )
+
+
+def add_ratios(report: Report, run: Run, plan: Sequence[Planned]) -> None:
+    """Every length-aware system against ST, DT and the better DT, at every load."""
+    rows = []
+    for planned in plan:
+        others = [ST] if planned.case.base == ST else [DT, DT_BATCHED]
+        for system in (POLYMORPHIC, PARTITIONED, BIN_PACKING):
+            for other in others:
+                means = ratios(run, planned.case, system, other, mean_ms)
+                tails = ratios(run, planned.case, system, other, p98_ms)
+                if means:
+                    cells = [
+                        f"{statistics.median(each):.3f} ({min(each):.2f}-{max(each):.2f})" for each in (means, tails)
+                    ]
+                    rows.append([str(planned.case), system, other, *cells])
+    columns = ["load", "system", "against", "mean, ratio (range over rounds)", "p98"]
+    report.add_table("ratios, round by round on the same arrivals, median over rounds", columns, rows)
+
+
+def ratios(run: Run, case: Case, system: str, other: str, statistic: Statistic) -> list[float]:
+    """system / other in each round; empty where either was not measured."""
+    pairs = zip(_cells(run, case, system), _cells(run, case, other), strict=False)
+    return [statistic(ours) / statistic(theirs) for ours, theirs in pairs]
+
+
+def _claim(
+    report: Report,
+    run: Run,
+    name: str,
+    goal: str,
+    case: Case,
+    other: str,
+    statistic: Statistic,
+    paper: str | None = None,
+) -> None:
+    found = ratios(run, case, POLYMORPHIC, other, statistic)
+    model = _cells(run, case, other)[0].model
+    note = f"{case}; {other} is {model}; rounds {min(found):.2f}-{max(found):.2f}"
+    report.claims.append(Claim(name, goal, statistics.median(found), paper=paper, note=note))
+
+
+def _cells(run: Run, case: Case, system: str) -> list[Cell]:
+    return [each[str(case)][system] for each in run.cells if system in each[str(case)]]
+
+
+def _row(run: Run, case: Case, system: str, slo_ms: float) -> list[str]:
+    cells = _cells(run, case, system)
+    if not cells:
+        return ["-", f"saturated: answers {run.limits[system]:.0f}/s", *[""] * 8]
+    requests = sum(len(cell.latencies_ms) + sum(cell.errors.values()) for cell in cells)
+    late = sum(_late(cell, slo_ms) for cell in cells)
+    medians = [
+        statistics.median(values)
+        for values in zip(*((cell.offered, cell.mean_batch, cell.utilisation) for cell in cells), strict=True)
+    ]
+    return [
+        str(requests),
+        *(f"{value:.1f}" for value in _pooled(cells)),
+        f"{late / requests:.1%}",
+        str(sum(sum(cell.errors.values()) for cell in cells)),
+        f"{medians[0]:.1f}",
+        f"{medians[1]:.2f}",
+        f"{medians[2]:.0%}",
+    ]
+
+
+def _pooled(cells: Sequence[Cell]) -> tuple[float, float, float, float]:
+    """Mean, p50, p98 and maximum over all rounds' answered requests, in ms."""
+    values = np.concatenate([cell.latencies_ms for cell in cells])
+    p50, p98 = np.percentile(values, (50, 98))
+    return float(values.mean()), float(p50), float(p98), float(values.max())
+
+
+def _late(cell: Cell, slo_ms: float) -> int:
+    """Requests that failed or came later than the SLO."""
+    return sum(cell.errors.values()) + sum(latency > slo_ms for latency in cell.latencies_ms)
+
+
+def _summary(cell: Cell, slo_ms: float) -> dict[str, object]:
+    mean, p50, p98, longest = _pooled([cell])
+    return {
+        "offered_per_s": cell.offered,
+        "answered": len(cell.latencies_ms),
+        "errors": cell.errors,
+        "mean_ms": mean,
+        "p50_ms": p50,
+        "p98_ms": p98,
+        "max_ms": longest,
+        "slo_violations": _late(cell, slo_ms),
+        "mean_batch": cell.mean_batch,
+        "utilisation": cell.utilisation,
+        "generator_warning": cell.warning,
+    }

@@ -1,0 +1,135 @@
+"""Rounds over all cells, kept in a file as they come: a run that was cut short goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from benchmarks.arlo.measure import Cell, capacity, measure
+from benchmarks.arlo.search import Tuned, search
+from benchmarks.arlo.systems import (
+    BIN_PACKING,
+    BIN_PACKING_MODEL,
+    DT,
+    PARTITIONED,
+    PARTITIONED_MODEL,
+    POLYMORPHIC,
+    POLYMORPHIC_MODEL,
+    ST,
+    Case,
+    Planned,
+)
+from benchmarks.arlo.workload import Workload
+from benchmarks.report import progress
+from tidal.server.child import RunningServer
+
+OWN_MODELS = {POLYMORPHIC: POLYMORPHIC_MODEL, PARTITIONED: PARTITIONED_MODEL, BIN_PACKING: BIN_PACKING_MODEL}
+# Seeds of what is measured lie above those of every search.
+_FIRST_SEED = 1000
+# An open loop beyond what a system can answer only measures how long the loop is.
+_MOST_OF_CAPACITY = 0.95
+# Warming up, settling and loading a schedule, for the estimate.
+_CELL_OVERHEAD_S = 2.0
+
+
+@dataclass(slots=True)
+class Run:
+    """What has been measured so far.
+
+    `capacities` has answers a second by system, one mapping a round; `cells` results by case and system, likewise;
+    `limits` what the partitioned systems can answer, so that they are not asked for more.
+    """
+
+    tuned: Tuned
+    limits: dict[str, float]
+    capacities: list[dict[str, float]] = field(default_factory=list)
+    cells: list[dict[str, dict[str, Cell]]] = field(default_factory=list)
+
+    def save(self, file: Path) -> None:
+        """Write it all."""
+        file.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, file: Path) -> Run:
+        """What `save` wrote."""
+        found = json.loads(file.read_text())
+        cells = [
+            {case: {system: Cell(**cell) for system, cell in systems.items()} for case, systems in each.items()}
+            for each in found["cells"]
+        ]
+        return cls(Tuned(**found["tuned"]), found["limits"], found["capacities"], cells)
+
+    def model(self, system: str, case: Case) -> str:
+        """The model that stands for a system at a load."""
+        return OWN_MODELS[system] if system in OWN_MODELS else self.tuned.models[system][str(case.percent)]
+
+    def saturated(self, system: str, case: Case) -> bool:
+        """Whether a load is beyond what a partitioned system can answer."""
+        return case.base == DT and self._rate(case) > _MOST_OF_CAPACITY * self.limits.get(system, float("inf"))
+
+    def _rate(self, case: Case) -> float:
+        """Requests a second of a load in the first round."""
+        return self.capacities[0][case.base] * case.percent / 100
+
+
+def measure_all(
+    server: RunningServer, workload: Workload, plan: Sequence[Planned], *, rounds: int, quick: bool, kept: Path
+) -> Run:
+    """Search the baselines' parameters, then measure every cell in every round; `kept` holds what is done."""
+    if kept.exists():
+        run = Run.read(kept)
+        progress(f"going on after {len(run.cells)} rounds of {kept}")
+        for model in run.tuned.names():
+            server.control.load(model, None)
+    else:
+        run = Run(search(server, workload, quick=quick), {})
+        seconds = 1.5 if quick else 4
+        for system in {system for planned in plan for system in planned.systems} & {PARTITIONED, BIN_PACKING}:
+            run.limits[system] = capacity(server, OWN_MODELS[system], workload, seconds=seconds, seed=30)
+        run.save(kept)
+    while len(run.cells) < rounds:
+        _round(server, workload, plan, run, turn=len(run.cells), rounds=rounds, quick=quick)
+        run.save(kept)
+    return run
+
+
+def _round(
+    server: RunningServer, workload: Workload, plan: Sequence[Planned], run: Run, *, turn: int, rounds: int, quick: bool
+) -> None:
+    seed = _FIRST_SEED + 100 * turn
+    capacities = {
+        base: capacity(server, run.tuned.fastest[base], workload, seconds=1.5 if quick else 5, seed=seed)
+        for base in (ST, DT)
+    }
+    run.capacities.append(capacities)
+    if turn == 0:
+        seconds = rounds * expected_seconds(plan, run)
+        progress(
+            f"ST answers {capacities[ST]:.1f}/s, DT {capacities[DT]:.1f}/s: about {seconds / 60:.0f} minutes to go"
+        )
+    found: dict[str, dict[str, Cell]] = {}
+    for number, planned in enumerate(plan):
+        case = planned.case
+        rate = capacities[case.base] * case.percent / 100
+        schedule = workload.trace(case.pattern, rate, planned.requests, seed + number)
+        systems = [system for system in planned.systems if not run.saturated(system, case)]
+        # Everybody goes first at some time, and what precedes somebody changes.
+        shift = (turn + number) % len(systems)
+        systems = systems[shift:] + systems[:shift]
+        found[str(case)] = {}
+        for system in systems if turn % 2 == 0 else reversed(systems):
+            progress(f"round {turn + 1} of {rounds}: {case}, {rate:.1f}/s, {system}")
+            found[str(case)][system] = measure(server, run.model(system, case), schedule, workload)
+    run.cells.append(found)
+
+
+def expected_seconds(plan: Sequence[Planned], run: Run) -> float:
+    """How long a round takes, by the capacities of the last."""
+    total = 0.0
+    for planned in plan:
+        rate = run.capacities[-1][planned.case.base] * planned.case.percent / 100
+        systems = [system for system in planned.systems if not run.saturated(system, planned.case)]
+        total += len(systems) * (planned.requests / rate + _CELL_OVERHEAD_S)
+    return total

@@ -1,0 +1,131 @@
+"""The systems that are compared, and their entries in the model repository."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.arlo.prepare import PARTITIONED as PARTITIONED_MODEL
+from benchmarks.arlo.prepare import POLYMORPHIC as POLYMORPHIC_MODEL
+from benchmarks.arlo.prepare import Artefacts
+from benchmarks.arlo.workload import LONGEST, Pattern
+from benchmarks.serving_path.throughput import BareConfig
+from tidal.allocation import make_allocation, write_allocation
+
+ST = "ST"
+DT = "DT"
+DT_BATCHED = "DT batched"
+BIN_PACKING = "INFaaS-like"
+PARTITIONED = "Arlo partitioned"
+POLYMORPHIC = "Tidal polymorphic"
+BASELINES = (ST, DT, DT_BATCHED)
+BIN_PACKING_MODEL = "intents_bins"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A load to measure: `percent` of what the system `base` can answer, in this arrival pattern."""
+
+    base: str
+    percent: int
+    pattern: Pattern
+
+    def __str__(self) -> str:
+        return f"{self.percent} % of {self.base}, {self.pattern}"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Which systems are measured at a load, and by how many requests each in a round."""
+
+    case: Case
+    systems: tuple[str, ...]
+    requests: int
+
+
+def plan(*, quick: bool) -> list[Planned]:
+    """Everything that is measured in a round."""
+    dt = (DT, DT_BATCHED, POLYMORPHIC)
+    if quick:
+        return [
+            Planned(Case(ST, 40, "poisson"), (ST, POLYMORPHIC), 24),
+            Planned(Case(ST, 70, "poisson"), (ST, BIN_PACKING, PARTITIONED, POLYMORPHIC), 24),
+            *(Planned(Case(DT, percent, "poisson"), dt, 100) for percent in (40, 70, 90)),
+        ]
+    everyone = (DT, DT_BATCHED, BIN_PACKING, PARTITIONED, POLYMORPHIC)
+    return [
+        Planned(Case(ST, 40, "poisson"), (ST, PARTITIONED, POLYMORPHIC), 600),
+        Planned(Case(ST, 70, "poisson"), (ST, BIN_PACKING, PARTITIONED, POLYMORPHIC), 600),
+        *(
+            Planned(Case(DT, percent, pattern), everyone, 1200 if percent == 90 else 600)
+            for pattern in ("poisson", "bursty")
+            for percent in (40, 70, 90)
+        ),
+    ]
+
+
+# Instances and threads that fill two cores. With a thread each they may be bound to cores, as Arlo's instances are.
+_SHAPES = ((1, 2, False), (2, 1, False), (2, 1, True), (2, 2, False))
+_QUICK_SHAPES = ((1, 2, False), (2, 1, False))
+
+
+def candidates(system: str, *, quick: bool) -> list[BareConfig]:
+    """The ways to run a baseline that are searched."""
+    shapes = _QUICK_SHAPES if quick else _SHAPES
+    if system == ST:
+        return [BareConfig(n, threads, 1, padded_length=LONGEST, pinned=pinned) for n, threads, pinned in shapes]
+    if system == DT:
+        return [BareConfig(n, threads, 1, pinned=pinned) for n, threads, pinned in shapes]
+    sizes, delays = ((4,), (0,)) if quick else ((2, 4, 8), (0, 2000))
+    return [
+        BareConfig(n, threads, size, delay_us=delay)
+        for n, threads, _ in _QUICK_SHAPES
+        for size in sizes
+        for delay in delays
+    ]
+
+
+def write_repository(
+    repository: Path,
+    artefacts: Artefacts,
+    baselines: Sequence[BareConfig],
+    *,
+    instances: dict[int, int],
+    slo_ms: float,
+    fill: float,
+) -> None:
+    """Copy the built models and add the others.
+
+    Args:
+        repository: an empty folder.
+        artefacts: what was built.
+        baselines: the bare models to add.
+        instances: instances of the partitioned model's runtimes by length, which the INFaaS-like front uses too.
+        slo_ms: latency objective of both.
+        fill: of the INFaaS-like front's bins.
+    """
+    for folder in artefacts.repository.iterdir():
+        if folder.is_dir():
+            shutil.copytree(folder, repository / folder.name, ignore=shutil.ignore_patterns(".build"))
+    front = repository / PARTITIONED_MODEL
+    write_allocation(front, make_allocation(instances))
+    config = _with_parameters((front / "config.pbtxt").read_text(), {"slo_ms": slo_ms})
+    (front / "config.pbtxt").write_text(config)
+    bins = repository / BIN_PACKING_MODEL
+    (bins / "1").mkdir(parents=True)
+    config = config.replace(f'"{PARTITIONED_MODEL}"', f'"{BIN_PACKING_MODEL}"').replace('"arlo"', '"python"')
+    (bins / "config.pbtxt").write_text(_with_parameters(config, {"fill": fill, "front": PARTITIONED_MODEL}))
+    here = Path(__file__).parent
+    shutil.copy(here / "bin_packing_model.py", bins / "1" / "model.py")
+    shutil.copy(here / "bin_packing.py", bins / "1" / "bin_packing.py")
+    for config_of in baselines:
+        config_of.write(repository, repository / POLYMORPHIC_MODEL / artefacts.version(POLYMORPHIC_MODEL).name)
+
+
+def _with_parameters(config: str, parameters: dict[str, object]) -> str:
+    """A config.pbtxt with parameters set, also those that were there."""
+    lines = [line for line in config.splitlines() if not any(f'key: "{key}"' in line for key in parameters)]
+    lines += [f'parameters {{ key: "{key}" value: {{ string_value: "{v}" }} }}' for key, v in parameters.items()]
+    return "\n".join(lines) + "\n"
