@@ -63,11 +63,13 @@ def gpu() -> Device:
         raise Unsupported(
             "a GPU is used through cuda-python, which is not installed: pip install 'tidal[serve]'"
         ) from None
+    _, driver = runtime.cudaDriverGetVersion()
+    if driver == 0:
+        raise Unsupported("no NVIDIA GPU can be used here: there is no NVIDIA driver")
     status, properties = runtime.cudaGetDeviceProperties(0)
     if status != runtime.cudaError_t.cudaSuccess:
         _, reason = runtime.cudaGetErrorString(status)
         raise Unsupported(f"no NVIDIA GPU can be used here: {reason.decode()}")
-    _, driver = runtime.cudaDriverGetVersion()
     return Device(
         kind="gpu",
         name=properties.name.split(b"\0")[0].decode(),

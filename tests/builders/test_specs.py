@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tidal.errors import InvalidArgument
+from tidal.errors import InvalidArgument, Unsupported
+from tidal_builders.arlo.plan import make_plan
 from tidal_builders.specs import load_spec, parse_spec, spec_schema
 
 GOOD = {"kind": "arlo", "name": "m", "model": "org/model"}
@@ -86,3 +88,14 @@ def test_the_schema_describes_every_field() -> None:
     (definition,) = (schema["$defs"][kind["$ref"].rpartition("/")[2]] for kind in schema["oneOf"])
     for name, field in definition["properties"].items():
         assert name == "kind" or field.get("description"), name
+
+
+def test_an_engine_that_this_machine_lacks_is_refused_before_anything_is_built(tmp_path: Path, tiny: Path) -> None:
+    if find_spec("tensorrt") is not None:
+        pytest.skip("TensorRT is installed here")
+    spec = parse_spec({**GOOD, "model": str(tiny), "engine": "tensorrt", "precision": "fp16"}, "x.yaml")
+    with pytest.raises(Unsupported, match=r"'tensorrt' is not available here: pip install 'tidal\[tensorrt\]'"):
+        make_plan(spec, tmp_path, tmp_path)
+    with pytest.raises(InvalidArgument, match="field 'device': engine openvino runs on cpu, not on gpu"):
+        make_plan(spec.model_copy(update={"engine": "openvino", "device": "gpu"}), tmp_path, tmp_path)
+    assert not list(tmp_path.iterdir())

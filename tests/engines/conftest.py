@@ -12,9 +12,17 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from tests.engines.support import MAX_BATCH, MAX_LENGTH, NAMES, Batch, Logits, make_batch
+from tests.engines.support import MAX_BATCH, MAX_LENGTH, NAMES, STATIC_LENGTH, Batch, Logits, Setup, make_batch
 from tests.models import make_tiny_classifier
-from tidal.engines import Artifact, EngineKind, Precision, compile_engine, engine_file, stored_as
+from tidal.engines import (
+    Artifact,
+    PlanOptions,
+    Precision,
+    compile_engine,
+    engine_file,
+    specialise_engine,
+    stored_as,
+)
 
 
 @pytest.fixture(scope="session")
@@ -35,17 +43,21 @@ def reference(source: Any) -> Callable[[Batch], npt.NDArray[np.float32]]:
 
 
 @pytest.fixture(scope="session")
-def artifact(source: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[EngineKind, Precision], Artifact]:
-    """The compiled source model with bounded batch and length; compiled once a kind and stored precision."""
-    compiled: dict[tuple[EngineKind, Precision], Path] = {}
-    shapes = dict.fromkeys(NAMES, ((1, MAX_BATCH), (1, MAX_LENGTH)))
+def artifact(source: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Setup, Precision], Artifact]:
+    """The source model, compiled once a setup and stored precision, for bounded batch and length.
 
-    def get(kind: EngineKind, precision: Precision) -> Artifact:
-        stored = stored_as(kind)[precision]
-        if (kind, stored) not in compiled:
-            folder = tmp_path_factory.mktemp(f"{kind}-{stored}")
+    It can also be opened for the one length STATIC_LENGTH.
+    """
+    compiled: dict[tuple[Setup, Precision], Path] = {}
+    shapes = dict.fromkeys(NAMES, ((1, MAX_BATCH), (1, MAX_LENGTH)))
+    static = dict.fromkeys(NAMES, ((1, MAX_BATCH), STATIC_LENGTH))
+
+    def get(setup: Setup, precision: Precision) -> Artifact:
+        stored = stored_as(setup.kind, setup.device)[precision]
+        if (setup, stored) not in compiled:
+            folder = tmp_path_factory.mktemp(f"{setup.kind}-{stored}")
             compile_engine(
-                kind,
+                setup.kind,
                 Logits(source),
                 folder,
                 precision=stored,
@@ -53,7 +65,8 @@ def artifact(source: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
                 example=make_batch(2, 16),
                 calibration=[make_batch(1, 4 + i, seed=100 + i) for i in range(24)],
             )
-            compiled[kind, stored] = folder / engine_file(kind)
-        return Artifact(kind, compiled[kind, stored], precision, shapes)
+            path = folder / engine_file(setup.kind)
+            compiled[setup, stored], _ = specialise_engine(setup.kind, path, (shapes, static), PlanOptions())
+        return Artifact(setup.kind, compiled[setup, stored], precision, shapes, setup.device)
 
     return get

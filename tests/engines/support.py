@@ -2,16 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import torch
 
+from tidal.device import DeviceKind
+from tidal.engines import EngineKind, Precision, choose_device, stored_as
+from tidal.errors import Unsupported
+
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
-MAX_BATCH, MAX_LENGTH = 8, 64
+MAX_BATCH, MAX_LENGTH, STATIC_LENGTH = 8, 64, 24
 
 Batch = dict[str, npt.NDArray[Any]]
+
+
+class Setup(NamedTuple):
+    """An engine kind and what it runs on."""
+
+    kind: EngineKind
+    device: DeviceKind
+
+
+def _missing(setup: Setup) -> str | None:
+    """Why a setup cannot run here."""
+    try:
+        choose_device(*setup)
+    except Unsupported as error:
+        return str(error)
+    if setup == ("torch", "gpu") and not torch.cuda.is_available():
+        return f"torch {torch.__version__} was built without CUDA"
+    return None
+
+
+def _param(setup: Setup, *more: Precision) -> Any:
+    marks: list[pytest.MarkDecorator] = []
+    if setup.device == "gpu":
+        why = _missing(setup)
+        marks = [pytest.mark.gpu, pytest.mark.skipif(why is not None, reason=str(why))]
+    return pytest.param(*([setup] if not more else [setup, *more]), marks=marks, id="-".join([*setup, *more]))
+
+
+SETUPS = [Setup("openvino", "cpu"), Setup("torch", "cpu"), Setup("torch", "gpu"), Setup("tensorrt", "gpu")]
+EACH_SETUP = [_param(setup) for setup in SETUPS]
+# The precisions of a kind that is not installed are not asked for: one stands for all, and is skipped.
+EACH_PRECISION = [
+    _param(setup, precision) for setup in SETUPS for precision in (["fp32"] if _missing(setup) else stored_as(*setup))
+]
 
 
 class Logits(torch.nn.Module):

@@ -7,17 +7,29 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.engines.support import MAX_BATCH, MAX_LENGTH, NAMES, Batch, make_batch
-from tidal.engines import Artifact, Engine, EngineKind, Precision, available_kinds, open_engines, stored_as
+from tests.engines.support import (
+    EACH_PRECISION,
+    EACH_SETUP,
+    MAX_BATCH,
+    MAX_LENGTH,
+    NAMES,
+    STATIC_LENGTH,
+    Batch,
+    Setup,
+    make_batch,
+)
+from tidal.device import gpu, has_gpu
+from tidal.engines import Artifact, Engine, EngineKind, Precision, available_kinds, choose_device, open_engines
 from tidal.errors import InvalidArgument, Unsupported
 
-Artifacts = Callable[[EngineKind, Precision], Artifact]
+Artifacts = Callable[[Setup, Precision], Artifact]
 Reference = Callable[[Batch], npt.NDArray[np.float32]]
 
 # Bounds on the logit error of this model, whose weights are wider than a trained model's and so amplify rounding.
@@ -27,7 +39,11 @@ TOLERANCE: dict[tuple[EngineKind, Precision], float] = {
     ("openvino", "bf16"): 0.25,
     ("openvino", "int8"): 1.5,
     ("torch", "fp32"): 1e-3,
+    ("torch", "fp16"): 0.05,
     ("torch", "bf16"): 0.25,
+    ("tensorrt", "fp32"): 1e-3,
+    ("tensorrt", "fp16"): 0.05,
+    ("tensorrt", "bf16"): 0.25,
 }
 
 
@@ -35,15 +51,15 @@ def test_openvino_and_torch_are_tested() -> None:
     assert {"openvino", "torch"} <= set(available_kinds())
 
 
-@pytest.fixture(params=available_kinds())
-def kind(request: pytest.FixtureRequest) -> EngineKind:
-    found: EngineKind = request.param
+@pytest.fixture(params=EACH_SETUP)
+def setup(request: pytest.FixtureRequest) -> Setup:
+    found: Setup = request.param
     return found
 
 
 @pytest.fixture
-def engine(kind: EngineKind, artifact: Artifacts) -> Engine:
-    return open_engines(artifact(kind, "fp32"))[0]
+def engine(setup: Setup, artifact: Artifacts) -> Engine:
+    return open_engines(artifact(setup, "fp32"))[0]
 
 
 def test_names_dtypes_and_shapes_are_declared(engine: Engine) -> None:
@@ -72,13 +88,13 @@ def test_padding_changes_nothing(engine: Engine) -> None:
     np.testing.assert_allclose(engine.run(alone)["logits"], engine.run(wide)["logits"], atol=1e-4)
 
 
-def test_static_length(kind: EngineKind, artifact: Artifacts, reference: Reference) -> None:
-    static = dataclasses.replace(artifact(kind, "fp32"), shapes=dict.fromkeys(NAMES, ((1, MAX_BATCH), 24)))
+def test_static_length(setup: Setup, artifact: Artifacts, reference: Reference) -> None:
+    static = dataclasses.replace(artifact(setup, "fp32"), shapes=dict.fromkeys(NAMES, ((1, MAX_BATCH), STATIC_LENGTH)))
     (engine,) = open_engines(static)
-    inputs = make_batch(3, 24)
+    inputs = make_batch(3, STATIC_LENGTH)
     np.testing.assert_allclose(engine.run(inputs)["logits"], reference(inputs), atol=1e-3)
     with pytest.raises(InvalidArgument, match=r"shape \(3, 23\), declared is \(\(1, 8\), 24\)"):
-        engine.run(make_batch(3, 23))
+        engine.run(make_batch(3, STATIC_LENGTH - 1))
 
 
 def test_wrong_inputs_are_named(engine: Engine) -> None:
@@ -131,8 +147,8 @@ def test_inputs_are_left_alone(engine: Engine) -> None:
         np.testing.assert_array_equal(inputs[name], before[name])
 
 
-def test_contexts_run_at_the_same_time(kind: EngineKind, artifact: Artifacts, reference: Reference) -> None:
-    engines = open_engines(artifact(kind, "fp32"), contexts=3, threads=1)
+def test_contexts_run_at_the_same_time(setup: Setup, artifact: Artifacts, reference: Reference) -> None:
+    engines = open_engines(artifact(setup, "fp32"), contexts=3, threads=1)
     assert len(engines) == 3
     batches = [make_batch(1 + i % 4, 3 + 5 * i, seed=i) for i in range(12)]
     expected = [reference(batch) for batch in batches]
@@ -148,9 +164,9 @@ def test_contexts_run_at_the_same_time(kind: EngineKind, artifact: Artifacts, re
                 np.testing.assert_allclose(logits, expected[i % 12], atol=1e-3)
 
 
-def test_other_threads_run_during_a_run(kind: EngineKind, artifact: Artifacts) -> None:
+def test_other_threads_run_during_a_run(setup: Setup, artifact: Artifacts) -> None:
     """The GIL is free while the engine computes: this thread gets turns inside the engine's one long call."""
-    (engine,) = open_engines(artifact(kind, "fp32"))
+    (engine,) = open_engines(artifact(setup, "fp32"))
     inputs = make_batch(MAX_BATCH, MAX_LENGTH)
     spans: list[tuple[float, float]] = []
 
@@ -171,12 +187,10 @@ def test_other_threads_run_during_a_run(kind: EngineKind, artifact: Artifacts) -
     assert np.median(inside) >= 3
 
 
-@pytest.mark.parametrize(
-    ("kind", "precision"), [(kind, precision) for kind in available_kinds() for precision in stored_as(kind)]
-)
-def test_precisions(kind: EngineKind, precision: Precision, artifact: Artifacts, reference: Reference) -> None:
+@pytest.mark.parametrize(("setup", "precision"), EACH_PRECISION)
+def test_precisions(setup: Setup, precision: Precision, artifact: Artifacts, reference: Reference) -> None:
     try:
-        (engine,) = open_engines(artifact(kind, precision))
+        (engine,) = open_engines(artifact(setup, precision))
     except Unsupported as error:
         if precision != "bf16":
             raise
@@ -186,22 +200,22 @@ def test_precisions(kind: EngineKind, precision: Precision, artifact: Artifacts,
     expected = np.concatenate([reference(batch) for batch in batches])
     error = float(np.abs(got - expected).max())
     agreement = float((got.argmax(axis=1) == expected.argmax(axis=1)).mean())
-    print(f"{kind} {precision}: max abs error {error:.3g}, argmax agreement {agreement:.3f}")
-    assert error <= TOLERANCE[kind, precision]
+    print(f"{setup.kind} {setup.device} {precision}: max abs error {error:.3g}, argmax agreement {agreement:.3f}")
+    assert error <= TOLERANCE[setup.kind, precision]
     assert agreement == 1.0 if precision == "fp32" else agreement >= 0.9
     if precision != "fp32":
         assert error > 1e-4  # otherwise it did not run at this precision
 
 
-def test_opening_with_other_inputs_is_refused(kind: EngineKind, artifact: Artifacts) -> None:
-    good = artifact(kind, "fp32")
+def test_opening_with_other_inputs_is_refused(setup: Setup, artifact: Artifacts) -> None:
+    good = artifact(setup, "fp32")
     other = dataclasses.replace(good, shapes={"input_ids": (1, 8), "mask": (1, 8)})
     with pytest.raises(InvalidArgument, match="attention_mask"):
         open_engines(other)
 
 
-def test_a_damaged_file_is_refused(kind: EngineKind, artifact: Artifacts, tmp_path: Path) -> None:
-    good = artifact(kind, "fp32")
+def test_a_damaged_file_is_refused(setup: Setup, artifact: Artifacts, tmp_path: Path) -> None:
+    good = artifact(setup, "fp32")
     damaged = tmp_path / good.path.name
     damaged.write_bytes(good.path.read_bytes()[:1000])
     with pytest.raises(InvalidArgument, match=str(damaged)):
@@ -209,7 +223,27 @@ def test_a_damaged_file_is_refused(kind: EngineKind, artifact: Artifacts, tmp_pa
 
 
 def test_a_missing_kind_names_its_extra(artifact: Artifacts) -> None:
-    if "tensorrt" in available_kinds():
+    if find_spec("tensorrt") is not None:
         pytest.skip("TensorRT is installed here")
     with pytest.raises(Unsupported, match=r"pip install 'tidal\[tensorrt\]'"):
-        open_engines(dataclasses.replace(artifact("torch", "fp32"), kind="tensorrt"))
+        open_engines(dataclasses.replace(artifact(Setup("torch", "cpu"), "fp32"), kind="tensorrt"))
+
+
+def test_a_missing_gpu_is_named() -> None:
+    if has_gpu():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(Unsupported, match="no NVIDIA GPU can be used here: "):
+        choose_device("torch", "gpu")
+    assert choose_device("torch", "auto") == "cpu"
+    with pytest.raises(InvalidArgument, match="field 'device': engine openvino runs on cpu, not on gpu"):
+        choose_device("openvino", "gpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
+def test_a_gpu_is_described() -> None:
+    found = gpu()
+    assert found.kind == "gpu"
+    assert found.name
+    assert found.features[0].startswith("compute capability ")
+    assert choose_device("torch", "auto") == "gpu"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tidal.engines import Artifact, EngineKind, Precision, open_engines
+from tests.engines.support import Setup
+from tidal.engines import Artifact, Precision, open_engines
 from tidal.errors import InvalidArgument
 
 
@@ -35,10 +36,8 @@ def _with_entry(source: Path, target: Path, chosen: Callable[[str], bool], name:
 
 
 @pytest.mark.parametrize("place", ["sample inputs", "constant"])
-def test_pickles_are_not_loaded(
-    artifact: Callable[[EngineKind, Precision], Artifact], tmp_path: Path, place: str
-) -> None:
-    good, sprung = artifact("torch", "fp32"), tmp_path / "sprung"
+def test_pickles_are_not_loaded(artifact: Callable[[Setup, Precision], Artifact], tmp_path: Path, place: str) -> None:
+    good, sprung = artifact(Setup("torch", "cpu"), "fp32"), tmp_path / "sprung"
     content = io.BytesIO()
     bad = tmp_path / "model.pt2"
     if place == "constant":

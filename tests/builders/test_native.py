@@ -1,0 +1,135 @@
+"""Runtimes published for Triton's own TensorRT backend. Its plans are stand-ins: no server here can load one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from tidal.device import Device
+from tidal.manifest import (
+    MANIFEST_FILE,
+    ExtraOutput,
+    FileRecord,
+    Manifest,
+    Runtime,
+    Source,
+    TokenizerInfo,
+    Verification,
+    load_engine_manifest,
+    sha256_file,
+)
+from tidal.profiles import LatencyProfile
+from tidal.repository import ModelEntry
+from tidal_builders.arlo.native import single_query_profile
+from tidal_builders.arlo.runtimes import publish_family
+
+LENGTHS = (16, 64)
+
+
+def make_front(folder: Path, files: Sequence[str], tokenizer: Path | None = None, max_batch: int = 4) -> Manifest:
+    """A native front's manifest, and stand-ins for its files in `folder`."""
+    names = {*files, "tokenizer/tokenizer.json"}
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        content = tokenizer.read_bytes() if tokenizer and "tokenizer" in name else name.encode()
+        (folder / name).write_bytes(content)
+    manifest = Manifest(
+        kind="arlo",
+        name="tiny",
+        created="2030-01-01T00:00:00Z",
+        spec="tiny.yaml",
+        fingerprint="f",
+        source=Source(model="m", architecture="Bert", sha256="s"),
+        tokenizer=TokenizerInfo(file="tokenizer/tokenizer.json", max_length=64, pad_token_id=0, type_ids=True),
+        labels=("a", "b"),
+        placement="partitioned",
+        native=True,
+        engine="tensorrt",
+        precision="fp16",
+        device=Device(kind="gpu", name="Some GPU", features=("compute capability 9.0",)),
+        libraries={"tensorrt": "10.14"},
+        runtimes=tuple(
+            Runtime(max_length=length, file=file, dynamic=False, max_batch=max_batch)
+            for length, file in zip(LENGTHS, files, strict=True)
+        ),
+        extra_outputs=(ExtraOutput(name="attention_received", per_token=True),),
+        verification=Verification(samples=1, max_abs_error=0.0, tolerance=1e-3, argmax_agreement=1.0),
+        profile=LatencyProfile(
+            lengths=LENGTHS, batches=(1,), median_ms=((1.0,), (2.0,)), p95_ms=((1.0,), (2.0,)), threads=1
+        ),
+        files=tuple(
+            FileRecord(path=name, bytes=(folder / name).stat().st_size, sha256=sha256_file(folder / name))
+            for name in sorted(names)
+        ),
+    )
+    (folder / MANIFEST_FILE).write_text(manifest.model_dump_json())
+    return manifest
+
+
+@pytest.mark.parametrize(
+    ("files", "max_batch", "profiles"),
+    [
+        (("engines/a/a.plan", "engines/a/a.plan"), 4, [0, 2]),
+        (("engines/a/a.plan", "engines/a/a.plan"), 1, [0, 1]),
+        (("engines/a/a.plan", "engines/b/b.plan"), 4, [0, 0]),
+    ],
+)
+def test_one_query_takes_its_lengths_static_profile(
+    tmp_path: Path, files: tuple[str, str], max_batch: int, profiles: list[int]
+) -> None:
+    front = make_front(tmp_path, files, max_batch=max_batch)
+    assert [single_query_profile(front, place) for place in range(2)] == profiles
+
+
+@pytest.fixture
+def repository(tmp_path: Path, tiny: Path) -> Path:
+    """A repository with a native family whose runtimes share a plan."""
+    repository = tmp_path / "repository"
+    entry = ModelEntry(repository / "tiny")
+    entry.folder.mkdir(parents=True)
+    staging = entry.new_staging()
+    front = make_front(staging, ["engines/a/a.plan"] * 2, tiny / "tokenizer.json")
+    publish_family(entry, front, staging, lambda _stage, _share: None)
+    return repository
+
+
+def parsed(path: Path) -> Any:
+    config = model_config_pb2.ModelConfig()
+    text_format.Parse(path.read_text(), config)
+    return config
+
+
+@pytest.mark.parametrize(("length", "profile"), [(16, "0"), (64, "2")])
+def test_the_config_is_one_that_triton_parses(repository: Path, length: int, profile: str) -> None:
+    config = parsed(repository / f"tiny_len{length}" / "config.pbtxt")
+    assert (config.name, config.platform, config.backend) == (f"tiny_len{length}", "tensorrt_plan", "")
+    assert config.max_batch_size == 1
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    assert [(each.name, each.data_type, list(each.dims)) for each in config.input] == [
+        (name, model_config_pb2.TYPE_INT64, [length]) for name in names
+    ]
+    assert [(each.name, each.data_type, list(each.dims)) for each in config.output] == [
+        ("logits", model_config_pb2.TYPE_FP32, [2]),
+        ("attention_received", model_config_pb2.TYPE_FP32, [length]),
+    ]
+    (group,) = config.instance_group
+    assert (group.kind, list(group.gpus), list(group.profile)) == (group.KIND_GPU, [0], [profile])
+    assert group.count >= 1
+    assert config.optimization.cuda.graphs
+    (graph,) = config.optimization.cuda.graph_spec
+    assert graph.batch_size == 1
+    assert {name: list(shape.dim) for name, shape in graph.input.items()} == {name: [length] for name in names}
+    assert list(config.version_policy.specific.versions) == [1]
+    assert not config.HasField("dynamic_batching")
+
+
+def test_the_plan_lies_where_tritons_backend_reads_it(repository: Path) -> None:
+    for length in LENGTHS:
+        version = repository / f"tiny_len{length}" / "1"
+        assert (version / "model.plan").samefile(repository / "tiny/1/engines/a/a.plan")
+        assert load_engine_manifest(version).runtime.file == "model.plan"
