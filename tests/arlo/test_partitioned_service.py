@@ -1,0 +1,373 @@
+"""The partitioned service without a server: instances that cannot run, versions and allocations that change."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from tests.waiting import until
+from tidal.allocation import ALLOCATION_FILE, ALLOCATION_VARIABLE, make_allocation, write_allocation
+from tidal.arlo.instances import InstanceModels
+from tidal.arlo.model import TokenRow
+from tidal.arlo.parameters import ArloParameters
+from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
+from tidal.arlo.policies import PartitionedPolicy
+from tidal.device import cpu
+from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
+from tidal.manifest import MANIFEST_FILE, FileRecord, Manifest, Runtime, Source, TokenizerInfo, Verification
+from tidal.metrics import Metrics
+from tidal.options import RequestOptions
+from tidal.profiles import LatencyProfile
+from tidal.requests import Array
+from tidal.service import ModelUnavailable, ServiceContext
+from tidal.text import TextTokenizer
+from tidal.triton.parameters import parse_parameters
+
+LENGTHS = (16, 32, 64)
+
+
+def make_manifest(*, tokenizer_sha: str = "a", labels: tuple[str, ...] = ("no", "yes")) -> Manifest:
+    ones = tuple((1.0,) for _ in LENGTHS)
+    return Manifest(
+        kind="arlo",
+        name="m",
+        created="2030-01-01T00:00:00Z",
+        spec="m.yaml",
+        fingerprint="f",
+        source=Source(model="m", architecture="Bert", sha256="s"),
+        engine="openvino",
+        precision="fp32",
+        device=cpu(),
+        libraries={},
+        verification=Verification(samples=1, max_abs_error=0.0, tolerance=0.1, argmax_agreement=1.0),
+        files=(FileRecord(path="tokenizer.json", bytes=1, sha256=tokenizer_sha),),
+        placement="partitioned",
+        tokenizer=TokenizerInfo(file="tokenizer.json", max_length=64, pad_token_id=0, type_ids=False),
+        labels=labels,
+        runtimes=tuple(Runtime(max_length=n, file="engine", dynamic=False, max_batch=1) for n in LENGTHS),
+        profile=LatencyProfile(lengths=LENGTHS, batches=(1,), median_ms=ones, p95_ms=ones, threads=1),
+    )
+
+
+class Tokenizer:
+    """What reading ids needs of a tokenizer."""
+
+    vocab_size, max_length = 100, 64
+
+
+class Request:
+    """A request for one query of so many tokens; keeps its answer."""
+
+    request_id, rows, wanted = "", 1, frozenset({"logits", "max_length"})
+
+    def __init__(self, length: int, latency_ms: float | None = None) -> None:
+        self.inputs: dict[str, Array] = {"input_ids": np.full((1, length), 7)}
+        self.options = RequestOptions(latency_ms=latency_ms)
+        self.arrival = time.monotonic()
+        self.deadline = None if latency_ms is None else self.arrival + latency_ms / 1e3
+        self.outputs: Mapping[str, Array] | None = None
+        self.error: TidalError | None = None
+
+    @property
+    def answered(self) -> bool:
+        return self.outputs is not None or self.error is not None
+
+    @property
+    def ran_on(self) -> int:
+        assert self.outputs is not None
+        return int(self.outputs["max_length"][0, 0])
+
+    def wants(self, output: str) -> bool:
+        return output in self.wanted
+
+    def cancelled(self) -> bool:
+        return False
+
+    def reply(self, outputs: Mapping[str, Array]) -> None:
+        self.outputs = outputs
+
+    def fail(self, error: TidalError) -> None:
+        self.error = error
+
+
+class Instances:
+    """A runner that counts what runs at once, and fails as it is told."""
+
+    def __init__(self, fail: Callable[[int, int], Exception | None] = lambda runtime, call: None) -> None:
+        self._fail = fail
+        self._lock = threading.Lock()
+        self.running = [0] * len(LENGTHS)
+        self.most = [0] * len(LENGTHS)
+        self.calls = 0
+        self.go = threading.Event()
+        self.go.set()
+
+    def run(self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None) -> dict[str, Array]:
+        with self._lock:
+            self.calls += 1
+            call = self.calls
+            self.running[runtime] += 1
+            self.most[runtime] = max(self.most[runtime], self.running[runtime])
+        try:
+            self.go.wait(10)
+            error = self._fail(runtime, call)
+            if error is not None:
+                raise error
+            return {"logits": np.zeros((len(rows), 2), np.float32)}
+        finally:
+            with self._lock:
+                self.running[runtime] -= 1
+
+
+def make_context(folder: Path, metrics: Metrics | None = None) -> ServiceContext:
+    def nobody(*_: object, **__: object) -> dict[str, Array]:
+        raise AssertionError("another model was asked")
+
+    def failed(error: BaseException) -> None:
+        raise AssertionError from error
+
+    outputs = frozenset({"logits", "max_length"})
+    metrics = metrics or Metrics("arlo")
+    return ServiceContext("m", 1, folder, folder / "1", outputs, metrics, logging.getLogger("test"), nobody, failed)
+
+
+@contextmanager
+def running(
+    folder: Path, runner: Instances, instances: tuple[int, int, int] = (1, 1, 1), metrics: Metrics | None = None
+) -> Iterator[PartitionedService]:
+    """A service over a folder with this allocation."""
+    write_allocation(folder, make_allocation(dict(zip(LENGTHS, instances, strict=True))))
+    context, manifest = make_context(folder, metrics), make_manifest()
+    allocation = WatchedAllocation(context, LENGTHS)
+    policy = PartitionedPolicy(LENGTHS, [0.001] * 3, 0.02, allocation.instances)
+    tokenizer = cast(TextTokenizer, Tokenizer())
+    service = PartitionedService(context, manifest, tokenizer, policy, runner, allocation)
+    try:
+        yield service
+    finally:
+        runner.go.set()
+        service.close(5)
+
+
+@pytest.fixture(autouse=True)
+def by_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ALLOCATION_VARIABLE, "file")
+
+
+def gone(died: bool = False) -> ModelUnavailable:
+    return ModelUnavailable("model 'm_len16' is not ready", died=died)
+
+
+def answered(*requests: Request) -> bool:
+    return until(lambda: all(request.answered for request in requests), 10)
+
+
+class TestInstancesThatCannotRun:
+    def test_another_runtime_serves_the_query(self, tmp_path: Path) -> None:
+        metrics = Metrics("arlo")
+        request = Request(10)
+        with running(tmp_path, Instances(lambda runtime, _: gone() if runtime == 0 else None), metrics=metrics) as s:
+            s.submit([request])
+            assert answered(request)
+        assert request.ran_on == 32
+        assert metrics.counter("put_back_queries_total", "", runtime="16").value == 1
+
+    def test_the_only_one_that_fits_is_tried_again_until_it_runs(self, tmp_path: Path) -> None:
+        runner = Instances(lambda _, call: gone() if call <= 5 else None)
+        request = Request(60)
+        with running(tmp_path, runner) as service:
+            service.submit([request])
+            assert answered(request)
+        assert request.ran_on == 64
+        assert runner.calls == 6
+
+    def test_a_query_that_processes_die_of_is_given_up(self, tmp_path: Path) -> None:
+        runner = Instances(lambda _, call: gone(died=True) if call <= 3 else None)
+        poison, other = Request(60), Request(60)
+        with running(tmp_path, runner) as service:
+            service.submit([poison])
+            assert answered(poison)
+            service.submit([other])
+            assert answered(other)
+        assert isinstance(poison.error, Internal)
+        assert "3 processes died while they ran this query" in str(poison.error)
+        assert other.ran_on == 64
+
+    def test_an_engines_own_error_is_the_querys_alone(self, tmp_path: Path) -> None:
+        runner = Instances(lambda _, call: {1: ValueError("odd"), 2: Unavailable("the server ends")}.get(call))
+        requests = [Request(60) for _ in range(3)]
+        with running(tmp_path, runner) as service:
+            for request in requests:
+                service.submit([request])
+                assert answered(request)
+        assert [type(request.error) for request in requests] == [Internal, Unavailable, type(None)]
+        assert str(requests[0].error) == "the engine failed: odd"
+
+    def test_at_the_end_nothing_is_tried_for_long(self, tmp_path: Path) -> None:
+        request = Request(60)
+        with running(tmp_path, Instances(lambda *_: gone())) as service:
+            service.submit([request])
+            assert until(lambda: service._service._failures[2] > 0)
+        assert isinstance(request.error, Unavailable)
+
+
+class TestAllocation:
+    def test_no_more_run_at_once_than_there_are_instances_while_these_change(self, tmp_path: Path) -> None:
+        runner = Instances()
+        runner.go.clear()
+        requests = [Request(length) for length in (10, 30, 60) * 10]
+        with running(tmp_path, runner, (2, 0, 1)) as service:
+            service.submit(requests)
+            assert until(lambda: runner.running == [2, 0, 1])
+            write_allocation(tmp_path, make_allocation({16: 1, 32: 2, 64: 1}))
+            assert until(lambda: service._policy.instances == [2, 2, 1])
+            assert runner.running[0] == 2
+            later = [Request(30) for _ in range(4)]
+            service.submit(later)
+            assert until(lambda: runner.running == [2, 2, 1])
+            runner.go.set()
+            assert answered(*requests, *later)
+            assert until(lambda: service._policy.instances == [1, 2, 1])
+        assert runner.most == [2, 2, 1]
+        assert not any(request.error for request in (*requests, *later))
+
+    def test_while_a_change_is_under_way_the_smaller_count_holds(self, tmp_path: Path) -> None:
+        metrics = Metrics("arlo")
+        with running(tmp_path, Instances(), (2, 1, 1), metrics=metrics):
+            gauges = [metrics.gauge("instances", "", runtime=str(length)) for length in LENGTHS]
+            assert [gauge.value for gauge in gauges] == [2, 1, 1]
+            write_allocation(tmp_path, make_allocation({16: 1, 32: 3, 64: 1}, {16: 2, 32: 1, 64: 1}))
+            assert until(lambda: [gauge.value for gauge in gauges] == [1, 1, 1])
+            write_allocation(tmp_path, make_allocation({16: 1, 32: 3, 64: 1}))
+            assert until(lambda: [gauge.value for gauge in gauges] == [1, 3, 1])
+        assert [gauge.value for gauge in gauges] == [0, 0, 0]
+
+    def test_workers_come_and_leave_with_the_instances(self, tmp_path: Path) -> None:
+        def workers() -> int:
+            return sum(thread.name == "m-worker" for thread in threading.enumerate())
+
+        before = workers()
+        with running(tmp_path, Instances()):
+            assert workers() == before + 4
+            write_allocation(tmp_path, make_allocation({16: 8, 32: 1, 64: 1}))
+            assert until(lambda: workers() == before + 11)
+            write_allocation(tmp_path, make_allocation({16: 0, 32: 0, 64: 1}))
+            assert until(lambda: workers() == before + 2)
+        assert until(lambda: workers() == before)
+
+    def test_a_broken_file_changes_nothing_and_is_told_once(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        write_allocation(tmp_path, make_allocation({16: 2, 32: 1, 64: 1}))
+        watched = WatchedAllocation(make_context(tmp_path), LENGTHS)
+        time.sleep(0.02)  # file times are no finer than some milliseconds
+        (tmp_path / ALLOCATION_FILE).write_text("{")
+        assert [watched.refresh() for _ in range(3)] == [False] * 3
+        assert watched.instances == [2, 1, 1]
+        assert caplog.text.count("the allocation stays at [2, 1, 1]") == 1
+        time.sleep(0.02)
+        write_allocation(tmp_path, make_allocation({16: 1, 32: 1, 64: 1}))
+        assert watched.refresh()
+        assert watched.instances == [1, 1, 1]
+
+    def test_at_the_start_a_broken_file_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / ALLOCATION_FILE).write_text('{"instances": {"16": 1}}')
+        with pytest.raises(InvalidArgument, match="instances lacks 32, 64"):
+            WatchedAllocation(make_context(tmp_path), LENGTHS)
+
+
+class Server:
+    """Models that serve one version each; notes who was asked for what."""
+
+    def __init__(self, serving: int) -> None:
+        self.serving = serving
+        self.asked: list[tuple[str, int]] = []
+        self.latency_ms: float | None = None
+
+    def __call__(
+        self,
+        model: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str],
+        *,
+        version: int,
+        latency_ms: float | None = None,
+    ) -> dict[str, Array]:
+        self.asked.append((model, version))
+        self.inputs, self.latency_ms = inputs, latency_ms
+        if version != self.serving:
+            raise ModelUnavailable(f"model '{model}' is not ready", died=False)
+        return {name: np.zeros((1, 2), np.float32) for name in outputs}
+
+
+class TestVersions:
+    def models(self, folder: Path, server: Server, *, version: int = 1, **others: Manifest) -> InstanceModels:
+        """The instance models of a front of this version; `v2`, `v3` ... are published too."""
+        for name, manifest in {"v1": make_manifest(), **others}.items():
+            (folder / name[1:]).mkdir()
+            (folder / name[1:] / MANIFEST_FILE).write_text(manifest.model_dump_json())
+        return InstanceModels(server, "m", folder, version, make_manifest())
+
+    @staticmethod
+    def ask(models: InstanceModels, length: int = 10, deadline: float | None = None) -> dict[str, Any]:
+        row = np.ones(length, np.int64)
+        return models.run(0, 1, [TokenRow(row, row, row)], deadline)
+
+    def test_its_own_version_is_asked_with_padded_inputs(self, tmp_path: Path) -> None:
+        server = Server(serving=1)
+        assert set(self.ask(self.models(tmp_path, server, v2=make_manifest()))) == {"logits"}
+        assert server.asked == [("m_len32", 1)]
+        assert {name: array.shape for name, array in server.inputs.items()} == {
+            "input_ids": (1, 32),
+            "attention_mask": (1, 32),
+        }
+        assert server.inputs["attention_mask"].sum() == 10
+
+    def test_another_version_that_reads_and_names_the_same_is_taken_and_kept(self, tmp_path: Path) -> None:
+        server = Server(serving=2)
+        models = self.models(tmp_path, server, v2=make_manifest(), v3=make_manifest())
+        self.ask(models)
+        self.ask(models)
+        assert [version for _, version in server.asked] == [1, 3, 2, 2]
+
+    @pytest.mark.parametrize("other", [make_manifest(tokenizer_sha="b"), make_manifest(labels=("yes", "no"))])
+    def test_a_version_that_means_something_else_is_not(self, tmp_path: Path, other: Manifest) -> None:
+        server = Server(serving=2)
+        with pytest.raises(ModelUnavailable):
+            self.ask(self.models(tmp_path, server, v2=other))
+        assert server.asked == [("m_len32", 1)]
+
+    def test_what_remains_of_a_deadline_is_passed_on(self, tmp_path: Path) -> None:
+        server = Server(serving=1)
+        models = self.models(tmp_path, server)
+        self.ask(models, deadline=time.monotonic() + 5)
+        assert server.latency_ms is not None
+        assert 0 < server.latency_ms <= 5000
+        self.ask(models, deadline=time.monotonic() - 5)
+        assert 0 < server.latency_ms < 1
+        self.ask(models)
+        assert server.latency_ms is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("slo_ms", v) for v in ("0", "-1", "soon", "nan", "inf", "3600001")]
+    + [("congestion_threshold", "0"), ("threshold_decay", "1.1"), ("peek_levels", "0"), ("peek_levels", "2.5")],
+)
+def test_parameters_out_of_range_are_refused(name: str, value: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"parameter '{name}' in config.pbtxt is '{value}'.*partitioned only"):
+        parse_parameters({name: {"string_value": value}}, ArloParameters)
+
+
+def test_the_papers_parameters_are_the_defaults() -> None:
+    _, parameters = parse_parameters({"slo_ms": {"string_value": "480"}}, ArloParameters)
+    assert (parameters.slo_ms, parameters.congestion_threshold) == (480, 0.85)
+    assert (parameters.threshold_decay, parameters.peek_levels) == (0.9, 6)
