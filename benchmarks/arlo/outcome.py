@@ -134,7 +134,7 @@ def _row(run: Run, case: Case, system: str, slo_ms: float) -> list[str]:
 
 def _pooled(cells: Sequence[Cell]) -> tuple[float, float, float, float]:
     """Mean, p50, p98 and maximum over all rounds' answered requests, in ms."""
-    values = np.concatenate([cell.latencies_ms for cell in cells])
+    values = np.concatenate([cell.latencies_ms or [float("inf")] for cell in cells])
     p50, p98 = np.percentile(values, (50, 98))
     return float(values.mean()), float(p50), float(p98), float(values.max())
 
