@@ -16,7 +16,7 @@ class Query:
     deadline: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)  # not frozen: one is made for every query, and a frozen one takes three times as long
 class Batch:
     """Queries that one runtime of one lane is to run together, never empty.
 

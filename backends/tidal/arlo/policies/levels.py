@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import heapq
+from collections import deque
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, heapreplace
 
 from tidal.arlo.policies.base import Query
 
-# When a queue entry came first: its query's arrival, then the order of submission.
-Waiting = tuple[float, int, Query]
+# A heap entry is one number, load and lane: comparing two of them is what a dispatch spends most of its time on.
+_LANE_BITS = 40
+_LANE_MASK = (1 << _LANE_BITS) - 1
 
 
 @dataclass(eq=False, slots=True)
@@ -17,7 +19,7 @@ class Instance:
 
     lane: int
     runtime: int
-    queue: list[Waiting] = field(default_factory=list)  # a heap; may still hold queries that have left
+    queue: deque[Query] = field(default_factory=deque)
     waiting: int = 0
     running: int = 0
     held: int = 0  # requests that it counts for while it cannot run any
@@ -53,7 +55,7 @@ class Level:
         self.max_length = max_length
         self.capacity = capacity
         self._instances: dict[int, Instance] = {}
-        self._heap: list[tuple[int, int]] = []  # load, lane
+        self._heap: list[int] = []  # load << _LANE_BITS | lane
 
     def __len__(self) -> int:
         return len(self._instances)
@@ -69,12 +71,17 @@ class Level:
 
     def update(self, instance: Instance) -> None:
         """To be called after every change of an instance's load; nothing for one that was removed."""
-        if instance.lane not in self._instances:
+        lane, heap = instance.lane, self._heap
+        if lane not in self._instances:
             return
-        heapq.heappush(self._heap, (instance.load, instance.lane))
-        if len(self._heap) > 2 * len(self._instances) + 64:
-            self._heap = [(each.load, each.lane) for each in self._instances.values()]
-            heapq.heapify(self._heap)
+        entry = (instance.waiting + instance.running + instance.held) << _LANE_BITS | lane
+        if heap and heap[0] & _LANE_MASK == lane:  # as after every dispatch: its last entry is of no more use
+            heapreplace(heap, entry)
+            return
+        heappush(heap, entry)
+        if len(heap) > 2 * len(self._instances) + 64:
+            heap[:] = [each.load << _LANE_BITS | each.lane for each in self._instances.values()]
+            heapify(heap)
 
     def head(self) -> Instance:
         """The least loaded instance.
@@ -82,9 +89,10 @@ class Level:
         Raises:
             IndexError: the level has no instances.
         """
+        heap, instances = self._heap, self._instances
         while True:
-            load, lane = self._heap[0]
-            instance = self._instances.get(lane)
-            if instance is not None and instance.load == load:
+            entry = heap[0]
+            instance = instances.get(entry & _LANE_MASK)
+            if instance and instance.waiting + instance.running + instance.held == entry >> _LANE_BITS:
                 return instance
-            heapq.heappop(self._heap)
+            heappop(heap)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import bisect
 import heapq
-import math
+from bisect import insort
+from collections import deque
 from collections.abc import Sequence
 from itertools import count
+from operator import attrgetter
 
 from tidal.arlo.policies.base import Batch, Query
 from tidal.arlo.policies.levels import Instance, Level
+from tidal.arlo.scheduling import capacity_within
 from tidal.errors import InvalidArgument
+
+_arrival = attrgetter("arrival")
 
 
 def choose_level(candidates: Sequence[Level], threshold: float, decay: float) -> Level:
@@ -64,17 +68,18 @@ class PartitionedPolicy:
         self._decay = decay
         self._peek = peek
         self._levels = [
-            Level(max_length, _capacity(slo_s, latency))
+            Level(max_length, capacity_within(slo_s, latency))
             for max_length, latency in zip(runtimes, latencies_s, strict=True)
         ]
-        self._deployed: list[Level] = []
+        self._fitting: list[list[Level]] = []  # by length: the levels with instances that can take it, ascending
         self._lanes = count()
         self._instances: dict[int, Instance] = {}
         self._leaving: dict[int, Instance] = {}
-        self._ready: dict[int, Instance] = {}  # those that could start a query, in the order in which they could
+        self._ready: deque[Instance] = deque()  # those that could start a query, in the order in which they could
+        self._waiting = 0
+        self._hurried: dict[Query, Instance] = {}  # where those wait that have a deadline
         self._tickets = count()
-        self._waiting: dict[int, tuple[Query, Instance]] = {}
-        self._deadlines: list[tuple[float, int]] = []  # last moment to start, ticket
+        self._deadlines: list[tuple[float, int, Query]] = []  # last moment to start, ticket
         self.demotions = 0
         """Dispatches to another runtime than the shortest deployed one that fits."""
         self.allocate(instances)
@@ -103,6 +108,11 @@ class PartitionedPolicy:
         return counts
 
     @property
+    def lanes(self) -> dict[int, int]:
+        """Runtime by lane of every instance, leaving ones included."""
+        return {lane: instance.runtime for lane, instance in self._instances.items()}
+
+    @property
     def outstanding(self) -> list[int]:
         """Queries that wait or run, by runtime."""
         counts = [0] * len(self._levels)
@@ -111,7 +121,7 @@ class PartitionedPolicy:
         return counts
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return self._waiting
 
     def submit(self, query: Query) -> None:
         """Dispatch an arriving query.
@@ -119,15 +129,16 @@ class PartitionedPolicy:
         Raises:
             InvalidArgument: it is longer than the longest runtime.
         """
-        if query.length > self._levels[-1].max_length:
+        if query.length >= len(self._fitting):
             raise InvalidArgument(
                 f"a query of {query.length} tokens fits no runtime; the longest takes {self._levels[-1].max_length}"
             )
-        self._dispatch(next(self._tickets), query)
+        self._dispatch(query)
 
     def clear(self) -> None:
         """Forget everything that waits."""
-        self._waiting.clear()
+        self._waiting = 0
+        self._hurried.clear()
         self._deadlines.clear()
         self._ready.clear()
         for instance in self._instances.values():
@@ -139,16 +150,17 @@ class PartitionedPolicy:
         """Take out the queries that would miss their own deadline even if their instance ran them at once."""
         late: list[Query] = []
         while self._deadlines and self._deadlines[0][0] < now:
-            _, ticket = heapq.heappop(self._deadlines)
-            entry = self._waiting.get(ticket)
-            if entry is None:
-                continue
-            query, instance = entry
+            query = heapq.heappop(self._deadlines)[2]
+            instance = self._hurried.get(query)
             # Dispatched anew since, it may have got an instance that is quick enough; that has its own entry.
-            if query.deadline is not None and query.deadline - self._latencies[instance.runtime] < now:
-                late.append(query)
-                self._take(ticket)
-                self._levels[instance.runtime].update(instance)
+            if instance is None or query.deadline is None or query.deadline - self._latencies[instance.runtime] >= now:
+                continue
+            late.append(query)
+            if instance.ready and instance.waiting == 1:
+                self._ready.remove(instance)
+            instance.queue.remove(query)
+            self._left(query, instance)
+            self._levels[instance.runtime].update(instance)
         return late
 
     def next_batch(self, now: float) -> Batch | None:
@@ -156,24 +168,25 @@ class PartitionedPolicy:
 
         Call `expired` first. Tell `finished` when it has run.
         """
-        for instance in self._ready.values():
-            while True:
-                _, ticket, query = heapq.heappop(instance.queue)
-                if ticket in self._waiting:
-                    break
-            instance.running = 1
-            self._take(ticket)
-            return Batch(instance.lane, instance.runtime, [query])
-        return None
+        if not self._ready:
+            return None
+        instance = self._ready.popleft()
+        query = instance.queue.popleft()
+        self._left(query, instance)
+        instance.running = 1
+        return Batch(instance.lane, instance.runtime, [query])
 
     def finished(self, batch: Batch) -> None:
         """A query has run, or failed: its instance is free again, or gone if it was leaving."""
-        instance = self._instances[batch.lane]
+        lane = batch.lane
+        instance = self._instances[lane]
         instance.running = instance.held = 0
-        if self._leaving.pop(batch.lane, None) is not None:
-            del self._instances[batch.lane]
+        if lane in self._leaving:
+            del self._leaving[lane], self._instances[lane]
+            return
         self._levels[instance.runtime].update(instance)
-        self._note(instance)
+        if instance.waiting:
+            self._ready.append(instance)
 
     def put_back(self, batch: Batch) -> None:
         """An instance could not run its query: the query and all that wait for the instance are dispatched anew.
@@ -186,9 +199,7 @@ class PartitionedPolicy:
         instance.running, instance.held = 0, level.capacity
         orphans = self._orphans(instance)
         level.update(instance)
-        for query in batch.queries:
-            self._dispatch(next(self._tickets), query)
-        self._dispatch_again(orphans)
+        self._dispatch_again([*batch.queries, *orphans])
 
     def allocate(self, instances: Sequence[int]) -> None:
         """Change the number of instances by runtime.
@@ -204,63 +215,73 @@ class PartitionedPolicy:
                 f"the allocation {list(instances)} does not fit; accepted is a number of instances for each of the "
                 f"{len(self._levels)} runtimes, at least 1 for the longest"
             )
-        orphans: list[tuple[int, Query]] = []
+        orphans: list[Query] = []
         for runtime, (level, wanted) in enumerate(zip(self._levels, instances, strict=True)):
             while len(level) > wanted:
                 orphans += self._dismiss(level.head())
             while len(level) < wanted:
                 level.add(self._recruit(runtime))
-        self._deployed = [level for level in self._levels if len(level)]
+        self._fitting = []
+        for i, level in enumerate(self._levels):
+            deployed = [longer for longer in self._levels[i:] if len(longer)]
+            self._fitting += [deployed] * (level.max_length + 1 - len(self._fitting))
         self._dispatch_again(orphans)
 
-    def _dispatch(self, ticket: int, query: Query) -> None:
+    def _dispatch(self, query: Query) -> None:
         """Give a query to an instance of those runtimes that can take it."""
-        first = bisect.bisect_left(self._deployed, query.length, key=lambda level: level.max_length)
-        candidates = self._deployed[first:]
+        candidates = self._fitting[query.length]  # line 2
         level, instance = self._choose(candidates)
-        self.demotions += level is not candidates[0]
-        heapq.heappush(instance.queue, (query.arrival, ticket, query))
+        if level is not candidates[0]:
+            self.demotions += 1
+        queue = instance.queue
+        if queue and query.arrival < queue[-1].arrival:
+            insort(queue, query, key=_arrival)
+        else:
+            queue.append(query)
+        self._waiting += 1
         instance.waiting += 1
-        self._waiting[ticket] = (query, instance)
-        level.update(instance)
-        self._note(instance)
+        level.update(instance)  # line 22
+        if instance.waiting == 1 and not instance.running and not instance.held:
+            self._ready.append(instance)
         if query.deadline is not None:
-            heapq.heappush(self._deadlines, (query.deadline - self._latencies[instance.runtime], ticket))
-            if len(self._deadlines) > 2 * len(self._waiting) + 64:
-                self._deadlines = [entry for entry in self._deadlines if entry[1] in self._waiting]
+            self._hurried[query] = instance
+            last_moment = query.deadline - self._latencies[instance.runtime]
+            heapq.heappush(self._deadlines, (last_moment, next(self._tickets), query))
+            if len(self._deadlines) > 2 * len(self._hurried) + 64:
+                self._deadlines = [entry for entry in self._deadlines if entry[2] in self._hurried]
                 heapq.heapify(self._deadlines)
 
     def _choose(self, candidates: Sequence[Level]) -> tuple[Level, Instance]:
         """Algorithm 1; DISPATCH and UPDATE (lines 21 and 22) are its caller's."""
-        level = choose_level(candidates[: self._peek], self._threshold, self._decay)  # lines 2 to 5
+        level = candidates[0]
+        head = level.head()
+        if head.load / level.capacity < self._threshold:  # the rule, so it is worth asking before all else
+            return level, head
+        level = choose_level(candidates[: self._peek], self._threshold, self._decay)  # lines 3 to 5
         return level, level.head()
 
-    def _dispatch_again(self, orphans: Sequence[tuple[int, Query]]) -> None:
-        for ticket, query in sorted(orphans, key=lambda orphan: (orphan[1].arrival, orphan[0])):
-            self._dispatch(ticket, query)
+    def _dispatch_again(self, orphans: Sequence[Query]) -> None:
+        for query in sorted(orphans, key=_arrival):
+            self._dispatch(query)
 
-    def _take(self, ticket: int) -> None:
-        """A query waits no longer."""
-        _, instance = self._waiting.pop(ticket)
+    def _left(self, query: Query, instance: Instance) -> None:
+        """A query waits there no longer."""
+        self._waiting -= 1
         instance.waiting -= 1
-        self._note(instance)
+        if query.deadline is not None:
+            del self._hurried[query]
 
-    def _note(self, instance: Instance) -> None:
-        """Keep `_ready` right after a change of an instance."""
-        if not instance.ready:
-            self._ready.pop(instance.lane, None)
-        elif instance.lane not in self._ready:
-            self._ready[instance.lane] = instance
-
-    def _orphans(self, instance: Instance) -> list[tuple[int, Query]]:
-        """Empty an instance's queue: tickets and queries, which wait for no instance until they are dispatched."""
-        orphans = [(ticket, query) for _, ticket, query in instance.queue if ticket in self._waiting]
+    def _orphans(self, instance: Instance) -> list[Query]:
+        """Empty an instance's queue: queries that wait for no instance until they are dispatched."""
+        if instance.ready:
+            self._ready.remove(instance)
+        orphans = list(instance.queue)
         instance.queue.clear()
-        instance.waiting = 0
-        self._note(instance)
+        for query in orphans:
+            self._left(query, instance)
         return orphans
 
-    def _dismiss(self, instance: Instance) -> list[tuple[int, Query]]:
+    def _dismiss(self, instance: Instance) -> list[Query]:
         self._levels[instance.runtime].remove(instance)
         if instance.running or instance.held:
             self._leaving[instance.lane] = instance
@@ -276,8 +297,3 @@ class PartitionedPolicy:
         instance = Instance(next(self._lanes), runtime)
         self._instances[instance.lane] = instance
         return instance
-
-
-def _capacity(slo_s: float, latency_s: float) -> int:
-    """Queries that finish within the SLO one after the other; 480 ms and 6 ms give 80 (Figure 4)."""
-    return max(1, math.floor(slo_s / latency_s + 1e-9))  # 0.3 / 0.1 must be 3
