@@ -1,4 +1,4 @@
-"""Talking to a server's HTTP admin endpoints.
+"""Talking to a server's admin endpoints: over HTTP, but for loads.
 
 Plain urllib: the process that does this also watches children and handles signals, where tritonclient's gevent loop
 is in the way.
@@ -37,10 +37,15 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class ServerControl:
-    """The admin side of one server."""
+    """The admin side of one server.
+
+    `address` is its HTTP endpoint, `grpc` its gRPC endpoint where it is known: loads then go there, because over HTTP
+    they hold up the inference of other HTTP clients.
+    """
 
     address: str
     key: str | None = None
+    grpc: str | None = None
 
     def live(self) -> bool:
         """Whether the server answers at all; true before all models are ready."""
@@ -77,6 +82,13 @@ class ServerControl:
         Raises:
             Internal: Triton's reason; the version before keeps serving.
         """
+        if self.grpc is not None:
+            # Imported when the first model is loaded: most that talk to a server load none.
+            from tidal.server.loading import load_over_grpc
+
+            metadata = {} if self.key is None else {ADMIN_GRPC_METADATA: self.key}
+            load_over_grpc(self.grpc, model, config, metadata, _LOAD_S)
+            return
         body = {"parameters": {"config": json.dumps(config)}} if config is not None else {}
         self._call("POST", f"/v2/repository/models/{model}/load", body, _LOAD_S)
 

@@ -29,7 +29,8 @@ class ServerProcess:
     def __init__(self, launch: Launch, log: Path | None) -> None:
         self.launch = launch
         self.log = log
-        self.control = ServerControl(launch.endpoints.address(launch.endpoints.http), launch.key)
+        address = launch.endpoints.address
+        self.control = ServerControl(address(launch.endpoints.http), launch.key, address(launch.endpoints.grpc))
         output = log.open("wb") if log is not None else None
         try:
             self._process = subprocess.Popen(

@@ -1,0 +1,49 @@
+"""A model that takes long to load holds nobody else up."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http
+
+from tests.serve.served import MODEL, Served, publish
+from tests.waiting import until
+
+pytestmark = pytest.mark.server
+
+_SLOW = '''
+    def initialize(self, args):
+        """Wait until a test lets the load end."""
+        folder = Path(tempfile.gettempdir())
+        (folder / "loading").touch()
+        while not (folder / "go_on").exists():
+            time.sleep(0.02)
+'''
+
+
+def test_inference_over_http_goes_on_while_a_model_loads(served: Served, repository: Path) -> None:
+    publish(repository, "slow", code=MODEL.read_text() + _SLOW)
+    temporary = served.runtime / "tmp"
+    tensor = tritonclient.http.InferInput("SECONDS", [1], "FP32")
+    tensor.set_data_from_numpy(np.zeros(1, np.float32))
+    clients = [served.http(timeout=5) for _ in range(16)]
+    for client in clients:
+        client.infer("echo", [tensor])  # opens its connection, before the one that the load would come over
+    loaded: list[int] = []
+    load = threading.Thread(target=lambda: loaded.append(served.tidal("models", "load", "slow").returncode))
+    load.start()
+    try:
+        assert until((temporary / "loading").exists)
+        for client in clients:
+            assert client.infer("echo", [tensor]).as_numpy("SLEPT")[0] == 0
+        assert not loaded
+    finally:
+        (temporary / "go_on").touch()
+        load.join()
+        for client in clients:
+            client.close()
+    assert loaded == [0]
+    assert served.tidal("models", "unload", "slow").returncode == 0
