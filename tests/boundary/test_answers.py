@@ -53,3 +53,7 @@ def test_one_bad_request_among_many_harms_no_other(ask: Asker) -> None:
         answers = together(24, one)
         expected = {4: "INTERNAL", 9: "INTERNAL", 14: "INTERNAL", 19: "INVALID_ARG"}
         assert answers == [expected.get(index, "OK") for index in range(24)]
+
+
+def test_asking_about_a_request_that_is_being_answered_harms_nobody(ask: Asker) -> None:
+    assert together(200, lambda _: outcome(ask, "ask-meanwhile")) == ["OK"] * 200

@@ -3,6 +3,7 @@
 reply · sleep MS · hold (kept, never answered) · release (answer what is held) · block (the worker never comes back)
 raise-in-submit · raise-in-thread · fail-starts N (the next N starts of a service fail)
 drop · twice · no-output · wrong-rows · wrong-type · bad-array
+ask-meanwhile (others ask whether it is cancelled while it is answered)
 until-cancelled · cancelled (how many were seen to be cancelled) · cost N (µs of each of N calls of `cancelled()`)
 process (the stub's process id)
 """
@@ -114,6 +115,8 @@ class ProbeService:
             self._reply(request)
         elif action == "process":
             self._reply(request, f"{os.getpid()}")
+        elif action == "ask-meanwhile":
+            self._ask_meanwhile(request)
         elif action == "cost":
             began = time.perf_counter()
             for _ in range(int(argument)):
@@ -134,6 +137,18 @@ class ProbeService:
                 request.fail(Cancelled("the client cancelled the request"))
                 return
             time.sleep(0.01)
+
+    def _ask_meanwhile(self, request: PendingRequest) -> None:
+        def ask() -> None:
+            while not request.answered:
+                request.cancelled()
+
+        threads = [threading.Thread(target=ask, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        self._reply(request)
+        for thread in threads:
+            thread.join()
 
     def _reply(self, request: PendingRequest, text: str | None = None) -> None:
         outputs: dict[str, Array] = {}
