@@ -83,6 +83,27 @@ def test_stubs_of_before_the_restart_do_not_hide_a_second_death() -> None:
     assert decisions == [[], ["m"], [], ["m"]]
 
 
+def ended(*observations: tuple[float, Observation]) -> list[tuple[int, ...]]:
+    memory, endings = Memory(), []
+    for at, observation in observations:
+        _, memory = decide(memory, observation, at)
+        endings.append(memory.overstaying)
+    return endings
+
+
+def test_a_stub_of_before_the_restart_gets_its_time_and_no_more() -> None:
+    both = seen(TWO, [*stubs("m", 10), *stubs("m", 30, 31)])  # 10 was left of the two that the restart replaced
+    after = seen(TWO, stubs("m", 30, 31))
+    assert ended((0, SHORT), (1, SHORT), (60, both), (61, both), (62, after)) == [(), (), (), (10,), ()]
+
+
+def test_a_stub_without_successors_is_not_ended() -> None:
+    """The restart failed before it took the model out of service: the one that is left still serves."""
+    assert ended((0, SHORT), (1, SHORT), (60, SHORT), (100, SHORT), (300, SHORT)) == [()] * 5
+    gone = seen({}, stubs("m", 10))
+    assert ended((0, SHORT), (1, SHORT), (60, gone), (100, gone)) == [()] * 4
+
+
 def test_backoff_is_forgotten_when_the_model_was_well_for_long() -> None:
     decisions = looks((0, SHORT), (1, SHORT), (1.2, SHORT), (1.4, SHORT), (500, SHORT), (501, SHORT))
     assert decisions == [[], ["m"], [], [], ["m"], []]

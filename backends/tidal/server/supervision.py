@@ -7,9 +7,12 @@ the whole judgement, a pure function of what is observed; `Supervisor` observes 
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +27,8 @@ POLL_S = 0.4
 _BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 # A model that served this long since its last restart is well again.
 _WELL_AFTER_S = 120.0
+# What a stub from before a restart gets to answer what it has taken: twice the default `answer_timeout_s` and more.
+_LEAVES_WITHIN_S = 60.0
 
 _log = logging.getLogger("tidal.supervision")
 
@@ -50,8 +55,10 @@ class Memory:
 
     short: frozenset[str] = frozenset()  # models that lacked a stub at the last look
     restarts: Mapping[str, _Restarts] = field(default_factory=dict)
-    # Stubs from before a model's last restart, which may take a while to leave and do not serve.
-    retired: frozenset[int] = frozenset()
+    # Stubs from before a model's last restart, which may take a while to leave and do not serve, and since when.
+    retired: Mapping[int, float] = field(default_factory=dict)
+    # Of those the ones to end now: they have had their time, and their successors serve.
+    overstaying: tuple[int, ...] = ()
 
 
 def decide(memory: Memory, seen: Observation, now_s: float) -> tuple[list[str], Memory]:
@@ -61,6 +68,9 @@ def decide(memory: Memory, seen: Observation, now_s: float) -> tuple[list[str], 
     no load under way. While it reloads or changes its instance count it has never fewer: new stubs start before
     the config counts them, old ones leave after it stopped. A model that was restarted here and failed to load is
     tried again; one that somebody else unloaded is left alone.
+
+    Stubs from before a restart answer what they have taken and leave. Triton never ends them where a request of
+    another model was in flight in the stub that died: they would keep core and memory from their successors.
 
     Args:
         memory: from the last call; `Memory()` at first.
@@ -88,9 +98,18 @@ def decide(memory: Memory, seen: Observation, now_s: float) -> tuple[list[str], 
         if now_s - past.last_s >= _BACKOFF_S[min(past.count, len(_BACKOFF_S) - 1)]:
             due.append(model)
             restarts[model] = _Restarts(past.count + 1, now_s)
-    alive = {stub.pid for stub in seen.stubs}
-    retired = (memory.retired & alive) | {stub.pid for stub in seen.stubs if stub.model in due}
-    return due, Memory(short - set(due), restarts, frozenset(retired))
+    retired = {
+        stub.pid: memory.retired.get(stub.pid, now_s)
+        for stub in seen.stubs
+        if stub.model in due or stub.pid in memory.retired
+    }
+    well = {key[0] for key in seen.wanted} - lacking - busy
+    overstaying = tuple(
+        stub.pid
+        for stub in seen.stubs
+        if stub.model in well and now_s - retired.get(stub.pid, now_s) >= _LEAVES_WITHIN_S
+    )
+    return due, Memory(short - set(due), restarts, retired, overstaying)
 
 
 class Supervisor:
@@ -145,6 +164,10 @@ class Supervisor:
             return
         seen = self._observe(stubs)
         due, self._memory = decide(self._memory, seen, time.monotonic())
+        for pid in self._memory.overstaying:
+            _log.warning("a Python stub from before a restart does not leave: ending it (process %d)", pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for model in due:
             # A thread each: a model that takes minutes to load must not keep another from coming back.
             self._restarting.add(model)
