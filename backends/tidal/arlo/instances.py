@@ -21,8 +21,8 @@ class InstanceModels:
     """Runs batches on the models of the runtimes; implements `tidal.arlo.runner.Runner`.
 
     A runtime's model is asked for the front's own version. While a publish is under way it may already have another
-    one: that is taken where the front would have read a text and called its classes the same. Otherwise there is none
-    to ask until the front's next version serves.
+    one: that is taken where its front reads a text and names its classes in the same way. Otherwise there is none to
+    ask any more, and an answer would be wrong.
 
     Args:
         call: asks another model.
