@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.arlo import outcome, plot
+from benchmarks.arlo import gpu, outcome, plot
 from benchmarks.arlo.allocation import Allocation, choose
 from benchmarks.arlo.expected import expected_ratios
 from benchmarks.arlo.prepare import PARTITIONED, POLYMORPHIC, Artefacts, prepare
@@ -20,6 +20,7 @@ from benchmarks.arlo.systems import BASELINES, BIN_PACKING_MODEL, candidates, pl
 from benchmarks.arlo.workload import BURSTS, Workload
 from benchmarks.report import Report, progress
 from benchmarks.serving_path.prepare import cache_folder
+from tidal.device import has_gpu
 from tidal.manifest import MANIFEST_FILE
 from tidal.server.child import tidal_serve
 
@@ -47,7 +48,7 @@ def main(
     )
     planned = plan(quick=quick)
     baselines = [config for system in BASELINES for config in candidates(system, quick=quick)]
-    with tempfile.TemporaryDirectory(prefix="tidal-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="arlo-repository-", dir=cache_folder()) as folder:
         repository = Path(folder)
         write_repository(
             repository,
@@ -69,11 +70,14 @@ def main(
     report.measured["capacities"] = run.capacities
     columns = ["round", *run.capacities[0]]
     rows = [[str(turn + 1), *(f"{value:.1f}" for value in each.values())] for turn, each in enumerate(run.capacities)]
-    report.add_table("answers a second at full load (closed loop of 8), which loads are shares of", columns, rows)
+    report.add_table("answers a second at full load, which loads are shares of", columns, rows)
     outcome.add_tables(report, run, planned, allocation.slo_ms)
     outcome.add_ratios(report, run, planned)
     outcome.add_claims(report, run)
-    print("gpu_static_vs_dynamic: not run; this benchmark measures on the CPU")
+    if has_gpu():
+        gpu.measure(report, artefacts, precision=precision)
+    else:
+        print("gpu_static_vs_dynamic: not run, this machine has no GPU")
     report.finish(json)
     if json is not None:
         plot.save(report, planned, json.with_suffix(".png"))

@@ -11,7 +11,7 @@ import psutil
 from benchmarks.arlo.workload import Workload
 from benchmarks.serving_path.closed_loop import batches, closed_loop, cpu_seconds
 from tidal.server.child import RunningServer
-from tidal_client.load import Schedule, run_load, summarise
+from tidal_client.load import Schedule, run_load, summarise, text_inputs
 
 _SETTLE_S = 0.4
 _TIMEOUT_S = 120.0
@@ -28,6 +28,7 @@ class Cell:
     errors: dict[str, int]
     mean_batch: float
     utilisation: float  # share of the cores that the server's processes used
+    others: float  # share that anything but server and load generator used: near 0 on a quiet machine
     warning: str  # that the load generator was the bottleneck
 
     @property
@@ -44,9 +45,10 @@ def measure(server: RunningServer, model: str, schedule: Schedule, workload: Wor
     """Send a schedule to a model that is loaded."""
     warm_up(server, model, workload, seconds=0.5)
     time.sleep(_SETTLE_S)  # metrics are published every 200 ms
-    before, cpu = batches(server, model), cpu_seconds(server)
+    before, own, busy, start = batches(server, model), cpu_seconds(server), _busy_seconds(), time.monotonic()
     result = run_load(server.http, model, schedule, outputs=["label", "logits"], timeout_s=_TIMEOUT_S)
-    cpu = cpu_seconds(server) - cpu
+    own, busy = cpu_seconds(server) - own, _busy_seconds() - busy
+    available = (time.monotonic() - start) * (psutil.cpu_count() or 1)
     time.sleep(_SETTLE_S)
     queries, executions = (b - a for a, b in zip(before, batches(server, model), strict=True))
     summary = summarise(result)
@@ -56,17 +58,32 @@ def measure(server: RunningServer, model: str, schedule: Schedule, workload: Wor
         (result.latency[result.answered] * 1e3).round(2).tolist(),
         dict(summary.total.errors),
         queries / max(1, executions),
-        cpu / summary.duration_s / (psutil.cpu_count() or 1),
+        own / available,
+        max(0.0, busy - own - result.cpu_s) / available,
         summary.generator.warning,
     )
 
 
 def capacity(server: RunningServer, model: str, workload: Workload, *, seconds: float, seed: int) -> float:
-    """Answers a second when there is always something to do."""
-    texts = workload.texts(round(400 * seconds), seed)
+    """Answers a second when there is always something to do: requests come twice as fast as they can be answered.
+
+    Not by a closed loop, whose clients need a part of the same cores for every answer, which the open loops that the
+    result is used for do not.
+    """
+    roughly = warm_up(server, model, workload, seconds=max(0.5, seconds / 5))
+    count = max(20, round(roughly * seconds))
+    schedule = Schedule(np.arange(count) / (2 * roughly), text_inputs(workload.texts(count, seed)))
+    result = run_load(server.http, model, schedule, outputs=["label", "logits"], timeout_s=_TIMEOUT_S)
+    return float(result.answered.sum()) / result.duration
+
+
+def warm_up(server: RunningServer, model: str, workload: Workload, *, seconds: float) -> float:
+    """Let every instance and many lengths run once, by a closed loop; its answers a second."""
+    texts = workload.texts(round(400 * seconds), _WARM_SEED)
     return closed_loop(server, model, texts, concurrency=8, seconds=seconds).per_second
 
 
-def warm_up(server: RunningServer, model: str, workload: Workload, *, seconds: float) -> None:
-    """Let every instance and many lengths run once."""
-    closed_loop(server, model, workload.texts(round(200 * seconds), _WARM_SEED), concurrency=8, seconds=seconds)
+def _busy_seconds() -> float:
+    """Processor time that all processes of the machine have used so far."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system)

@@ -39,11 +39,9 @@ def add_tables(report: Report, run: Run, plan: Sequence[Planned], slo_ms: float)
                     "all": dict(zip(("mean_ms", "p50_ms", "p98_ms", "max_ms"), _pooled(cells), strict=True)),
                 }
     columns = ["load", "system", "requests", "mean ms", "p50", "p98", "max", f"> {slo_ms:.0f} ms", "failed", "1/s"]
-    report.add_table("latency, tokenisation included", [*columns, "batch", "cpu"], rows)
-    warnings = sorted({cell.warning for each in run.cells for of in each.values() for cell in of.values()} - {""})
-    report.measured["generator_warnings"] = warnings
-    for warning in warnings:
-        print(f"in at least one cell {warning}")
+    # cpu: share of the cores that the server used; others: that other work on the machine used; late: rounds in which
+    # the load generator could not keep to its schedule.
+    report.add_table("latency, tokenisation included", [*columns, "batch", "cpu", "others", "late"], rows)
 
 
 def add_claims(report: Report, run: Run) -> None:
@@ -114,12 +112,14 @@ def _cells(run: Run, case: Case, system: str) -> list[Cell]:
 def _row(run: Run, case: Case, system: str, slo_ms: float) -> list[str]:
     cells = _cells(run, case, system)
     if not cells:
-        return ["-", f"saturated: answers {run.limits[system]:.0f}/s", *[""] * 8]
+        return ["-", f"saturated: answers {run.limits[system]:.0f}/s", *[""] * 10]
     requests = sum(len(cell.latencies_ms) + sum(cell.errors.values()) for cell in cells)
     late = sum(_late(cell, slo_ms) for cell in cells)
     medians = [
         statistics.median(values)
-        for values in zip(*((cell.offered, cell.mean_batch, cell.utilisation) for cell in cells), strict=True)
+        for values in zip(
+            *((cell.offered, cell.mean_batch, cell.utilisation, cell.others) for cell in cells), strict=True
+        )
     ]
     return [
         str(requests),
@@ -129,6 +129,8 @@ def _row(run: Run, case: Case, system: str, slo_ms: float) -> list[str]:
         f"{medians[0]:.1f}",
         f"{medians[1]:.2f}",
         f"{medians[2]:.0%}",
+        f"{medians[3]:.0%}",
+        f"{sum(bool(cell.warning) for cell in cells)}/{len(cells)}",
     ]
 
 
@@ -157,5 +159,6 @@ def _summary(cell: Cell, slo_ms: float) -> dict[str, object]:
         "slo_violations": _late(cell, slo_ms),
         "mean_batch": cell.mean_batch,
         "utilisation": cell.utilisation,
+        "others": cell.others,
         "generator_warning": cell.warning,
     }

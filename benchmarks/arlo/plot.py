@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,13 @@ def save(report: Report, plan: list[Planned], file: Path) -> None:
             for system, points in lines.items():
                 each.plot(list(points), [point[statistic] for point in points.values()], marker="o", label=system)
             each.set_yscale("log")
+            each.set_xticks(sorted({percent for points in lines.values() for percent in points}))
             each.set_ylabel(f"{statistic.removesuffix('_ms')} latency, ms")
             each.set_xlabel(f"load, % of {base}'s capacity")
             each.set_title(f"{pattern} arrivals")
             each.grid(alpha=0.3, which="both")
         axes[0][column].legend(fontsize=8)
-    figure.suptitle(machine_line(), fontsize=6)
+    figure.suptitle(textwrap.fill(machine_line(), 60 * len(columns)), fontsize=7)
     figure.tight_layout()
     figure.savefig(file, dpi=110)
 

@@ -21,9 +21,10 @@ _LENGTHS = list(range(64, LONGEST + 1, 64))
 
 @dataclass(frozen=True, slots=True)
 class Artefacts:
-    """A repository with both models, and the hash of the recipe that the source model was trained by."""
+    """A repository with the built models, their source model, and the hash of the recipe that it was trained by."""
 
     repository: Path
+    source: Path
     digest: str
 
     def version(self, model: str) -> Path:
@@ -40,20 +41,23 @@ class Artefacts:
 def prepare(precision: str) -> Artefacts:
     """Train and build what is missing, or was built for another machine or by other code."""
     source_repository, source, digest = prepare_source()
-    folder = source_repository.parent / f"arlo-{precision}"
-    folder.mkdir(exist_ok=True)
-    common = f"kind: arlo\nmodel: {source}\nprecision: {precision}\nlengths: {_LENGTHS}\n"
-    specs = {
-        POLYMORPHIC: "placement: polymorphic\nform: dynamic\n",
-        PARTITIONED: "placement: partitioned\nform: static\n",
-    }
-    for model, placement in specs.items():
-        spec = folder / f"{model}.yaml"
-        spec.write_text(f"{common}name: {model}\n{placement}")
-        progress(f"building {model} (nothing to do when it is up to date)")
-        command = [sys.executable, "-m", "tidal_client.main", "build", str(spec), "--repository", str(folder)]
-        subprocess.run(command, check=True, stdout=sys.stderr)
-    return Artefacts(folder, digest)
+    repository = source_repository.parent / f"arlo-{precision}"
+    repository.mkdir(exist_ok=True)
+    artefacts = Artefacts(repository, source, digest)
+    build(artefacts, POLYMORPHIC, precision, "placement: polymorphic\nform: dynamic\n")
+    build(artefacts, PARTITIONED, precision, "placement: partitioned\nform: static\n")
+    return artefacts
+
+
+def build(artefacts: Artefacts, model: str, precision: str, settings: str) -> None:
+    """Build one model by a spec that consists of the common lines and `settings`, unless it is up to date."""
+    spec = artefacts.repository / f"{model}.yaml"
+    spec.write_text(
+        f"kind: arlo\nname: {model}\nmodel: {artefacts.source}\nprecision: {precision}\nlengths: {_LENGTHS}\n{settings}"
+    )
+    progress(f"building {model} (nothing to do when it is up to date)")
+    command = [sys.executable, "-m", "tidal_client.main", "build", str(spec), "--repository", str(artefacts.repository)]
+    subprocess.run(command, check=True, stdout=sys.stderr)
 
 
 if __name__ == "__main__":

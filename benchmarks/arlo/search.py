@@ -42,7 +42,8 @@ def search(server: RunningServer, workload: Workload, *, quick: bool) -> Tuned:
         for candidate in found:
             progress(f"searching {system}: {candidate.model}")
             server.control.load(candidate.model, None)
-            warm_up(server, candidate.model, workload, seconds=0.5 if quick else 2)
+            if not quick:
+                warm_up(server, candidate.model, workload, seconds=2)
             speeds[candidate] = capacity(server, candidate.model, workload, seconds=1.5 if quick else 3, seed=_SEED)
         ranked = sorted(found, key=speeds.__getitem__, reverse=True)
         # Batching is measured at the loads of DT: it is the same engine, first come first served too.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ def write_repository(
     """Copy the built models and add the others.
 
     Args:
-        repository: an empty folder.
+        repository: an empty folder, on the artefacts' file system.
         artefacts: what was built.
         baselines: the bare models to add.
         instances: instances of the partitioned model's runtimes by length, which the INFaaS-like front uses too.
@@ -108,7 +109,9 @@ def write_repository(
     """
     for folder in artefacts.repository.iterdir():
         if folder.is_dir():
-            shutil.copytree(folder, repository / folder.name, ignore=shutil.ignore_patterns(".build"))
+            shutil.copytree(
+                folder, repository / folder.name, ignore=shutil.ignore_patterns(".build"), copy_function=_link
+            )
     front = repository / PARTITIONED_MODEL
     write_allocation(front, make_allocation(instances))
     config = _with_parameters((front / "config.pbtxt").read_text(), {"slo_ms": slo_ms})
@@ -122,6 +125,14 @@ def write_repository(
     shutil.copy(here / "bin_packing.py", bins / "1" / "bin_packing.py")
     for config_of in baselines:
         config_of.write(repository, repository / POLYMORPHIC_MODEL / artefacts.version(POLYMORPHIC_MODEL).name)
+
+
+def _link(source: str, target: str) -> None:
+    """Copy what may be edited, link what is large."""
+    if "engines" in Path(source).parts:
+        os.link(source, target)
+    else:
+        shutil.copy2(source, target)
 
 
 def _with_parameters(config: str, parameters: dict[str, object]) -> str:

@@ -57,7 +57,7 @@ def test_simulation_runs_queries_of_each_lane_one_after_the_other():
 
 
 def cell(*latencies_ms: float, errors: int = 0) -> Cell:
-    return Cell("m", 10.0, list(latencies_ms), {"UNAVAILABLE": errors} if errors else {}, 1.0, 0.5, "")
+    return Cell("m", 10.0, list(latencies_ms), {"UNAVAILABLE": errors} if errors else {}, 1.0, 0.5, 0.0, "")
 
 
 def run_of(case: Case, *rounds: dict[str, Cell]) -> Run:
