@@ -127,7 +127,7 @@ def test_nothing_is_sent_to_a_model_that_is_not_ready(server: ProbeServer, close
         ([], "--rate", "needed unless --trace is given"),
         (["-r", "0"], "--rate", "above 0, got 0"),
         (["-r", "inf"], "--rate", "above 0"),
-        (["-r", "x"], "--rate", "float"),
+        (["-r", "x"], "--rate", "valid"),
         (["-r", "5", "-s", "0"], "--seconds", "above 0"),
         (["-r", "5", "-n", "0"], "--requests", "above 0"),
         (["-r", "5", "-n", "5", "-s", "5"], "--requests", "not both"),
