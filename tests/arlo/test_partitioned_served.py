@@ -11,15 +11,18 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from tests.arlo.conftest import MAX_LENGTH, parameter
 from tests.arlo.test_served import make_texts, text_rows
 from tests.models import make_tiny_classifier
+from tests.servers import running_server
 from tests.waiting import until
 from tidal.allocation import ALLOCATION_FILE
 from tidal.errors import Internal
@@ -297,3 +300,24 @@ class TestFailures:
         config.write_text(config.read_text().replace("hasty", "bad"))
         with pytest.raises(Internal, match="bad_len16"):
             server.control.load("bad", None)
+
+
+def test_work_in_flight_is_answered_when_the_server_ends(repository: Path, tmp_path: Path) -> None:
+    """Its instances are out of reach from then on: what has not run is told so at once."""
+    for name in ("tiny", *(runtime_model("tiny", length) for length in LENGTHS)):
+        shutil.copytree(repository / name, tmp_path / name)
+    texts = make_texts(64, seed=4)
+    with running_server(tmp_path) as server:
+        with Client(f"grpc://{server.grpc}") as client, ThreadPoolExecutor(24) as pool:
+            client.classify("tiny", "good")
+            futures = [pool.submit(client.classify_many, "tiny", texts) for _ in range(24)]
+            time.sleep(0.05)
+            os.kill(server.pid, signal.SIGTERM)
+            for future in futures:
+                try:
+                    assert len(future.result(timeout=60)) == 64
+                except RequestError as error:
+                    assert isinstance(error, Unavailable), error
+        psutil.Process(server.pid).wait(60)
+        assert "Signal (11)" not in server.log_text()
+    assert server.processes() == []

@@ -198,7 +198,7 @@ class TestInstancesThatCannotRun:
             service.submit([other])
             assert answered(other)
         assert isinstance(poison.error, Internal)
-        assert "3 processes died while they ran this query" in str(poison.error)
+        assert "3 times the process that was to run this query died or was dead" in str(poison.error)
         assert other.ran_on == 64
 
     def test_an_engines_own_error_is_the_querys_alone(self, tmp_path: Path) -> None:

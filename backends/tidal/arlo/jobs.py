@@ -47,7 +47,7 @@ class Row(Query):
     tokens: TokenRow = field(kw_only=True)
     job: Job = field(kw_only=True)
     index: int = field(kw_only=True)
-    deaths: int = field(default=0, kw_only=True)  # processes that died while they ran it
+    deaths: int = field(default=0, kw_only=True)  # times that the process that was to run it died or was dead
 
 
 class Answers:

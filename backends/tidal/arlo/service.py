@@ -24,7 +24,7 @@ _CHECK_CANCELLED_AFTER_S = 0.005
 # A lane that could not run anything pauses, longer the more often its runtime fails in a row.
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
-# A query that so many processes died of is not given to another one.
+# A query that met so many dead processes may be what they died of: it is not given to another one.
 _MOST_DEATHS = 3
 
 
@@ -229,14 +229,16 @@ class ArloService:
     def _put_back(self, batch: Batch, rows: Sequence[Row], error: ModelUnavailable) -> None:
         """Let others run what this lane could not run, and let the lane pause.
 
-        Each query is tried again until its deadline or the boundary's time for an answer passes, unless processes die
-        of it.
+        Each query is tried again until its deadline or the boundary's time for an answer passes, unless processes may
+        have died of it.
         """
         self._metrics.put_back(self._runtimes[batch.runtime], len(rows))
         for row in rows:
             row.deaths += error.died
             if row.deaths >= _MOST_DEATHS:
-                row.job.fail(Internal(f"{row.deaths} processes died while they ran this query: {error}"))
+                row.job.fail(
+                    Internal(f"{row.deaths} times the process that was to run this query died or was dead: {error}")
+                )
             elif self._closing:
                 row.job.fail(Unavailable(f"the model stops serving here, and {error}"))
         with self._changed:
