@@ -68,7 +68,7 @@ class PartitionedPolicy:
         self._decay = decay
         self._peek = peek
         self._levels = [
-            Level(max_length, capacity_within(slo_s, latency))
+            self._make_level(max_length, capacity_within(slo_s, latency))
             for max_length, latency in zip(runtimes, latencies_s, strict=True)
         ]
         self._fitting: list[list[Level]] = []  # by length: the levels with instances that can take it, ascending
@@ -164,10 +164,7 @@ class PartitionedPolicy:
         return late
 
     def next_batch(self, now: float) -> Batch | None:
-        """The oldest query of an idle instance's own queue, or None when no idle instance has one.
-
-        Call `expired` first. Tell `finished` when it has run.
-        """
+        """The oldest query of an idle instance's queue, or None. Call `expired` first, `finished` when it has run."""
         if not self._ready:
             return None
         instance = self._ready.popleft()
@@ -178,11 +175,10 @@ class PartitionedPolicy:
 
     def finished(self, batch: Batch) -> None:
         """A query has run, or failed: its instance is free again, or gone if it was leaving."""
-        lane = batch.lane
-        instance = self._instances[lane]
+        instance = self._instances[batch.lane]
         instance.running = instance.held = 0
-        if lane in self._leaving:
-            del self._leaving[lane], self._instances[lane]
+        if batch.lane in self._leaving:
+            del self._leaving[batch.lane], self._instances[batch.lane]
             return
         self._levels[instance.runtime].update(instance)
         if instance.waiting:
@@ -250,6 +246,9 @@ class PartitionedPolicy:
             if len(self._deadlines) > 2 * len(self._hurried) + 64:
                 self._deadlines = [entry for entry in self._deadlines if entry[2] in self._hurried]
                 heapq.heapify(self._deadlines)
+
+    def _make_level(self, max_length: int, capacity: int) -> Level:
+        return Level(max_length, capacity)
 
     def _choose(self, candidates: Sequence[Level]) -> tuple[Level, Instance]:
         """Algorithm 1; DISPATCH and UPDATE (lines 21 and 22) are its caller's."""

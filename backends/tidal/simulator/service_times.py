@@ -1,0 +1,126 @@
+"""How long a query takes on a runtime: from a table file, or from what a build measured."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tidal.errors import InvalidArgument
+from tidal.profiles import LatencyProfile
+
+_COLUMNS = "length, static_ms and, for DT, dynamic_ms"
+
+
+@dataclass(frozen=True)
+class ServiceTimes:
+    """Seconds of one query by runtime.
+
+    Args:
+        max_lengths: of the runtimes in tokens, ascending.
+        static_s: seconds of one query padded to each of them.
+        dynamic_s: seconds of one unpadded query of just these lengths on a runtime compiled for dynamic shapes,
+            linear between them; None where nobody measured it.
+        profile: all batch sizes, for polymorphic placement; None where only single queries were measured.
+
+    Raises:
+        InvalidArgument: the columns do not fit, a length does not ascend, or a time is not positive or falls.
+    """
+
+    max_lengths: tuple[int, ...]
+    static_s: tuple[float, ...]
+    dynamic_s: tuple[float, ...] | None = None
+    profile: LatencyProfile | None = None
+
+    def __post_init__(self) -> None:
+        if (
+            not self.max_lengths
+            or self.max_lengths[0] < 1
+            or any(b <= a for a, b in itertools.pairwise(self.max_lengths))
+        ):
+            raise InvalidArgument(f"lengths must be ascending numbers of tokens, at least one, got {self.max_lengths}")
+        for name, times in (("static", self.static_s), ("dynamic", self.dynamic_s)):
+            if times is None:
+                continue
+            if len(times) != len(self.max_lengths):
+                raise InvalidArgument(f"there must be a {name} latency for each of the {len(self.max_lengths)} lengths")
+            if not all(0 < time < math.inf for time in times):
+                raise InvalidArgument(f"{name} latencies must be positive and finite, got {times}")
+            if name == "static" and any(b < a for a, b in itertools.pairwise(times)):
+                raise InvalidArgument(f"static latencies must not fall as the length grows, got {times}")
+
+    @property
+    def longest(self) -> int:
+        """Longest query in tokens."""
+        return self.max_lengths[-1]
+
+    def of_runtimes(self, max_lengths: Sequence[int]) -> ServiceTimes:
+        """The same model compiled for other lengths: one in between costs what the next longer known one costs.
+
+        Raises:
+            InvalidArgument: a length is longer than the longest known.
+        """
+        known = np.asarray(self.max_lengths)
+        if not max_lengths or max(max_lengths) > self.longest:
+            raise InvalidArgument(f"runtimes must be at least one, of at most {self.longest} tokens, got {max_lengths}")
+        static = tuple(self.static_s[i] for i in np.searchsorted(known, max_lengths).tolist())
+        dynamic = None
+        if self.dynamic_s is not None:
+            dynamic = tuple(np.interp(max_lengths, known, self.dynamic_s).tolist())
+        return ServiceTimes(tuple(max_lengths), static, dynamic, self.profile)
+
+    def dynamic_by_length(self) -> list[float]:
+        """Seconds of an unpadded query by its length, from 0 to the longest.
+
+        Raises:
+            InvalidArgument: nothing is known of dynamic shapes.
+        """
+        if self.dynamic_s is None:
+            raise InvalidArgument("DT needs latencies of dynamic shapes: a table with the column dynamic_ms")
+        by_length: list[float] = np.interp(np.arange(self.longest + 1), self.max_lengths, self.dynamic_s).tolist()
+        return by_length
+
+
+def from_profile(profile: LatencyProfile, max_lengths: Sequence[int]) -> ServiceTimes:
+    """What a build measured, for the runtimes of its manifest."""
+    static = tuple(profile.latency_ms(length) / 1e3 for length in max_lengths)
+    return ServiceTimes(tuple(max_lengths), static, profile=profile)
+
+
+def read_table(file: Path) -> ServiceTimes:
+    """Latencies from CSV with a header and the columns `length`, `static_ms` and, where known, `dynamic_ms`.
+
+    Raises:
+        InvalidArgument: the file cannot be read, or its content does not fit; says which row.
+    """
+    rows: list[list[float]] = []
+    try:
+        with file.open(encoding="utf-8", newline="") as lines:
+            reader = csv.DictReader(lines)
+            names = [name for name in ("length", "static_ms", "dynamic_ms") if name in (reader.fieldnames or ())]
+            if names[:2] != ["length", "static_ms"]:
+                raise InvalidArgument(f"latency table {file}: expected the columns {_COLUMNS}, got {reader.fieldnames}")
+            for row in reader:
+                try:
+                    rows.append([float(row[name]) for name in names])
+                    if not rows[-1][0].is_integer():
+                        raise ValueError
+                except (TypeError, ValueError):
+                    values = [row[name] for name in names]
+                    raise InvalidArgument(
+                        f"latency table {file}, row {reader.line_num}: expected a number for each of {names}, "
+                        f"got {values}"
+                    ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"latency table {file}: cannot be read: {error}") from None
+    lengths = tuple(int(row[0]) for row in rows)
+    static, dynamic = (tuple(row[i] / 1e3 for row in rows if len(row) > i) for i in (1, 2))
+    try:
+        return ServiceTimes(lengths, static, dynamic or None)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"latency table {file}: {error}") from None
