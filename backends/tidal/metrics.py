@@ -87,6 +87,11 @@ class Metrics:
         self._prefix = f"tidal_{system}_"
         self._lock = threading.Lock()
         self._series: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[str, Counter | Gauge | Histogram]] = {}
+        self._more: dict[str, tuple[float, ...]] = {}
+
+    def more_buckets(self, name: str, bounds: Sequence[float]) -> None:
+        """Let histograms of this name that are made from now on have these upper bounds too."""
+        self._more[name] = tuple(bounds)
 
     def counter(self, name: str, help: str, **labels: str) -> Counter:
         """A counter; `name` ends in `_total`."""
@@ -98,7 +103,9 @@ class Metrics:
 
     def histogram(self, name: str, help: str, buckets: Sequence[float] = LATENCY_BUCKETS, **labels: str) -> Histogram:
         """A histogram; `buckets` are ascending upper bounds."""
-        return self._get(name, help, labels, lambda: Histogram(buckets))
+        # By their text, so that no two series of a histogram have the same label.
+        bounds = {_bound(value): value for value in (*buckets, *self._more.get(name, ()))}
+        return self._get(name, help, labels, lambda: Histogram(sorted(bounds.values())))
 
     def samples(self) -> Iterator[Sample]:
         """Every series as it stands. A histogram appears as its `_bucket`, `_sum` and `_count` counters."""

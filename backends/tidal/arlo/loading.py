@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tidal import device
 from tidal.arlo.instances import InstanceModels
+from tidal.arlo.metrics import show_objective
 from tidal.arlo.model import open_model
 from tidal.arlo.parameters import ArloParameters
 from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
@@ -64,6 +65,7 @@ def _load_partitioned(
         context.log.warning(
             f"slo_ms is {slo_ms:g}, but one query of {lengths[-1]} tokens takes {latencies_ms[-1]:.3g} ms alone"
         )
+    show_objective(context.metrics, slo_ms / 1e3)
     allocation = WatchedAllocation(context, lengths)
     runner = InstanceModels(context.call_model, context.model, context.model_dir, context.version, manifest)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidal.arlo.policies import PartitionedPolicy
+from tidal.arlo.scheduling.scaling import IN_BELOW, OUT_AT
 from tidal.manifest import Runtime
 from tidal.metrics import Metrics
 
@@ -53,6 +54,15 @@ class ArloMetrics:
         self._all.counter(
             "put_back_queries_total", "Queries tried again elsewhere or later", runtime=str(runtime.max_length)
         ).inc(queries)
+
+
+def show_objective(metrics: Metrics, slo_s: float) -> None:
+    """Tell a model's SLO in seconds, and how many requests reach the shares of it that scaling goes by.
+
+    To be called before the histogram of the requests' latencies is made.
+    """
+    metrics.gauge("slo_seconds", "Latency objective of all queries").set(slo_s)
+    metrics.more_buckets("request_seconds", (IN_BELOW * slo_s, OUT_AT * slo_s))
 
 
 class PartitionedMetrics:

@@ -9,8 +9,8 @@ from enum import Enum
 
 from tidal.errors import InvalidArgument
 
-_OUT_AT = 0.95  # share of the SLO that the 98th percentile reaches: add one
-_IN_BELOW = 0.50  # share of the SLO below which it stays: release one
+OUT_AT = 0.95  # share of the SLO that the 98th percentile reaches: add one
+IN_BELOW = 0.50  # share of the SLO below which it stays: release one
 _OUT_S = 5.0
 _IN_S = 60.0
 
@@ -52,8 +52,8 @@ class Autoscaler:
             raise InvalidArgument(f"slo_s must be a positive, finite number of seconds, got {slo_s}")
         if not 1 <= fewest <= most:
             raise InvalidArgument(f"fewest must lie between 1 and most, got fewest {fewest} and most {most}")
-        self.out_s = _OUT_AT * slo_s
-        self.in_s = _IN_BELOW * slo_s
+        self.out_s = OUT_AT * slo_s
+        self.in_s = IN_BELOW * slo_s
         self._fewest, self._most = fewest, most
         self._recent_since = self._all_since = now
         self._recent = self._critical = self._all = self._slow = 0
