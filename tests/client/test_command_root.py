@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-_COMMANDS = ("doctor", "build", "serve", "models", "infer", "load")
+_COMMANDS = ("doctor", "build", "serve", "models", "controller", "infer", "load")
 # A distribution that only adds entry points, put on the path of the process under test.
 _PLUGIN = """
 import typer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 import urllib.request
 
@@ -25,14 +26,25 @@ def used_instances(metrics: str, front: str) -> dict[int, dict[int, int]]:
     Raises:
         Unavailable: the endpoint does not answer.
     """
+    return parse_instances(read_metrics(metrics), front)
+
+
+def read_metrics(metrics: str) -> str:
+    """The text of a /metrics page.
+
+    Args:
+        metrics: `host:port` of the Prometheus endpoint.
+
+    Raises:
+        Unavailable: the endpoint does not answer.
+    """
     try:
         # A proxy of the environment is for other machines' traffic.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"http://{metrics}/metrics", timeout=_ANSWER_S) as response:
-            text = response.read().decode(errors="replace")
-    except OSError as error:
+            return str(response.read().decode(errors="replace"))
+    except (OSError, http.client.HTTPException) as error:
         raise Unavailable(f"no metrics at {metrics}: {getattr(error, 'reason', None) or error}") from None
-    return parse_instances(text, front)
 
 
 def parse_instances(text: str, front: str) -> dict[int, dict[int, int]]:
