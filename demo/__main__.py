@@ -19,7 +19,8 @@ from tidal_client import Client
 
 REPOSITORY = Path("model_repository")
 SOURCE = Path(".demo/intent-classifier")
-SPECS = ("demo/intents.yaml", "demo/padded.yaml")
+SPECS = ("demo/intents.yaml", "demo/padded.yaml", "demo/partitioned.yaml")
+MODELS = ("intents", "intents_padded", "intents_partitioned")
 CONSOLE = Console(width=None if sys.stdout.isatty() else 120)
 
 
@@ -34,10 +35,11 @@ def main() -> int:
     command = [sys.executable, "-m", "tidal_client.main", "build", *SPECS, "--repository", str(REPOSITORY)]
     subprocess.run(command, check=True)
     _step("tidal serve model_repository (on free ports)")
-    with tidal_serve(REPOSITORY, "--model", "intents", "--model", "intents_padded") as server:
+    with tidal_serve(REPOSITORY, *(part for model in MODELS for part in ("--model", model))) as server:
         CONSOLE.print(f"   tritonserver {server.state.version}: {server.http}  {server.grpc}")
         _ask(server)
         _compare(server)
+        _partitioned(server)
     CONSOLE.print(
         "\nThe model stays in model_repository: `.venv/bin/tidal serve` serves it on ports 8000 to 8002, then"
     )
@@ -86,6 +88,24 @@ def _compare(server: RunningServer) -> None:
                     runtime = answer.max_length or 0 if model == "intents" else runtime
             padded, tidal = (statistics.median(took[m][2:]) for m in ("intents_padded", "intents"))
             table.add_row(str(words), f"{padded:.1f}", f"{tidal:.1f}", str(runtime), f"{tidal / padded:.2f}")
+    CONSOLE.print(table)
+
+
+def _partitioned(server: RunningServer) -> None:
+    """The `arlo` front places each query on an instance of the `engine` backend, one Triton model a length."""
+    table = Table(title="intents_partitioned: one Triton model a length", title_justify="left")
+    for column in ("words", "over", "label", "runtime", "ms"):
+        table.add_column(column, justify="left" if column in ("over", "label") else "right")
+    (text, _), *_ = make_examples(1, seed=9)
+    with Client(server.http) as http, Client(server.grpc) as grpc:
+        for i, words in enumerate((8, 30, 120, 250)):
+            client, over = ((http, "HTTP"), (grpc, "gRPC"))[i % 2]
+            query = lengthen(text, words)
+            client.classify("intents_partitioned", query)
+            start = time.perf_counter()
+            answer = client.classify("intents_partitioned", query)
+            took = (time.perf_counter() - start) * 1e3
+            table.add_row(str(len(query.split())), over, answer.label, str(answer.max_length), f"{took:.1f}")
     CONSOLE.print(table)
 
 
