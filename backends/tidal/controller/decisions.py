@@ -28,7 +28,7 @@ class Settings:
     """How a model is controlled.
 
     Args:
-        period_s: seconds between two allocations.
+        period_s: seconds that are observed before each allocation.
         least_gain: share of the predicted mean latency that a change of the allocation has to save.
         fewest: instances never to go below; None for as many as there are at first, or `most` if that is less.
         most: instances never to go above; None for as many as there are at first, or `fewest` if that is more.
@@ -112,7 +112,6 @@ class ModelControl:
         first = sum(present)
         self._fewest = min(first, settings.most or first) if settings.fewest is None else settings.fewest
         self._most = max(first, self._fewest) if settings.most is None else settings.most
-        self._since = now
         self._seen = self._earlier = Counts.none(len(profile.lengths))
         self._scaler = self._new_scaler(now)
 
@@ -138,9 +137,10 @@ class ModelControl:
             )
             if released is not None:
                 return released
-        if now - self._since < self._settings.period_s:
+        # Seconds in which the server was seen: one that was away for a while is not judged by the little before that.
+        if self._seen.seconds < self._settings.period_s:
             return None
-        seen, self._seen, self._since = self._seen, Counts.none(len(before)), now
+        seen, self._seen = self._seen, Counts.none(len(before))
         self._earlier = seen
         return self._allocate(before, seen)
 

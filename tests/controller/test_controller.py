@@ -1,0 +1,199 @@
+"""`tidal controller` beside a real `tidal serve`."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.controller.beside import Traffic, controller
+from tests.serve.served import Served, environment_in, serving, tidal
+from tests.waiting import until
+from tidal.allocation import make_allocation, read_allocation, write_allocation
+from tidal.server.allocate import changing
+from tidal.server.gauges import used_instances
+
+pytestmark = pytest.mark.server
+
+QUICK = ("--period", "2")
+# Words of a query that fits each runtime, with two special tokens.
+SHORT, MIDDLE, LONG = 10, 25, 50
+
+
+def allocation(served: Served) -> dict[int, int] | None:
+    found = read_allocation(Path(served.report["repository"]) / "tiny")
+    return None if found is None else found.instances
+
+
+def used(served: Served) -> dict[int, int]:
+    versions = used_instances(served.report["metrics"], "tiny")
+    return versions[max(versions)]
+
+
+def test_a_dry_run_tells_the_plan_and_changes_nothing(served: Served) -> None:
+    with Traffic(served.report["grpc"], "tiny", SHORT) as traffic:
+        assert until(lambda: traffic.answered > 20)
+        answer = served.tidal("controller", "--once", "--dry-run", *QUICK)
+        lines = served.tidal("controller", "tiny", "--once", "--dry-run", "--json", *QUICK)
+    assert answer.returncode == lines.returncode == 0, answer.stderr + lines.stderr
+    assert "tiny: would allocate 16=1 32=1 64=1 -> 16=2 32=0 64=1: the best allocation is predicted" in answer.stdout
+    (decision,) = [json.loads(line) for line in lines.stdout.splitlines() if '"decision"' in line]
+    assert decision["dry_run"] is True
+    assert decision["after"] == {"16": 2, "32": 0, "64": 1}
+    assert decision["observed"]["queries"]["16"] > 20
+    assert decision["observed"]["requests"] > 20
+    assert decision["predicted_mean_best_s"] < decision["predicted_mean_before_s"]
+    assert allocation(served) is None
+    assert used(served) == {16: 1, 32: 1, 64: 1}
+
+
+def test_without_traffic_it_keeps_what_there_is(served: Served) -> None:
+    answer = served.tidal("controller", "--once", *QUICK)
+    assert answer.returncode == 0, answer.stderr
+    assert "tiny: keep 16=1 32=1 64=1: no queries were observed" in answer.stdout
+    assert allocation(served) is None
+
+
+def test_lengths_that_shift_are_followed_without_a_lost_request(served: Served) -> None:
+    sent = 0
+    with controller(served.environment, *QUICK, "--metrics-port", "0") as beside:
+        for words, wanted in (
+            (SHORT, {16: 2, 32: 0, 64: 1}),
+            (LONG, {16: 0, 32: 0, 64: 3}),
+            (MIDDLE, {16: 0, 32: 2, 64: 1}),
+            (SHORT, {16: 2, 32: 0, 64: 1}),
+        ):
+            with Traffic(served.report["grpc"], "tiny", words) as traffic:
+                assert until(lambda w=wanted: used(served) == w and allocation(served) == w, 90), beside.events[-5:]  # type: ignore[misc]
+                aim = traffic.answered + 250
+                assert until(lambda t=traffic, a=aim: t.answered >= a)  # type: ignore[misc]
+            assert traffic.failures == []
+            assert traffic.answered == traffic.sent
+            sent += traffic.sent
+        (address,) = [event["address"] for event in beside.of("metrics")]
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
+            page = response.read().decode()
+        second = served.tidal("controller", "tiny", "--once", *QUICK)
+        assert beside.end() == 0
+    assert sent >= 1000
+    changes = beside.of("changed", model="tiny")
+    assert len(changes) >= 4
+    print(f"{sent} requests through {len(changes)} changes, none failed")
+    decisions = beside.of("decision", action="allocate")
+    assert all(each["reason"] and each["before"] != each["after"] for each in decisions)
+    assert 'tidal_controller_instances{model="tiny",runtime="16"} 2.0' in page
+    assert "tidal_controller_server_up 1.0" in page
+    assert f'tidal_controller_change_seconds_count{{model="tiny"}} {len(changes)}.0' in page
+    assert 'tidal_controller_decisions_total{action="allocate",model="tiny"}' in page
+    assert second.returncode == 1
+    assert f"'tiny' is controlled already, by process {beside.process.pid}" in second.stderr
+
+
+def test_bounds_add_and_release_instances(served: Served) -> None:
+    """Two instances are too few by the bounds, so a third comes; the number then stays within them."""
+    before = used(served)
+    with controller(served.environment, "--period", "600", "--fewest", "4", "--most", "4") as beside:
+        assert beside.comes("changed")
+        assert until(lambda: used(served) == {**before, 64: before[64] + 1})
+        assert beside.end() == 0
+    (decision,) = beside.of("decision")
+    assert decision["action"] == "add"
+    assert decision["reason"] == "3 instances are fewer than the 4 that are to be there"
+    with controller(served.environment, "--period", "600", "--fewest", "3", "--most", "3") as beside:
+        assert beside.comes("changed")
+        assert sum(used(served).values()) == 3
+        assert beside.end() == 0
+    assert beside.of("decision")[0]["action"] == "release"
+
+
+def test_a_change_that_was_cut_short_is_completed(served: Served) -> None:
+    folder = Path(served.report["repository"]) / "tiny"
+    write_allocation(folder, make_allocation({16: 1, 32: 1, 64: 1}, loaded=used(served)))
+    with controller(served.environment, "--period", "600") as beside:
+        assert beside.comes("completed")
+        assert used(served) == allocation(served) == {16: 1, 32: 1, 64: 1}
+        assert beside.end() == 0
+    assert beside.of("decision") == beside.of("failed") == []
+
+
+def test_a_change_that_fails_is_told_once_and_tried_again(served: Served) -> None:
+    folder = Path(served.report["repository"]) / "tiny"
+    assert used(served) == {16: 1, 32: 1, 64: 1}
+    with controller(served.environment, *QUICK) as beside, Traffic(served.report["grpc"], "tiny", LONG) as traffic:
+        with changing(folder):  # as another process would
+            assert beside.comes("failed")
+            assert beside.comes("decision", 2, action="allocate")
+            assert used(served) == {16: 1, 32: 1, 64: 1}
+        assert beside.comes("changed")
+        assert used(served) == {16: 0, 32: 0, 64: 3}
+        assert beside.end() == 0
+    (failure,) = beside.of("failed")
+    assert "allocate was not completed: the instances of 'tiny' are being changed already" in failure["message"]
+    assert traffic.failures == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["--period", "0"], 2, "--period must lie between 1 and 86,400 seconds, got 0"),
+        (["--least-gain", "1.5"], 2, "--least-gain must be a share from 0 to less than 1, got 1.5"),
+        (["--fewest", "3", "--most", "2"], 2, "--fewest 3 is more than --most 2"),
+        (["--metrics-port", "70000"], 2, "less than or equal to 65535"),
+        (["--frequency", "3"], 2, "No such option"),
+        (["nosuch"], 1, "model 'nosuch' has no published version"),
+        (["tiny_len16"], 1, "model 'tiny_len16' is a runtime of 'tiny'"),
+        (["--once", "--server", "1"], 3, "no server answers at 127.0.0.1:1"),
+        (["--metrics-port", "0", "--host", "192.0.2.1"], 1, "--metrics-port 0 cannot be used on --host 192.0.2.1: "),
+    ],
+)
+def test_bad_arguments_are_named(served: Served, arguments: list[str], code: int, sentence: str) -> None:
+    answer = served.tidal("controller", *arguments)
+    assert sentence in " ".join(answer.stderr.replace("│", " ").split())
+    assert answer.returncode == code
+
+
+def test_a_taken_metrics_port_is_named(served: Served) -> None:
+    port = served.report["metrics"].rpartition(":")[2]
+    answer = served.tidal("controller", "--metrics-port", port)
+    assert answer.returncode == 1
+    assert answer.stderr == f"error: --metrics-port {port} is taken: choose another, or 0 for a free one\n"
+
+
+def test_without_a_server_once_says_so(tmp_path: Path) -> None:
+    answer = tidal("controller", "--once", environment=environment_in(tmp_path))
+    assert answer.returncode == 3
+    assert "no server is running" in answer.stderr
+
+
+def test_a_server_that_is_away_is_waited_for_and_followed_to_its_new_ports(
+    repository_in: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    repository, runtime = repository_in(tmp_path), tmp_path / "run"
+    with controller(environment_in(runtime), *QUICK) as beside:
+        assert beside.comes("away")
+        with serving(repository, runtime) as first:
+            assert beside.comes("connected")
+            with Traffic(first.report["grpc"], "tiny", SHORT) as traffic:
+                assert beside.comes("changed"), beside.events
+            assert traffic.failures == []
+            first_state = first.state
+        assert beside.comes("away", 2)
+        with serving(repository, runtime) as second:
+            assert (second.report["http"], second.state["key"]) != (first_state["http"], first_state["key"])
+            assert beside.comes("connected", 2)
+            assert used(second) == {16: 2, 32: 0, 64: 1}
+            with Traffic(second.report["grpc"], "tiny", LONG) as traffic:
+                assert beside.comes("changed", 2), beside.events
+                assert until(lambda: used(second) == {16: 0, 32: 0, 64: 3})
+            assert traffic.failures == []
+            assert beside.end() == 0
+    assert len(beside.of("away")) == 2
+    assert "no server is running" in beside.of("away")[0]["message"]
+    assert beside.of("failed") == []
+    # Counters of the second server are not held against those of the first.
+    for decision in beside.of("decision"):
+        assert 2 <= decision["observed"]["seconds"] < 30
+        assert sum(decision["observed"]["queries"].values()) < 200 * decision["observed"]["seconds"]

@@ -1,0 +1,175 @@
+"""The controller's decisions about one model, on a clock of the test's own."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidal.controller.counts import Counts
+from tidal.controller.decisions import Decision, ModelControl, ModelProfile, Settings
+from tidal.errors import InvalidArgument
+
+PROFILE = ModelProfile((16, 32, 64), (0.005, 0.01, 0.02), 0.4)
+EVEN = (1, 1, 1)
+
+
+def seen(
+    *queries: float, seconds: float = 1.0, requests: int | None = None, slow: int = 0, critical: int = 0
+) -> Counts:
+    count = round(sum(queries)) if requests is None else requests
+    return Counts(seconds, queries, (0.1, 0.1, 0.1), count, slow, critical, 0.01 * count)
+
+
+def control(present: tuple[int, ...] = EVEN, **options: float) -> ModelControl:
+    return ModelControl(PROFILE, Settings(**{"period_s": 10.0, **options}), present, 0.0)  # type: ignore[arg-type]
+
+
+def drive(
+    control: ModelControl, present: tuple[int, ...], start: float, seconds: int, each: Counts
+) -> tuple[list[Decision], tuple[int, ...]]:
+    """Look every second; what is decided is done."""
+    decisions = []
+    for second in range(1, seconds + 1):
+        control.observe(each)
+        decision = control.decide(start + second, present)
+        if decision is not None:
+            decisions.append(decision)
+            if decision.after != present:
+                present = decision.after
+                control.changed(start + second)
+    return decisions, present
+
+
+class TestPeriods:
+    def test_one_decision_a_period_by_what_was_seen_in_it(self) -> None:
+        model = control()
+        first, present = drive(model, EVEN, 0, 10, seen(200, 0, 2))
+        second, present = drive(model, present, 10, 10, seen(0, 0, 40))
+        assert [d.action for d in first + second] == ["allocate", "allocate"]
+        assert first[0].observed.seconds == 10
+        assert first[0].observed.queries == (2000, 0, 20)
+        assert first[0].demand == pytest.approx((80, 0, 0.8))  # in 0.4 s
+        assert first[0].after == (2, 0, 1)
+        assert second[0].before == (2, 0, 1)
+        assert second[0].after == (0, 0, 3)
+        assert second[0].mean_best_s < second[0].mean_before_s  # type: ignore[operator]
+
+    def test_without_queries_it_keeps_what_there_is(self) -> None:
+        decisions, present = drive(control(), EVEN, 0, 30, seen(0, 0, 0))
+        assert [d.action for d in decisions] == ["keep"] * 3
+        assert {d.reason for d in decisions} == {"no queries were observed"}
+        assert present == EVEN
+
+    def test_a_small_gain_is_no_reason(self) -> None:
+        (decision,), _ = drive(control(least_gain=0.9), EVEN, 0, 10, seen(100, 0, 2))
+        assert decision.action == "keep"
+        assert "16=2 32=0 64=1 is predicted to be" in decision.reason
+        assert "less than the least gain of 90%" in decision.reason
+
+    def test_the_best_allocation_stays(self) -> None:
+        (decision,), _ = drive(control((2, 0, 1)), (2, 0, 1), 0, 10, seen(200, 0, 2))
+        assert (decision.action, decision.reason) == ("keep", "it is the best allocation")
+
+    def test_too_much_demand_says_what_is_lacking(self) -> None:
+        (decision,), _ = drive(control(), EVEN, 0, 10, seen(900, 300, 200))
+        assert decision.gpus_short > 0
+        assert f"{decision.gpus_short} more GPUs are needed" in str(decision.shortfall)
+
+    def test_instances_that_somebody_else_added_are_used(self) -> None:
+        model = control(most=5)
+        (decision,), _ = drive(model, (1, 1, 2), 0, 10, seen(200, 0, 2))
+        assert sum(decision.after) == 4
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        st.lists(st.tuples(*[st.integers(0, 300)] * 3), min_size=1, max_size=5),
+        st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1, 4)),
+    )
+    def test_the_number_of_instances_never_changes_by_itself(
+        self, mixes: list[tuple[int, int, int]], present: tuple[int, int, int]
+    ) -> None:
+        model, now, instances = control(present), 0.0, sum(present)
+        held: tuple[int, ...] = present
+        for mix in mixes:
+            critical = seen(*mix, slow=sum(mix), critical=sum(mix))
+            decisions, held = drive(model, held, now, 10, critical)
+            now += 10
+            assert len(decisions) == 1
+            assert sum(held) == instances
+            assert held[-1] >= 1
+            assert min(held) >= 0
+
+
+class TestScaling:
+    def test_latencies_at_the_slo_add_the_longest(self) -> None:
+        model = control(period_s=1000, most=5)
+        decisions, present = drive(model, EVEN, 0, 20, seen(10, 0, 0, slow=10, critical=1))
+        assert [d.action for d in decisions] == ["add", "add"]
+        assert present == (1, 1, 3)  # no more than five
+        assert "95 % of the SLO" in decisions[0].reason
+
+    def test_a_calm_minute_releases_the_least_busy(self) -> None:
+        model = control(period_s=1000, fewest=2)
+        calm = Counts(1.0, (10, 0, 0), (0.5, 0.01, 0.02), 10, 0, 0, 0.05)
+        decisions, present = drive(model, EVEN, 0, 180, calm)
+        assert [d.action for d in decisions] == ["release"]
+        assert present == (1, 0, 1)
+        assert "below 50 % of the SLO for 60 s" in decisions[0].reason
+
+    def test_busy_is_counted_by_the_instance_and_over_the_last_period_too(self) -> None:
+        """The middle runtime did least; the ten seconds of the period that has just begun would not tell."""
+        model = control((4, 1, 1), period_s=50, fewest=1)
+        decisions = []
+        for second in range(1, 62):
+            busy = (2.4, 0.1, 0.5) if second <= 50 else (0.0, 0.0, 0.0)
+            model.observe(Counts(1.0, (10, 0, 0), busy, 10, 0, 0, 0.05))
+            decisions.append(model.decide(float(second), (4, 1, 1)))
+        assert [d.after for d in decisions if d is not None and d.action == "release"] == [(4, 0, 1)]
+
+    def test_the_last_longest_stays(self) -> None:
+        _, present = drive(control((0, 0, 2), period_s=1000, fewest=1), (0, 0, 2), 0, 400, seen(0, 0, 0))
+        assert present == (0, 0, 1)
+
+    def test_equal_bounds_fix_the_number(self) -> None:
+        decisions, present = drive(control(period_s=1000), EVEN, 0, 200, seen(10, 0, 0, slow=10, critical=10))
+        assert (decisions, present) == ([], EVEN)
+
+    def test_it_is_brought_within_the_bounds(self) -> None:
+        assert drive(control(fewest=5, most=5), EVEN, 0, 5, seen(0, 0, 0))[1] == (1, 1, 3)
+        assert drive(control(fewest=2, most=2), EVEN, 0, 5, seen(0, 0, 0))[1] == (0, 1, 1)
+        assert drive(control(most=2), EVEN, 0, 5, seen(0, 0, 0))[1] == (0, 1, 1)
+        assert drive(control(fewest=4), EVEN, 0, 5, seen(0, 0, 0))[1] == (1, 1, 2)
+
+    def test_latencies_while_instances_change_say_nothing(self) -> None:
+        model = control(period_s=1000, most=5)
+        bad = seen(10, 0, 0, slow=10, critical=10)
+        drive(model, EVEN, 0, 4, bad)
+        model.changed(4.5)
+        decisions, _ = drive(model, EVEN, 4.5, 4, seen(10, 0, 0))
+        decisions += drive(model, EVEN, 8.5, 3, seen(10, 0, 0))[0]
+        assert decisions == []
+
+    def test_the_next_period_allocates_what_was_added(self) -> None:
+        model = control(period_s=20, most=4)
+        decisions, present = drive(model, EVEN, 0, 20, seen(300, 0, 2, slow=302, critical=302))
+        assert [d.action for d in decisions] == ["add", "allocate"]
+        assert sum(present) == 4
+        assert present[0] >= 2
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"period_s": 0.5}, "--period must lie between 1 and 86,400 seconds, got 0.5"),
+        ({"period_s": float("nan")}, "--period must lie between 1 and 86,400 seconds, got nan"),
+        ({"least_gain": 1.0}, "--least-gain must be a share from 0 to less than 1, got 1"),
+        ({"fewest": 0}, "--fewest must be at least 1 instance, got 0"),
+        ({"most": -1}, "--most must be at least 1 instance, got -1"),
+        ({"fewest": 5, "most": 3}, "--fewest 5 is more than --most 3"),
+    ],
+)
+def test_bad_settings_are_named(options: dict[str, float], sentence: str) -> None:
+    with pytest.raises(InvalidArgument) as error:
+        Settings(**options)  # type: ignore[arg-type]
+    assert str(error.value) == sentence

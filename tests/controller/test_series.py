@@ -1,0 +1,102 @@
+"""What is read from two looks at /metrics, also when counters began anew between them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.controller.pages import page
+from tidal.controller.counts import Counts
+from tidal.controller.series import counts_of, increases, parse_series, slo_of
+
+LENGTHS = (16, 32, 64)
+SLO_S = 0.123456789
+
+
+def between(before: str, now: str, versions: tuple[int, ...] = (1,), seconds: float = 2.0) -> Counts:
+    grown = increases(parse_series(before), parse_series(now))
+    return counts_of(grown, "m", versions, LENGTHS, SLO_S, seconds)
+
+
+def test_a_stretch_of_time() -> None:
+    before = page(slo_s=SLO_S, lengths={16: 5, 32: 7, 64: 9}, latencies_s=[0.01, 0.2], busy_s={16: 1.0, 64: 2.0})
+    now = page(
+        slo_s=SLO_S,
+        lengths={16: 15, 32: 8, 64: 9},
+        latencies_s=[0.01, 0.2, 0.01, 0.07, 0.13],
+        busy_s={16: 1.5, 64: 2.0},
+    )
+    counts = between(before, now)
+    assert counts.seconds == 2.0
+    assert counts.queries == (10, 1, 0)
+    assert counts.busy_s == pytest.approx((0.5, 0, 0))
+    assert (counts.requests, counts.slow, counts.critical) == (3, 2, 1)
+    assert counts.mean_latency_s == pytest.approx(0.07)
+
+
+def test_counters_that_began_anew_count_from_nothing() -> None:
+    before = page(slo_s=SLO_S, lengths={16: 500, 32: 70, 64: 9}, latencies_s=[0.01] * 50)
+    now = page(slo_s=SLO_S, lengths={16: 3, 32: 2, 64: 1}, latencies_s=[0.01, 0.2])
+    counts = between(before, now)
+    assert counts.queries == (3, 2, 1)
+    assert (counts.requests, counts.slow, counts.critical) == (2, 1, 1)
+
+
+def test_a_version_that_has_just_come_counts_from_nothing_and_one_that_has_left_not_at_all() -> None:
+    old = page(slo_s=SLO_S, lengths={16: 50, 32: 0, 64: 0}, version=1)
+    new = page(slo_s=SLO_S, lengths={16: 0, 32: 4, 64: 0}, version=2)
+    assert between(old, old + new, (2,)).queries == (0, 4, 0)
+    assert between(old, old + new, (1, 2)).queries == (0, 4, 0)
+    assert between(old + new, old + new, (2,)).queries == (0, 0, 0)
+
+
+def test_other_models_and_families_are_left_out() -> None:
+    mine = page(slo_s=SLO_S, lengths={16: 1, 32: 1, 64: 1})
+    other = page(slo_s=SLO_S, lengths={16: 9, 32: 9, 64: 9}, model="n", latencies_s=[1.0])
+    noise = 'nv_inference_count{model="m",version="1"} 5\n# HELP x y\nnonsense without a value\n'
+    assert between("", noise + mine + other).queries == (1, 1, 1)
+    assert between("", noise + mine + other).requests == 0
+
+
+def test_an_empty_page_is_a_look_at_nothing() -> None:
+    assert between("", "") == Counts(2.0, (0, 0, 0), (0, 0, 0))
+    assert Counts.none(3).mean_latency_s is None
+
+
+def test_the_slo_is_read_by_version() -> None:
+    series = parse_series(page(slo_s=0.5, version=1) + page(slo_s=0.25, version=2))
+    assert slo_of(series, "m", 2) == 0.25
+    assert slo_of(series, "m", 3) is None
+    assert slo_of(series, "n", 2) is None
+
+
+def test_buckets_that_are_published_one_after_the_other_give_no_negative_counts() -> None:
+    text = page(slo_s=SLO_S, lengths={16: 5, 32: 0, 64: 0}).replace('le="32"} 5', 'le="32"} 3')
+    counts = between("", text)
+    assert min(counts.queries) >= 0
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=30))
+def test_increases_add_up_to_all_that_was_counted(values: list[int]) -> None:
+    """However often a counter begins anew: what is lost is only what it counted between the last look and its end."""
+    key = ("c", frozenset({("model", "m")}))
+    total, expected = 0.0, float(values[0])
+    for before, now in itertools.pairwise(values):
+        expected += now - before if now >= before else now
+    for before, now in zip([0, *values], values, strict=False):
+        total += increases({key: before}, {key: now})[key]
+    assert total == expected >= max(values)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=8))
+def test_counts_add_up(parts: list[tuple[int, int]]) -> None:
+    total = Counts.none(1)
+    for queries, requests in parts:
+        total += Counts(1.0, (float(queries),), (0.5,), requests, requests // 2, requests // 4, 0.1 * requests)
+    assert total.seconds == len(parts)
+    assert total.queries == (sum(q for q, _ in parts),)
+    assert total.requests == sum(r for _, r in parts)
+    assert total.slow == sum(r // 2 for _, r in parts)
