@@ -53,6 +53,7 @@ _KNOWN = {
     "serve": _Known("Serve a model repository with a real tritonserver.", "serve"),
     "models": _Known("List, load, unload and reload the models of a running server.", "serve"),
     "controller": _Known("Fit instances to the lengths of the queries, beside a running server.", "serve"),
+    "simulate": _Known("Say what the serving policies would do on GPUs that are not at hand.", "serve"),
     "infer": _Known("Send texts to a model and print its answers.", "client"),
     "load": _Known("Send requests on a schedule and say how the server did.", "client"),
 }

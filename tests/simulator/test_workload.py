@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tidal.errors import InvalidArgument
-from tidal.simulator import Bursts, Workload, scaled_lengths
+from tidal.simulator import Bursts, Workload, history_of, scaled_lengths
 
 
 def all_of(workload: Workload) -> tuple[Any, Any]:
@@ -66,8 +66,12 @@ def test_the_mix_follows_the_weights_and_is_cut_at_the_longest() -> None:
     _, lengths = all_of(Workload([5000.0] * 10, [10, 20, 900], [1, 2, 1]))
     counts = np.bincount(lengths, minlength=513) / len(lengths)
     assert counts[[10, 20, 512]] == pytest.approx([0.25, 0.5, 0.25], abs=0.01)
-    histogram = Workload([5000.0] * 10, [10, 20, 900], [1, 2, 1]).histogram()
-    assert histogram == {n: int((lengths == n).sum()) for n in (10, 20, 512)}
+    workload = Workload([5000.0] * 10, [10, 20, 900], [1, 2, 1])
+    everything, beginning = history_of(workload), history_of(workload, 2.5)
+    assert everything.by_length == {n: int((lengths == n).sum()) for n in (10, 20, 512)}
+    assert (everything.seconds, beginning.seconds) == (10.0, 3.0)
+    first = [len(second.times) for second in workload][:3]
+    assert sum(beginning.by_length.values()) == sum(first)
 
 
 def test_the_mix_drifts_over_minutes_and_not_within_seconds() -> None:

@@ -16,8 +16,8 @@ from tidal.simulator.cluster import Cluster
 from tidal.simulator.deployment import Deployment
 from tidal.simulator.result import Moment, Result
 from tidal.simulator.scaling import Change, Observation
-from tidal.simulator.systems import History, System
-from tidal.simulator.workload import Floats, Ints, Second, Workload
+from tidal.simulator.systems import System
+from tidal.simulator.workload import Floats, History, Ints, Requests, Second
 
 #: What happens around a query besides its execution, seconds: network, and copies from and to the GPU (Arlo §5.2).
 OVERHEAD_S = 0.0008
@@ -45,7 +45,7 @@ class Failures:
 
 def simulate(
     system: System,
-    workload: Workload,
+    workload: Requests,
     *,
     overhead_s: float = OVERHEAD_S,
     replacement_s: float = 1.0,
@@ -81,7 +81,7 @@ class _Run:
     def __init__(
         self,
         system: System,
-        workload: Workload,
+        workload: Requests,
         overhead_s: float,
         replacement_s: float,
         replaced_at_once: int | None,

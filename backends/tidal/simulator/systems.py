@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,6 +15,7 @@ from tidal.simulator.cluster import Seconds
 from tidal.simulator.dispatch import BinPacking, LeastLoaded, LeastPadding
 from tidal.simulator.scaling import Headroom, Scaler, TargetTracking
 from tidal.simulator.service_times import ServiceTimes
+from tidal.simulator.workload import History
 
 
 class Name(StrEnum):
@@ -29,14 +30,6 @@ class Name(StrEnum):
     ILB = "ilb"
     IG = "ig"
     POLYMORPHIC = "polymorphic"
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """Requests of the past by length, and over how many seconds they were counted."""
-
-    by_length: Mapping[int, float]
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,12 @@ the mix drifts, here by one factor on all lengths whose logarithm is an Ornstein
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +29,40 @@ class Second:
     start: float
     times: Floats
     lengths: Ints
+
+
+class Requests(Protocol):
+    """What arrives, the same every time it is asked for."""
+
+    @property
+    def seconds(self) -> int:
+        """How long requests arrive."""
+
+    @property
+    def longest(self) -> int:
+        """No request is longer, tokens."""
+
+    def __iter__(self) -> Iterator[Second]:
+        """All seconds, those without requests too."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Requests of the past by length, and over how many seconds they were counted."""
+
+    by_length: Mapping[int, float]
+    seconds: float
+
+
+def history_of(requests: Requests, first_s: float = math.inf) -> History:
+    """The requests of the first seconds, or of all, counted."""
+    counts = np.zeros(requests.longest + 1, np.int64)
+    for second in itertools.islice(requests, None if first_s == math.inf else math.ceil(first_s)):
+        counts += np.bincount(second.lengths, minlength=requests.longest + 1)
+    by_length = {int(length): float(counts[length]) for length in np.flatnonzero(counts)}
+    return History(
+        by_length, float(min(math.ceil(first_s), requests.seconds) if first_s < math.inf else requests.seconds)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +168,6 @@ class Workload:
             log = keep * log + step
             logs[second] = log
         return np.exp(logs)
-
-    def histogram(self) -> dict[int, int]:
-        """Requests by length, over the whole workload."""
-        counts = np.zeros(self.longest + 1, np.int64)
-        for second in self:
-            counts += np.bincount(second.lengths, minlength=self.longest + 1)
-        return {length: int(number) for length, number in enumerate(counts) if number}
 
     @cached_property
     def _expected(self) -> tuple[Floats, Floats]:

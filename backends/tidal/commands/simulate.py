@@ -1,0 +1,294 @@
+"""`tidal simulate`: what a system would do on GPUs that nobody has at hand."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tidal.commands.connecting import AsJson
+from tidal.commands.output import one_sentence, print_json, print_table
+from tidal.commands.simulate_inputs import bounds_of, columns_of, lengths_of, rates_of, service_times
+from tidal.simulator import (
+    OVERHEAD_S,
+    TWEETS,
+    Bursts,
+    Failures,
+    Name,
+    Requests,
+    Result,
+    Scale,
+    Workload,
+    history_of,
+    make_system,
+    read_requests,
+)
+from tidal.simulator import (
+    simulate as run,
+)
+from tidal.simulator.plot import plot as draw
+
+_PICTURES = (".png", ".svg", ".pdf")
+
+simulate = typer.Typer(
+    rich_markup_mode="markdown",
+    no_args_is_help=True,
+    add_completion=False,
+    help="""Say what the serving policies would do on clusters of any size, under a virtual clock.
+
+The objects that decide are those that serve; only the GPUs are made up.
+""",
+)
+
+
+@simulate.callback()
+def _group() -> None:
+    """Keep `arlo` a subcommand while it is the only one."""
+
+
+class Pattern(StrEnum):
+    """How requests arrive within a second."""
+
+    STABLE = "stable"
+    BURSTY = "bursty"
+
+
+@simulate.command()
+def arlo(
+    profile: Annotated[
+        Path,
+        typer.Argument(
+            help="Latencies: a CSV table (length, static_ms and, for dt, dynamic_ms), or a published version's folder.",
+            show_default=False,
+        ),
+    ],
+    gpus: Annotated[int, typer.Option("--gpus", "-g", help="GPUs, to start with.", min=1)],
+    slo_ms: Annotated[float, typer.Option("--slo-ms", help="The requests' latency objective.")],
+    rate: Annotated[
+        float | None, typer.Option("--rate", "-r", help="Mean requests a second; --rates is rescaled to it.")
+    ] = None,
+    seconds: Annotated[
+        int | None,
+        typer.Option("--seconds", "-s", help="How long. Default: 600, or all of --rates.", min=1),
+    ] = None,
+    systems: Annotated[
+        list[Name] | None,
+        typer.Option("--system", help="What to simulate; repeatable. Default: arlo, infaas, st, and dt if possible."),
+    ] = None,
+    runtimes: Annotated[
+        str | None, typer.Option("--runtimes", help="Other max_lengths than the profile's: 128,256,512.")
+    ] = None,
+    pattern: Annotated[
+        Pattern, typer.Option("--pattern", help="Within a second: Poisson, or Markov-modulated.")
+    ] = Pattern.STABLE,
+    burst_factor: Annotated[float, typer.Option("--burst-factor", help="Rate in a burst over the mean rate.")] = 2.0,
+    burst_seconds: Annotated[float, typer.Option("--burst-seconds", help="Mean length of a burst.")] = 0.2,
+    burst_share: Annotated[float, typer.Option("--burst-share", help="Share of the time in bursts.")] = 0.2,
+    rates: Annotated[
+        Path | None, typer.Option("--rates", help="Trace of rates: CSV or .csv.gz with columns second, requests.")
+    ] = None,
+    start: Annotated[float, typer.Option("--start", help="Begin this many seconds into --rates.", min=0.0)] = 0.0,
+    requests: Annotated[
+        Path | None, typer.Option("--requests", help="Recorded requests instead: CSV with columns time, length.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", help="Other names of the two columns of --rates or --requests: A,B.")
+    ] = None,
+    lengths: Annotated[
+        str, typer.Option("--lengths", "-l", help="Tokens: N, PERCENTILE=N,..., or a CSV of tokens, count.")
+    ] = TWEETS,
+    stretch: Annotated[
+        int | None,
+        typer.Option("--stretch", help="Length that becomes the longest runtime's. Default: 125 for tweets.", min=1),
+    ] = None,
+    drift: Annotated[
+        float, typer.Option("--drift", help="How far the mix drifts: standard deviation of log length.", min=0.0)
+    ] = 0.2,
+    drift_seconds: Annotated[float, typer.Option("--drift-seconds", help="How long a drift lasts.")] = 600.0,
+    autoscale: Annotated[
+        str | None, typer.Option("--autoscale", help="Bounds of the number of GPUs: FEWEST-MOST. Default: fixed.")
+    ] = None,
+    headroom: Annotated[
+        float, typer.Option("--headroom", help="Share of GPU time that the baselines keep free when autoscaling.")
+    ] = 0.05,
+    period: Annotated[float, typer.Option("--period", help="Seconds between allocations.")] = 120.0,
+    replacement: Annotated[float, typer.Option("--replacement", help="Seconds that a GPU takes to load.")] = 1.0,
+    at_once: Annotated[
+        int | None, typer.Option("--at-once", help="GPUs replaced at a time. Default: a twentieth.", min=1)
+    ] = None,
+    overhead_ms: Annotated[
+        float, typer.Option("--overhead-ms", help="Added to every request: network and copies.", min=0.0)
+    ] = OVERHEAD_S * 1e3,
+    threshold: Annotated[float, typer.Option("--threshold", help="λ of Algorithm 1.")] = 0.85,
+    decay: Annotated[float, typer.Option("--decay", help="α of Algorithm 1.")] = 0.9,
+    peek: Annotated[int, typer.Option("--peek", help="L of Algorithm 1.", min=1)] = 6,
+    fill: Annotated[
+        float, typer.Option("--fill", help="infaas: share of an instance's capacity up to which it is packed.")
+    ] = 0.05,
+    fail_every: Annotated[
+        float | None, typer.Option("--fail-every", help="Mean seconds between failures of one GPU. Default: never.")
+    ] = None,
+    repair: Annotated[float, typer.Option("--repair", help="Seconds that a failed GPU is away.")] = 30.0,
+    seed: Annotated[int, typer.Option("--seed", help="Equal seeds give equal runs.", min=0)] = 0,
+    as_json: AsJson = False,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Write a picture, .png, .svg or .pdf.")] = None,
+) -> None:
+    """Simulate Arlo, and what it is compared with, under the same requests.
+
+    Systems:
+
+    - **arlo** periodic allocation, Algorithm 1, autoscaling on the 98th percentile
+    - **st**, **dt** one runtime for all lengths, padded or of dynamic shape; the least loaded GPU
+    - **infaas** runtimes in equal numbers, bin packing
+    - **even**, **global** Arlo with equal numbers, or with the best ones for the whole workload; both never change
+    - **ilb**, **ig** Arlo with the least loaded instance of the shortest runtime that fits, or of all that fit
+    - **polymorphic** every GPU holds all runtimes and forms batches
+
+    Examples:
+
+    ```
+    tidal simulate arlo bert-base.csv --gpus 10 --slo-ms 150 --rate 1000
+    tidal simulate arlo bert-large.csv -g 300 --slo-ms 450 -r 25000 -s 120 --pattern bursty --plot run.png
+    tidal simulate arlo model_repository/intents/3 -g 8 --slo-ms 100 --rates day.csv.gz --start 36000 -s 3600
+    tidal simulate arlo bert-large.csv -g 5 --slo-ms 450 --rates day.csv.gz -r 400 --autoscale 2-12
+    tidal simulate arlo bert-large.csv -g 40 --slo-ms 450 -r 3000 --system arlo --system even --system global
+    ```
+
+    The mix of the first period stands for the history that Arlo starts with.
+
+    Exit codes: **0** done, **1** a file or number that cannot be used, **2** wrong usage.
+    """
+    _check_picture(plot)
+    with one_sentence():
+        times = service_times(profile, runtimes)
+        chosen = systems or [Name.ARLO, Name.INFAAS, Name.ST, *([Name.DT] if times.dynamic_s is not None else [])]
+        workload: Requests
+        if requests is not None:
+            workload = read_requests(requests, columns_of(columns, ("time", "length")), longest=times.longest)
+        else:
+            workload = Workload(
+                rates_of(rates, columns, start, seconds, rate),
+                *lengths_of(lengths, stretch, times.longest),
+                longest=times.longest,
+                bursts=Bursts(burst_factor, burst_seconds, burst_share) if pattern is Pattern.BURSTY else None,
+                drift=drift,
+                drift_s=drift_seconds,
+                seed=seed,
+            )
+        scale = None if autoscale is None else Scale(*bounds_of(autoscale), headroom=headroom)
+        failures = None if fail_every is None else Failures(fail_every, repair, seed)
+        results = []
+        for name in chosen:
+            system = make_system(
+                name,
+                times,
+                gpus=gpus,
+                slo_s=slo_ms / 1e3,
+                history=history_of(workload) if name is Name.GLOBAL else history_of(workload, period),
+                scale=scale,
+                period_s=period,
+                threshold=threshold,
+                decay=decay,
+                peek=peek,
+                fill=fill,
+            )
+            with _progress(name, workload.seconds) as on_second:
+                result = run(
+                    system,
+                    workload,
+                    overhead_s=overhead_ms / 1e3,
+                    replacement_s=replacement,
+                    replaced_at_once=at_once,
+                    failures=failures,
+                    on_second=on_second,
+                )
+            results.append(result)
+    _print(results, slo_ms / 1e3, as_json)
+    if plot is not None:
+        draw(
+            results,
+            plot,
+            title=f"{gpus} GPUs, {results[0].requests / results[0].seconds:.0f} requests a second",
+            slo_s=slo_ms / 1e3,
+        )
+
+
+def _check_picture(file: Path | None) -> None:
+    """Say what is wrong with --plot before the run rather than after it."""
+    if file is None:
+        return
+    if importlib.util.find_spec("matplotlib") is None:
+        raise typer.BadParameter("needs matplotlib, which is missing: pip install matplotlib", param_hint="--plot")
+    if file.suffix not in _PICTURES:
+        raise typer.BadParameter(f"expected a name that ends in {', '.join(_PICTURES)}", param_hint="--plot")
+    if not file.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {file.parent}", param_hint="--plot")
+
+
+@contextmanager
+def _progress(name: Name, seconds: int) -> Iterator[Callable[[float], None] | None]:
+    """A bar on standard error while a run lasts, where that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} s"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        task = bars.add_task(name.value, total=seconds)
+        yield lambda now: bars.update(task, completed=now)
+
+
+def _print(results: Sequence[Result], slo_s: float, as_json: bool) -> None:
+    if as_json:
+        print_json([_row(result, slo_s) for result in results])
+        return
+    rows = [
+        (
+            result.name,
+            f"{result.mean_ms:.2f}",
+            f"{result.percentile_ms(50):.2f}",
+            f"{result.percentile_ms(98):.2f}",
+            f"{result.share_over(slo_s):.2%}",
+            f"{result.mean_gpus:.2f}",
+            f"{result.utilisation:.0%}",
+            str(result.demotions),
+            str(result.replaced),
+            str(result.failed_batches),
+        )
+        for result in results
+    ]
+    columns = ("SYSTEM", "MEAN MS", "MEDIAN", "P98", "OVER SLO", "GPUS", "USED", "DEMOTED", "REPLACED", "FAILED")
+    lasted = max(result.moments[-1].at for result in results)
+    print_table(
+        columns,
+        rows,
+        notes=f"{results[0].requests} requests in {results[0].seconds:.0f} s, the last answer "
+        f"after {lasted:.0f} s at most",
+    )
+
+
+def _row(result: Result, slo_s: float) -> dict[str, Any]:
+    last = result.moments[-1]
+    return {
+        "system": result.name,
+        "requests": result.requests,
+        "seconds": result.seconds,
+        "mean_ms": result.mean_ms,
+        "median_ms": result.percentile_ms(50),
+        "p98_ms": result.percentile_ms(98),
+        "over_slo": result.share_over(slo_s),
+        "gpus": result.mean_gpus,
+        "utilisation": result.utilisation,
+        "demotions": result.demotions,
+        "replaced": result.replaced,
+        "failed_batches": result.failed_batches,
+        "instances": dict(zip(map(str, result.max_lengths), last.instances, strict=True)),
+        "moments": [[each.at, each.gpus, list(each.instances), each.waiting] for each in result.moments],
+    }

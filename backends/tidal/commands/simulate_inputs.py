@@ -1,0 +1,69 @@
+"""What `tidal simulate` is given, as numbers. Every error names its option."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidal.errors import InvalidArgument
+from tidal.manifest import load_manifest
+from tidal.simulator import TWEETS, ServiceTimes, from_profile, read_lengths, read_rates, read_table, scaled_lengths
+
+
+def service_times(profile: Path, runtimes: str | None) -> ServiceTimes:
+    """Latencies from a table or a published version's folder, for its runtimes or others (`128,256`)."""
+    if profile.is_dir():
+        manifest = load_manifest(profile)
+        times = from_profile(manifest.profile, [runtime.max_length for runtime in manifest.runtimes])
+    else:
+        times = read_table(profile)
+    if runtimes is None:
+        return times
+    if not all(part.strip().isdecimal() for part in runtimes.split(",")):
+        raise InvalidArgument(f"--runtimes '{runtimes}': expected lengths in tokens, for example 128,256,512")
+    return times.of_runtimes([int(part) for part in runtimes.split(",")])
+
+
+def rates_of(
+    file: Path | None, columns: str | None, start: float, seconds: int | None, rate: float | None
+) -> Sequence[float]:
+    """Requests in each second: a trace's, or always the same; a trace is rescaled to the rate."""
+    if rate is not None and not 0 < rate < float("inf"):
+        raise InvalidArgument(f"--rate must be a positive number of requests a second, got {rate:g}")
+    if file is None:
+        if rate is None:
+            raise InvalidArgument("--rate is needed, or --rates or --requests with a trace")
+        return [rate] * (seconds or 600)
+    trace = read_rates(file, columns_of(columns, ("second", "requests")), start_s=start, seconds=seconds)
+    if rate is None:
+        return trace
+    mean = sum(trace) / len(trace)
+    if not mean:
+        raise InvalidArgument(f"--rate: the stretch of {file} has no requests to rescale")
+    return [each * rate / mean for each in trace]
+
+
+def lengths_of(description: str, stretch: int | None, longest: int) -> tuple[list[int], list[float]]:
+    """Lengths in tokens and their weights; `stretch` tokens become `longest`, by default 125 of a tweet."""
+    lengths, weights = read_lengths(description)
+    if stretch is None and description == TWEETS:
+        stretch = 125
+    return (lengths if stretch is None else scaled_lengths(lengths, stretch, longest)), weights
+
+
+def columns_of(given: str | None, usual: tuple[str, str]) -> tuple[str, str]:
+    """Names of two columns."""
+    if given is None:
+        return usual
+    names = given.split(",")
+    if len(names) != 2:
+        raise InvalidArgument(f"--columns '{given}': expected two names apart by a comma")
+    return names[0], names[1]
+
+
+def bounds_of(text: str) -> tuple[int, int]:
+    """The two numbers of FEWEST-MOST."""
+    parts = text.split("-")
+    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+        raise InvalidArgument(f"--autoscale '{text}': expected FEWEST-MOST, for example 2-12")
+    return int(parts[0]), int(parts[1])

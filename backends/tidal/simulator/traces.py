@@ -1,0 +1,148 @@
+"""Workloads from files: rates by second, recorded requests, and how long requests are."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+import numpy as np
+
+from tidal.errors import InvalidArgument
+from tidal.simulator.workload import Floats, Ints, Second
+
+#: Lengths of tweets in tokens by percentile (92,403 public English tweets), cut at the 125 that the paper names.
+TWEETS = "0=3,5=9,25=17,50=24,75=30,95=50,98=64,99=71,100=125"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Requests as they were recorded.
+
+    Args:
+        times: arrivals in seconds from the start, ascending.
+        lengths: in tokens.
+        longest: longer ones are cut to it.
+    """
+
+    times: Floats
+    lengths: Ints
+    longest: int
+
+    @property
+    def seconds(self) -> int:
+        """How long requests arrive."""
+        return math.floor(float(self.times[-1])) + 1
+
+    def __iter__(self) -> Iterator[Second]:
+        edges = np.searchsorted(self.times, np.arange(self.seconds + 1))
+        lengths = np.minimum(self.lengths, self.longest)
+        for second in range(self.seconds):
+            low, high = edges[second], edges[second + 1]
+            yield Second(float(second), self.times[low:high], lengths[low:high])
+
+
+def read_requests(file: Path, columns: tuple[str, str] = ("time", "length"), *, longest: int = 512) -> Recorded:
+    """Recorded requests: CSV with a header, or the same in `.gz`; a time in seconds and a length in tokens a row.
+
+    Raises:
+        InvalidArgument: the file cannot be read, or its content does not fit; says which row.
+    """
+    times, lengths = _read(file, columns)
+    if (lengths < 1).any() or (lengths % 1 != 0).any():
+        raise InvalidArgument(f"requests {file}: column '{columns[1]}' must hold whole numbers of at least 1 token")
+    order = np.argsort(times, kind="stable")
+    return Recorded(times[order] - times.min(), lengths[order].astype(np.int64), longest)
+
+
+def read_rates(
+    file: Path, columns: tuple[str, str] = ("second", "requests"), *, start_s: float = 0.0, seconds: int | None = None
+) -> list[float]:
+    """Requests in each second: CSV with a header, or the same in `.gz`; a second that is missing has none.
+
+    Args:
+        file: where to read.
+        columns: of the second and of its number of requests.
+        start_s: begin so many seconds after the file's first.
+        seconds: how many; None for all.
+
+    Raises:
+        InvalidArgument: the file cannot be read, its content does not fit, or it ends too early.
+    """
+    times, counts = _read(file, columns)
+    if (counts < 0).any():
+        raise InvalidArgument(f"rates {file}: column '{columns[1]}' must not hold numbers below 0")
+    at = np.floor(times - times.min() - start_s).astype(np.int64)
+    upto = int(at.max()) + 1 if seconds is None else seconds
+    if upto < 1 or upto > at.max() + 1:
+        raise InvalidArgument(
+            f"rates {file}: {seconds or 'no'} seconds from second {start_s:g} on are not in it; it has "
+            f"{int(at.max() + 1 + start_s)}"
+        )
+    kept = (at >= 0) & (at < upto)
+    rates: list[float] = np.bincount(at[kept], weights=counts[kept], minlength=upto).tolist()
+    return rates
+
+
+def read_lengths(description: str) -> tuple[list[int], list[float]]:
+    """Lengths in tokens and the weight of each.
+
+    Args:
+        description: a CSV file with the columns `tokens` and `count`, one length, or percentiles with straight lines
+            between them like `TWEETS`.
+
+    Raises:
+        InvalidArgument: it reads otherwise.
+    """
+    expected = "expected N, PERCENTILE=N,... from 0 to 100, or a CSV file with the columns tokens and count"
+    if Path(description).is_file():
+        tokens, counts = _read(Path(description), ("tokens", "count"))
+        return [int(each) for each in tokens], counts.tolist()
+    if description.isdecimal():
+        return [int(description)], [1.0]
+    try:
+        points = [(float(share), float(length)) for share, length in (p.split("=") for p in description.split(","))]
+    except ValueError:
+        raise InvalidArgument(f"lengths '{description}': {expected}") from None
+    shares, lengths = zip(*points, strict=True)
+    ascending = list(shares) == sorted(set(shares)) and list(lengths) == sorted(lengths)
+    if not ascending or shares[0] != 0 or shares[-1] != 100 or lengths[0] < 1:
+        raise InvalidArgument(f"lengths '{description}': {expected}, ascending, lengths of at least 1")
+    drawn = np.rint(np.interp((np.arange(10_000) + 0.5) / 100, shares, lengths)).astype(np.int64)
+    values, counts_of = np.unique(drawn, return_counts=True)
+    return values.tolist(), counts_of.astype(float).tolist()
+
+
+def _read(file: Path, columns: Sequence[str]) -> tuple[Floats, Floats]:
+    """Two columns of numbers."""
+    rows: list[tuple[float, ...]] = []
+    try:
+        with _open(file) as lines:
+            reader = csv.DictReader(lines)
+            missing = [name for name in columns if name not in (reader.fieldnames or ())]
+            if missing:
+                raise InvalidArgument(
+                    f"{file}: no column '{missing[0]}'; there are {', '.join(reader.fieldnames or ())}"
+                )
+            for row in reader:
+                try:
+                    rows.append(tuple(float(row[name]) for name in columns))
+                except (TypeError, ValueError):
+                    values = [row[name] for name in columns]
+                    raise InvalidArgument(f"{file}, row {reader.line_num}: expected numbers, got {values}") from None
+    except (OSError, UnicodeDecodeError, EOFError) as error:
+        raise InvalidArgument(f"{file}: cannot be read: {error}") from None
+    if not rows or not np.isfinite(rows).all():
+        raise InvalidArgument(f"{file}: expected at least one row, and finite numbers")
+    first, second = np.asarray(rows, np.float64).T
+    return first, second
+
+
+def _open(file: Path) -> IO[str]:
+    if file.suffix == ".gz":
+        return cast(IO[str], gzip.open(file, "rt", encoding="utf-8", newline=""))
+    return file.open(encoding="utf-8", newline="")
