@@ -17,7 +17,7 @@ from tidal.errors import InvalidArgument
 from tidal.simulator import Failures, History, Name, Result, Scale, ServiceTimes, Workload, make_system, simulate
 from tidal.simulator.scaling import Change, Headroom, Observation
 
-TIMES = ServiceTimes((64, 128, 256), (0.01, 0.02, 0.04), (0.02, 0.03, 0.05))
+TIMES = ServiceTimes((64, 128, 256), (0.01, 0.02, 0.04), tuple(0.02 + n * 1e-4 for n in range(257)))
 SLO_S = 0.4
 MIX: dict[str, Any] = {"lengths": [30, 100, 200], "weights": [4, 2, 1], "longest": 256}
 

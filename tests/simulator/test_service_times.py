@@ -8,7 +8,7 @@ import pytest
 
 from tidal.errors import InvalidArgument
 from tidal.profiles import LatencyProfile
-from tidal.simulator import ServiceTimes, from_profile, read_table
+from tidal.simulator import Name, ServiceTimes, from_profile, make_system, read_table
 
 TABLE = "length,static_ms,dynamic_ms\n64,1,3\n128,2,4\n256,4,5\n"
 
@@ -17,18 +17,18 @@ def test_a_table_is_read(tmp_path: Path) -> None:
     file = tmp_path / "table.csv"
     file.write_text(TABLE)
     times = read_table(file)
-    assert times == ServiceTimes((64, 128, 256), (0.001, 0.002, 0.004), (0.003, 0.004, 0.005))
+    assert (times.max_lengths, times.static_s) == ((64, 128, 256), (0.001, 0.002, 0.004))
     assert times.longest == 256
-    by_length = times.dynamic_by_length()
-    assert [by_length[n] for n in (1, 64, 96, 256)] == pytest.approx([0.003, 0.003, 0.0035, 0.005])
+    assert times.dynamic_s is not None
+    assert [times.dynamic_s[n] for n in (0, 1, 64, 96, 256)] == pytest.approx([0.003, 0.003, 0.003, 0.0035, 0.005])
     file.write_text("length,static_ms\n64,1\n")
     assert read_table(file).dynamic_s is None
 
 
 def test_other_runtimes_of_the_same_model_climb_the_same_stairs() -> None:
-    times = ServiceTimes((64, 128, 256), (0.001, 0.002, 0.004), (0.003, 0.004, 0.005))
+    times = ServiceTimes((64, 128, 256), (0.001, 0.002, 0.004), tuple(0.003 + n * 1e-5 for n in range(257)))
     assert times.of_runtimes((32, 64, 96, 256)).static_s == (0.001, 0.001, 0.002, 0.004)
-    assert times.of_runtimes((128, 192)).dynamic_s == pytest.approx((0.004, 0.0045))
+    assert times.of_runtimes((128, 192)).dynamic_s == tuple(0.003 + n * 1e-5 for n in range(193))
     with pytest.raises(InvalidArgument, match="of at most 256 tokens"):
         times.of_runtimes((512,))
 
@@ -39,8 +39,10 @@ def test_what_a_build_measured() -> None:
     )
     times = from_profile(profile, (32, 64))
     assert (times.max_lengths, times.static_s, times.profile) == ((32, 64), (0.001, 0.002), profile)
-    with pytest.raises(InvalidArgument, match="DT needs latencies of dynamic shapes"):
-        times.dynamic_by_length()
+    with pytest.raises(InvalidArgument, match="dt needs latencies of dynamic shapes"):
+        make_system(Name.DT, times, gpus=1, slo_s=1.0)
+    with pytest.raises(InvalidArgument, match="dynamic latency for each length, got 2"):
+        ServiceTimes((32, 64), (0.001, 0.002), (0.001, 0.002))
 
 
 @pytest.mark.parametrize(

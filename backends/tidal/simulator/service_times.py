@@ -6,7 +6,7 @@ import csv
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +24,8 @@ class ServiceTimes:
     Args:
         max_lengths: of the runtimes in tokens, ascending.
         static_s: seconds of one query padded to each of them.
-        dynamic_s: seconds of one unpadded query of just these lengths on a runtime compiled for dynamic shapes,
-            linear between them; None where nobody measured it.
+        dynamic_s: seconds of one unpadded query by its length, from 0 to the longest, on a runtime compiled for
+            dynamic shapes; None where nobody measured it.
         profile: all batch sizes, for polymorphic placement; None where only single queries were measured.
 
     Raises:
@@ -47,8 +47,8 @@ class ServiceTimes:
         for name, times in (("static", self.static_s), ("dynamic", self.dynamic_s)):
             if times is None:
                 continue
-            if len(times) != len(self.max_lengths):
-                raise InvalidArgument(f"there must be a {name} latency for each of the {len(self.max_lengths)} lengths")
+            if len(times) != (len(self.max_lengths) if name == "static" else self.longest + 1):
+                raise InvalidArgument(f"there must be a {name} latency for each length, got {len(times)}")
             if not all(0 < time < math.inf for time in times):
                 raise InvalidArgument(f"{name} latencies must be positive and finite, got {times}")
             if name == "static" and any(b < a for a, b in itertools.pairwise(times)):
@@ -69,21 +69,8 @@ class ServiceTimes:
         if not max_lengths or max(max_lengths) > self.longest:
             raise InvalidArgument(f"runtimes must be at least one, of at most {self.longest} tokens, got {max_lengths}")
         static = tuple(self.static_s[i] for i in np.searchsorted(known, max_lengths).tolist())
-        dynamic = None
-        if self.dynamic_s is not None:
-            dynamic = tuple(np.interp(max_lengths, known, self.dynamic_s).tolist())
+        dynamic = None if self.dynamic_s is None else self.dynamic_s[: max(max_lengths) + 1]
         return ServiceTimes(tuple(max_lengths), static, dynamic, self.profile)
-
-    def dynamic_by_length(self) -> list[float]:
-        """Seconds of an unpadded query by its length, from 0 to the longest.
-
-        Raises:
-            InvalidArgument: nothing is known of dynamic shapes.
-        """
-        if self.dynamic_s is None:
-            raise InvalidArgument("DT needs latencies of dynamic shapes: a table with the column dynamic_ms")
-        by_length: list[float] = np.interp(np.arange(self.longest + 1), self.max_lengths, self.dynamic_s).tolist()
-        return by_length
 
 
 def from_profile(profile: LatencyProfile, max_lengths: Sequence[int]) -> ServiceTimes:
@@ -94,6 +81,8 @@ def from_profile(profile: LatencyProfile, max_lengths: Sequence[int]) -> Service
 
 def read_table(file: Path) -> ServiceTimes:
     """Latencies from CSV with a header and the columns `length`, `static_ms` and, where known, `dynamic_ms`.
+
+    Lengths between two rows take as long as the line between them says, those below the first as long as it.
 
     Raises:
         InvalidArgument: the file cannot be read, or its content does not fit; says which row.
@@ -121,6 +110,8 @@ def read_table(file: Path) -> ServiceTimes:
     lengths = tuple(int(row[0]) for row in rows)
     static, dynamic = (tuple(row[i] / 1e3 for row in rows if len(row) > i) for i in (1, 2))
     try:
-        return ServiceTimes(lengths, static, dynamic or None)
+        times = ServiceTimes(lengths, static)
+        by_length = np.interp(np.arange(times.longest + 1), lengths, dynamic) if dynamic else None
+        return replace(times, dynamic_s=None if by_length is None else tuple(by_length.tolist()))
     except InvalidArgument as error:
         raise InvalidArgument(f"latency table {file}: {error}") from None

@@ -170,7 +170,9 @@ def _one_runtime(name: Name, times: ServiceTimes, gpus: int, slo_s: float, scale
         def seconds(batch: Batch) -> float:
             return longest_s
     else:
-        by_length = times.dynamic_by_length()
+        if times.dynamic_s is None:
+            raise InvalidArgument("dt needs latencies of dynamic shapes: a table with the column dynamic_ms")
+        by_length = times.dynamic_s
         longest_s = by_length[-1]
 
         def seconds(batch: Batch) -> float:
