@@ -50,6 +50,8 @@ def test_a_version_that_has_just_come_counts_from_nothing_and_one_that_has_left_
     new = page(slo_s=SLO_S, lengths={16: 0, 32: 4, 64: 0}, version=2)
     assert between(old, old + new, (2,)).queries == (0, 4, 0)
     assert between(old, old + new, (1, 2)).queries == (0, 4, 0)
+    last = page(slo_s=SLO_S, lengths={16: 57, 32: 0, 64: 0}, version=1)
+    assert between(old, last + new, (2,)).queries == (0, 4, 0)
     assert between(old + new, old + new, (2,)).queries == (0, 0, 0)
 
 

@@ -127,7 +127,6 @@ class Controller:
                 return
             try:
                 self._control(front, grown, seconds, stop)
-                self._troubles.pop(front.model, None)
             except TidalError as error:
                 if once:
                     raise
@@ -163,6 +162,7 @@ class Controller:
             if decision.after != decision.before and not self._dry_run:
                 self._carry_out(front, decision, stop)
                 control.changed(time.monotonic())
+            self._troubles.pop(front.model, None)
         except TidalError:
             controlled.not_before = time.monotonic() + _AFTER_FAILURE_S
             raise
