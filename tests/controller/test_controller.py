@@ -171,6 +171,32 @@ def test_a_taken_metrics_port_is_named(served: Served) -> None:
     assert answer.stderr == f"error: --metrics-port {port} is taken: choose another, or 0 for a free one\n"
 
 
+def test_latencies_at_the_slo_add_an_instance_of_the_longest(
+    repository_in: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    repository, runtime = repository_in(tmp_path), tmp_path / "run"
+    config = repository / "tiny" / "config.pbtxt"
+    text = config.read_text()
+    assert 'key: "slo_ms" value: { string_value: "400" }' in text
+    config.write_text(text.replace('string_value: "400"', 'string_value: "0.3"'))  # no answer is that quick
+    with (
+        serving(repository, runtime) as served,
+        controller(served.environment, "--period", "600", "--most", "4") as beside,
+        Traffic(served.report["grpc"], "tiny", SHORT) as traffic,
+    ):
+        assert beside.comes("changed")
+        assert used(served) == {16: 1, 32: 1, 64: 2}
+        answered = traffic.answered
+        assert until(lambda: traffic.answered > answered + 1000)  # past the next look at the last five seconds
+        assert beside.end() == 0
+    (decision,) = beside.of("decision")
+    assert decision["action"] == "add"
+    assert decision["reason"] == "the 98th percentile of the latency has reached 95 % of the SLO"
+    observed = decision["observed"]
+    assert observed["requests"] == observed["above_half_slo"] == observed["above_95_percent_of_slo"] > 100
+    assert traffic.failures == []
+
+
 def test_without_a_server_once_says_so(tmp_path: Path) -> None:
     answer = tidal("controller", "--once", environment=environment_in(tmp_path))
     assert answer.returncode == 3

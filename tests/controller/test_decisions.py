@@ -65,7 +65,7 @@ class TestPeriods:
         (decision,), _ = drive(control(least_gain=0.9), EVEN, 0, 10, seen(100, 0, 2))
         assert decision.action == "keep"
         assert "16=2 32=0 64=1 is predicted to be" in decision.reason
-        assert "less than the least gain of 90%" in decision.reason
+        assert "less than the least gain of 90 %" in decision.reason
 
     def test_the_best_allocation_stays(self) -> None:
         (decision,), _ = drive(control((2, 0, 1)), (2, 0, 1), 0, 10, seen(200, 0, 2))

@@ -163,13 +163,13 @@ class ModelControl:
         if found is None:  # less than the solver counts
             return Decision("keep", "hardly any queries were observed", before, before, seen, demand)
         if found.after != before:
-            reason = f"the best allocation is predicted to be {found.gain:.0%} faster"
+            reason = f"the best allocation is predicted to be {100 * found.gain:.0f} % faster"
         elif found.solution.instances == before:
             reason = "it is the best allocation"
         else:
             best = " ".join(f"{n}={count}" for n, count in zip(lengths, found.solution.instances, strict=True))
-            least = self._settings.least_gain
-            reason = f"{best} is predicted to be {found.gain:.1%} faster, less than the least gain of {least:.0%}"
+            gain, least = 100 * found.gain, 100 * self._settings.least_gain
+            reason = f"{best} is predicted to be {gain:.1f} % faster, less than the least gain of {least:g} %"
         return Decision(
             "keep" if found.after == before else "allocate",
             reason,

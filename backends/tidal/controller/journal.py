@@ -13,7 +13,7 @@ Write = Callable[[str], None]
 
 
 class Journal:
-    """Writes events as they happen.
+    """Writes events as they happen; the single steps of a change are for programs only.
 
     Args:
         write: takes a line.
@@ -31,7 +31,7 @@ class Journal:
             about = {} if model is None else {"model": model}
             line = {"time": now.isoformat(timespec="milliseconds"), "event": event, **about, "message": sentence}
             self._write(json.dumps(line | facts))
-        else:
+        elif event != "step":
             who = "" if model is None else f"{model}: "
             self._write(f"{now:%Y-%m-%d %H:%M:%S} {who}{sentence}")
 
@@ -78,10 +78,10 @@ def observation(profile: ModelProfile, decision: Decision) -> str:
     queries = " ".join(f"{n}:{count:.0f}" for n, count in zip(profile.lengths, seen.queries, strict=True))
     text = f"observed {sum(seen.queries):.0f} queries in {seen.seconds:.0f} s ({queries})"
     if seen.mean_latency_s is not None:
-        slow, critical = seen.slow / seen.requests, seen.critical / seen.requests
+        slow, critical = 100 * seen.slow / seen.requests, 100 * seen.critical / seen.requests
         text += (
-            f", answered in {_ms(seen.mean_latency_s)} on average, {slow:.1%} above half the SLO and {critical:.1%} "
-            f"above 95 % of its {_ms(profile.slo_s)}"
+            f", answered in {_ms(seen.mean_latency_s)} on average, {slow:.1f} % above half the SLO of "
+            f"{_ms(profile.slo_s)}, {critical:.1f} % above 95 % of it"
         )
     return text
 
