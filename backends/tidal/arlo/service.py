@@ -20,7 +20,7 @@ from tidal.service import ModelUnavailable, ServiceContext
 from tidal.text import TextTokenizer
 
 # Asking whether a client has gone costs a call to the server process: not worth it for a query that hardly waited.
-_CHECK_CANCELLED_AFTER_S = 0.005
+_CHECK_CANCELLED_AFTER_S = 0.05
 # A lane that could not run anything pauses, longer the more often its runtime fails in a row.
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0

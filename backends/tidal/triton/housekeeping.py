@@ -20,6 +20,8 @@ from tidal.triton.outstanding import Outstanding
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _PUBLISH_EVERY_S = 0.2
+# A busy machine is slow to take metrics, and needs its cores for queries: publishing takes at most this share of time.
+_PUBLISH_SHARE = 0.02
 # The service refuses a query in time when it can; this is for one that is stuck behind something longer.
 _GRACE_S = 0.005
 # At its end the thread waits this long for requests that are being dropped by other threads.
@@ -27,7 +29,7 @@ _LINGER_S = 2.0
 
 
 class Housekeeping:
-    """Watches deadlines, answers dropped requests, and publishes metrics every 200 ms.
+    """Watches deadlines, answers dropped requests, and publishes metrics every 200 ms, or less often if that takes long.
 
     Other threads only put into a queue, which is safe at any point, also inside an object's `__del__`. Nothing here
     waits for a service, so that what a service does cannot stop it.
@@ -93,7 +95,7 @@ class Housekeeping:
             if now >= publish_at:
                 self._guarded(self._expire_old)
                 self._guarded(self._publisher.publish)
-                publish_at = now + _PUBLISH_EVERY_S
+                publish_at = now + max(_PUBLISH_EVERY_S, (time.monotonic() - now) / _PUBLISH_SHARE)
             self._guarded(self._expire_late)
             if self._stopping:
                 leave_by = min(leave_by, now + _LINGER_S)
