@@ -29,7 +29,7 @@ _LINGER_S = 2.0
 
 
 class Housekeeping:
-    """Watches deadlines, answers dropped requests, and publishes metrics every 200 ms, or less often if that takes long.
+    """Watches deadlines, answers dropped requests, and publishes metrics: every 200 ms, or less often if that is slow.
 
     Other threads only put into a queue, which is safe at any point, also inside an object's `__del__`. Nothing here
     waits for a service, so that what a service does cannot stop it.
