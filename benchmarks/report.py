@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tidal import device
@@ -62,7 +63,7 @@ class Report:
         for i, column in enumerate(columns):
             table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(escape, row))  # name[case] is no markup
         self.tables.append(table)
         Console(width=160).print(table)
 

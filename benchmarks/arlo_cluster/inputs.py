@@ -1,0 +1,107 @@
+"""What goes in: latencies read off Arlo's Figure 2, and its workloads; every assumption is named in `ASSUMED`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from tidal.simulator import TWEETS, Bursts, ServiceTimes, Workload, read_lengths, read_rates, scaled_lengths
+
+MAX_LENGTHS = tuple(range(64, 513, 64))
+# Queries of INFaaS that share a bin, as a share of what an instance finishes within the SLO.
+INFAAS_FILL = 0.02
+HEADROOM = 0.1
+_BURSTS = Bursts(factor=1.5, mean_s=0.2, share=0.2)
+_DRIFT, _DRIFT_S = 0.2, 1800.0
+
+READ_OFF = (
+    "Bert-Base: 4.86 ms at 512 tokens, 4.22 times length 64 (§2.1, §2.2); Bert-Large: 5.25 times length 64",
+    "static latency is a staircase of 64 tokens (§3.3); dynamic shapes cost 1.22 to 3.56 times as much (§2.2)",
+    "SLO 150 and 450 ms; λ 0.85, α 0.9, L 6, period 120 s, replacement 1 s, overhead 0.8 ms a request (§4, §5)",
+)
+ASSUMED = (
+    "the steps of the staircase are of equal height (Figure 2 is a picture without numbers)",
+    "Bert-Large takes 11 ms at 512 tokens: with it Figure 10's and Table 4's loads are as heavy as the results say",
+    "dynamic shapes cost most, 3.56 times, at the shortest inputs and 1.22 times at long ones, with an exponential in "
+    "between; its one parameter is set so that Figure 6a's mean against DT comes out, and nothing else",
+    f"INFaaS: equal numbers of each runtime, bins of {INFAAS_FILL:.0%} of the capacity within the SLO (set by Figure "
+    f"6a's mean against INFaaS, and nothing else), headroom of {HEADROOM:.0%} of GPU time when autoscaling",
+    f"bursts: {_BURSTS.factor:g} times the mean rate for {_BURSTS.mean_s:g} s on the mean, "
+    f"{_BURSTS.share:.0%} of the time",
+    f"drift of the mix: one factor on all lengths, its logarithm with a deviation of {_DRIFT:g} and a correlation "
+    f"time of {_DRIFT_S / 60:g} min",
+    "the rates of Figures 11 and 12 and of Table 3 (7,000 a second) and of Figure 8 (1,000 a second)",
+)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A model with its SLO in seconds."""
+
+    name: str
+    slo_s: float
+    times: ServiceTimes
+
+
+def stream(name: str, slo_s: float, last_ms: float, ratio: float) -> Stream:
+    """Latencies of a model that takes `last_ms` at 512 tokens, `ratio` times what it takes at 64."""
+    static = np.linspace(last_ms / ratio, last_ms, len(MAX_LENGTHS)) / 1e3
+    tokens = np.arange(MAX_LENGTHS[-1] + 1)
+    step = np.maximum(np.ceil(tokens / 64).astype(int) - 1, 0)
+    inflation = 1.22 + (3.56 - 1.22) * np.exp(-np.maximum(tokens - 1, 0) / 39.0)
+    return Stream(
+        name, slo_s, ServiceTimes(MAX_LENGTHS, tuple(static.tolist()), tuple((static[step] * inflation).tolist()))
+    )
+
+
+BASE = stream("Bert-Base", 0.150, 4.86, 4.22)
+LARGE = stream("Bert-Large", 0.450, 11.0, 5.25)
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rates and lengths.
+
+    Args:
+        folder: holds `twitter_2021_rate/per_second.csv.gz` and `tweet_lengths/lengths.csv`; None for made ones.
+    """
+
+    folder: Path | None
+
+    @property
+    def description(self) -> str:
+        """Which data this is."""
+        if self.folder is None:
+            return "made data: rates that scatter by 13 % from second to second, lengths by the percentiles of tweets"
+        return "rates of the public Twitter stream by second (August 2021), token lengths of 92,403 public tweets"
+
+    def workload(
+        self, rate: float, seconds: int, *, minute: int = 620, bursty: bool = False, drift: bool = True, seed: int = 0
+    ) -> Workload:
+        """Requests at a mean rate; `minute` of the trace is the first."""
+        trace = self._day[minute * 60 : minute * 60 + seconds]
+        lengths, weights = self._lengths
+        return Workload(
+            (trace * (rate / trace.mean())).tolist(),
+            scaled_lengths(lengths, 125, MAX_LENGTHS[-1]),
+            weights,
+            bursts=_BURSTS if bursty else None,
+            drift=_DRIFT if drift else 0.0,
+            drift_s=_DRIFT_S,
+            seed=seed,
+        )
+
+    @cached_property
+    def _day(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        if self.folder is None:
+            rng = np.random.default_rng(0)
+            swell = 1 + 0.3 * np.sin(np.arange(86400) / 300.0)
+            return np.asarray(swell * rng.lognormal(0, 0.13, 86400))
+        return np.asarray(read_rates(self.folder / "twitter_2021_rate" / "per_second.csv.gz", seconds=86400))
+
+    @cached_property
+    def _lengths(self) -> tuple[list[int], list[float]]:
+        return read_lengths(TWEETS if self.folder is None else str(self.folder / "tweet_lengths" / "lengths.csv"))
