@@ -50,6 +50,7 @@ bench-artefacts: install ## Train and build what the benchmarks need, once
 bench: install ## Run the benchmarks and write benchmarks/results: make bench [DATA=DIR]
 	@$(BIN)/python -m benchmarks.serving_path --json benchmarks/results/serving_path.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.arlo --json benchmarks/results/arlo.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.arlo_cluster --json benchmarks/results/arlo_cluster.json $(if $(DATA),--data $(DATA))
 
 clean: ## Remove what the build made (the virtual environment stays)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .demo *.egg-info backends/*.egg-info

@@ -14,7 +14,7 @@ MAX_LENGTHS = tuple(range(64, 513, 64))
 # Queries of INFaaS that share a bin, as a share of what an instance finishes within the SLO.
 INFAAS_FILL = 0.02
 HEADROOM = 0.1
-_BURSTS = Bursts(factor=1.5, mean_s=0.2, share=0.2)
+_BURSTS = Bursts()
 _DRIFT, _DRIFT_S = 0.2, 1800.0
 
 READ_OFF = (

@@ -88,7 +88,7 @@ def arlo(
     pattern: Annotated[
         Pattern, typer.Option("--pattern", help="Within a second: Poisson, or Markov-modulated.")
     ] = Pattern.STABLE,
-    burst_factor: Annotated[float, typer.Option("--burst-factor", help="Rate in a burst over the mean rate.")] = 2.0,
+    burst_factor: Annotated[float, typer.Option("--burst-factor", help="Rate in a burst over the mean rate.")] = 1.5,
     burst_seconds: Annotated[float, typer.Option("--burst-seconds", help="Mean length of a burst.")] = 0.2,
     burst_share: Annotated[float, typer.Option("--burst-share", help="Share of the time in bursts.")] = 0.2,
     rates: Annotated[
@@ -154,11 +154,11 @@ def arlo(
     Examples:
 
     ```
-    tidal simulate arlo bert-base.csv --gpus 10 --slo-ms 150 --rate 1000
-    tidal simulate arlo bert-large.csv -g 300 --slo-ms 450 -r 25000 -s 120 --pattern bursty --plot run.png
-    tidal simulate arlo model_repository/intents/3 -g 8 --slo-ms 100 --rates day.csv.gz --start 36000 -s 3600
-    tidal simulate arlo bert-large.csv -g 5 --slo-ms 450 --rates day.csv.gz -r 400 --autoscale 2-12
-    tidal simulate arlo bert-large.csv -g 40 --slo-ms 450 -r 3000 --system arlo --system even --system global
+    tidal simulate arlo base.csv --gpus 10 --slo-ms 150 --rate 1000
+    tidal simulate arlo large.csv -g 300 --slo-ms 450 -r 25000 -s 60 --plot run.png
+    tidal simulate arlo model_repository/intents/3 -g 8 --slo-ms 100 -r 500
+    tidal simulate arlo large.csv -g 5 --slo-ms 450 --rates day.csv --autoscale 2-12
+    tidal simulate arlo large.csv -g 40 --slo-ms 450 -r 3000 --system arlo --system ig
     ```
 
     The mix of the first period stands for the history that Arlo starts with.

@@ -77,7 +77,7 @@ class Bursts:
         share: share of the time that is bursts.
     """
 
-    factor: float = 2.0
+    factor: float = 1.5
     mean_s: float = 0.2
     share: float = 0.2
 
