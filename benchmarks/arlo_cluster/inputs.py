@@ -24,15 +24,16 @@ READ_OFF = (
 )
 ASSUMED = (
     "the steps of the staircase are of equal height (Figure 2 is a picture without numbers)",
-    "Bert-Large takes 11 ms at 512 tokens: with it Figure 10's and Table 4's loads are as heavy as the results say",
+    "Bert-Large takes 11 ms at 512 tokens, and bursts are as they are: of a few values tried, those with which Arlo's "
+    "own latencies in Table 4, and ST's overload in Figure 10b, come out",
     "dynamic shapes cost most, 3.56 times, at the shortest inputs and 1.22 times at long ones, with an exponential in "
-    "between; its one parameter is set so that Figure 6a's mean against DT comes out, and nothing else",
+    "between; its one parameter is set by Figure 6a's mean against DT, and nothing else",
     f"INFaaS: equal numbers of each runtime, bins of {INFAAS_FILL:.0%} of the capacity within the SLO (set by Figure "
     f"6a's mean against INFaaS, and nothing else), headroom of {HEADROOM:.0%} of GPU time when autoscaling",
     f"bursts: {_BURSTS.factor:g} times the mean rate for {_BURSTS.mean_s:g} s on the mean, "
     f"{_BURSTS.share:.0%} of the time",
     f"drift of the mix: one factor on all lengths, its logarithm with a deviation of {_DRIFT:g} and a correlation "
-    f"time of {_DRIFT_S / 60:g} min",
+    f"time of {_DRIFT_S / 60:g} min, slow enough for an allocation every 120 s to follow; with 5 min it cannot",
     "the rates of Figures 11 and 12 and of Table 3 (7,000 a second) and of Figure 8 (1,000 a second)",
 )
 
