@@ -107,11 +107,15 @@ def _say_what_is_measured(report: Report, artefacts: Artefacts, chosen: Allocati
 
 
 def _key(artefacts: Artefacts, quick: bool, data: Path | None) -> str:
-    """Names a run that may go on: same artefacts, code, size and data."""
-    digest = hashlib.sha256(f"{quick} {data}".encode())
-    for model in (POLYMORPHIC, PARTITIONED):
-        digest.update((artefacts.version(model) / MANIFEST_FILE).read_bytes())
-    for file in sorted(Path(__file__).parent.glob("*.py")):
+    """Names a run that may go on: same artefacts, size and data, and the same code in all that takes part."""
+    digest = hashlib.sha256(f"{quick}".encode())
+    files = [artefacts.version(model) / MANIFEST_FILE for model in (POLYMORPHIC, PARTITIONED)]
+    if data is not None:
+        files += sorted((data / "tweet_lengths").glob("*"))
+    root = Path(__file__).parents[2]
+    for part in ("backends", "benchmarks", "client"):
+        files += sorted((root / part).rglob("*.py"))
+    for file in files:
         digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
 
