@@ -46,10 +46,8 @@ class Planned:
     requests: int
 
 
-_BY_PATTERN: dict[Pattern, tuple[str, ...]] = {
-    "poisson": (DT, DT_BATCHED, BIN_PACKING, PARTITIONED, POLYMORPHIC),
-    "bursty": (DT, DT_BATCHED, POLYMORPHIC),
-}
+_DT_SYSTEMS = (DT, DT_BATCHED, BIN_PACKING, PARTITIONED, POLYMORPHIC)
+_PATTERNS: tuple[Pattern, ...] = ("poisson", "bursty")
 
 
 def plan(*, quick: bool) -> list[Planned]:
@@ -66,8 +64,8 @@ def plan(*, quick: bool) -> list[Planned]:
         Planned(Case(ST, 40, "poisson"), (ST, POLYMORPHIC), 600),
         Planned(Case(ST, 70, "poisson"), (ST, POLYMORPHIC), 600),
         *(
-            Planned(Case(DT, percent, pattern), systems, 1000 if percent == 90 else 600)
-            for pattern, systems in _BY_PATTERN.items()
+            Planned(Case(DT, percent, pattern), _DT_SYSTEMS, 1000 if percent == 90 else 600)
+            for pattern in _PATTERNS
             for percent in (40, 70, 90)
         ),
     ]
