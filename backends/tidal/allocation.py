@@ -55,9 +55,16 @@ class Allocation(BaseModel):
         return self
 
     def serving(self) -> dict[int, int]:
-        """Instances that the front may use, by max_length ascending: never more than wanted, nor than loaded."""
+        """Instances that the front may use, by max_length ascending: never more than wanted, nor than loaded.
+
+        The longest runtime keeps 1 (Eq. 7) also where none was loaded: a server may be without it for a moment, and a
+        front without a level that takes every query could not run. `loaded` is told as it was, so that any change
+        that was cut short can be read, and completed.
+        """
         loaded = self.instances if self.loaded is None else self.loaded
-        return {length: min(self.instances[length], loaded[length]) for length in sorted(self.instances)}
+        serving = {length: min(self.instances[length], loaded[length]) for length in sorted(self.instances)}
+        longest = max(serving)
+        return {**serving, longest: max(1, serving[longest])}
 
     def check(self, max_lengths: Iterable[int]) -> None:
         """Hold the allocation to a model's runtimes.

@@ -278,6 +278,27 @@ class TestAllocation:
         assert watched.refresh()
         assert watched.instances == [1, 1, 1]
 
+    def test_a_longest_runtime_that_is_not_loaded_keeps_an_instance(self, tmp_path: Path) -> None:
+        """A policy without it would fail, and so would each start after it."""
+        with running(tmp_path, Instances(), (2, 1, 2)) as service:
+            write_allocation(tmp_path, make_allocation({16: 1, 32: 1, 64: 2}, {16: 2, 32: 1, 64: 0}))
+            assert until(lambda: service._policy.instances == [1, 1, 1])
+            request = Request(60)
+            service.submit([request])
+            assert answered(request)
+        assert request.ran_on == 64
+
+    def test_counts_that_the_policy_cannot_take_change_nothing(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write_allocation(tmp_path, make_allocation({16: 2, 32: 1, 64: 1}))
+        watched = WatchedAllocation(make_context(tmp_path), LENGTHS)
+        monkeypatch.setattr("tidal.arlo.partitioned.usable_instances", lambda *_: {16: 1, 32: 1, 64: 0})
+        (tmp_path / ALLOCATION_FILE).unlink()
+        assert not watched.refresh()
+        assert watched.instances == [2, 1, 1]
+        assert "the longest runtime, 64, needs at least 1 instance, got 0" in caplog.text
+
     def test_at_the_start_a_broken_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / ALLOCATION_FILE).write_text('{"instances": {"16": 1}}')
         with pytest.raises(InvalidArgument, match="instances lacks 32, 64"):

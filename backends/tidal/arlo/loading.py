@@ -70,6 +70,8 @@ def _load_partitioned(
     runner = InstanceModels(context.call_model, context.model, context.model_dir, context.version, manifest)
 
     def start(fresh: ServiceContext) -> Service:
+        # After a failure nobody has looked for a while.
+        allocation.refresh()
         policy = PartitionedPolicy(
             lengths,
             [latency / 1e3 for latency in latencies_ms],

@@ -11,7 +11,7 @@ from tidal.arlo.metrics import PartitionedMetrics
 from tidal.arlo.policies import PartitionedPolicy
 from tidal.arlo.runner import Runner
 from tidal.arlo.service import ArloService
-from tidal.errors import TidalError
+from tidal.errors import InvalidArgument, TidalError
 from tidal.manifest import Manifest
 from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
@@ -55,6 +55,8 @@ class WatchedAllocation:
 
     def _read(self) -> list[int]:
         usable = usable_instances(self._folder, self._lengths)
+        if usable[self._lengths[-1]] < 1:  # Equation 7: the policy cannot run without it
+            raise InvalidArgument(f"the longest runtime, {self._lengths[-1]}, needs at least 1 instance, got 0")
         return [usable[length] for length in self._lengths]
 
 

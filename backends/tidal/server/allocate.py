@@ -157,14 +157,15 @@ def allocate(front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s
 
     Raises:
         InvalidArgument: the counts cannot be accepted; nothing was changed.
-        Unavailable: another process is changing them, or the front did not follow in time; call again.
+        Unavailable: another process is changing them, the longest runtime stays unloaded, or the front did not follow
+            in time; call again.
         Internal: a model does not load, with the reason; the front uses what is loaded. Call again.
     """
     folder, kin = front.repository / front.kin.front, front.kin
     target = make_allocation(wanted)
     target.check(kin.lengths)
     with changing(folder):
-        loaded = front.loaded()
+        loaded = _wait_until_longest_loaded(front, wait_s)
         batches = plan_steps(kin.front, loaded, target.instances)
         if batches:
             change = make_allocation(target.instances, loaded)
@@ -214,6 +215,19 @@ def _load(front: LiveFront, batch: tuple[Step, ...]) -> None:
             load.result()
         except TidalError as error:
             raise type(error)(f"model '{step.model}' does not load: {sentence(str(error))}") from None
+
+
+def _wait_until_longest_loaded(front: LiveFront, wait_s: float) -> dict[int, int]:
+    """What is loaded, once the longest runtime is: while it is restarted, nothing else can take all that comes."""
+    end = time.monotonic() + wait_s
+    while not (loaded := front.loaded())[front.kin.lengths[-1]]:
+        if time.monotonic() > end:
+            name, model = front.kin.front, front.kin.runtime_models[front.kin.lengths[-1]]
+            raise Unavailable(
+                f"the longest runtime of '{name}', '{model}', is not loaded: try again, or tidal models load {name}"
+            )
+        time.sleep(_POLL_S)
+    return loaded
 
 
 def _wait(front: LiveFront, done: Callable[[dict[int, int]], bool], wait_s: float, what: str) -> None:

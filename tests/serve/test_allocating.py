@@ -1,0 +1,69 @@
+"""A change of instances without a server: what it waits for, and whom it leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serve.families import publish_family
+from tidal.allocation import read_allocation
+from tidal.errors import Unavailable
+from tidal.model_config import instance_count
+from tidal.server.allocate import LiveFront, allocate, partitioned
+from tidal.server.control import ServerControl
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A partitioned `m` of lengths 16 and 64."""
+    folder = tmp_path / "models"
+    publish_family(folder, "m", [16, 64])
+    return folder
+
+
+@dataclass(frozen=True)
+class FakeControl(ServerControl):
+    """Records loads."""
+
+    address: str = ""
+    calls: list[tuple[str, int]] = field(default_factory=list)
+
+    def load(self, model: str, config: Mapping[str, Any] | None) -> None:
+        self.calls.append((model, instance_count(config or {})))
+
+
+@dataclass(frozen=True)
+class FakeFront(LiveFront):
+    """A front that follows its file at once; `seen` is what is loaded at each look, its last one from then on."""
+
+    seen: list[dict[int, int]] = field(default_factory=list)
+
+    def loaded(self) -> dict[int, int]:
+        return dict(self.seen.pop(0) if len(self.seen) > 1 else self.seen[0])
+
+    def used(self) -> list[dict[int, int]]:
+        allocation = read_allocation(self.repository / self.kin.front)
+        return [allocation.serving()] if allocation is not None else []
+
+
+def front_of(repository: Path, *seen: dict[int, int]) -> tuple[FakeFront, FakeControl]:
+    control = FakeControl()
+    return FakeFront(control, "", repository, partitioned(repository, "m"), list(seen)), control
+
+
+class TestLongestRuntime:
+    def test_is_waited_for_while_it_is_restarted(self, repository: Path) -> None:
+        front, control = front_of(repository, {16: 1, 64: 0}, {16: 1, 64: 0}, {16: 1, 64: 1})
+        allocate(front, {16: 2, 64: 1}, lambda _line: None)
+        assert control.calls == [("m_len16", 2)]
+
+    def test_that_stays_unloaded_refuses_the_change(self, repository: Path) -> None:
+        front, control = front_of(repository, {16: 1, 64: 0})
+        with pytest.raises(Unavailable, match="'m_len64', is not loaded: try again, or tidal models load m"):
+            allocate(front, {16: 2, 64: 1}, lambda _line: None, wait_s=0.2)
+        assert control.calls == []
+        assert read_allocation(repository / "m") is None
