@@ -146,12 +146,14 @@ def usable_instances(model_dir: Path, max_lengths: Iterable[int]) -> dict[int, i
     return allocation.serving()
 
 
-def allocation_time(model_dir: Path) -> int | None:
-    """When the file was replaced, in ns, to notice a change cheaply; None when there is no file."""
+def allocation_stamp(model_dir: Path) -> tuple[int, int, int] | None:
+    """Differs after the file was replaced, to notice a change cheaply; None when there is no file."""
     try:
-        return os.stat(model_dir / ALLOCATION_FILE).st_mtime_ns
+        found = os.stat(model_dir / ALLOCATION_FILE)
     except OSError:
         return None
+    # File times are no finer than some milliseconds: two changes can share one, not one file.
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def _sentence(error: ValidationError) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -202,14 +203,16 @@ class TestInstancesThatCannotRun:
         assert other.ran_on == 64
 
     def test_an_engines_own_error_is_the_querys_alone(self, tmp_path: Path) -> None:
-        runner = Instances(lambda _, call: {1: ValueError("odd"), 2: Unavailable("the server ends")}.get(call))
-        requests = [Request(60) for _ in range(3)]
+        errors = {1: ValueError("odd"), 2: Unavailable("the server ends"), 3: InvalidArgument("too long")}
+        runner = Instances(lambda _, call: errors.get(call))
+        requests = [Request(60) for _ in range(4)]
         with running(tmp_path, runner) as service:
             for request in requests:
                 service.submit([request])
                 assert answered(request)
-        assert [type(request.error) for request in requests] == [Internal, Unavailable, type(None)]
+        assert [type(request.error) for request in requests] == [Internal, Unavailable, InvalidArgument, type(None)]
         assert str(requests[0].error) == "the engine failed: odd"
+        assert runner.calls == 4
 
     def test_at_the_end_nothing_is_tried_for_long(self, tmp_path: Path) -> None:
         request = Request(60)
@@ -268,12 +271,10 @@ class TestAllocation:
     ) -> None:
         write_allocation(tmp_path, make_allocation({16: 2, 32: 1, 64: 1}))
         watched = WatchedAllocation(make_context(tmp_path), LENGTHS)
-        time.sleep(0.02)  # file times are no finer than some milliseconds
         (tmp_path / ALLOCATION_FILE).write_text("{")
         assert [watched.refresh() for _ in range(3)] == [False] * 3
         assert watched.instances == [2, 1, 1]
         assert caplog.text.count("the allocation stays at [2, 1, 1]") == 1
-        time.sleep(0.02)
         write_allocation(tmp_path, make_allocation({16: 1, 32: 1, 64: 1}))
         assert watched.refresh()
         assert watched.instances == [1, 1, 1]
@@ -298,6 +299,16 @@ class TestAllocation:
         assert not watched.refresh()
         assert watched.instances == [2, 1, 1]
         assert "the longest runtime, 64, needs at least 1 instance, got 0" in caplog.text
+
+    def test_two_changes_within_one_tick_of_the_file_system_are_both_seen(self, tmp_path: Path) -> None:
+        file = tmp_path / ALLOCATION_FILE
+        write_allocation(tmp_path, make_allocation({16: 2, 32: 1, 64: 1}))
+        os.utime(file, ns=(0, 0))
+        watched = WatchedAllocation(make_context(tmp_path), LENGTHS)
+        write_allocation(tmp_path, make_allocation({16: 1, 32: 2, 64: 1}))
+        os.utime(file, ns=(0, 0))
+        assert watched.refresh()
+        assert watched.instances == [1, 2, 1]
 
     def test_at_the_start_a_broken_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / ALLOCATION_FILE).write_text('{"instances": {"16": 1}}')

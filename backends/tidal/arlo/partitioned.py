@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
-from tidal.allocation import allocation_time, usable_instances
+from tidal.allocation import allocation_stamp, usable_instances
 from tidal.arlo.metrics import PartitionedMetrics
 from tidal.arlo.policies import PartitionedPolicy
 from tidal.arlo.runner import Runner
@@ -34,14 +34,14 @@ class WatchedAllocation:
     def __init__(self, context: ServiceContext, lengths: Sequence[int]) -> None:
         self._folder, self._log = context.model_dir, context.log
         self._lengths = lengths
-        self._time = allocation_time(self._folder)
+        self._stamp = allocation_stamp(self._folder)
         self.instances = self._read()
         """Instances by runtime that may be used."""
 
     def refresh(self) -> bool:
         """Whether `instances` changed; an allocation that cannot be accepted is logged once and changes nothing."""
-        time = allocation_time(self._folder)
-        if time == self._time:
+        stamp = allocation_stamp(self._folder)
+        if stamp == self._stamp:
             return False
         try:
             instances = self._read()
@@ -49,7 +49,7 @@ class WatchedAllocation:
             self._log.error(f"the allocation stays at {self.instances}: {error}")
             instances = self.instances
         # As it was before it was read: what was written meanwhile is seen at the next look.
-        self._time = time
+        self._stamp = stamp
         changed, self.instances = instances != self.instances, instances
         return changed
 
