@@ -14,8 +14,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from tidal.errors import InvalidArgument, did_you_mean
 
+# Sent by a model that asks another one of its server: errors are to say their code, see `tidal.triton.coded_errors`.
+CODED_ERRORS = "tidal_coded_errors"
 # Parameters that Triton or its HTTP frontends put beside a client's own.
 _TRITON_OWN = frozenset({"id", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end", "headers"})
+_NO_OPTIONS = _TRITON_OWN | {CODED_ERRORS}
 _TRITON_PREFIX = "triton_"
 
 
@@ -76,7 +79,7 @@ def parse_options(raw: Mapping[str, Any] | None) -> RequestOptions:
     """
     if not raw:
         return _NONE
-    own = {k: v for k, v in raw.items() if k not in _TRITON_OWN and not k.startswith(_TRITON_PREFIX)}
+    own = {k: v for k, v in raw.items() if k not in _NO_OPTIONS and not k.startswith(_TRITON_PREFIX)}
     if not own:
         return _NONE
     for name in own:

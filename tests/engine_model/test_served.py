@@ -17,6 +17,7 @@ import pytest
 from tests.servers import RunningServer
 from tests.waiting import until
 from tidal.model_config import read_config, with_instances
+from tidal.options import CODED_ERRORS
 from tidal_client import Client, InvalidArgument
 
 pytestmark = pytest.mark.server
@@ -98,6 +99,23 @@ def test_a_bad_request_is_refused(url: str, model: str, inputs: Inputs, message:
         with pytest.raises(InvalidArgument, match=message):
             client.infer(model, inputs)
         assert client.infer(model, request())["logits"].shape == (1, 3)
+
+
+def test_another_model_is_told_the_code_too(server: RunningServer) -> None:
+    """Triton passes on only the message to a model that asks, see `tidal.triton.coded_errors`."""
+    import tritonclient.grpc
+
+    inputs = []
+    for name, array in request(token=-1).items():
+        inputs.append(tritonclient.grpc.InferInput(name, array.shape, "INT64"))
+        inputs[-1].set_data_from_numpy(array)
+    with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
+        said = []
+        for parameters in (None, {CODED_ERRORS: True}):
+            with pytest.raises(tritonclient.grpc.InferenceServerException) as caught:
+                client.infer("line", inputs, parameters=parameters)
+            said.append(caught.value.message().partition("input_ids")[0])
+    assert said == ["", "[INVALID_ARG] "]
 
 
 def test_a_bad_request_beside_others_is_refused_alone(server: RunningServer) -> None:

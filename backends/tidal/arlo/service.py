@@ -211,7 +211,7 @@ class ArloService:
             self._put_back(batch, rows, error)
             return []
         except Exception as error:
-            answer = error if isinstance(error, Unavailable) else Internal(f"the engine failed: {error}")
+            answer = error if isinstance(error, TidalError) else Internal(f"the engine failed: {error}")
             for row in rows:
                 row.job.fail(answer)
             return []

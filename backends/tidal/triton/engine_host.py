@@ -21,7 +21,7 @@ from tidal.engine_model.parameters import EngineParameters
 from tidal.errors import Internal, TidalError, Unsupported
 from tidal.gpus import visible_gpus
 from tidal.manifest import EngineManifest, load_engine_manifest
-from tidal.options import parse_options
+from tidal.options import CODED_ERRORS, parse_options
 from tidal.triton.errors import error_response
 from tidal.triton.logs import model_logger
 from tidal.triton.parameters import parse_own_parameters
@@ -73,8 +73,7 @@ class EngineHost:
 
     def _read(self, raw: Any) -> dict[str, Array] | TidalError:
         try:
-            parameters = raw.parameters()
-            parse_options(json.loads(parameters) if parameters else None)
+            parse_options(_parameters(raw))
             return {tensor.name(): tensor.as_numpy() for tensor in raw.inputs()}
         except TidalError as error:
             return error
@@ -83,7 +82,7 @@ class EngineHost:
 
     def _response(self, raw: Any, answer: dict[str, Array] | TidalError) -> Any:
         if isinstance(answer, TidalError):
-            return error_response(answer)
+            return error_response(answer, for_model=CODED_ERRORS in (_parameters(raw) or {}))
         wanted = raw.requested_output_names() or self._outputs
         missing = [name for name in wanted if name not in answer]
         if missing:
@@ -116,3 +115,8 @@ class EngineHost:
         self._claim_at = now + _CLAIM_EVERY_S
         if self._core.take():
             self._log.info(f"{self._instance} has core {self._core.core} to itself")
+
+
+def _parameters(raw: Any) -> dict[str, Any] | None:
+    text = raw.parameters()
+    return json.loads(text) if text else None

@@ -7,6 +7,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from tidal.errors import ErrorCode, TidalError
+from tidal.triton.coded_errors import coded
 
 _CODES: dict[ErrorCode, Any] = {
     "INVALID_ARG": pb_utils.TritonError.INVALID_ARG,
@@ -18,6 +19,7 @@ _CODES: dict[ErrorCode, Any] = {
 }
 
 
-def error_response(error: TidalError) -> Any:
-    """A final response that carries the error."""
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), _CODES[error.code]))
+def error_response(error: TidalError, *, for_model: bool = False) -> Any:
+    """A final response that carries the error, `for_model` as another model of the server reads it."""
+    message = coded(error) if for_model else str(error)
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, _CODES[error.code]))
