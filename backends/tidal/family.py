@@ -49,6 +49,12 @@ def family(repository: Path, model: str) -> Family | None:
     return Family(model, ModelEntry(repository / model).versions()[-1], lengths)
 
 
+def front_of(repository: Path, model: str) -> str | None:
+    """The front of which a model runs a runtime, as its newest version says; None for any other model."""
+    manifest = _newest(repository, model)
+    return manifest.front if isinstance(manifest, EngineManifest) else None
+
+
 def _newest(repository: Path, model: str) -> Manifest | EngineManifest | None:
     folder = ModelEntry(repository / model).latest()
     try:

@@ -11,7 +11,16 @@ from typing import Any
 from tidal.allocation import make_allocation, write_allocation
 from tidal.device import cpu
 from tidal.family import runtime_model
-from tidal.manifest import EngineInput, EngineManifest, Manifest, Runtime, Source, TokenizerInfo, Verification
+from tidal.manifest import (
+    EngineInput,
+    EngineManifest,
+    Manifest,
+    Placement,
+    Runtime,
+    Source,
+    TokenizerInfo,
+    Verification,
+)
 from tidal.profiles import LatencyProfile
 
 _CODE = Path(__file__).with_name("family")
@@ -23,8 +32,13 @@ instance_group [ { kind: KIND_CPU count: 1 } ]
 """
 
 
-def publish_family(repository: Path, front: str, lengths: Sequence[int], version: int = 1) -> None:
-    """Publish a version of a front and its runtimes, the front last; every config.pbtxt asks for 1 instance."""
+def publish_family(
+    repository: Path, front: str, lengths: Sequence[int], version: int = 1, placement: Placement = "partitioned"
+) -> None:
+    """Publish a version of a front and its runtimes, the front last; every config.pbtxt asks for 1 instance.
+
+    A `polymorphic` one comes without models of its runtimes.
+    """
     common: dict[str, Any] = {
         "name": front,
         "created": "2030-01-01T00:00:00Z",
@@ -39,7 +53,7 @@ def publish_family(repository: Path, front: str, lengths: Sequence[int], version
         "files": (),
     }
     runtimes = tuple(Runtime(max_length=n, file="engine", dynamic=False, max_batch=1) for n in lengths)
-    for runtime in runtimes:
+    for runtime in runtimes if placement == "partitioned" else ():
         inputs = (EngineInput(name="input_ids", below=9),)
         engine = EngineManifest(**common, kind="engine", front=front, inputs=inputs, runtime=runtime, threads=1)
         _write(repository / runtime_model(front, runtime.max_length), version, engine, "runtime.py")
@@ -47,7 +61,7 @@ def publish_family(repository: Path, front: str, lengths: Sequence[int], version
     manifest = Manifest(
         **common,
         kind="arlo",
-        placement="partitioned",
+        placement=placement,
         tokenizer=TokenizerInfo(file="t", max_length=lengths[-1], pad_token_id=0, type_ids=False),
         labels=("a",),
         runtimes=runtimes,

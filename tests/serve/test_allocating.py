@@ -67,3 +67,17 @@ class TestLongestRuntime:
             allocate(front, {16: 2, 64: 1}, lambda _line: None, wait_s=0.2)
         assert control.calls == []
         assert read_allocation(repository / "m") is None
+
+
+def test_a_front_of_which_no_version_serves_has_not_followed(repository: Path) -> None:
+    front, _ = front_of(repository, {16: 1, 64: 1})
+    gone = Gone(front.control, "", repository, front.kin, front.seen)
+    with pytest.raises(Unavailable, match="did not give up instances within"):
+        allocate(gone, {16: 0, 64: 1}, lambda _line: None, wait_s=0.2)
+
+
+class Gone(FakeFront):
+    """A front that was unloaded meanwhile."""
+
+    def used(self) -> list[dict[int, int]]:
+        return []

@@ -232,7 +232,8 @@ def _wait_until_longest_loaded(front: LiveFront, wait_s: float) -> dict[int, int
 
 def _wait(front: LiveFront, done: Callable[[dict[int, int]], bool], wait_s: float, what: str) -> None:
     end = time.monotonic() + wait_s
-    while not all(used and done(used) for used in front.used()):
+    # A front of which no version serves has not done anything.
+    while not (versions := front.used()) or not all(used and done(used) for used in versions):
         if time.monotonic() > end:
             raise Unavailable(f"'{front.kin.front}' did not {what} within {wait_s:g} s: give the same counts again")
         time.sleep(_POLL_S)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tidal.allocation import make_allocation, read_allocation, write_allocation
 from tidal.errors import Internal, NotFound, TidalError
-from tidal.family import Family, family
+from tidal.family import Family, family, front_of
 from tidal.repository import ModelEntry
 from tidal.server.active_config import active_config, check_allocation, load_model
 from tidal.server.allocate import changing
@@ -35,6 +35,7 @@ def load(control: ServerControl, repository: Path | None, model: str) -> str:
     Raises:
         Internal: it does not load; what Triton says, and what keeps serving.
         InvalidArgument: its allocation is for other runtimes; what serves is left as it is.
+        Unavailable: another process is changing the instances of its runtimes.
     """
     kin = family(repository, model) if repository is not None else None
     if repository is None or kin is None or kin.front != model:
@@ -47,7 +48,7 @@ def load(control: ServerControl, repository: Path | None, model: str) -> str:
             # A change that was killed: every runtime has been loaded as it wanted.
             write_allocation(repository / model, make_allocation(allocation.instances))
         told = _load(control, repository, model)
-        former = _former_runtimes(control, kin)
+        former = _former_runtimes(control, repository, kin)
         if former:
             _wait_until_left(control, model)
             for name in former:
@@ -90,26 +91,31 @@ def unload(control: ServerControl, repository: Path | None, model: str) -> str:
 
     Raises:
         NotFound: the server does not serve it.
+        Unavailable: another process is changing the instances of its runtimes.
     """
     if not serving_versions(control, model):
         raise NotFound(f"model '{model}' is not served")
-    control.unload(model)
     kin = family(repository, model) if repository is not None else None
-    if kin is not None and kin.front == model:
-        _wait_until_left(control, model)
-        for name in _runtimes(control, model):
-            control.unload(name)
+    if repository is None or kin is None or kin.front != model:
+        control.unload(model)
+    else:
+        with changing(repository / model):
+            control.unload(model)
+            _wait_until_left(control, model)
+            for name in _runtimes(control, repository, model):
+                control.unload(name)
     return f"{model}: unloaded; requests in flight are still answered"
 
 
-def _runtimes(control: ServerControl, front: str) -> list[str]:
+def _runtimes(control: ServerControl, repository: Path, front: str) -> list[str]:
     """Models of a front's runtimes that the server has, also of lengths that are no longer published."""
-    name = re.compile(rf"{re.escape(front)}_len\d+")
-    return sorted({row.name for row in control.index() if row.state == "READY" and name.fullmatch(row.name)})
+    form = re.compile(rf"{re.escape(front)}_len\d+")
+    names = sorted({row.name for row in control.index() if row.state == "READY" and form.fullmatch(row.name)})
+    return [name for name in names if front_of(repository, name) == front]  # any model may have such a name
 
 
-def _former_runtimes(control: ServerControl, kin: Family) -> list[str]:
-    return [name for name in _runtimes(control, kin.front) if name not in kin.runtime_models.values()]
+def _former_runtimes(control: ServerControl, repository: Path, kin: Family) -> list[str]:
+    return [name for name in _runtimes(control, repository, kin.front) if name not in kin.runtime_models.values()]
 
 
 def _wait_until_left(control: ServerControl, front: str) -> None:
