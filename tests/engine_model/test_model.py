@@ -10,7 +10,7 @@ import pytest
 
 from tidal.engine_model.model import EngineModel
 from tidal.engines import TensorSpec
-from tidal.errors import Internal, InvalidArgument, TidalError
+from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.manifest import EngineInput, EngineManifest, Runtime
 
 BAD_ID = 8  # in the vocabulary, but the engine fails on it
@@ -101,6 +101,18 @@ def test_a_dynamic_runtime_takes_lengths_up_to_its_longest() -> None:
     assert isinstance(none, InvalidArgument)
     assert isinstance(long, InvalidArgument)
     assert "with length 1 to 4" in str(long)
+
+
+def test_what_is_overdue_when_its_turn_comes_is_not_run() -> None:
+    model, engine = make_model()
+
+    def overdue(place: int) -> TidalError | None:
+        late = place == 0 or (place in (2, 3) and len(engine.shapes) > 0)
+        return Unavailable(f"{place} is late") if late else None
+
+    answers = model.run([request(), request(2), request(2), request(1), request(1)], overdue)
+    assert sums(answers) == [Unavailable, [4, 4], Unavailable, Unavailable, [4]]
+    assert engine.shapes == [(2, 4), (1, 4)]
 
 
 def test_an_engine_that_fails_is_an_internal_error_of_its_batch() -> None:

@@ -18,7 +18,7 @@ from tests.servers import RunningServer
 from tests.waiting import until
 from tidal.model_config import read_config, with_instances
 from tidal.options import CODED_ERRORS
-from tidal_client import Client, InvalidArgument
+from tidal_client import Client, InvalidArgument, Unavailable
 
 pytestmark = pytest.mark.server
 
@@ -99,6 +99,13 @@ def test_a_bad_request_is_refused(url: str, model: str, inputs: Inputs, message:
         with pytest.raises(InvalidArgument, match=message):
             client.infer(model, inputs)
         assert client.infer(model, request())["logits"].shape == (1, 3)
+
+
+def test_what_cannot_run_by_its_deadline_is_unavailable(url: str) -> None:
+    with Client(url) as client:
+        with pytest.raises(Unavailable, match=r"the deadline of 0\.001 ms passed before the request could run"):
+            client.infer("line", request(), latency_ms=0.001)
+        assert client.infer("line", request(), latency_ms=20_000)["logits"].shape == (1, 3)
 
 
 def test_another_model_is_told_the_code_too(server: RunningServer) -> None:

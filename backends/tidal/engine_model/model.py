@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,14 @@ class EngineModel:
                 if not 0 <= value < each.below:
                     raise InvalidArgument(f"{each.name} holds the value {value}; accepted are 0 to {each.below - 1}")
 
-    def run(self, requests: Sequence[Tensors]) -> list[dict[str, Array] | TidalError]:
+    def run(
+        self, requests: Sequence[Tensors], overdue: Callable[[int], TidalError | None] = lambda _: None
+    ) -> list[dict[str, Array] | TidalError]:
         """Run requests, those of one length together as far as the engine's batch goes.
+
+        Args:
+            requests: tensors by input name.
+            overdue: asked for a request's place right before it runs; why it is not to be run any more.
 
         Returns:
             For each request its outputs, one row a row of it, or why it has none; a bad one does not harm the others.
@@ -73,6 +79,12 @@ class EngineModel:
             else:
                 accepted.append(place)
         for group in self._groups(requests, accepted):
+            late = {place: error for place in group if (error := overdue(place)) is not None}
+            for place, error in late.items():
+                answers[place] = error
+            group = [place for place in group if place not in late]
+            if not group:
+                continue
             for place, answer in zip(group, self._run([requests[place] for place in group]), strict=True):
                 answers[place] = answer
         return answers

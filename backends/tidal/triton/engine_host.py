@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import triton_python_backend_utils as pb_utils
 from tidal.engine_model.claims import CoreClaim, GpuClaim, claims_folder
 from tidal.engine_model.model import Array, open_engine_model
 from tidal.engine_model.parameters import EngineParameters
-from tidal.errors import Internal, TidalError, Unsupported
+from tidal.errors import Internal, TidalError, Unavailable, Unsupported
 from tidal.gpus import visible_gpus
 from tidal.manifest import EngineManifest, load_engine_manifest
 from tidal.options import CODED_ERRORS, parse_options
@@ -28,6 +29,14 @@ from tidal.triton.parameters import parse_own_parameters
 
 # An instance that found no free core looks again at most this often.
 _CLAIM_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Arrays by input name, and the deadline in milliseconds after arrival."""
+
+    inputs: dict[str, Array]
+    latency_ms: float | None
 
 
 class EngineHost:
@@ -56,13 +65,22 @@ class EngineHost:
         self._model = open_engine_model(manifest, version_dir)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """One response a request; a bad request is answered alone."""
+        """One response a request; a bad request is answered alone, and one whose deadline is over is not run."""
+        arrival = time.monotonic()
         self._take_core()
         read = [self._read(raw) for raw in requests]
-        answers = iter(self._model.run([inputs for inputs in read if not isinstance(inputs, TidalError)]))
+        accepted = [each for each in read if not isinstance(each, TidalError)]
+
+        def overdue(place: int) -> TidalError | None:
+            latency_ms, passed_ms = accepted[place].latency_ms, (time.monotonic() - arrival) * 1e3
+            if latency_ms is None or passed_ms < latency_ms:
+                return None
+            return Unavailable(f"the deadline of {latency_ms:g} ms passed before the request could run")
+
+        answers = iter(self._model.run([each.inputs for each in accepted], overdue))
         return [
-            self._response(raw, inputs if isinstance(inputs, TidalError) else next(answers))
-            for raw, inputs in zip(requests, read, strict=True)
+            self._response(raw, each if isinstance(each, TidalError) else next(answers))
+            for raw, each in zip(requests, read, strict=True)
         ]
 
     def finalize(self) -> None:
@@ -71,10 +89,10 @@ class EngineHost:
             if claim is not None:
                 claim.release()
 
-    def _read(self, raw: Any) -> dict[str, Array] | TidalError:
+    def _read(self, raw: Any) -> _Request | TidalError:
         try:
-            parse_options(_parameters(raw))
-            return {tensor.name(): tensor.as_numpy() for tensor in raw.inputs()}
+            options = parse_options(_parameters(raw))
+            return _Request({tensor.name(): tensor.as_numpy() for tensor in raw.inputs()}, options.latency_ms)
         except TidalError as error:
             return error
         except Exception as error:
