@@ -79,9 +79,9 @@ class EngineModel:
             else:
                 accepted.append(place)
         for group in self._groups(requests, accepted):
-            late = {place: error for place in group if (error := overdue(place)) is not None}
-            for place, error in late.items():
-                answers[place] = error
+            late = {place: reason for place in group if (reason := overdue(place)) is not None}
+            for place, reason in late.items():
+                answers[place] = reason
             group = [place for place in group if place not in late]
             if not group:
                 continue
