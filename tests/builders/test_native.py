@@ -23,10 +23,11 @@ from tidal.manifest import (
     load_engine_manifest,
     sha256_file,
 )
+from tidal.model_config import instance_count, read_config, with_instances
 from tidal.profiles import LatencyProfile
 from tidal.repository import ModelEntry
 from tidal_builders.arlo.native import single_query_profile
-from tidal_builders.arlo.runtimes import publish_family
+from tidal_builders.arlo.runtimes import default_instances, instance_gpus, publish_family
 
 LENGTHS = (16, 64)
 
@@ -86,8 +87,7 @@ def test_one_query_takes_its_lengths_static_profile(
     assert [single_query_profile(front, place) for place in range(2)] == profiles
 
 
-@pytest.fixture
-def repository(tmp_path: Path, tiny: Path) -> Path:
+def publish_front(tmp_path: Path, tiny: Path) -> Path:
     """A repository with a native family whose runtimes share a plan."""
     repository = tmp_path / "repository"
     entry = ModelEntry(repository / "tiny")
@@ -96,6 +96,11 @@ def repository(tmp_path: Path, tiny: Path) -> Path:
     front = make_front(staging, ["engines/a/a.plan"] * 2, tiny / "tokenizer.json")
     publish_family(entry, front, staging, lambda _stage, _share: None)
     return repository
+
+
+@pytest.fixture
+def repository(tmp_path: Path, tiny: Path) -> Path:
+    return publish_front(tmp_path, tiny)
 
 
 def parsed(path: Path) -> Any:
@@ -126,6 +131,34 @@ def test_the_config_is_one_that_triton_parses(repository: Path, length: int, pro
     assert {name: list(shape.dim) for name, shape in graph.input.items()} == {name: [length] for name in names}
     assert list(config.version_policy.specific.versions) == [1]
     assert not config.HasField("dynamic_batching")
+
+
+@pytest.mark.parametrize(
+    ("visible", "short", "long"),
+    [((), [0], [0]), (("0",), [0], [0]), (("2", "GPU-b"), [0], [1]), (("0", "1", "2", "3", "4"), [0, 1], [2, 3, 4])],
+)
+def test_instances_take_the_visible_gpus_by_turns(
+    tmp_path: Path,
+    tiny: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    visible: tuple[str, ...],
+    short: list[int],
+    long: list[int],
+) -> None:
+    monkeypatch.setattr("tidal_builders.arlo.runtimes.visible_gpus", lambda: visible)
+    repository = publish_front(tmp_path, tiny)
+    for length, gpus in zip(LENGTHS, (short, long), strict=True):
+        folder = repository / f"tiny_len{length}"
+        groups = parsed(folder / "config.pbtxt").instance_group
+        assert [(list(group.gpus), group.count, len(group.profile)) for group in groups] == [([n], 1, 1) for n in gpus]
+        config = read_config(folder)
+        assert instance_count(config) == len(gpus)
+        assert instance_count(with_instances(config, 7)) == 7
+
+
+def test_more_instances_than_gpus_share_them() -> None:
+    counts = default_instances(3, 2)
+    assert [instance_gpus(counts, place, 2) for place in range(3)] == [[0], [1], [0]]
 
 
 def test_the_plan_lies_where_tritons_backend_reads_it(repository: Path) -> None:

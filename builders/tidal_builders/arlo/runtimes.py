@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,6 +75,18 @@ def default_instances(runtimes: int, workers: int) -> list[int]:
     """Instances of each runtime, as even as `workers` cores or devices allow, at least one each; longer ones first."""
     each, more = divmod(workers, runtimes)
     return [max(1, each + (place >= runtimes - more)) for place in range(runtimes)]
+
+
+def instance_gpus(counts: Sequence[int], place: int, gpus: int) -> list[int]:
+    """The GPU of each instance of one runtime, where all runtimes' instances take the GPUs by turns.
+
+    Args:
+        counts: instances by runtime.
+        place: the runtime's.
+        gpus: how many there are; where none is visible, the first is named.
+    """
+    first = sum(counts[:place])
+    return [number % max(1, gpus) for number in range(first, first + counts[place])]
 
 
 def _place(front: ModelEntry, manifest: Manifest, folder: Path, version: int) -> None:
@@ -212,7 +224,7 @@ def _config(manifest: Manifest, model: _Model, version: int) -> str:
         return native_config_pbtxt(
             model.manifest,
             version=version,
-            instances=counts[place],
+            gpus=instance_gpus(counts, place, workers),
             profile=profile,
             classes=len(manifest.labels),
         )
