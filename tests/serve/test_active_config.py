@@ -168,6 +168,16 @@ class TestStarting:
         assert names(select_models(repository, ["alone"])) == ["alone"]
         assert names(select_models(repository, ["m_len16"])) == ["m_len16"]
 
+    def test_selects_no_runtime_of_a_model_that_is_partitioned_no_more(self, repository: Path) -> None:
+        publish_family(repository, "m", [64], version=2, placement="polymorphic")
+        assert names(select_models(repository, [])) == ["alone", "m"]
+        assert names(select_models(repository, ["m"])) == ["m"]
+        assert names(select_models(repository, ["m_len16"])) == ["m_len16"]
+
+    def test_selects_runtimes_whose_front_is_not_published(self, repository: Path) -> None:
+        (repository / "m").rename(repository.parent / "elsewhere")
+        assert names(select_models(repository, [])) == ["alone", "m_len16", "m_len64"]
+
 
 class TestUsable:
     def test_under_tidal_serve_is_the_file(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

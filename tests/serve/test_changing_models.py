@@ -93,3 +93,25 @@ class TestLoad:
         told = change.load(control, repository, "m")
         assert told.splitlines()[-1] == "  m_len16: unloaded"
         assert control.versions == {"m": 2, "m_len32": 2, "m_len64": 2, "m_len99": 1}
+
+    def test_lets_all_runtimes_of_a_model_go_that_is_partitioned_no_more(
+        self, repository: Path, control: FakeControl
+    ) -> None:
+        publish_family(repository, "m", [64], version=2, placement="polymorphic")
+        assert change.load(control, repository, "m").splitlines() == [
+            "m: version 2 serves now, version 1 before",
+            "  m_len16: unloaded",
+            "  m_len64: unloaded",
+        ]
+        assert control.versions == {"m": 2}
+        assert change.load(control, repository, "m") == "m: version 2 serves, as before"
+
+    def test_keeps_runtimes_while_an_earlier_version_needs_them(
+        self, repository: Path, control: FakeControl, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        publish_family(repository, "m", [64], version=2, placement="polymorphic")
+        monkeypatch.setattr(FakeControl, "load", lambda *_: None)  # as its version_policy asks
+        change.load(control, repository, "m")
+        assert control.versions == {"m": 1, "m_len16": 1, "m_len64": 1}
+        change.unload(control, repository, "m")
+        assert control.versions == {}

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tidal.allocation import make_allocation, read_allocation, write_allocation
 from tidal.errors import Internal, NotFound, TidalError
-from tidal.family import Family, family, front_of
+from tidal.family import family, front_of
+from tidal.manifest import load_manifest
 from tidal.repository import ModelEntry
 from tidal.server.active_config import active_config, check_allocation, load_model
 from tidal.server.allocate import changing
@@ -27,7 +28,8 @@ def serving_versions(control: ServerControl, model: str) -> list[int]:
 def load(control: ServerControl, repository: Path | None, model: str) -> str:
     """Load a model, or reload it when its files changed, and wait until it serves; requests meanwhile are answered.
 
-    Of a partitioned model its runtimes come first, and those that it no longer has go last.
+    Of a partitioned model its runtimes come first, and those that it no longer has go last; all of them where it is
+    partitioned no more.
 
     Returns:
         What is served now and what was before, as a sentence.
@@ -37,18 +39,21 @@ def load(control: ServerControl, repository: Path | None, model: str) -> str:
         InvalidArgument: its allocation is for other runtimes; what serves is left as it is.
         Unavailable: another process is changing the instances of its runtimes.
     """
-    kin = family(repository, model) if repository is not None else None
-    if repository is None or kin is None or kin.front != model:
+    if repository is None or not _has_runtimes(control, repository, model):
         return _load(control, repository, model)
     with changing(repository / model):
+        kin = family(repository, model)
+        present = kin.runtime_models.values() if kin is not None else ()
         check_allocation(repository, model)
-        runtimes = [_load(control, repository, name) for name in kin.runtime_models.values()]
-        allocation = read_allocation(repository / model)
+        runtimes = [_load(control, repository, name) for name in present]
+        allocation = read_allocation(repository / model) if kin is not None else None
         if allocation is not None and allocation.loaded is not None:
             # A change that was killed: every runtime has been loaded as it wanted.
             write_allocation(repository / model, make_allocation(allocation.instances))
         told = _load(control, repository, model)
-        former = _former_runtimes(control, repository, kin)
+        former = [name for name in _runtimes(control, repository, model) if name not in present]
+        if kin is None and _partitioned_serves(control, repository, model):
+            former = []  # its version_policy keeps an earlier version, which needs them
         if former:
             _wait_until_left(control, model)
             for name in former:
@@ -95,8 +100,7 @@ def unload(control: ServerControl, repository: Path | None, model: str) -> str:
     """
     if not serving_versions(control, model):
         raise NotFound(f"model '{model}' is not served")
-    kin = family(repository, model) if repository is not None else None
-    if repository is None or kin is None or kin.front != model:
+    if repository is None or not _has_runtimes(control, repository, model):
         control.unload(model)
     else:
         with changing(repository / model):
@@ -107,15 +111,25 @@ def unload(control: ServerControl, repository: Path | None, model: str) -> str:
     return f"{model}: unloaded; requests in flight are still answered"
 
 
+def _has_runtimes(control: ServerControl, repository: Path, model: str) -> bool:
+    """Whether a model is a front, or was one when its runtimes were loaded."""
+    kin = family(repository, model)
+    return kin.front == model if kin is not None else bool(_runtimes(control, repository, model))
+
+
+def _partitioned_serves(control: ServerControl, repository: Path, model: str) -> bool:
+    try:
+        served = [load_manifest(repository / model / str(n)) for n in serving_versions(control, model)]
+    except TidalError:
+        return False
+    return any(manifest.placement == "partitioned" for manifest in served)
+
+
 def _runtimes(control: ServerControl, repository: Path, front: str) -> list[str]:
     """Models of a front's runtimes that the server has, also of lengths that are no longer published."""
     form = re.compile(rf"{re.escape(front)}_len\d+")
     names = sorted({row.name for row in control.index() if row.state == "READY" and form.fullmatch(row.name)})
     return [name for name in names if front_of(repository, name) == front]  # any model may have such a name
-
-
-def _former_runtimes(control: ServerControl, repository: Path, kin: Family) -> list[str]:
-    return [name for name in _runtimes(control, repository, kin.front) if name not in kin.runtime_models.values()]
 
 
 def _wait_until_left(control: ServerControl, front: str) -> None:

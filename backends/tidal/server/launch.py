@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.errors import InvalidArgument, NotFound, did_you_mean
-from tidal.family import family
+from tidal.family import family, front_of
 from tidal.repository import ModelEntry, model_entries
 from tidal.server.control import ADMIN_APIS, ADMIN_HEADER
 from tidal.server.endpoints import Endpoints
@@ -69,6 +69,7 @@ def select_models(repository: Path, names: Sequence[str]) -> Selection:
     """The models to serve: those named, else all that have a published version.
 
     A partitioned model comes with its runtimes, and without those that only an earlier version of it has.
+    One that is partitioned no more comes without any.
 
     Raises:
         NotFound: the repository is missing or has no model, a name is not in it, or nothing is published.
@@ -97,6 +98,9 @@ def _chosen(repository: Path, entry: ModelEntry, names: Sequence[str]) -> bool:
     if not names and not entry.versions():
         return False
     kin = family(repository, entry.name)
+    if kin is None and (front := front_of(repository, entry.name)) is not None:
+        # A runtime of a front that is partitioned no more serves nobody.
+        return entry.name in names or not (names or ModelEntry(repository / front).versions())
     if kin is None or kin.front == entry.name:
         return entry.name in names or not names
     runs = entry.name in kin.runtime_models.values()
