@@ -6,16 +6,16 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
 from tests.models import make_tiny_classifier
 from tests.servers import RunningServer, running_server
-from tidal.engine_model.claims import CLAIMS_VARIABLE
 from tidal_builders.arlo import build_arlo
 from tidal_builders.specs import parse_spec
 
+# What the server has of this machine.
+CORES = frozenset(sorted(os.sched_getaffinity(0))[:2])
 # One line, as an operator may write it: the backend adds the tensors, of any length.
 LINE = 'backend: "engine"\n'
 TOGETHER = f"{LINE}max_batch_size: 4 dynamic_batching {{ max_queue_delay_microseconds: 500000 }}\n"
@@ -38,7 +38,7 @@ def built(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """The runtimes' models; `line` and `together`, the shorter one with other configs, not pinned."""
+    """On `CORES`: the runtimes' models; `line` and `together`, the shorter one with other configs, not pinned."""
     repository = tmp_path_factory.mktemp("repository")
     for name in ("tiny_len16", "tiny_len32"):
         shutil.copytree(built / name, repository / name)
@@ -46,10 +46,14 @@ def server(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
         shutil.copytree(built / "tiny_len16", repository / name)
         not_pinned = 'parameters { key: "pin" value { string_value: "false" } }\n'
         (repository / name / "config.pbtxt").write_text(config + not_pinned)
-    # Other servers of this machine may have claimed the cores.
-    claims = tmp_path_factory.mktemp("claims")
-    with mock.patch.dict(os.environ, {CLAIMS_VARIABLE: str(claims)}), running_server(repository) as running:
-        yield running
+    here = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, CORES)
+    try:
+        with running_server(repository) as running:
+            os.sched_setaffinity(0, here)
+            yield running
+    finally:
+        os.sched_setaffinity(0, here)
 
 
 @pytest.fixture(params=["grpc", "http"])
