@@ -161,6 +161,14 @@ class TestStarting:
         assert left is not None
         assert (left.instances, left.loaded) == ({16: 2, 64: 1}, None)
 
+    def test_leaves_a_change_that_runs_alone(self, repository: Path) -> None:
+        want(repository, "m", {16: 2, 64: 1}, loaded={16: 1, 64: 1})
+        with changing(repository / "m"):
+            forget_changes(repository, self.ALL)
+        left = read_allocation(repository / "m")
+        assert left is not None
+        assert left.loaded == {16: 1, 64: 1}
+
     def test_selects_families_whole_and_without_former_runtimes(self, repository: Path) -> None:
         publish_family(repository, "m", [32, 64], version=2)
         assert names(select_models(repository, [])) == ["alone", "m", "m_len32", "m_len64"]

@@ -7,19 +7,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.serve.families import publish_family
 from tidal.allocation import read_allocation
 from tidal.errors import Unavailable
 from tidal.model_config import instance_count
-from tidal.server.allocate import LiveFront, allocate, partitioned
-from tidal.server.control import ServerControl
+from tidal.server.allocate import LiveFront, allocate, check_one_server, partitioned
+from tidal.server.control import ModelState, ServerControl
+from tidal.server.state import ServerState, write_state
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """A partitioned `m` of lengths 16 and 64."""
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A partitioned `m` of lengths 16 and 64; no server runs."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     folder = tmp_path / "models"
     publish_family(folder, "m", [16, 64])
     return folder
@@ -81,3 +84,36 @@ class Gone(FakeFront):
 
     def used(self) -> list[dict[int, int]]:
         return []
+
+
+class TestOneServer:
+    """Beside the server whose metrics are at `127.0.0.1:2` another may run on port 9 of this user."""
+
+    @staticmethod
+    def another(monkeypatch: pytest.MonkeyPatch, repository: Path, *serves: str) -> None:
+        process = psutil.Process()
+        at = {"http": "127.0.0.1:9", "grpc": "127.0.0.1:8", "metrics": "127.0.0.1:7", "key": None, "version": "2"}
+        pids = {"pid": process.pid, "pid_started": process.create_time(), "server_pid": process.pid}
+        write_state(ServerState.model_validate({**at, **pids, "repository": repository.resolve(), "log": None}))
+        rows = [ModelState(name, 1, "READY", "") for name in serves]
+        if rows:
+            monkeypatch.setattr(ServerControl, "index", lambda _: rows)
+
+    def test_that_serves_the_model_refuses_a_change(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.another(monkeypatch, repository, "m")
+        front, control = front_of(repository, {16: 1, 64: 1})
+        with pytest.raises(Unavailable, match=r"on 127.0.0.1:9 serves 'm' from the same repository too"):
+            allocate(front, {16: 2, 64: 1}, lambda _line: None)
+        assert (control.calls, read_allocation(repository / "m")) == ([], None)
+        check_one_server(repository, "m", "127.0.0.1:7")  # it is the one
+
+    def test_that_serves_something_else_does_not(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.another(monkeypatch, repository, "n")
+        check_one_server(repository, "m", "127.0.0.1:2")
+        self.another(monkeypatch, repository.parent, "m")
+        check_one_server(repository, "m", "127.0.0.1:2")
+
+    def test_that_does_not_answer_may_serve_it(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.another(monkeypatch, repository)
+        with pytest.raises(Unavailable, match="end one of the servers first"):
+            check_one_server(repository, "m", "127.0.0.1:2")

@@ -13,7 +13,16 @@ from tidal.commands.connecting import DEFAULT_REPOSITORY, AsJson, Server, server
 from tidal.commands.output import one_sentence, print_json, print_table
 from tidal.errors import InvalidArgument, NotFound, Unavailable
 from tidal.family import Family
-from tidal.server.allocate import LiveFront, allocate, partitioned, plan_steps, shown, wanted_now, write_wanted
+from tidal.server.allocate import (
+    LiveFront,
+    allocate,
+    check_one_server,
+    partitioned,
+    plan_steps,
+    shown,
+    wanted_now,
+    write_wanted,
+)
 from tidal.server.choose import Connection
 
 _COUNT = re.compile(r"([1-9]\d*)=(\d+)", re.ASCII)
@@ -72,6 +81,7 @@ def allocate_instances(
         if dry_run:
             lines = [", ".join(map(str, batch)) for batch in steps] or ["no model would be loaded"]
         elif front is None:
+            check_one_server(where, model, connection.state.metrics if connection and connection.state else None)
             write_wanted(where, kin, wanted)
             when = "at the next start of tidal serve" if connection is None else "when this version is loaded"
             lines = [f"{model}: {shown(wanted)} {when}"]

@@ -28,6 +28,7 @@ from tidal.server.active_config import load_model
 from tidal.server.control import ServerControl
 from tidal.server.gauges import used_instances
 from tidal.server.reasons import sentence
+from tidal.server.state import running_servers
 
 # Models loaded at the same time: "small batches to prevent excessive traffic pressure" (§4).
 _BATCH = 2
@@ -157,13 +158,14 @@ def allocate(front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s
 
     Raises:
         InvalidArgument: the counts cannot be accepted; nothing was changed.
-        Unavailable: another process is changing them, the longest runtime stays unloaded, or the front did not follow
-            in time; call again.
+        Unavailable: another server serves it too, another process is changing them, the longest runtime stays
+            unloaded, or the front did not follow in time; call again.
         Internal: a model does not load, with the reason; the front uses what is loaded. Call again.
     """
     folder, kin = front.repository / front.kin.front, front.kin
     target = make_allocation(wanted)
     target.check(kin.lengths)
+    check_one_server(front.repository, kin.front, front.metrics)
     with changing(folder):
         loaded = _wait_until_longest_loaded(front, wait_s)
         batches = plan_steps(kin.front, loaded, target.instances)
@@ -182,6 +184,31 @@ def allocate(front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s
         write_allocation(folder, target)
         _wait(front, lambda used: used == target.instances, wait_s, "take on its instances")
         report(f"{kin.front} uses {shown(target.instances)}")
+
+
+def check_one_server(repository: Path, front: str, metrics: str | None) -> None:
+    """See that no other running server of this user would go by an allocation without having loaded by it.
+
+    Args:
+        repository: where the front is.
+        front: its name.
+        metrics: `host:port` of the metrics of the server that may serve it.
+
+    Raises:
+        Unavailable: another one serves it too, or does not say.
+    """
+    for state in running_servers():
+        if state.repository != repository.resolve() or state.metrics == metrics:
+            continue
+        try:
+            index = ServerControl(state.http, state.key, state.grpc).index()
+        except TidalError:
+            index = None
+        if index is None or any(row.name == front and row.state == "READY" for row in index):
+            raise Unavailable(
+                f"the server on {state.http} serves '{front}' from the same repository too and would use instances "
+                f"that it has not: end one of the servers first"
+            )
 
 
 @contextmanager

@@ -92,10 +92,11 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
     installation = find_installation()
     selection = select_models(options.repository, options.models)
     names = [entry.name for entry in selection.served]
-    forget_changes(options.repository, names)
     plan = plan_start(options.repository, names)
     key = None if options.open_admin else check_key(os.environ.get("TIDAL_ADMIN_KEY"))
     endpoints = choose_endpoints(options.host, options.http_port, options.grpc_port, options.metrics_port)
+    # Not before the ports are found free: a start that fails must not touch what another server goes by.
+    forget_changes(options.repository, names)
     state_folder()
     prefix = f"tidal_{os.getpid()}_{os.urandom(4).hex()}_"
     check_path(Path(tempfile.gettempdir()))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidal.allocation import make_allocation, read_allocation, write_allocation
-from tidal.errors import Internal, TidalError
+from tidal.allocation import Allocation, make_allocation, read_allocation, write_allocation
+from tidal.errors import Internal, TidalError, Unavailable
 from tidal.family import family
 from tidal.server.active_config import active_config, check_allocation, load_model
+from tidal.server.allocate import changing
 from tidal.server.control import ServerControl
 from tidal.server.reasons import sentence
 
@@ -49,13 +51,23 @@ def plan_start(repository: Path, models: Sequence[str]) -> StartPlan:
 def forget_changes(repository: Path, models: Sequence[str]) -> None:
     """Drop what unfinished changes of allocations had loaded: a server that starts loads what is wanted.
 
+    A change that runs just now, which takes another server, is left alone: it writes the file to its end.
+
     Raises:
         InvalidArgument: an allocation cannot be accepted.
     """
     for name in models:
-        allocation = read_allocation(repository / name)
-        if allocation is not None and allocation.loaded is not None:
-            write_allocation(repository / name, make_allocation(allocation.instances))
+        if not _unfinished(repository / name):
+            continue
+        with suppress(Unavailable), changing(repository / name):
+            allocation = _unfinished(repository / name)  # it may have been completed meanwhile
+            if allocation is not None:
+                write_allocation(repository / name, make_allocation(allocation.instances))
+
+
+def _unfinished(front: Path) -> Allocation | None:
+    allocation = read_allocation(front)
+    return allocation if allocation is not None and allocation.loaded is not None else None
 
 
 def load_rest(control: ServerControl, repository: Path, plan: StartPlan, stop: threading.Event) -> bool:
