@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tidal.engine_model.claims import Claim, GpuClaim, claims_folder
+from tidal.engine_model.claims import Claim, CoreClaim, GpuClaim, claims_folder
 from tidal.errors import Unsupported
 from tidal.gpus import visible_gpus
 
@@ -115,6 +116,36 @@ def test_instances_get_a_gpu_each_and_share_when_there_are_more(
     assert taken == ["0", "GPU-b", "0"]
     claims[1].release()
     assert claims[3].take(0) == "GPU-b"
+
+
+def test_a_lock_that_fails_is_told_and_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(lock: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    claim, before = Claim(tmp_path, ["core0", "core1"]), os.listdir("/proc/self/fd")
+    with pytest.raises(Unsupported, match="core0 cannot be locked: No locks available"):
+        claim.take()
+    assert os.listdir("/proc/self/fd") == before
+    assert claim.place is None
+
+
+def test_a_lock_file_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+    (tmp_path / "gpu-0").mkdir()
+    with pytest.raises(Unsupported, match="gpu-0 cannot be locked"):
+        GpuClaim(tmp_path, ["0"]).take(0)
+
+
+def test_a_core_that_threads_may_not_move_to_is_handed_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: int, cores: set[int]) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    claim = CoreClaim(tmp_path)
+    monkeypatch.setattr("os.sched_setaffinity", refused)
+    with pytest.raises(Unsupported, match=f"moved to core {CORES[0]}: Invalid argument"):
+        claim.take()
+    assert claim.core is None
+    assert Claim(tmp_path, [f"core{CORES[0]}"]).take()
 
 
 def test_a_core_and_a_gpu_of_one_number_are_two_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -15,8 +16,9 @@ import psutil
 import pytest
 
 from tests.engine_model.conftest import CORES
-from tests.servers import RunningServer
+from tests.servers import RunningServer, running_server
 from tests.waiting import until
+from tidal.engine_model.claims import CLAIMS_VARIABLE
 from tidal.model_config import read_config, with_instances
 from tidal.options import CODED_ERRORS
 from tidal_client import Client, InvalidArgument, Unavailable
@@ -210,3 +212,16 @@ def test_each_instance_has_a_core_of_its_own(server: RunningServer) -> None:
         set_instances(server, "tiny_len16", 1)
         server.control.unload("tiny_len32")
         server.control.load("tiny_len32", None)
+
+
+def test_an_instance_that_can_claim_nothing_serves(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(built / "tiny_len16", tmp_path / "repository" / "tiny_len16")
+    for core in os.sched_getaffinity(0):
+        (tmp_path / "claims" / f"core{core}").mkdir(parents=True)  # no file to lock
+    monkeypatch.setenv(CLAIMS_VARIABLE, str(tmp_path / "claims"))
+    with running_server(tmp_path / "repository") as server, Client(f"grpc://{server.grpc}") as client:
+        assert client.infer("tiny_len16", request())["logits"].shape == (1, 3)
+        assert "has no core or GPU to itself: " in server.log_text()
+        assert places(server, "tiny_len16") == [frozenset(os.sched_getaffinity(0))]

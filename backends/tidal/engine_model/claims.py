@@ -54,18 +54,21 @@ class Claim:
         self.place: str | None = None
 
     def take(self) -> bool:
-        """Claim a place that is free, if this process has none; returns whether one was claimed now."""
+        """Claim a place that is free, if this process has none; returns whether one was claimed now.
+
+        Raises:
+            Unsupported: the file system refuses a lock file or its lock.
+        """
         if self.place is not None:
             return False
         for place in self._places:
-            lock = os.open(self._folder / place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(lock)
-                continue
-            self._lock, self.place = lock, place
-            return True
+                lock = _locked(self._folder / place)
+            except OSError as error:
+                raise Unsupported(f"{self._folder / place} cannot be locked: {error.strerror}") from None
+            if lock is not None:
+                self._lock, self.place = lock, place
+                return True
         return False
 
     def release(self) -> None:
@@ -73,6 +76,19 @@ class Claim:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = self.place = None
+
+
+def _locked(path: Path) -> int | None:
+    """A descriptor that holds the file's lock; None where another process has it."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    return lock
 
 
 class CoreClaim:
@@ -95,12 +111,20 @@ class CoreClaim:
         """Claim a core that is free, if this process has none, and move all its threads there.
 
         Threads that start later inherit it from those that start them. Returns whether one was claimed now.
+
+        Raises:
+            Unsupported: see `Claim.take`, and where the system does not let threads be moved there.
         """
         if not self._claim.take():
             return False
-        for thread in os.listdir("/proc/self/task"):
-            with contextlib.suppress(ProcessLookupError):  # it has ended since
-                os.sched_setaffinity(int(thread), {self._cores[self._claim.place or ""]})
+        core = self._cores[self._claim.place or ""]
+        try:
+            for thread in os.listdir("/proc/self/task"):
+                with contextlib.suppress(ProcessLookupError):  # it has ended since
+                    os.sched_setaffinity(int(thread), {core})
+        except OSError as error:
+            self.release()
+            raise Unsupported(f"threads cannot be moved to core {core}: {error.strerror}") from None
         return True
 
     def release(self) -> None:
@@ -126,6 +150,9 @@ class GpuClaim:
 
         Args:
             number: the instance's, which spreads instances that share.
+
+        Raises:
+            Unsupported: see `Claim.take`.
         """
         names = list(self._gpus.values())
         gpu = self._gpus[self._claim.place or ""] if self._claim.take() else names[number % len(names)]

@@ -122,7 +122,11 @@ class EngineHost:
                 self._core = CoreClaim(claims_folder())
                 self._take_core()
         except Unsupported as error:
-            self._log.warning(f"{self._instance} has no core or GPU to itself: {error}")
+            self._serve_unpinned(error)
+
+    def _serve_unpinned(self, error: Unsupported) -> None:
+        self._core = self._gpu = None
+        self._log.warning(f"{self._instance} has no core or GPU to itself: {error}")
 
     def _take_core(self) -> None:
         if self._core is None or self._core.core is not None:
@@ -131,7 +135,12 @@ class EngineHost:
         if now < self._claim_at:
             return
         self._claim_at = now + _CLAIM_EVERY_S
-        if self._core.take():
+        try:
+            taken = self._core.take()
+        except Unsupported as error:
+            self._serve_unpinned(error)
+            return
+        if taken:
             self._log.info(f"{self._instance} has core {self._core.core} to itself")
 
 
