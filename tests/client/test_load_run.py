@@ -33,6 +33,11 @@ def schedule(*texts: str, count: int | None = None, rate: float = 200.0, mix: st
     )
 
 
+def test_a_models_name_is_quoted_in_the_request_line() -> None:
+    payload = encode(parse_url("http://127.0.0.1:1"), "a b/c?\r\nö", {"x": np.zeros(1, np.int64)}, None, {})
+    assert payload.startswith(b"POST /v2/models/a%20b%2Fc%3F%0D%0A%C3%B6/infer HTTP/1.1\r\nHost: 127.0.0.1:1\r\n")
+
+
 @pytest.mark.server
 class TestRuns:
     def test_every_request_is_answered_once(self, url: str) -> None:

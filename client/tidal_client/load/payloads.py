@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
@@ -98,7 +99,7 @@ def _http(
     description = json.dumps(head).encode()
     body = b"".join([description, *(tensor.content for tensor in tensors)])
     lines = (
-        f"POST /v2/models/{model}/infer HTTP/1.1\r\n"
+        f"POST /v2/models/{quote(model, safe='')}/infer HTTP/1.1\r\n"
         f"Host: {location}\r\n"
         f"Inference-Header-Content-Length: {len(description)}\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
