@@ -17,6 +17,7 @@ import pytest
 from tests.waiting import until
 from tidal.allocation import ALLOCATION_FILE, ALLOCATION_VARIABLE, make_allocation, write_allocation
 from tidal.arlo.instances import InstanceModels
+from tidal.arlo.loading import load
 from tidal.arlo.model import TokenRow
 from tidal.arlo.parameters import ArloParameters
 from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
@@ -309,6 +310,23 @@ class TestAllocation:
         os.utime(file, ns=(0, 0))
         assert watched.refresh()
         assert watched.instances == [1, 2, 1]
+
+    def test_a_start_after_a_failure_goes_by_the_file_as_it_is_now(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Manifest, "check", lambda *_: None)
+        monkeypatch.setattr("tidal.arlo.loading.TextTokenizer", lambda *_, **__: Tokenizer())
+        (tmp_path / "1").mkdir()
+        (tmp_path / "1" / MANIFEST_FILE).write_text(make_manifest().model_dump_json())
+        write_allocation(tmp_path, make_allocation({16: 2, 32: 1, 64: 1}))
+        context = make_context(tmp_path)
+        start = load(context, ArloParameters())
+        write_allocation(tmp_path, make_allocation({16: 1, 32: 0, 64: 3}))
+        service = start(context)
+        try:
+            assert cast(PartitionedService, service)._policy.instances == [1, 0, 3]
+        finally:
+            service.close(5)
 
     def test_at_the_start_a_broken_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / ALLOCATION_FILE).write_text('{"instances": {"16": 1}}')
