@@ -13,12 +13,18 @@ import tidal
 import tidal_builders
 from tidal import device
 from tidal.device import library_version
-from tidal.engines import choose_device
+from tidal.engines import EngineKind, choose_device
 from tidal.errors import InvalidArgument
 from tidal.manifest import sha256_file
 from tidal_builders.specs import ArloSpec
 
-_LIBRARIES = ("openvino", "nncf", "torch", "onnxscript", "tensorrt", "transformers", "tokenizers", "numpy")
+# Of every build, and what each engine adds.
+_LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
+_ENGINE_LIBRARIES: dict[EngineKind, tuple[str, ...]] = {
+    "openvino": ("openvino", "nncf"),
+    "torch": (),
+    "tensorrt": ("tensorrt", "onnxscript"),
+}
 # Files of a Hugging Face folder that decide what the model computes. Pickled weights are not read.
 SOURCE_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model")
 
@@ -103,7 +109,8 @@ def ingredients(spec: ArloSpec, source: Path, samples: Path | None) -> dict[str,
         "device": str(device.here(choose_device(spec.engine, spec.device))),
         "workers": f"{found.contexts} of {found.threads} threads",
     }
-    return parts | {f"library {name}": library_version(name) or "none" for name in _LIBRARIES}
+    libraries = (*_LIBRARIES, *_ENGINE_LIBRARIES[spec.engine])
+    return parts | {f"library {name}": library_version(name) or "none" for name in libraries}
 
 
 def fingerprint(parts: Mapping[str, str]) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tidal_builders.fingerprint import Workers, one_a_thread
+from tidal.device import Device
+from tidal_builders.fingerprint import Workers, ingredients, one_a_thread
 from tidal_builders.specs import ArloSpec
 
 
@@ -21,3 +24,16 @@ def test_the_other_way_has_as_many_engines_as_the_first_has_threads(monkeypatch:
 def test_no_other_way(monkeypatch: pytest.MonkeyPatch, fields: dict[str, object]) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8))
     assert one_a_thread(spec(**fields)) is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "own"), [("openvino", {"openvino", "nncf"}), ("torch", set()), ("tensorrt", {"tensorrt", "onnxscript"})]
+)
+def test_only_libraries_that_the_engine_uses_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, own: set[str]
+) -> None:
+    monkeypatch.setattr("tidal_builders.fingerprint.choose_device", lambda kind, wanted: "gpu")
+    monkeypatch.setattr("tidal.device.here", lambda kind: Device(kind="gpu", name="Some GPU", features=()))
+    found = ingredients(spec(engine=engine), tmp_path, None)
+    names = {name.removeprefix("library ") for name in found if name.startswith("library ")}
+    assert names == {"torch", "transformers", "tokenizers", "numpy", *own}
