@@ -322,6 +322,28 @@ def test_a_dry_run_changes_nothing(family: Served, repository: Path) -> None:
     assert read_allocation(repository / "m") == before
 
 
+def test_a_second_server_of_the_repository_refuses_changes(family: Served, repository: Path) -> None:
+    before = read_allocation(repository / "m")
+    with serving(repository, family.runtime, "--model", "m") as second:
+        refused = second.tidal("models", "allocate", "m", "64=2", "--server", second.report["http"])
+        assert refused.returncode == 1
+        assert f"the server on {family.report['http']} serves 'm' from the same repository too" in refused.stderr
+    assert read_allocation(repository / "m") == before
+
+
+def test_a_model_that_is_partitioned_no_more_lets_its_runtimes_go(family: Served, repository: Path) -> None:
+    """The last use of the family."""
+    publish_family(repository, "m", [32, 64], version=4, placement="polymorphic")
+    told = family.tidal("models", "reload", "m")
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.splitlines() == [
+        "m: version 4 serves now, version 3 before",
+        "  m_len32: unloaded",
+        "  m_len64: unloaded",
+    ]
+    assert loaded(family) == {}
+
+
 def test_outlives_the_server(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     publish_family(repository, "m", [16, 64])
