@@ -46,8 +46,11 @@ def test_a_dry_run_tells_the_plan_and_changes_nothing(even: Served) -> None:
     served, before = even, allocation(even)
     with Traffic(served.report["grpc"], "tiny", SHORT) as traffic:
         assert until(lambda: traffic.answered > 20)
-        answer = served.tidal("controller", "--once", "--dry-run", *QUICK)
-        lines = served.tidal("controller", "tiny", "--once", "--dry-run", "--json", *QUICK)
+        # Any gain counts: on a machine that is busy with other work few queries come, and the gain is small.
+        answer = served.tidal("controller", "--once", "--dry-run", "--period", "4", "--least-gain", "0")
+        lines = served.tidal(
+            "controller", "tiny", "--once", "--dry-run", "--json", "--period", "4", "--least-gain", "0"
+        )
     assert answer.returncode == lines.returncode == 0, answer.stderr + lines.stderr
     assert "tiny: would allocate 16=1 32=1 64=1 -> 16=2 32=0 64=1: the best allocation is predicted" in answer.stdout
     (decision,) = [json.loads(line) for line in lines.stdout.splitlines() if '"decision"' in line]
