@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks.arlo.bin_packing import BinPackingPolicy
 from benchmarks.arlo.simulate import simulate
 from benchmarks.arlo.workload import Workload, arrivals
+from tidal.arlo.parameters import SLO_LATENCIES
 from tidal.arlo.policies import Batch, PartitionedPolicy
 from tidal.manifest import Manifest
 
@@ -39,8 +40,7 @@ def choose(manifest: Manifest, workload: Workload, *, instances: int, requests: 
     """
     lengths = [runtime.max_length for runtime in manifest.runtimes]
     latencies = [manifest.profile.latency_ms(length) / 1e3 for length in lengths]
-    # As in Figure 4, where an instance of the longest runtime finishes 20 queries within the SLO.
-    slo_s = 20 * latencies[-1]
+    slo_s = SLO_LATENCIES * latencies[-1]
     tokens = workload.lengths(requests, _SEED)
     traces = [arrivals("poisson", share * instances / latencies[-1], requests, _SEED).tolist() for share in _RATES]
 

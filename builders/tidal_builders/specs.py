@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.json_schema import models_json_schema
 
+from tidal.arlo.parameters import SLO_LATENCIES
 from tidal.engines import PlanOptions
 from tidal.errors import InvalidArgument, did_you_mean
 
@@ -18,9 +19,6 @@ from tidal.errors import InvalidArgument, did_you_mean
 DEFAULT_TOLERANCE = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.1, "int8": 0.5}
 # Least share of verification samples that must keep their label: a wide tolerance alone does not protect answers.
 LEAST_AGREEMENT = {"fp32": 1.0, "fp16": 0.99, "bf16": 0.99, "int8": 0.97}
-
-# Latencies of the longest runtime that a partitioned model's SLO is, where a spec names none (Arlo, Figure 4).
-SLO_LATENCIES = 20.0
 
 
 class TensorRtOptions(PlanOptions):

@@ -8,16 +8,13 @@ from tidal import device
 from tidal.arlo.instances import InstanceModels
 from tidal.arlo.metrics import show_objective
 from tidal.arlo.model import open_model
-from tidal.arlo.parameters import ArloParameters
+from tidal.arlo.parameters import SLO_LATENCIES, ArloParameters
 from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
 from tidal.arlo.policies import PartitionedPolicy, PolymorphicPolicy
 from tidal.arlo.service import ArloService
 from tidal.manifest import Manifest, load_manifest
 from tidal.service import Service, ServiceContext
 from tidal.text import TextTokenizer
-
-# In Figure 4 an instance of the longest runtime finishes this many queries within the SLO.
-_SLO_LATENCIES = 20
 
 
 def load(context: ServiceContext, parameters: ArloParameters) -> Callable[[ServiceContext], Service]:
@@ -60,7 +57,7 @@ def _load_partitioned(
     )
     lengths = [runtime.max_length for runtime in manifest.runtimes]
     latencies_ms = [manifest.profile.latency_ms(length) for length in lengths]
-    slo_ms = _SLO_LATENCIES * latencies_ms[-1] if parameters.slo_ms is None else parameters.slo_ms
+    slo_ms = SLO_LATENCIES * latencies_ms[-1] if parameters.slo_ms is None else parameters.slo_ms
     if slo_ms < latencies_ms[-1]:
         context.log.warning(
             f"slo_ms is {slo_ms:g}, but one query of {lengths[-1]} tokens takes {latencies_ms[-1]:.3g} ms alone"

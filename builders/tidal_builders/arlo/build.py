@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from tidal.arlo.parameters import SLO_LATENCIES
 from tidal.manifest import Manifest
 from tidal.repository import write_atomically
 from tidal_builders.arlo.config import config_pbtxt
@@ -13,7 +14,7 @@ from tidal_builders.arlo.publish import publish
 from tidal_builders.arlo.runtimes import complete_family
 from tidal_builders.arlo.stages import Report, Stages
 from tidal_builders.report import BuildReport, ReportRow, rows_of
-from tidal_builders.specs import SLO_LATENCIES, ArloSpec
+from tidal_builders.specs import ArloSpec
 from tidal_builders.workspace import build_lock, drop_workspaces, open_workspace
 
 

@@ -1,0 +1,42 @@
+"""A partitioned policy in a state that a test wants, and what it does next."""
+
+from __future__ import annotations
+
+from tidal.arlo.policies import Batch, PartitionedPolicy, Query
+from tidal.arlo.policies.levels import Instance, Level
+
+
+def make_level(max_length: int, capacity: int, outstanding: list[int]) -> Level:
+    """A level whose instances have so many queries outstanding."""
+    level = Level(max_length, capacity)
+    for lane, waiting in enumerate(outstanding):
+        level.add(Instance(lane, 0, waiting=waiting))
+    return level
+
+
+def take(policy: PartitionedPolicy, length: int) -> int:
+    """Submit a query; the runtime that it was dispatched to."""
+    before = policy.outstanding
+    policy.submit(Query(length, 0.0))
+    return next(i for i, (b, a) in enumerate(zip(before, policy.outstanding, strict=True)) if a == b + 1)
+
+
+def load(policy: PartitionedPolicy, outstanding: tuple[tuple[int, ...], ...]) -> None:
+    """Let the policy's instances have so many queries outstanding, by runtime."""
+    for runtime, counts in enumerate(outstanding):
+        instances = [each for each in policy._instances.values() if each.runtime == runtime]
+        for instance, waiting in zip(instances, counts, strict=True):
+            instance.waiting = waiting
+            policy._levels[runtime].update(instance)
+
+
+def loads(policy: PartitionedPolicy) -> list[list[int]]:
+    """Outstanding queries of each instance, by runtime."""
+    each = list(policy._instances.values())
+    return [[i.load for i in each if i.runtime == runtime] for runtime in range(len(policy.capacities))]
+
+
+def start(policy: PartitionedPolicy) -> Batch:
+    batch = policy.next_batch(0.0)
+    assert batch is not None
+    return batch
