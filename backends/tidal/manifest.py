@@ -22,11 +22,13 @@ MANIFEST_FILE = "manifest.json"
 Placement = Literal["polymorphic", "partitioned"]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A part of a manifest: immutable, and without fields that this release does not know."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class FileRecord(_Strict):
+class FileRecord(Strict):
     """A published file, by its path under the version folder."""
 
     path: str
@@ -34,7 +36,7 @@ class FileRecord(_Strict):
     sha256: str
 
 
-class Source(_Strict):
+class Source(Strict):
     """The model that the engines were made from."""
 
     model: str = Field(description="Hugging Face id or folder name")
@@ -42,7 +44,7 @@ class Source(_Strict):
     sha256: str = Field(description="hash over the source's files")
 
 
-class TokenizerInfo(_Strict):
+class TokenizerInfo(Strict):
     """The source model's own fast tokenizer, published as `tokenizer/tokenizer.json`."""
 
     file: str
@@ -51,7 +53,7 @@ class TokenizerInfo(_Strict):
     type_ids: bool = Field(description="whether the engines take token_type_ids")
 
 
-class Runtime(_Strict):
+class Runtime(Strict):
     """One runtime: an engine opened for inputs up to `max_length` tokens."""
 
     max_length: int = Field(ge=1)
@@ -60,21 +62,21 @@ class Runtime(_Strict):
     max_batch: int = Field(ge=1)
 
 
-class EngineInput(_Strict):
+class EngineInput(Strict):
     """An engine input, INT64 [rows, length]."""
 
     name: str
     below: int = Field(ge=1, description="values are 0 to one less than this")
 
 
-class ExtraOutput(_Strict):
+class ExtraOutput(Strict):
     """An engine output that clients may ask for beside the logits."""
 
     name: str
     per_token: bool = Field(description="one value a token (cut to the query's own length), else a fixed vector")
 
 
-class Verification(_Strict):
+class Verification(Strict):
     """How far the published engines are from the unmodified source model."""
 
     samples: int = Field(ge=1)
@@ -83,7 +85,7 @@ class Verification(_Strict):
     argmax_agreement: float = Field(ge=0, le=1)
 
 
-class Trial(_Strict):
+class Trial(Strict):
     """A way to run the model that the builder measured on the device before it chose one."""
 
     precision: Precision
@@ -94,8 +96,8 @@ class Trial(_Strict):
     verdict: Literal["chosen", "slower", "misses tolerance", "not offered here"]
 
 
-class Published(_Strict):
-    """What every published version says of where it came from and what it needs."""
+class Version(Strict):
+    """What every published version says of where it came from."""
 
     format: Literal[1] = 1
     name: str = Field(description="the model's name in the repository")
@@ -105,10 +107,6 @@ class Published(_Strict):
     ingredients: dict[str, str] = Field(
         default_factory=dict, description="what the fingerprint is made of, to say what has changed"
     )
-    source: Source
-    engine: EngineKind
-    precision: Precision
-    device: Device
     libraries: dict[str, str] = Field(description="versions that the build used")
     files: tuple[FileRecord, ...]
 
@@ -116,11 +114,11 @@ class Published(_Strict):
         """The shell command that makes this model anew in its repository."""
         return shlex.join(["tidal", "build", self.spec, "--repository", str(repository), "--force"])
 
-    def check(self, version_dir: Path, device: Device) -> None:
-        """Hold the version to its files, this device and the installed engine library.
+    def check_files(self, version_dir: Path) -> None:
+        """Hold the version to its files.
 
         Raises:
-            InvalidArgument: what differs, and the command that rebuilds it.
+            InvalidArgument: what is missing or differs, and the command that rebuilds it.
         """
         rebuild = f"rebuild with `{self.rebuild_command(version_dir.parent.parent)}`"
         for record in self.files:
@@ -129,6 +127,24 @@ class Published(_Strict):
                 raise InvalidArgument(f"{path} is missing; {rebuild}")
             if path.stat().st_size != record.bytes or sha256_file(path) != record.sha256:
                 raise InvalidArgument(f"{path} differs from what was published; {rebuild}")
+
+
+class Published(Version):
+    """A published version with engines, and what they need."""
+
+    source: Source
+    engine: EngineKind
+    precision: Precision
+    device: Device
+
+    def check(self, version_dir: Path, device: Device) -> None:
+        """Hold the version to its files, this device and the installed engine library.
+
+        Raises:
+            InvalidArgument: what differs, and the command that rebuilds it.
+        """
+        self.check_files(version_dir)
+        rebuild = f"rebuild with `{self.rebuild_command(version_dir.parent.parent)}`"
         if device != self.device:
             raise InvalidArgument(
                 f"model '{self.name}' was built for {self.device}, this machine is {device}; {rebuild}"
@@ -210,17 +226,17 @@ def load_manifest(version_dir: Path) -> Manifest:
     Raises:
         InvalidArgument: the file is missing, is not valid, or names a field that this release does not know.
     """
-    return _load(version_dir, Manifest)
+    return read_manifest(version_dir, Manifest)
 
 
 def load_engine_manifest(version_dir: Path) -> EngineManifest:
     """Read and validate `manifest.json` of a version of one engine; raises as `load_manifest`."""
-    return _load(version_dir, EngineManifest)
+    return read_manifest(version_dir, EngineManifest)
 
 
 def load_published(version_dir: Path) -> Manifest | EngineManifest:
     """Read and validate `manifest.json` of a version of any kind; raises as `load_manifest`."""
-    if _load(version_dir, _Kind).kind == "engine":
+    if read_manifest(version_dir, _Kind).kind == "engine":
         return load_engine_manifest(version_dir)
     return load_manifest(version_dir)
 
@@ -232,7 +248,8 @@ class _Kind(BaseModel):
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def _load(version_dir: Path, model: type[_Model]) -> _Model:
+def read_manifest(version_dir: Path, model: type[_Model]) -> _Model:
+    """Read and validate `manifest.json` as one kind of manifest; raises as `load_manifest`."""
     path = version_dir / MANIFEST_FILE
     try:
         return model.model_validate_json(path.read_bytes())

@@ -1,0 +1,158 @@
+"""What a cascade's version holds: its levels, how they are calibrated, and every candidate that was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from tidal.manifest import Strict, TokenizerInfo, Version, read_manifest
+
+# A task's measure of how good answers are; larger is better.
+Metric = Literal["accuracy", "pearson", "spearman", "r2"]
+
+
+class Latency(Strict):
+    """Milliseconds a query, one query at a time."""
+
+    mean: float = Field(gt=0)
+    p25: float = Field(gt=0)
+    p50: float = Field(gt=0)
+    p75: float = Field(gt=0)
+    p99: float = Field(gt=0)
+
+
+class RegressionCalibration(Strict):
+    """How sure a regression's value is: the probability that it lies within `tolerance` of the truth.
+
+    The residual's standard deviation is interpolated between `values` (the model's own outputs), the forecast is a
+    normal distribution, and its cumulative probabilities are recalibrated from `expected` to `observed`
+    (Kuleshov et al., which Tabi §4.1 names).
+    """
+
+    tolerance: float = Field(gt=0)
+    values: tuple[float, ...] = Field(min_length=1, description="ascending")
+    deviations: tuple[float, ...] = Field(min_length=1, description="at `values`, above 0")
+    expected: tuple[float, ...] = Field(min_length=2, description="cumulative probabilities, ascending from 0 to 1")
+    observed: tuple[float, ...] = Field(min_length=2, description="at `expected`, ascending from 0 to 1")
+
+
+class Calibration(Strict):
+    """What turns a level's outputs into a confidence (Tabi Eq. 3), and how far off it is on unseen queries."""
+
+    temperature: float = Field(1.0, gt=0, description="T; 1 leaves the softmax as it is")
+    regression: RegressionCalibration | None = None
+    ece_before: float | None = Field(None, description="expected calibration error at T = 1, 15 bins")
+    ece_after: float | None = None
+
+
+class Level(Strict):
+    """One model of the cascade; levels ascend by score."""
+
+    name: str = Field(description="short name from the spec")
+    model: str = Field(description="the Triton model that serves it, on the `arlo` backend")
+    version: int = Field(ge=1)
+    fingerprint: str = Field(description="of that version, as its own manifest says")
+    tokenizer: TokenizerInfo
+    max_length: int = Field(ge=1, description="longest input in tokens")
+    attention: bool = Field(description="whether it gives `attention_received`")
+    calibration: Calibration
+    score: float = Field(description="the metric on the report part, alone")
+    latency: Latency = Field(description="alone")
+
+
+class Expected(Strict):
+    """What a candidate did on one part of the data."""
+
+    score: float
+    latency: Latency
+    returned: tuple[float, ...] = Field(description="share of the queries that each of its levels answered; sum 1")
+    pruned: float = Field(ge=0, le=1, description="share of the words that pruning removed from re-routed queries")
+
+
+class Candidate(Strict):
+    """One configuration of the cascade, a single model included (Tabi §5)."""
+
+    name: str
+    levels: tuple[int, ...] = Field(min_length=1, description="indices of the manifest's levels, ascending")
+    cutoff: float | None = Field(None, gt=0, lt=1, description="c of Eq. 4; None with a single level")
+    slope: float | None = Field(None, gt=0, description="k of Eq. 4; None with a single level")
+    pruning: float | None = Field(None, gt=0, description="α of Eq. 5; None prunes nothing")
+    weights: tuple[tuple[float, ...], ...] = Field(
+        description="Eq. 6: entry n-1 holds the weights of the first n levels' answers; each entry sums to 1"
+    )
+    weighting: Literal["accuracy", "tuned"] | None = Field(
+        None, description="weights in proportion to the accuracy on re-routed queries (§4.3), or tuned; None: one level"
+    )
+    selection: Expected = Field(description="on the part that thresholds were chosen with")
+    reported: Expected = Field(description="on the part that no choice has seen")
+
+    @model_validator(mode="after")
+    def _check(self) -> Candidate:
+        if list(self.levels) != sorted(set(self.levels)):
+            raise ValueError(f"levels must ascend, got {list(self.levels)}")
+        if [len(entry) for entry in self.weights] != list(range(1, len(self.levels) + 1)):
+            raise ValueError("weights must hold an entry for each number of levels that may have run")
+        if (self.cutoff is None or self.slope is None) != (len(self.levels) == 1):
+            raise ValueError("cutoff and slope belong to candidates of several levels, and only to those")
+        return self
+
+
+class Target(Strict):
+    """What a candidate has to meet: exactly one of the three, at the lowest mean latency (a latency target: at the
+    highest score)."""
+
+    accuracy: float | None = Field(None, description="least score on the metric")
+    latency_ms: float | None = Field(None, gt=0, description="most mean latency")
+    escalation_rate: float | None = Field(
+        None, ge=0, le=1, description="most share of the queries that leave the first level; at the highest score"
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Target:
+        named = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(named) != 1:
+            raise ValueError(
+                f"expected one of accuracy, latency_ms and escalation_rate, got {', '.join(named) or 'none'}"
+            )
+        return self
+
+
+class TabiManifest(Version):
+    """A published version of a cascade."""
+
+    kind: Literal["tabi"]
+    task: Literal["classification", "regression"]
+    pairs: bool = Field(description="whether queries are pairs of texts")
+    metric: Metric
+    labels: tuple[str, ...] = Field(description="of all levels, in this order; empty for a regression")
+    data: str = Field(description="hash over the labelled data")
+    rows: dict[str, int] = Field(description="queries by part: calibration, selection, report")
+    levels: tuple[Level, ...] = Field(min_length=1)
+    candidates: tuple[Candidate, ...] = Field(min_length=1)
+    target: Target
+    chosen: int = Field(ge=0, description="index of the candidate that meets the target; see `select`")
+
+    @model_validator(mode="after")
+    def _check(self) -> TabiManifest:
+        for candidate in self.candidates:
+            if candidate.levels[-1] >= len(self.levels):
+                raise ValueError(f"candidate {candidate.name} names a level that is not there")
+            for index in candidate.levels[:-1]:
+                if candidate.pruning is not None and not self.levels[index].attention:
+                    raise ValueError(
+                        f"candidate {candidate.name} prunes by {self.levels[index].name}, without attention"
+                    )
+        if self.chosen >= len(self.candidates):
+            raise ValueError(f"chosen is {self.chosen}, there are {len(self.candidates)} candidates")
+        return self
+
+
+def load_tabi_manifest(version_dir: Path) -> TabiManifest:
+    """Read and validate `manifest.json` of a version of a cascade.
+
+    Raises:
+        InvalidArgument: the file is missing, is not valid, or names a field that this release does not know.
+    """
+    return read_manifest(version_dir, TabiManifest)
