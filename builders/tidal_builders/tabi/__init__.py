@@ -1,0 +1,1 @@
+"""Builds cascades of classifiers: calibration, search for candidates, and what is reported of them (Tabi §5)."""
