@@ -112,6 +112,7 @@ def test_other_runtimes_scaling_failures_and_a_picture(table: Path, tmp_path: Pa
         (("-r", "1", "--pattern", "bursty", "--burst-factor", "9"), "burst factor must lie from 1 to"),
         (("-r", "1", "--fail-every", "0"), "mean time between failures must be"),
         (("-r", "1", "--period", "0"), "period of allocation must be at least 1 s"),
+        (("-r", "1", "--least-gain", "-1"), "least gain must be a share from 0 to less than 1"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_one_sentence(table: Path, arguments: tuple[str, ...], says: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidal.arlo.scheduling import at_once
 from tidal.errors import InvalidArgument
 from tidal.simulator.deployment import Deployment
 
@@ -47,10 +48,10 @@ def test_a_replacement_takes_its_time_and_goes_in_small_batches() -> None:
     assert deployment.replaced == 3
 
 
-def test_a_twentieth_at_once_unless_told_otherwise() -> None:
+def test_as_many_at_once_as_the_controller_changes_unless_told_otherwise() -> None:
     deployment = Deployment(Recorder(), [99, 1])
     deployment.replace(0.0, [50, 50])
-    assert sum(deployment.loading) == 5
+    assert sum(deployment.loading) == at_once(100) == 5
 
 
 def test_a_new_plan_takes_the_place_of_the_old_one_and_counts_what_loads() -> None:

@@ -23,7 +23,7 @@ MIX: dict[str, Any] = {"lengths": [30, 100, 200], "weights": [4, 2, 1], "longest
 
 
 def run(name: str, workload: Workload, gpus: int = 6, scale: Scale | None = None, **options: Any) -> Result:
-    made = {k: options.pop(k) for k in ("history", "period_s", "fill") if k in options}
+    made = {k: options.pop(k) for k in ("history", "period_s", "least_gain", "fill") if k in options}
     return simulate(make_system(Name(name), TIMES, gpus=gpus, slo_s=SLO_S, scale=scale, **made), workload, **options)
 
 
@@ -68,6 +68,12 @@ class TestAllocation:
         assert result.replaced == by_second[20][0] - 2
         assert sum(by_second[20]) == 6
         assert by_second[20][2] >= 1
+
+    def test_what_gains_too_little_or_was_never_asked_for_changes_nothing(self) -> None:
+        workload = Workload([100.0] * 25, [30], [1], longest=256)
+        assert run("arlo", workload, period_s=10, least_gain=0.0).replaced > 0
+        assert run("arlo", workload, period_s=10, least_gain=0.9).replaced == 0
+        assert run("arlo", Workload([0.0] * 25, [30], [1], longest=256), period_s=10, least_gain=0.0).replaced == 0
 
     def test_even_and_infaas_stay_as_they_are(self) -> None:
         workload = Workload([100.0] * 25, [30], [1], longest=256)
@@ -222,6 +228,7 @@ class TestDispatch:
     [
         ({"gpus": 0}, "gpus must be at least 1, got 0"),
         ({"period_s": 0.5}, "period of allocation must be at least 1 s"),
+        ({"least_gain": 1.0}, "least gain must be a share from 0 to less than 1"),
         ({"overhead_s": -1.0}, "overhead of a query must be 0 s or more"),
         ({"replacement_s": float("nan")}, "delay of a replacement"),
     ],

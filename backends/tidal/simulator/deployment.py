@@ -10,6 +10,7 @@ from itertools import count
 from typing import Protocol
 
 from tidal.arlo.scheduling import Replacement, in_batches, replacement_plan
+from tidal.arlo.scheduling import at_once as usual_at_once
 from tidal.errors import InvalidArgument
 
 
@@ -27,7 +28,7 @@ class Deployment:
         policy: is told of every change.
         instances: by runtime, as the policy has them.
         delay_s: how long a GPU takes to load a runtime; it serves nothing meanwhile.
-        at_once: GPUs that are replaced at a time; None for a twentieth of them.
+        at_once: GPUs that are replaced at a time; None for as many as the controller replaces.
     """
 
     def __init__(
@@ -48,9 +49,14 @@ class Deployment:
         self._order = count()
 
     @property
+    def held(self) -> list[int]:
+        """By runtime, GPUs that serve or load it."""
+        return [have + coming for have, coming in zip(self.instances, self.loading, strict=True)]
+
+    @property
     def gpus(self) -> int:
         """GPUs that are paid for."""
-        return sum(self.instances) + sum(self.loading)
+        return sum(self.held)
 
     @property
     def changing(self) -> bool:
@@ -64,9 +70,8 @@ class Deployment:
 
     def replace(self, now: float, wanted: Sequence[int]) -> None:
         """Go from what there is, what loads included, to the wanted instances; what was planned before is dropped."""
-        held = [have + coming for have, coming in zip(self.instances, self.loading, strict=True)]
-        plan = replacement_plan(held, wanted)
-        self._plan = deque(in_batches(plan, self._at_once or max(1, self.gpus // 20)))
+        plan = replacement_plan(self.held, wanted)
+        self._plan = deque(in_batches(plan, self._at_once or usual_at_once(self.gpus)))
         self._begin(now)
 
     def add(self, now: float, runtime: int) -> None:

@@ -60,7 +60,7 @@ def simulate(
         workload: what arrives.
         overhead_s: added to the latency of every query; it keeps no GPU busy.
         replacement_s: how long a GPU takes to load a runtime.
-        replaced_at_once: GPUs that are replaced at a time; None for a twentieth of them.
+        replaced_at_once: GPUs that are replaced at a time; None for as many as the controller replaces.
         failures: None for GPUs that never fail.
         on_second: is told the virtual time after each second.
 
@@ -193,8 +193,7 @@ class _Run:
         held = [0] * len(system.max_lengths)
         gpus = system.policy.most_running
         if deployment is not None:
-            held = [have + coming for have, coming in zip(deployment.instances, deployment.loading, strict=True)]
-            gpus = deployment.gpus
+            held, gpus = deployment.held, deployment.gpus
         self._moments.append(Moment(now, gpus, tuple(held), len(system.policy)))
         if deployment is None:
             return
@@ -204,7 +203,7 @@ class _Run:
         reallocation = system.reallocation
         if reallocation is not None and now - self._seen_since >= reallocation.period_s:
             history = History({int(n): int(self._seen[n]) for n in np.flatnonzero(self._seen)}, now - self._seen_since)
-            deployment.replace(now, reallocation.wanted(deployment.gpus, history))
+            deployment.replace(now, reallocation.wanted(deployment.held, history))
             self._seen[:] = 0
             self._seen_since = now
         self._cluster.start()

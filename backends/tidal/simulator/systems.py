@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tidal.arlo.policies import Batch, PartitionedPolicy, PlacementPolicy, PolymorphicPolicy
-from tidal.arlo.scheduling import AllocationProblem, RuntimeProfile, demand_by_runtime, solve, start_allocation
+from tidal.arlo.scheduling import (
+    LEAST_GAIN,
+    AllocationProblem,
+    RuntimeProfile,
+    demand_by_runtime,
+    reallocate,
+    start_allocation,
+)
 from tidal.errors import InvalidArgument
 from tidal.profiles import LatencyProfile
 from tidal.simulator.cluster import Seconds
@@ -42,29 +49,35 @@ class Scale:
 
 
 class Reallocation:
-    """The Runtime Scheduler's periodic decision, by the solver that the controller uses (§3.3).
+    """The Runtime Scheduler's periodic decision, by the rule that the controller uses (§3.3).
 
     Args:
         times: of the runtimes.
         slo_s: the SLO, seconds.
         period_s: how often it decides, seconds.
+        least_gain: share of the mean latency that a change has to save.
     """
 
-    def __init__(self, times: ServiceTimes, slo_s: float, period_s: float) -> None:
+    def __init__(self, times: ServiceTimes, slo_s: float, period_s: float, least_gain: float) -> None:
         if not 1 <= period_s < math.inf:
             raise InvalidArgument(f"the period of allocation must be at least 1 s, got {period_s:g}")
+        if not 0 <= least_gain < 1:
+            raise InvalidArgument(f"the least gain must be a share from 0 to less than 1, got {least_gain:g}")
         self.period_s = period_s
         self._max_lengths = times.max_lengths
         self._slo_s = slo_s
+        self._least_gain = least_gain
         self.profiles = tuple(RuntimeProfile.from_service(each, slo_s, period_s) for each in times.static_s)
 
     def demand(self, history: History) -> tuple[float, ...]:
         """Mean number of requests in one SLO period by runtime (Q_i)."""
         return demand_by_runtime(history.by_length, self._max_lengths, observed_s=history.seconds, slo_s=self._slo_s)
 
-    def wanted(self, gpus: int, history: History) -> tuple[int, ...]:
-        """The best allocation for what was seen."""
-        return solve(AllocationProblem(gpus, self.profiles, self.demand(history))).instances
+    def wanted(self, present: Sequence[int], history: History) -> tuple[int, ...]:
+        """The instances by runtime from now on, for what was seen: those present where others gain too little."""
+        problem = AllocationProblem(sum(present), self.profiles, self.demand(history))
+        found = reallocate(problem, present, self._least_gain)
+        return tuple(present) if found is None else found.after
 
 
 @dataclass(frozen=True)
@@ -99,6 +112,7 @@ def make_system(
     history: History | None = None,
     scale: Scale | None = None,
     period_s: float = 120.0,
+    least_gain: float = LEAST_GAIN,
     threshold: float = 0.85,
     decay: float = 0.9,
     peek: int = 6,
@@ -114,6 +128,7 @@ def make_system(
         history: for the start allocation; None for an even one. Of no use to `even`, `infaas`, `st` and `dt`.
         scale: None for a fixed number of GPUs.
         period_s: of allocation.
+        least_gain: share of the mean latency that a change of the allocation has to save; the paper has none.
         threshold: λ of Algorithm 1.
         decay: α of Algorithm 1.
         peek: L of Algorithm 1.
@@ -131,7 +146,7 @@ def make_system(
     if name in (Name.ST, Name.DT):
         return _one_runtime(name, times, gpus, slo_s, scale)
     arguments = (times.max_lengths, times.static_s, slo_s)
-    reallocation = Reallocation(times, slo_s, period_s)
+    reallocation = Reallocation(times, slo_s, period_s, least_gain)
     demand = None
     if history is not None and name not in (Name.EVEN, Name.INFAAS):
         demand = reallocation.demand(history)
