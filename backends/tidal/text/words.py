@@ -1,0 +1,215 @@
+"""Words and their tokens: which tokens of a query belong to which word of its raw text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Encoding, Tokenizer
+from tokenizers.models import WordLevel, WordPiece
+
+from tidal.errors import InvalidArgument
+from tidal.text.limits import Limits
+
+Integers = npt.NDArray[np.int64]
+
+# What `EncodedWords.words` holds for a token that belongs to no word.
+SPECIAL = -1  # put there by the tokenizer's template, such as [CLS] and [SEP]
+BLANK = -2  # covers blanks alone, as byte-level tokenizers have for a run of them
+
+# Characters between words for every tokenizer. Other control characters are not among them: BERT's normaliser drops
+# them, which joins what stands on both sides.
+_BLANKS = "\t\n\r\u0020\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_CHUNK = re.compile(f"[^{_BLANKS}]+")
+# Scripts written without blanks: Thai, Lao, Tibetan, Myanmar, Khmer, kana, bopomofo and Han.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U000323af]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word: characters `start` to `end` of text `part`, 0 for the text and 1 for the text beside it in a pair."""
+
+    part: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedWords:
+    """One query as the model reads it, with the words of its raw texts.
+
+    Args:
+        ids: INT64 [length], special tokens included.
+        type_ids: INT64 [length].
+        words: INT64 [length], for every token the index of its word in `spans`, or `SPECIAL` or `BLANK`.
+        spans: all words of `texts` in order, those too that truncation cut off.
+        texts: the raw texts that `spans` count the characters of (1, for a pair 2).
+        separable: whether a word's tokens would be the same without the words around it, and nothing was cut off:
+            the tokens of what pruning leaves of the texts are then those that it leaves of `ids`.
+    """
+
+    ids: Integers
+    type_ids: Integers
+    words: Integers
+    spans: tuple[Word, ...]
+    texts: tuple[str, ...]
+    separable: bool
+
+
+class WordTokenizer:
+    """Tokenises queries like `TextTokenizer`, and says which word every token belongs to.
+
+    A word is what stands between blanks; in text that holds scripts written without blanks it is what the tokenizer's
+    own first step takes for a word. Blanks inside a token join the words beside them.
+
+    Args:
+        file: a `tokenizer.json`.
+        max_length: longest query in tokens, special tokens included.
+        truncate: cut a longer query to `max_length` rather than refuse it.
+    """
+
+    def __init__(self, file: Path, max_length: int, *, truncate: bool) -> None:
+        self._limits = Limits(max_length, truncate)
+        self._tokenizer = Tokenizer.from_file(str(file))
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        # Before truncation is set, which would cut what is compared.
+        self._separable = _separable(self._tokenizer)
+        if truncate:
+            self._tokenizer.enable_truncation(max_length)
+
+    def encode(self, texts: Sequence[bytes], pairs: Sequence[bytes] | None) -> list[EncodedWords | InvalidArgument]:
+        """Tokenise rows of `text_input` and, for pairs, `text_pair`.
+
+        Returns:
+            For every row its tokens and words, or the error that says what is wrong with it.
+        """
+        queries = self._limits.read(texts, pairs)
+        sound = [query for query in queries if not isinstance(query, InvalidArgument)]
+        encodings = iter(self._tokenizer.encode_batch(sound) if sound else ())
+        results: list[EncodedWords | InvalidArgument] = []
+        for row, query in enumerate(queries):
+            if isinstance(query, InvalidArgument):
+                results.append(query)
+                continue
+            read = (query,) if isinstance(query, str) else query
+            raw = (texts[row],) if pairs is None else (texts[row], pairs[row])
+            results.append(self._words(row, raw, read, next(encodings)))
+        return results
+
+    def _words(
+        self, row: int, raw: tuple[bytes, ...], read: tuple[str, ...], encoding: Encoding
+    ) -> EncodedWords | InvalidArgument:
+        ids = np.asarray(encoding.ids, np.int64)
+        refusal = self._limits.refusal(row, len(ids))
+        if refusal is not None:
+            return refusal
+        cut = self._limits.truncate and len(ids) == self._limits.max_length
+        special = np.asarray(encoding.special_tokens_mask, np.bool_)
+        offsets = np.asarray(encoding.offsets, np.int64).reshape(-1, 2)
+        words = np.full(len(ids), SPECIAL, np.int64)
+        spans: list[Word] = []
+        whole: list[str] = []
+        # A pair's tokens say which text they come from.
+        parts = np.asarray([-1 if part is None else part for part in encoding.sequence_ids]) if len(read) > 1 else None
+        for part, text in enumerate(read):
+            mine = np.flatnonzero(~special if parts is None else ~special & (parts == part))
+            starts, ends = _chunks(text)
+            if not text.isascii() and _UNSPACED.search(text):
+                groups = np.asarray([-1 if word is None else word for word in encoding.word_ids], np.int64)[mine]
+                starts, ends = _split_unspaced(text, starts, ends, offsets[mine], groups, cut=cut)
+            starts, ends, own = _assign(starts, ends, offsets[mine])
+            words[mine] = np.where(own >= 0, own + len(spans), BLANK)
+            spans += [Word(part, start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+            whole.append(text)
+            if len(raw[part]) > self._limits.max_bytes:
+                # What the limit hid from the tokenizer is one more word, which was never seen.
+                whole[part] = raw[part].lstrip().decode("utf-8", "replace")
+                spans.append(Word(part, len(text), len(whole[part])))
+                cut = True
+        return EncodedWords(
+            ids=ids,
+            type_ids=np.asarray(encoding.type_ids, np.int64),
+            words=words,
+            spans=tuple(spans),
+            texts=tuple(whole),
+            separable=self._separable and not cut,
+        )
+
+
+def _chunks(text: str) -> tuple[Integers, Integers]:
+    """First characters and ends of what stands between blanks."""
+    bounds = np.asarray([match.span() for match in _CHUNK.finditer(text)], np.int64).reshape(-1, 2)
+    return bounds[:, 0], bounds[:, 1]
+
+
+def _split_unspaced(
+    text: str, starts: Integers, ends: Integers, offsets: Integers, groups: Integers, *, cut: bool
+) -> tuple[Integers, Integers]:
+    """Split the chunks that hold scripts without blanks where the tokenizer's own words begin.
+
+    Args:
+        text: the text.
+        starts: [chunks].
+        ends: [chunks].
+        offsets: [tokens, 2], of the text's tokens.
+        groups: [tokens], the tokenizer's number of each token's word.
+        cut: whether tokens may have been cut off at the end; what they covered is then a word of its own.
+    """
+    unspaced = np.asarray(
+        [_UNSPACED.search(text, a, b) is not None for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+    )
+    chunk = np.searchsorted(ends, offsets[:, 0], side="right")  # of each token; len(ends) behind the last chunk
+    inside = np.append(unspaced, False)[chunk]
+    begins = (groups[1:] != groups[:-1]) & (chunk[1:] == chunk[:-1]) & inside[1:]
+    # Tokens that share a character cannot be told apart in the text.
+    begins &= offsets[1:, 0] >= offsets[:-1, 1]
+    cuts = offsets[1:, 0][begins]
+    if cut and len(chunk) and inside[-1] and offsets[-1, 1] < ends[chunk[-1]]:
+        cuts = np.append(cuts, offsets[-1, 1])
+    cuts = np.setdiff1d(cuts, starts)
+    return np.sort(np.concatenate([starts, cuts])), np.sort(np.concatenate([ends, cuts]))
+
+
+def _assign(starts: Integers, ends: Integers, offsets: Integers) -> tuple[Integers, Integers, Integers]:
+    """Words [words], and for every token [tokens] the index of its word, or -1 where it covers blanks alone."""
+    # A token without characters of its own counts as one at its place.
+    behind = np.maximum(offsets[:, 1], offsets[:, 0] + 1)
+    first = np.searchsorted(ends, offsets[:, 0], side="right")
+    last = np.searchsorted(starts, behind, side="left") - 1
+    across = first < last
+    if across.any():
+        joined = np.zeros(len(starts), np.bool_)
+        for one, other in zip(first[across].tolist(), last[across].tolist(), strict=True):
+            joined[one + 1 : other + 1] = True
+        group = np.cumsum(~joined) - 1
+        starts, ends = starts[~joined], ends[np.append(~joined[1:], True)]
+        first, last = np.append(group, len(starts))[first], np.append(group, -1)[last]
+    return starts, ends, np.where(first == last, first, -1)
+
+
+# Of several kinds: letters, signs, accents, digits, Han.
+_SAMPLES = ("Ab", "c-d", "é", "1.5", "語本", "!")
+
+
+def _separable(tokenizer: Tokenizer) -> bool:
+    """Whether each word's tokens are the same wherever it stands.
+
+    Tokenizers that take blanks for characters of the words behind them (byte-level BPE, SentencePiece) are not: their
+    first word differs from the others.
+    """
+    if not isinstance(tokenizer.model, WordPiece | WordLevel):
+        return False
+    if any(_CHUNK.fullmatch(token.content) is None for token in tokenizer.get_added_tokens_decoder().values()):
+        return False
+    apart = [tokenizer.encode(sample, add_special_tokens=False).ids for sample in _SAMPLES]
+    together = [number for ids in apart for number in ids]
+    blanks = [chr(code) for code in range(0x3001) if not _CHUNK.match(chr(code))]
+    return all(tokenizer.encode(blank.join(_SAMPLES), add_special_tokens=False).ids == together for blank in blanks)
