@@ -9,11 +9,14 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tidal.text.words import EncodedWords, WordTokenizer
+from tidal.text.words import WordTokenizer
 
 # Values of `Data.part`. Temperatures and tuned weights come from the first, thresholds and the choice from the
 # second; nothing that is chosen has seen the third.
 CALIBRATION, SELECTION, REPORT = 0, 1, 2
+
+# The attention that each token of a query received, special tokens included; float32 [length] a query.
+Importance = tuple[npt.NDArray[np.float32], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,13 @@ class LevelOutputs:
     """
 
     logits: npt.NDArray[np.float32]
-    importance: tuple[npt.NDArray[np.float32], ...] | None
+    importance: Importance | None
     latency_ms: npt.NDArray[np.float64]
+
+    def take(self, rows: npt.NDArray[np.int64]) -> LevelOutputs:
+        """The outputs on some of the queries."""
+        importance = None if self.importance is None else tuple(self.importance[row] for row in rows.tolist())
+        return LevelOutputs(self.logits[rows], importance, self.latency_ms[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +73,6 @@ class LevelFacts:
 class Rerun(Protocol):
     """Runs a level on shortened queries; results are kept by content, so that asking twice costs nothing."""
 
-    def __call__(
-        self, level: int, texts: Sequence[tuple[str, ...]], tokens: Sequence[EncodedWords | None], /
-    ) -> LevelOutputs:
-        """Outputs of level `level` (an index into the sequence of LevelFacts), one query at a time.
-
-        Args:
-            level: which of the levels.
-            texts: a pruned query each.
-            tokens: what the level reads instead of the text where this is not None, because the level below it has
-                the same tokenizer and its pruned tokens are passed on.
-        """
+    def __call__(self, level: int, texts: Sequence[tuple[str, ...]], /) -> LevelOutputs:
+        """Outputs of level `level` (an index into the sequence of LevelFacts) on pruned queries, one at a time."""
         ...
