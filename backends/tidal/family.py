@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.errors import InvalidArgument
-from tidal.manifest import EngineManifest, Manifest, load_published
+from tidal.manifest import EngineManifest, Manifest
+from tidal.published import AnyManifest, load_published
 from tidal.repository import ModelEntry
 
 
@@ -55,7 +56,7 @@ def front_of(repository: Path, model: str) -> str | None:
     return manifest.front if isinstance(manifest, EngineManifest) else None
 
 
-def _newest(repository: Path, model: str) -> Manifest | EngineManifest | None:
+def _newest(repository: Path, model: str) -> AnyManifest | None:
     folder = ModelEntry(repository / model).latest()
     try:
         return load_published(folder) if folder is not None else None

@@ -234,17 +234,6 @@ def load_engine_manifest(version_dir: Path) -> EngineManifest:
     return read_manifest(version_dir, EngineManifest)
 
 
-def load_published(version_dir: Path) -> Manifest | EngineManifest:
-    """Read and validate `manifest.json` of a version of any kind; raises as `load_manifest`."""
-    if read_manifest(version_dir, _Kind).kind == "engine":
-        return load_engine_manifest(version_dir)
-    return load_manifest(version_dir)
-
-
-class _Kind(BaseModel):
-    kind: Literal["arlo", "engine"]
-
-
 _Model = TypeVar("_Model", bound=BaseModel)
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.errors import TidalError
-from tidal.manifest import MANIFEST_FILE, EngineManifest, Manifest, load_published
+from tidal.manifest import MANIFEST_FILE, Published
 from tidal.model_config import instance_count, read_config
+from tidal.published import AnyManifest, load_published
 from tidal.repository import ModelEntry, model_entries
 from tidal.server.active_config import active_config
 from tidal.server.control import ModelState
@@ -55,8 +56,8 @@ def _facts(name: str, entry: ModelEntry | None, index: Sequence[ModelState] | No
         state=_state(published, rows, known=index is not None),
         backend=backend,
         instances=instances,
-        engine=manifest.engine if manifest else None,
-        precision=manifest.precision if manifest else None,
+        engine=manifest.engine if isinstance(manifest, Published) else None,
+        precision=manifest.precision if isinstance(manifest, Published) else None,
         max_length=manifest.max_length if manifest else None,
         built=manifest.created if manifest else None,
     )
@@ -74,7 +75,7 @@ def _state(published: tuple[int, ...], rows: Sequence[ModelState], *, known: boo
     return "not loaded" if known else "no server"
 
 
-def _manifest(entry: ModelEntry | None, serves: tuple[int, ...]) -> Manifest | EngineManifest | None:
+def _manifest(entry: ModelEntry | None, serves: tuple[int, ...]) -> AnyManifest | None:
     """Manifest of the version that serves, else of the newest."""
     if entry is None:
         return None

@@ -54,8 +54,11 @@ class Level(Strict):
     model: str = Field(description="the Triton model that serves it, on the `arlo` backend")
     version: int = Field(ge=1)
     fingerprint: str = Field(description="of that version, as its own manifest says")
-    tokenizer: TokenizerInfo
+    tokenizer: TokenizerInfo = Field(description="its file lies in this version of the cascade; levels may share one")
     max_length: int = Field(ge=1, description="longest input in tokens")
+    order: tuple[int, ...] | None = Field(
+        None, description="for each of the cascade's labels its place in this level's logits; None: the same order"
+    )
     attention: bool = Field(description="whether it gives `attention_received`")
     calibration: Calibration
     score: float = Field(description="the metric on the report part, alone")
@@ -147,6 +150,11 @@ class TabiManifest(Version):
         if self.chosen >= len(self.candidates):
             raise ValueError(f"chosen is {self.chosen}, there are {len(self.candidates)} candidates")
         return self
+
+    @property
+    def max_length(self) -> int:
+        """Longest input in tokens that any level reads."""
+        return max(level.max_length for level in self.levels)
 
 
 def load_tabi_manifest(version_dir: Path) -> TabiManifest:

@@ -1,0 +1,33 @@
+"""What any published version is: every kind of manifest in one place, above the systems that define them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from tidal.errors import InvalidArgument, did_you_mean
+from tidal.manifest import MANIFEST_FILE, EngineManifest, Manifest, read_manifest
+from tidal.tabi.manifest import TabiManifest
+
+AnyManifest = Manifest | EngineManifest | TabiManifest
+
+KINDS: dict[str, type[AnyManifest]] = {"arlo": Manifest, "engine": EngineManifest, "tabi": TabiManifest}
+
+
+class _Kind(BaseModel):
+    kind: str
+
+
+def load_published(version_dir: Path) -> AnyManifest:
+    """Read and validate `manifest.json` of a version of any kind.
+
+    Raises:
+        InvalidArgument: the file is missing, is not valid, or names a kind or a field that this release does not know.
+    """
+    kind = read_manifest(version_dir, _Kind).kind
+    if kind not in KINDS:
+        raise InvalidArgument(
+            f"{version_dir / MANIFEST_FILE} is of the unknown kind '{kind}': {did_you_mean(kind, KINDS)}"
+        )
+    return read_manifest(version_dir, KINDS[kind])
