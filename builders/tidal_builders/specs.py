@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
+import typing
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.json_schema import models_json_schema
 
-from tidal.arlo.parameters import SLO_LATENCIES
-from tidal.engines import PlanOptions
 from tidal.errors import InvalidArgument, did_you_mean
-
-# Largest difference of any logit from the source model, where a spec names none. Logits of classifiers lie some
-# units apart; fp16 keeps 11 bits of each number, bf16 8 and int8 about 7, which many layers turn into these.
-DEFAULT_TOLERANCE = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.1, "int8": 0.5}
-# Least share of verification samples that must keep their label: a wide tolerance alone does not protect answers.
-LEAST_AGREEMENT = {"fp32": 1.0, "fp16": 0.99, "bf16": 0.99, "int8": 0.97}
+from tidal_builders.runtime_options import RuntimeOptions
+from tidal_builders.tabi.spec import TabiSpec
 
 
-class TensorRtOptions(PlanOptions):
-    """How TensorRT plans are made and published."""
-
-    native: bool = Field(
-        False, description="publish a partitioned model's runtimes for Triton's own TensorRT backend (tensorrt_plan)"
-    )
-
-
-class ArloSpec(BaseModel):
+class ArloSpec(RuntimeOptions):
     """A text classifier, served by the `arlo` backend."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, title="arlo")
+    model_config = ConfigDict(title="arlo")
 
     kind: Literal["arlo"]
     name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", description="the model's name in the repository")
@@ -43,75 +29,12 @@ class ArloSpec(BaseModel):
     )
     revision: str | None = Field(None, description="branch, tag or commit of a Hugging Face id")
     labels: tuple[str, ...] | None = Field(None, min_length=1, description="label names; default: the model's own")
-    engine: Literal["openvino", "torch", "tensorrt"] = Field("openvino", description="engine to compile for")
-    device: Literal["auto", "cpu", "gpu"] = Field(
-        "auto", description="where it runs; auto: on the GPU if the engine and this machine have one"
-    )
-    precision: Literal["fp32", "fp16", "bf16", "int8", "auto"] = Field(
-        "fp32",
-        description="arithmetic; of those whose answers stay inside the tolerance, auto takes the most precise one "
-        "within 3 % of the fastest",
-    )
-    tolerance: float | None = Field(
-        None,
-        gt=0,
-        description="largest accepted difference of any logit from the source model; default: "
-        + ", ".join(f"{value:g} for {name}" for name, value in DEFAULT_TOLERANCE.items())
-        + " (besides, "
-        + ", ".join(f"{value:.0%} for {name}" for name, value in LEAST_AGREEMENT.items())
-        + " of the samples must keep their label)",
-    )
-    lengths: tuple[int, ...] | Literal["auto"] = Field(
-        "auto",
-        description="input lengths in tokens, ascending, that runtimes are made for, the last is the longest input; "
-        "auto measures latency over a fine grid and takes the ends of its steps",
-    )
-    form: Literal["auto", "static", "dynamic"] = Field(
-        "auto", description="one runtime a length, padded to it; one for all lengths; or whichever measures faster"
-    )
-    placement: Literal["auto", "polymorphic", "partitioned"] = Field(
-        "auto",
-        description="where engines run: polymorphic, all runtimes in one process that gives every batch the whole "
-        "machine; partitioned, each runtime in instances of its own; auto: partitioned for static runtimes on several "
-        "GPUs",
-    )
-    slo_ms: float | None = Field(
-        None,
-        gt=0,
-        le=3_600_000,
-        allow_inf_nan=False,
-        description="latency in milliseconds that a partitioned model is to keep; default: "
-        f"{SLO_LATENCIES:g} times that of its longest runtime",
-    )
-    tensorrt: TensorRtOptions | None = Field(None, description="how plans are made, for engine tensorrt")
-    max_batch: int = Field(16, ge=1, le=64, description="largest batch that is profiled and served")
-    threads: int | None = Field(
-        None,
-        ge=1,
-        description="threads an engine; default: engines of all cores, at most 4 each, and besides one engine a "
-        "thread if that answers a crowd faster; the server chooses between the two by load",
-    )
-    contexts: int | None = Field(None, ge=1, description="engines at the same time; default: cores / threads")
     outputs: tuple[Literal["logits", "attention_received"], ...] = Field(
         ("logits",),
         description="attention_received: for every token the attention that it receives, summed over queries, heads "
         "and layers",
     )
-    samples: Path | None = Field(
-        None,
-        description="text file, one text a line, to verify with (odd lines) and to calibrate int8 with (even lines); "
-        "relative to the spec file; default: English text that the builder makes",
-    )
     truncate: bool = Field(False, description="serve a longer text cut to the limit instead of refusing it")
-
-    @field_validator("lengths")
-    @classmethod
-    def _ascending(cls, value: tuple[int, ...] | str) -> tuple[int, ...] | str:
-        if isinstance(value, tuple) and (
-            not value or value[0] < 1 or any(b <= a for a, b in itertools.pairwise(value))
-        ):
-            raise ValueError(f"expected positive, ascending lengths or 'auto', got {list(value)}")
-        return value
 
     @field_validator("outputs")
     @classmethod
@@ -120,36 +43,10 @@ class ArloSpec(BaseModel):
             raise ValueError(f"expected logits and other outputs once each, got {list(value)}")
         return value
 
-    @property
-    def plan_options(self) -> TensorRtOptions:
-        """How plans are made, where the engine needs any."""
-        return self.tensorrt or TensorRtOptions()
 
-    @model_validator(mode="after")
-    def _fitting(self) -> ArloSpec:
-        if self.placement == "partitioned" and self.form == "dynamic":
-            raise ValueError(
-                "fields 'placement' and 'form': partitioned takes static runtimes, got form dynamic; accepted with "
-                "partitioned are form static and auto"
-            )
-        if self.placement == "polymorphic" and self.slo_ms is not None:
-            raise ValueError(
-                "fields 'placement' and 'slo_ms': polymorphic has no SLO of its own, only the requests' latency_ms; "
-                "accepted with slo_ms are placement partitioned and auto"
-            )
-        if self.tensorrt is not None and self.engine != "tensorrt":
-            raise ValueError(
-                f"fields 'engine' and 'tensorrt': options of plans go with engine tensorrt, got {self.engine}"
-            )
-        if self.plan_options.native and self.placement != "partitioned":
-            raise ValueError(
-                f"fields 'placement' and 'tensorrt': native takes placement partitioned, got {self.placement}"
-            )
-        return self
-
-
+Spec = ArloSpec | TabiSpec
 # Every kind of spec that `tidal build` reads.
-SPECS: dict[str, type[ArloSpec]] = {"arlo": ArloSpec}
+SPECS: dict[str, type[ArloSpec] | type[TabiSpec]] = {"arlo": ArloSpec, "tabi": TabiSpec}
 
 
 def spec_schema() -> dict[str, Any]:
@@ -164,7 +61,7 @@ def spec_schema() -> dict[str, Any]:
     }
 
 
-def load_spec(path: Path) -> ArloSpec:
+def load_spec(path: Path) -> Spec:
     """Read one spec file.
 
     Raises:
@@ -179,7 +76,7 @@ def load_spec(path: Path) -> ArloSpec:
     return parse_spec(content, str(path))
 
 
-def parse_spec(content: object, origin: str) -> ArloSpec:
+def parse_spec(content: object, origin: str) -> Spec:
     """Check a spec's content; `origin` names it in errors.
 
     Raises:
@@ -196,18 +93,32 @@ def parse_spec(content: object, origin: str) -> ArloSpec:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        problems = "; ".join(_sentence(problem, model) for problem in error.errors())
+        problems = "; ".join(_sentence(problem, model, problem["loc"]) for problem in error.errors())
         raise InvalidArgument(f"spec {origin}: {problems}") from None
 
 
-def _sentence(problem: Any, model: type[BaseModel]) -> str:
-    if not problem["loc"]:
+def _sentence(problem: Any, model: type[BaseModel], place: tuple[str | int, ...]) -> str:
+    """What is wrong with a field; `place` says where it is, from `model` on."""
+    if not place:
         return str(problem["msg"]).removeprefix("Value error, ")
-    name = str(problem["loc"][0])
-    if name == "tensorrt" and len(problem["loc"]) > 1:
-        return f"field 'tensorrt': {_sentence({**problem, 'loc': problem['loc'][1:]}, TensorRtOptions)}"
+    name = str(place[0])
+    field = model.model_fields.get(name)
+    inner = place[1:]
+    entry = ""
+    if inner and isinstance(inner[0], int):
+        entry, inner = f" entry {inner[0] + 1}", inner[1:]
+    nested = _nested(field.annotation) if field is not None else None
+    if nested is not None and inner:
+        return f"field '{name}'{entry}: {_sentence(problem, nested, inner)}"
     if problem["type"] == "extra_forbidden":
         return f"unknown field '{name}': {did_you_mean(name, model.model_fields)}"
     message = str(problem["msg"]).removeprefix("Value error, ")
-    meaning = model.model_fields[name].description if name in model.model_fields else None
-    return f"field '{name}': {message[0].lower()}{message[1:]}" + (f" ({meaning})" if meaning else "")
+    meaning = field.description if field is not None else None
+    return f"field '{name}'{entry}: {message[0].lower()}{message[1:]}" + (f" ({meaning})" if meaning else "")
+
+
+def _nested(annotation: Any) -> type[BaseModel] | None:
+    """The model that a field holds: itself, one or none, or any number."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for each in typing.get_args(annotation) if (found := _nested(each)) is not None), None)

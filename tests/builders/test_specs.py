@@ -85,9 +85,10 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_the_schema_describes_every_field() -> None:
     schema = spec_schema()
     assert schema["discriminator"] == {"propertyName": "kind"}
-    (definition,) = (schema["$defs"][kind["$ref"].rpartition("/")[2]] for kind in schema["oneOf"])
-    for name, field in definition["properties"].items():
-        assert name == "kind" or field.get("description"), name
+    assert len(schema["oneOf"]) == 2
+    for title, definition in schema["$defs"].items():
+        for name, field in definition["properties"].items():
+            assert name == "kind" or field.get("description"), f"{title}.{name}"
 
 
 def test_an_engine_that_this_machine_lacks_is_refused_before_anything_is_built(tmp_path: Path, tiny: Path) -> None:

@@ -1,0 +1,138 @@
+"""What a cascade is asked for: its levels, a labelled file, and the target that it has to meet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tidal.tabi.manifest import Metric, Target
+from tidal_builders.runtime_options import RuntimeOptions
+
+
+class _Part(BaseModel):
+    """A part of the spec: immutable, unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LevelSpec(_Part):
+    """One classifier of a cascade."""
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*$",
+        description="short name; the level becomes the Triton model <name of the cascade>_<this name>",
+    )
+    model: str = Field(
+        min_length=1,
+        description="Hugging Face id, or a folder in its format: absolute, or relative to the spec file "
+        "(begin it with ./ or ../ to be told when it is missing)",
+    )
+    revision: str | None = Field(None, description="branch, tag or commit of a Hugging Face id")
+    labels: tuple[str, ...] | None = Field(
+        None, min_length=1, description="names of the model's classes in its own order; default: the model's own names"
+    )
+    runtimes: RuntimeOptions | None = Field(
+        None, description="options of this level's runtimes, each in place of the one that all levels have"
+    )
+
+
+class Columns(_Part):
+    """Names of the columns (of JSON lines: the fields) of the labelled file."""
+
+    text: str | None = Field(None, min_length=1, description="the text; default: text or text_a")
+    pair: str | None = Field(
+        None, min_length=1, description="the second text of a pair; default: text_pair or text_b, where there is one"
+    )
+    label: str = Field("label", min_length=1, description="the label, by name or number, or the value of a regression")
+
+
+class Parts(_Part):
+    """Shares of the labelled queries."""
+
+    calibration: float = Field(0.25, gt=0, lt=1, description="for temperatures and tuned weights")
+    selection: float = Field(0.25, gt=0, lt=1, description="for thresholds and the choice of a candidate")
+    report: float = Field(0.5, gt=0, lt=1, description="for what is reported; no choice sees it")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Parts:
+        if abs(sum(self.shares) - 1) > 1e-6:
+            raise ValueError(f"expected shares that sum to 1, got a sum of {sum(self.shares):g}")
+        return self
+
+    @property
+    def shares(self) -> tuple[float, float, float]:
+        """In the order of `Data.part`."""
+        return self.calibration, self.selection, self.report
+
+
+class TabiSpec(_Part):
+    """A cascade of classifiers, served by the `tabi` backend over levels on the `arlo` backend."""
+
+    model_config = ConfigDict(title="tabi")
+
+    kind: Literal["tabi"]
+    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", description="the model's name in the repository")
+    levels: tuple[LevelSpec, ...] = Field(
+        min_length=2,
+        description="the classifiers, from the smallest to the largest; all but the last give the attention that word "
+        "pruning reads, and the order of use is that of their scores",
+    )
+    data: Path = Field(
+        description="labelled file, relative to the spec file: .tsv (unquoted), .csv or .jsonl, each also .gz; the "
+        "first line of a .tsv or .csv names the columns"
+    )
+    columns: Columns = Field(Columns(), description="names of the columns")
+    labels: tuple[str, ...] | None = Field(
+        None,
+        min_length=2,
+        description="label names, in the order of the cascade's probabilities; also the names, in their own order, of "
+        "models that only number their labels (LABEL_0 …); default: the first level's",
+    )
+    target: Target = Field(description="what has to be met, on the selection part: exactly one of the three")
+    metric: Metric | None = Field(
+        None,
+        description="how good answers are: accuracy, of regressions pearson, spearman or r2; default: accuracy, of "
+        "regressions pearson",
+    )
+    tolerance: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="regressions: distance from the truth that still is right; default: half the standard deviation "
+        "of the labels",
+    )
+    parts: Parts = Field(Parts(), description="shares of the labelled queries, equal texts in one part")
+    runtimes: RuntimeOptions = Field(RuntimeOptions(), description="options of all levels' runtimes")
+
+    @model_validator(mode="after")
+    def _fitting(self) -> TabiSpec:
+        names = [level.name for level in self.levels]
+        if len(set(names)) != len(names):
+            raise ValueError(f"field 'levels': names must differ, got {', '.join(names)}")
+        if self.labels is not None and len(set(self.labels)) != len(self.labels):
+            raise ValueError(f"field 'labels': names must differ, got {', '.join(self.labels)}")
+        for level in self.levels:
+            try:
+                self.runtimes_of(level)
+            except ValidationError as error:
+                problems = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
+                raise ValueError(
+                    f"field 'runtimes' of level '{level.name}', with that of all levels: {problems}"
+                ) from None
+        return self
+
+    def runtimes_of(self, level: LevelSpec) -> RuntimeOptions:
+        """A level's options: its own, else those of all levels.
+
+        Raises:
+            ValidationError: the two do not fit together.
+        """
+        own = level.runtimes or RuntimeOptions()
+        given = self.runtimes.model_dump(exclude_unset=True) | own.model_dump(exclude_unset=True)
+        return RuntimeOptions.model_validate(given)
+
+    def model_of(self, level: LevelSpec) -> str:
+        """The Triton model that serves a level."""
+        return f"{self.name}_{level.name}"
