@@ -1,0 +1,63 @@
+"""Whether the server gives queries the routes that are computed offline for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.tabi.offline import OpenLevel, walk
+from benchmarks.tabi.tasks import Queries
+from tidal.server.child import RunningServer
+from tidal.tabi.manifest import TabiManifest
+from tidal_client import AsyncClient
+from tidal_client.load import text_inputs
+
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Equality:
+    """How many of the queries took the same levels to the same label, and the largest difference of a probability."""
+
+    queries: int
+    equal: int
+    max_abs_error: float
+
+
+def measure(
+    server: RunningServer,
+    model: str,
+    version: int,
+    manifest: TabiManifest,
+    levels: Sequence[OpenLevel],
+    queries: Queries,
+    rows: Sequence[int],
+) -> Equality:
+    """Send queries to a cascade, several at a time, and go each one's way again without the server."""
+    inputs = text_inputs(*([list(column) for column in zip(*queries.texts, strict=True)]))
+    names = [f"equal-{place}-{row}" for place, row in enumerate(rows)]
+    answers = asyncio.run(_ask(server.grpc, model, [inputs[row] for row in rows], names))
+    candidate = manifest.candidates[manifest.chosen]
+    equal, error = 0, 0.0
+    for name, row, answer in zip(names, rows, answers, strict=True):
+        wanted = walk(queries.texts[row], name, manifest, candidate, version, levels)
+        same = (answer["label"].item().decode(), int(answer["level"].item())) == (wanted.label, wanted.level)
+        equal += same
+        if same:
+            error = max(error, float(np.abs(answer["probabilities"].ravel() - wanted.probabilities).max()))
+    return Equality(len(rows), equal, error)
+
+
+async def _ask(url: str, model: str, inputs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    limit = asyncio.Semaphore(_AT_ONCE)
+    async with AsyncClient(url, timeout_s=60) as client:
+
+        async def one(tensors: Mapping[str, Any], name: str) -> dict[str, Any]:
+            async with limit:
+                return await client.infer(model, tensors, outputs=["label", "level", "probabilities"], request_id=name)
+
+        return list(await asyncio.gather(*(one(*each) for each in zip(inputs, names, strict=True))))

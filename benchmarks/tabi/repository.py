@@ -1,0 +1,73 @@
+"""The model repository that is served: what was built, and the cascade's variants beside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.tabi.prepare import Artefacts
+from benchmarks.tabi.variants import PADDED
+from tidal.manifest import MANIFEST_FILE, Manifest, load_manifest
+from tidal.tabi.manifest import TabiManifest
+
+LARGE_PADDED = "large, padded"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Models by system: those that answer, and those that have to be loaded for them, levels before fronts."""
+
+    models: dict[str, str]
+    load_order: tuple[str, ...]
+
+
+def write_repository(repository: Path, artefacts: Artefacts, fronts: Mapping[str, TabiManifest]) -> Served:
+    """Add a task's levels, levels that pad, and fronts.
+
+    Args:
+        repository: on the artefacts' file system.
+        artefacts: what was built.
+        fronts: manifests by system.
+    """
+    manifest = artefacts.manifest
+    front = artefacts.task.name
+    models: dict[str, str] = {}
+    for number, level in enumerate(manifest.levels):
+        models[level.name] = level.model
+        version_dir = artefacts.level_version(number)
+        _copy(version_dir, repository / level.model)
+        _copy(version_dir, repository / f"{level.model}{PADDED}", pad(load_manifest(version_dir)).model_dump_json())
+    models[LARGE_PADDED] = manifest.levels[-1].model + PADDED
+    version_dir = artefacts.version(front)
+    for number, (system, content) in enumerate(fronts.items()):
+        models[system] = f"{front}_{number}"
+        named = content.model_copy(update={"name": models[system]})
+        _copy(version_dir, repository / models[system], named.model_dump_json())
+    levels = [level.model for level in manifest.levels]
+    return Served(models, (*levels, *(name + PADDED for name in levels), *(models[system] for system in fronts)))
+
+
+def pad(manifest: Manifest) -> Manifest:
+    """One runtime, which pads to the longest input."""
+    longest = manifest.runtimes[-1].model_copy(update={"dynamic": False})
+    return manifest.model_copy(update={"runtimes": (longest,)})
+
+
+def _copy(version_dir: Path, target: Path, manifest: str | None = None) -> None:
+    """A model of its own from a version: small files are copied, engines linked."""
+    source = version_dir.parent
+    config = (source / "config.pbtxt").read_text().replace(f'"{source.name}"', f'"{target.name}"')
+    shutil.copytree(version_dir, target / version_dir.name, copy_function=_link)
+    (target / "config.pbtxt").write_text(config)
+    if manifest is not None:
+        (target / version_dir.name / MANIFEST_FILE).write_text(manifest)
+
+
+def _link(source: str, target: str) -> None:
+    if "engines" in Path(source).parts:
+        os.link(source, target)
+    else:
+        shutil.copy2(source, target)

@@ -1,0 +1,142 @@
+"""What other parameters would give, from outputs and latencies of this run: Figures 8 and 9, and other dispatchers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.tabi.offline import OpenLevel, Pruned, collect, prune, tokens_and_outputs
+from benchmarks.tabi.tasks import Queries
+from tidal.tabi.confidence import confidence, softmax
+from tidal.tabi.dispatcher import reroute_probability
+from tidal.tabi.manifest import Candidate, TabiManifest
+from tidal_builders.tabi.evaluate import Chain
+from tidal_builders.tabi.outputs import LevelOutputs
+
+Floats = npt.NDArray[np.float64]
+CUTOFFS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
+SCALES = (None, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1)
+QUICK_SCALES = (None, 0.5, 0.7, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One way to set a parameter: accuracy, mean latency in ms, share returned early, share of words pruned."""
+
+    name: str
+    accuracy: float
+    mean_ms: float
+    returned: float
+    pruned: float
+
+
+class Sweeps:
+    """A cascade of two levels on labelled queries, run once at each pruning scale.
+
+    Latencies are those of the levels' engines in this process, one query at a time, and `overhead_ms` for a query that
+    goes on: what the server adds is not in them.
+    """
+
+    def __init__(
+        self, manifest: TabiManifest, two: Candidate, levels: Sequence[OpenLevel], queries: Queries, overhead_ms: float
+    ) -> None:
+        first, last = two.levels
+        self._two = two
+        self._calibrations = [manifest.levels[level].calibration for level in two.levels]
+        self._truth = np.array([manifest.labels.index(label) for label in queries.truth])
+        self._last = levels[last]
+        self._overhead_ms = overhead_ms
+        self._tokens, self._small = tokens_and_outputs(levels[first], queries)
+        self._confidence = confidence(self._calibrations[0], self._small.logits)
+        self._runs: dict[float | None, tuple[Pruned, LevelOutputs]] = {}
+
+    def cutoffs(self) -> list[Point]:
+        """Figure 8: combined accuracy and latency by c."""
+        return [self._point(f"{cutoff:g}", self._softly(cutoff)) for cutoff in CUTOFFS]
+
+    def scales(self, scales: Sequence[float | None]) -> list[Point]:
+        """Figure 9: accuracy and latency of the large level alone on the queries that go on, by α."""
+        assert self._two.cutoff is not None
+        goes_on = self._softly(self._two.cutoff)
+        share = goes_on / goes_on.sum()
+        points = []
+        for scale in scales:
+            pruned, outputs = self._run(scale)
+            right = outputs.logits.argmax(axis=1) == self._truth
+            removed = float(share @ pruned.removed / (share @ pruned.words))
+            name = "none" if scale is None else f"{scale:g}"
+            points.append(Point(name, float(share @ right), float(share @ outputs.latency_ms), 0.0, removed))
+        return points
+
+    def dispatchers(self) -> list[Point]:
+        """Eq. 4 against a probability that falls linearly and a hard cut-off: at its c, and at its early returns."""
+        cutoff = self._two.cutoff
+        assert cutoff is not None
+        ours = self._softly(cutoff)
+        kinds = {"linear": self._linearly, "hard cut-off": self._hardly}
+        points = [self._point("Eq. 4", ours)]
+        points += [self._point(f"{name}, same c", kind(cutoff)) for name, kind in kinds.items()]
+        points += [
+            self._point(f"{name}, same early returns", kind(equal_share(kind, float(ours.mean()))))
+            for name, kind in kinds.items()
+        ]
+        return points
+
+    def ensemble_gain(self) -> tuple[float, float]:
+        """Accuracy on the queries that go on: of the large level alone, and with the ensemble (§7.3.4)."""
+        assert self._two.cutoff is not None
+        goes_on = self._softly(self._two.cutoff)
+        share = goes_on / goes_on.sum()
+        _, outputs = self._run(self._two.pruning)
+        small, large = softmax(self._small.logits), softmax(outputs.logits)
+        weights = self._two.weights[-1]
+        both = weights[0] * small + weights[1] * large
+        return float(share @ (large.argmax(axis=1) == self._truth)), float(share @ (both.argmax(axis=1) == self._truth))
+
+    def _point(self, name: str, goes_on: Floats) -> Point:
+        pruned, outputs = self._run(self._two.pruning)
+        chain = Chain(
+            [self._small, outputs],
+            self._calibrations,
+            self._truth,
+            words=pruned.words,
+            removed=pruned.removed[None],
+            metric="accuracy",
+            overhead_ms=self._overhead_ms,
+        )
+        found = chain.expected(np.stack([np.ones(len(goes_on)), goes_on]), self._two.weights)
+        return Point(name, found.score, found.latency.mean, found.returned[0], found.pruned)
+
+    def _run(self, scale: float | None) -> tuple[Pruned, LevelOutputs]:
+        if scale not in self._runs:
+            importance = self._small.importance
+            assert scale is None or importance is not None
+            pruned = prune(self._tokens, importance or [np.empty(0, np.float32)] * len(self._tokens), scale, self._last)
+            self._runs[scale] = pruned, collect(self._last, pruned.queries)
+        return self._runs[scale]
+
+    def _softly(self, cutoff: float) -> Floats:
+        return np.asarray(reroute_probability(self._confidence, cutoff, self._two.slope or 1.0), np.float64)
+
+    def _linearly(self, cutoff: float) -> Floats:
+        return linear_probability(self._confidence, cutoff)
+
+    def _hardly(self, cutoff: float) -> Floats:
+        return np.asarray(self._confidence <= cutoff, np.float64)
+
+
+def linear_probability(sure: Floats, cutoff: float) -> Floats:
+    """The dashed line of the paper's Figure 6: from 1 at c to 0 at a confidence of 1."""
+    return np.where(sure > cutoff, (1 - sure) / (1 - cutoff), 1.0)
+
+
+def equal_share(goes_on: Callable[[float], Floats], wanted: float) -> float:
+    """The cut-off at which a share of `wanted` of the queries goes on, or as near to it as there is."""
+    low, high = 0.0, 1.0 - 1e-9
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if float(goes_on(middle).mean()) < wanted else (low, middle)
+    return high

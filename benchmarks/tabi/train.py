@@ -1,0 +1,141 @@
+"""Fine-tunes a cascade's levels from the real weights of all-MiniLM-L6-v2: its first layers, all of its width."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.report import progress
+from benchmarks.tabi.tasks import Queries, Split, Task
+from demo.train import minilm_folder
+from tidal import device
+
+if TYPE_CHECKING:
+    import torch
+
+# Levels by how many of the 6 layers they have.
+LAYERS = {"small": 2, "middle": 4, "large": 6}
+_RATE = 1.5e-4
+# The pooler was not trained for this, and the classifier not at all.
+_HEAD_RATE = 1e-3
+_WARM_UP = 0.06
+_BATCH = 32
+# Batches are of like lengths: texts are sorted within so many batches.
+_POOL = 40
+_LONGEST = 320
+
+
+def fine_tune(task: Task, level: str, split: Split, target: Path) -> None:
+    """Train one level and write it as a Hugging Face folder, unless it is there; a killed training leaves nothing."""
+    if (target / "config.json").exists():
+        return
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    begin = time.monotonic()
+    torch.manual_seed(LAYERS[level])
+    source = minilm_folder()
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    config = BertConfig.from_pretrained(
+        source,
+        num_hidden_layers=LAYERS[level],
+        id2label=dict(enumerate(split.labels)),
+        label2id={label: i for i, label in enumerate(split.labels)},
+    )
+    model = BertForSequenceClassification.from_pretrained(source, config=config)
+    # A third of the step's time would go into a table of which a small task meets a tenth.
+    model.bert.embeddings.word_embeddings.weight.requires_grad_(False)
+    tokens = _encode(tokenizer, split.train)
+    truth = torch.tensor([split.labels.index(label) for label in split.train.truth])
+    head = [*model.bert.pooler.parameters(), *model.classifier.parameters()]
+    body = [p for name, p in model.bert.named_parameters() if p.requires_grad and not name.startswith("pooler")]
+    optimiser = torch.optim.AdamW(
+        [{"params": body, "lr": _RATE}, {"params": head, "lr": _HEAD_RATE}], weight_decay=0.01
+    )
+    steps = task.epochs * -(-len(tokens) // _BATCH)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda step: min((step + 1) / (_WARM_UP * steps), (steps - step) / steps)
+    )
+    rng = np.random.default_rng(LAYERS[level])
+    model.train()
+    for epoch in range(task.epochs):
+        progress(f"training {task.name} {level}: epoch {epoch + 1} of {task.epochs}")
+        for rows in _batches(tokens, rng):
+            with _precision():
+                logits = model(**_pad(tokenizer, [tokens[row] for row in rows])).logits
+            loss = torch.nn.functional.cross_entropy(logits.float(), truth[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_([*body, *head], 1.0)
+            optimiser.step()
+            schedule.step()
+    accuracy = _accuracy(model, tokenizer, split.held_out, split.labels)
+    seconds = time.monotonic() - begin
+    progress(f"trained {task.name} {level}: accuracy {accuracy:.3f} on held-out queries, {seconds:.0f} s")
+    aside = target.with_name(f".{target.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    model.save_pretrained(aside)
+    tokenizer.save_pretrained(aside)
+    (aside / "training.json").write_text(json.dumps({"held_out_accuracy": accuracy, "seconds": round(seconds)}))
+    aside.rename(target)
+
+
+def longest_query(split: Split) -> int:
+    """Tokens of the longest query of a task."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
+    parts = (split.train, split.held_out, split.dev)
+    return max(len(row["input_ids"]) for part in parts for row in _encode(tokenizer, part))
+
+
+def _encode(tokenizer: Any, queries: Queries) -> list[dict[str, list[int]]]:
+    columns = [list(column) for column in zip(*queries.texts, strict=True)]
+    found = tokenizer(*columns, truncation=True, max_length=_LONGEST)
+    return [{name: found[name][row] for name in ("input_ids", "token_type_ids")} for row in range(len(queries))]
+
+
+def _batches(tokens: list[dict[str, list[int]]], rng: np.random.Generator) -> Iterator[list[int]]:
+    order = rng.permutation(len(tokens)).tolist()
+    batches = []
+    for start in range(0, len(order), _BATCH * _POOL):
+        pool = sorted(order[start : start + _BATCH * _POOL], key=lambda row: len(tokens[row]["input_ids"]))
+        batches += [pool[first : first + _BATCH] for first in range(0, len(pool), _BATCH)]
+    for place in rng.permutation(len(batches)).tolist():
+        yield batches[place]
+
+
+def _pad(tokenizer: Any, rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+    return dict(tokenizer.pad(rows, return_tensors="pt"))
+
+
+def _precision() -> Any:
+    """bf16 products where the processor has them: half the time."""
+    import torch
+
+    fast = {"avx512_bf16", "amx_bf16"} & set(device.cpu().features)
+    return torch.autocast("cpu", torch.bfloat16) if fast else nullcontext()
+
+
+def _accuracy(model: Any, tokenizer: Any, queries: Queries, labels: tuple[str, ...]) -> float:
+    import torch
+
+    model.eval()
+    tokens = _encode(tokenizer, queries)
+    order = sorted(range(len(tokens)), key=lambda row: len(tokens[row]["input_ids"]))
+    right = 0
+    with torch.inference_mode():
+        for start in range(0, len(order), 64):
+            rows = order[start : start + 64]
+            found = model(**_pad(tokenizer, [tokens[row] for row in rows])).logits.argmax(-1).tolist()
+            right += sum(labels[label] == queries.truth[row] for label, row in zip(found, rows, strict=True))
+    return right / len(order)

@@ -1,0 +1,166 @@
+"""Which candidates of a cascade are compared, and the cascade without each of its parts, as manifests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidal.errors import InvalidArgument
+from tidal.tabi.manifest import Candidate, TabiManifest, Target
+from tidal.tabi.selection import select
+
+# What the target leaves below the large model's accuracy, as the paper's targets do (its Table 2: 0.2 to 2.6 points).
+SLACK = 0.005
+# A sigmoid this steep is a step.
+_STEP = 1000.0
+
+TABI = "Tabi"
+TWO_LEVELS = "Tabi, two levels"
+EXACT = "Tabi, large's accuracy"
+NO_PRUNING = "Tabi, no pruning"
+NO_ENSEMBLE = "Tabi, no ensemble"
+NO_ARLO = "Tabi, no Arlo"
+UNCALIBRATED = "Tabi, uncalibrated"
+HARD = "Tabi, hard cut-off"
+THREE_LEVELS = "Tabi, three levels"
+PADDED = "_padded"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What each way of choosing takes for an accuracy target, by what was measured on the selection part.
+
+    `single` is the fastest single model that meets it (INFaaS), `tabi` the fastest candidate of all, `two_levels` and
+    `three_levels` the fastest of their kind, and `exact` the fastest that is as accurate as the large model.
+    """
+
+    target: float
+    large: Candidate
+    single: Candidate
+    tabi: Candidate
+    two_levels: Candidate | None
+    three_levels: Candidate | None
+    exact: Candidate
+
+
+def choose(manifest: TabiManifest) -> Choice:
+    """Choose for the large model's accuracy less the slack; the large model is the last level."""
+    large = _single(manifest, len(manifest.levels) - 1)
+    target = large.selection.score - SLACK
+    single = _fastest(manifest, target, 1)
+    assert single is not None  # the large model is one
+    three = _fastest(manifest, target, 3)
+    two = _fastest(manifest, target, 2)
+    return Choice(
+        target=target,
+        large=large,
+        single=single,
+        tabi=manifest.candidates[select(manifest.candidates, Target(accuracy=target))],
+        two_levels=two,
+        three_levels=three or (None if two is None else with_middle(manifest, two)),
+        exact=manifest.candidates[select(manifest.candidates, Target(accuracy=large.selection.score))],
+    )
+
+
+def fronts(manifest: TabiManifest, choice: Choice) -> dict[str, TabiManifest]:
+    """Manifests to serve by system; the parts are taken from the fastest candidate of two levels.
+
+    A system that would be another one under a second name is left out: a candidate that prunes nothing has no
+    variant without pruning.
+    """
+    found = {TABI: _only(manifest, choice.tabi)}
+    if choice.exact != choice.tabi:
+        found[EXACT] = _only(manifest, choice.exact)
+    if choice.three_levels is not None and choice.three_levels != choice.tabi:
+        found[THREE_LEVELS] = _only(manifest, choice.three_levels)
+    whole = choice.two_levels
+    if whole is None:
+        return found
+    if whole != choice.tabi:
+        found[TWO_LEVELS] = _only(manifest, whole)
+    if whole.pruning is not None:
+        found[NO_PRUNING] = _only(manifest, whole.model_copy(update={"pruning": None}))
+    found[NO_ENSEMBLE] = _only(manifest, without_ensemble(whole))
+    found[NO_ARLO] = padded(_only(manifest, whole))
+    found[UNCALIBRATED] = uncalibrated(_only(manifest, whole))
+    found[HARD] = _only(manifest, hard_cutoff(whole))
+    return found
+
+
+def without_ensemble(candidate: Candidate) -> Candidate:
+    """The last level that ran answers alone."""
+    weights = tuple((*(0.0,) * (len(entry) - 1), 1.0) for entry in candidate.weights)
+    return candidate.model_copy(update={"weights": weights})
+
+
+def hard_cutoff(candidate: Candidate) -> Candidate:
+    """Every query above c returns, every other one goes on.
+
+    A steep sigmoid steps in the middle between its own c and 1 (Eq. 4), so its c has to lie as far below.
+    """
+    assert candidate.cutoff is not None
+    return candidate.model_copy(update={"cutoff": max(2 * candidate.cutoff - 1, 1e-6), "slope": _STEP})
+
+
+def uncalibrated(manifest: TabiManifest) -> TabiManifest:
+    """Confidence is the plain softmax's (T = 1)."""
+    levels = tuple(
+        level.model_copy(update={"calibration": level.calibration.model_copy(update={"temperature": 1.0})})
+        for level in manifest.levels
+    )
+    return manifest.model_copy(update={"levels": levels})
+
+
+def padded(manifest: TabiManifest) -> TabiManifest:
+    """On levels that pad every text to their longest input."""
+    levels = tuple(level.model_copy(update={"model": level.model + PADDED}) for level in manifest.levels)
+    return manifest.model_copy(update={"levels": levels})
+
+
+def with_middle(manifest: TabiManifest, two: Candidate) -> Candidate | None:
+    """A candidate of two levels with the level between them, weighted by the levels' accuracy; None without one."""
+    between = range(two.levels[0] + 1, two.levels[-1])
+    if not between:
+        return None
+    levels = (two.levels[0], between[0], two.levels[-1])
+    weights = tuple(_by_score(manifest, levels[:count]) for count in (1, 2, 3))
+    update = {"name": f"{two.name}, and a level between", "levels": levels, "weights": weights}
+    return two.model_copy(update=update)
+
+
+def break_even(manifest: TabiManifest) -> tuple[float, Candidate] | None:
+    """The highest accuracy target that a single model meets no slower than any candidate of several levels (§7.5).
+
+    Among targets that some candidate of several levels meets; None where a cascade is faster at every target.
+    """
+    cascades = [each for each in manifest.candidates if len(each.levels) > 1]
+    if not cascades:
+        return None
+    highest = max(each.selection.score for each in cascades)
+    for target in sorted({each.selection.score for each in manifest.candidates}, reverse=True):
+        if target <= highest:
+            fastest = manifest.candidates[select(manifest.candidates, Target(accuracy=target))]
+            if len(fastest.levels) == 1:
+                return target, fastest
+    return None
+
+
+def _single(manifest: TabiManifest, level: int) -> Candidate:
+    return next(each for each in manifest.candidates if each.levels == (level,))
+
+
+def _fastest(manifest: TabiManifest, target: float, levels: int) -> Candidate | None:
+    kind = [each for each in manifest.candidates if len(each.levels) == levels]
+    try:
+        return kind[select(kind, Target(accuracy=target))] if kind else None
+    except InvalidArgument:
+        return None
+
+
+def _by_score(manifest: TabiManifest, levels: tuple[int, ...]) -> tuple[float, ...]:
+    scores = [manifest.levels[level].score for level in levels]
+    return tuple(score / sum(scores) for score in scores)
+
+
+def _only(manifest: TabiManifest, candidate: Candidate) -> TabiManifest:
+    """One candidate and no other to switch to."""
+    return manifest.model_copy(update={"candidates": (candidate,), "chosen": 0})
