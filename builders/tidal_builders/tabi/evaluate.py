@@ -7,6 +7,7 @@ with the probability that this level answers it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,8 +51,8 @@ class Chain:
         self.metric: Metric = metric
         self._words, self._removed = words, removed
         # What the ensemble averages (Eq. 6): probabilities at T = 1, or a regression's values.
-        self._votes = [softmax(each.logits) if metric == "accuracy" else _values(each) for each in outputs]
-        self._own = [self._read(votes) for votes in self._votes]
+        self._votes = [softmax(each.logits) if metric == "accuracy" else each.logits for each in outputs]
+        self._own = [read(metric, votes) for votes in self._votes]
         self._confidences = [
             confidence(calibration, each.logits)
             for calibration, each in zip(calibrations[:-1], outputs[:-1], strict=True)
@@ -63,8 +64,11 @@ class Chain:
         self._sorted_ms = elapsed[self._by_latency]
         self._answers: dict[Weights, npt.NDArray[np.generic]] = {}
 
-    def reach(self, cutoff: float, slope: float) -> Floats:
-        """Probability that each query runs each level, [levels, n]."""
+    def reach(self, cutoff: float | None, slope: float | None) -> Floats:
+        """Probability that each query runs each level, [levels, n]; a single level has no cut-off."""
+        if cutoff is None or slope is None:
+            assert self.depth == 1
+            return np.ones((1, len(self.truth)))
         escalations = [np.asarray(reroute_probability(each, cutoff, slope)) for each in self._confidences]
         return np.cumprod([np.ones(len(self.truth)), *escalations], axis=0)
 
@@ -72,15 +76,12 @@ class Chain:
         """Labels or values that the first `len(weights)` levels give together, [n]."""
         if weights not in self._answers:
             together = combine(weights, self._votes[: len(weights)])
-            self._answers[weights] = self._read(together)
+            self._answers[weights] = read(self.metric, together)
         return self._answers[weights]
 
     def alone(self, depth: int, weights: Floats | None = None) -> float:
         """Score of one level's own answers, [n] `weights` of queries or all alike."""
         return score(self.metric, self._own[depth], self.truth, weights)
-
-    def _read(self, votes: Floats) -> npt.NDArray[np.generic]:
-        return votes.argmax(axis=1) if self.metric == "accuracy" else votes[:, 0]
 
     def expected(self, reach: Floats, weights: Sequence[Weights]) -> Expected:
         """Expectation over the draws of score, latency, levels that answer, and words pruned.
@@ -107,5 +108,6 @@ def answering(reach: Floats) -> Floats:
     return reach - np.concatenate([reach[1:], np.zeros_like(reach[:1])])
 
 
-def _values(outputs: LevelOutputs) -> Floats:
-    return outputs.logits.astype(np.float64)
+def read(metric: Metric, votes: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.generic]:
+    """The labels that have most of the votes, or a regression's values, [n]."""
+    return votes.argmax(axis=1) if metric == "accuracy" else votes[:, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Literal
 
 import numpy as np
 
@@ -14,6 +15,8 @@ _PARTS = 100
 # Tuning tries all weights that are multiples of one over this, by the number of levels.
 _DIVISIONS = {2: 20, 3: 10}
 _FEW_DIVISIONS = 5
+
+Weighting = Literal["accuracy", "tuned"]
 
 
 def by_accuracy(chain: Chain, reach: Floats) -> tuple[Weights, ...]:
