@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.arlo_cluster import figures, overhead
+from benchmarks.arlo_cluster import figures, overhead, served
 from benchmarks.arlo_cluster.allocation import allocation_times
 from benchmarks.arlo_cluster.figures import Published, Setting
 from benchmarks.arlo_cluster.inputs import ASSUMED, BASE, LARGE, READ_OFF, Data
@@ -24,7 +24,7 @@ def main(
     data: Annotated[Path | None, typer.Option(help="Folder with twitter_2021_rate and tweet_lengths.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write results here, tables (.txt) and plots beside it.")] = None,
 ) -> None:
-    """Run Arlo's evaluation on simulated clusters, and time what decides in it."""
+    """Hold the simulator to a real server, run Arlo's evaluation on simulated clusters, and time what decides."""
     report, inputs = Report("arlo_cluster", quick), Data(data)
     print(f"{inputs.description}\nread off the paper:")
     print("\n".join(f"- {each}" for each in READ_OFF) + "\nassumed:\n" + "\n".join(f"- {each}" for each in ASSUMED))
@@ -33,6 +33,7 @@ def main(
         each.name: dict(zip(each.times.max_lengths, (1e3 * s for s in each.times.static_s), strict=True))
         for each in (BASE, LARGE)
     }
+    served.measure(report, data, quick)
     _allocation(report, quick)
     _dispatch(report, inputs, quick)
     for setting in figures.FIGURE_6:

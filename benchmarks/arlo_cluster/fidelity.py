@@ -1,0 +1,199 @@
+"""The simulator against the real server on this machine, under the same arrivals (Arlo §5.2)."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.arlo.allocation import Allocation
+from benchmarks.arlo.measure import Cell, capacity, measure, warm_up
+from benchmarks.arlo.workload import Workload
+from benchmarks.arlo_cluster.calibration import Calibration, Observed
+from benchmarks.report import progress
+from benchmarks.serving_path.closed_loop import series
+from tidal.manifest import Manifest
+from tidal.server.child import RunningServer
+from tidal.simulator import Recorded, Result
+from tidal_client.load import Schedule, run_load, text_inputs
+
+#: Percent of the measured capacity.
+LOADS = (40, 70)
+CALIBRATED_AT = 85
+_SETTLE_S = 0.5  # metrics are published every 200 ms
+_TIMEOUT_S = 120.0
+# Two service times and this lie between lone queries, so that the one before is surely answered.
+_LONE_PAUSE_S = 0.02
+# The seeds of what is measured differ from those of every calibration and search.
+_CAPACITY_SEED, _LONE_SEED, _LOADED_SEED, _MEASURED_SEED = 5000, 6000, 7000, 8000
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured: rounds, and seconds of each of their parts."""
+
+    rounds: int = 3
+    capacity_s: float = 10.0
+    lone_s: float = 20.0
+    loaded_s: float = 40.0
+    measured_s: float = 60.0
+
+
+QUICK = Sizes(rounds=1, capacity_s=3.0, lone_s=5.0, loaded_s=8.0, measured_s=12.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One trace at one load, answered by the server, and simulated twice.
+
+    Args:
+        percent: of the capacity.
+        rate: requests a second on the mean.
+        server: what was measured.
+        simulated: by the calibration's service times.
+        by_profile: by those of the manifest.
+    """
+
+    percent: int
+    rate: float
+    server: Cell
+    simulated: Result
+    by_profile: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A calibration, and what was measured right after it."""
+
+    capacity: float  # answers a second at full load
+    calibration: Calibration
+    compared: tuple[Compared, ...]
+
+
+def measure_rounds(
+    server: RunningServer, model: str, manifest: Manifest, allocation: Allocation, workload: Workload, sizes: Sizes
+) -> list[Round]:
+    """Calibrate and measure, round after round, each with arrivals and lengths of its own.
+
+    Args:
+        server: serves the model under the allocation.
+        model: a partitioned one.
+        manifest: its.
+        allocation: its instances and SLO.
+        workload: makes the texts.
+        sizes: how much is measured.
+
+    Raises:
+        RuntimeError: a query of a calibration run failed.
+    """
+    return [_round(server, model, manifest, allocation, workload, sizes, turn) for turn in range(sizes.rounds)]
+
+
+def error(simulated: float, measured: float) -> float:
+    """Share by which a simulated figure differs from the measured one, above or below."""
+    return abs(simulated / measured - 1)
+
+
+def median_error(rounds: Sequence[Round], percent: int, *, p98: bool = False, by_profile: bool = False) -> float:
+    """Median over the rounds of the error at one load, of the mean latency or of the 98th percentile."""
+    found = []
+    for each in rounds:
+        compared = next(one for one in each.compared if one.percent == percent)
+        result, cell = compared.by_profile if by_profile else compared.simulated, compared.server
+        pairs = (result.percentile_ms(98), cell.percentile_ms(98)) if p98 else (result.mean_ms, cell.mean_ms)
+        found.append(error(*pairs))
+    return statistics.median(found)
+
+
+def _round(
+    server: RunningServer,
+    model: str,
+    manifest: Manifest,
+    allocation: Allocation,
+    workload: Workload,
+    sizes: Sizes,
+    turn: int,
+) -> Round:
+    where = f"fidelity, round {turn + 1} of {sizes.rounds}"
+    progress(f"{where}: full load, then lone queries")
+    full = capacity(server, model, workload, seconds=sizes.capacity_s, seed=_CAPACITY_SEED + turn)
+    lengths = [runtime.max_length for runtime in manifest.runtimes]
+    profile_s = tuple(manifest.profile.latency_ms(length) / 1e3 for length in lengths)
+    tokens = workload.lengths(1000, _LONE_SEED + turn)
+    texts = workload.texts(1000, _LONE_SEED + turn)
+    times = lone_times(tokens, lengths, profile_s, list(allocation.instances.values()), sizes.lone_s)
+    lone = _observe(server, model, lengths, Schedule(times, text_inputs(texts[: len(times)])), workload)
+    progress(f"{where}: calibrating at {CALIBRATED_AT} % of {full:.1f}/s")
+    rate = full * CALIBRATED_AT / 100
+    trace = workload.trace("poisson", rate, max(20, round(rate * sizes.loaded_s)), _LOADED_SEED + turn)
+    loaded = _observe(server, model, lengths, trace, workload)
+    calibration = Calibration(
+        tuple(lengths), profile_s, tuple(allocation.instances.values()), allocation.slo_ms / 1e3, lone, loaded
+    )
+    compared = []
+    for percent in LOADS if turn % 2 == 0 else reversed(LOADS):
+        rate = full * percent / 100
+        progress(f"{where}: measuring at {percent} %, {rate:.1f}/s")
+        seed, count = _MEASURED_SEED + 100 * turn + percent, max(20, round(rate * sizes.measured_s))
+        trace = workload.trace("poisson", rate, count, seed)
+        requests = Recorded(trace.times, np.asarray(workload.lengths(count, seed)), lengths[-1])
+        cell = measure(server, model, trace, workload)
+        compared.append(
+            Compared(percent, rate, cell, calibration.by_calibration(requests), calibration.by_profile(requests))
+        )
+    return Round(full, calibration, tuple(compared))
+
+
+def lone_times(
+    tokens: Sequence[int],
+    max_lengths: Sequence[int],
+    profile_s: Sequence[float],
+    instances: Sequence[int],
+    seconds: float,
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """When to send queries so that each is answered before the next comes; as many as fit into the time.
+
+    Args:
+        tokens: lengths of the queries.
+        max_lengths: of the runtimes, ascending.
+        profile_s: seconds that they take.
+        instances: of them; only runtimes with any can be used.
+        seconds: how long.
+
+    Returns:
+        Seconds from the start, ascending.
+    """
+    usable = [runtime for runtime, count in enumerate(instances) if count]
+    chosen = [next(runtime for runtime in usable if length <= max_lengths[runtime]) for length in tokens]
+    gaps = [2 * profile_s[runtime] + _LONE_PAUSE_S for runtime in chosen]
+    times = np.concatenate([[0.0], np.cumsum(gaps)[:-1]])
+    return np.asarray(times[times < seconds], np.float64)
+
+
+def _observe(
+    server: RunningServer, model: str, lengths: Sequence[int], schedule: Schedule, workload: Workload
+) -> Observed:
+    """Send a schedule, and see what the front's metrics say of it."""
+    warm_up(server, model, workload, seconds=0.5)
+    time.sleep(_SETTLE_S)
+    before = _executed(server, model, lengths)
+    result = run_load(server.http, model, schedule, outputs=["label", "logits"], timeout_s=_TIMEOUT_S)
+    time.sleep(_SETTLE_S)
+    after = _executed(server, model, lengths)
+    if not result.answered.all():
+        raise RuntimeError(f"a query of a calibration run failed: {next(iter(result.messages.values()), '')}")
+    busy, queries = (tuple(b - a for a, b in zip(*each, strict=True)) for each in zip(before, after, strict=True))
+    return Observed(result.duration, busy, queries, float(result.latency.mean()))
+
+
+def _executed(server: RunningServer, model: str, lengths: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Seconds of execution and queries so far, by runtime."""
+    name = "tidal_arlo_execute_seconds"
+    sums, counts = (
+        [series(server, f"{name}_{kind}", model, runtime=str(length)) or 0.0 for length in lengths]
+        for kind in ("sum", "count")
+    )
+    return sums, counts

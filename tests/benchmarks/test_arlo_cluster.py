@@ -1,0 +1,117 @@
+"""The parts of the cluster benchmark that say what a server would do, and how far that is from what it did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.arlo.measure import Cell
+from benchmarks.arlo_cluster import served
+from benchmarks.arlo_cluster.calibration import Calibration, Observed, others_busy
+from benchmarks.arlo_cluster.fidelity import Compared, Round, Sizes, lone_times, median_error
+from benchmarks.arlo_cluster.reallocation import ReallocationResult
+from benchmarks.report import Report
+from tidal.simulator import Recorded
+
+# Alone 10 and 40 ms, and 2 ms around it; beside the other instance, half the time busy, 15 and 60 ms.
+LONE = Observed(seconds=10.0, busy_s=(0.1, 0.0, 0.4), queries=(10.0, 0.0, 10.0), latency_s=0.027)
+LOADED = Observed(seconds=10.0, busy_s=(5.0, 0.0, 5.0), queries=(5000 / 15, 0.0, 5000 / 60), latency_s=0.1)
+CALIBRATION = Calibration((64, 128, 256), (0.013, 0.02, 0.05), (1, 0, 1), slo_s=1.0, lone=LONE, loaded=LOADED)
+
+
+def trace(*queries: tuple[float, int]) -> Recorded:
+    times, lengths = zip(*queries, strict=True)
+    return Recorded(np.array(times), np.array(lengths), 256)
+
+
+def test_others_are_all_instances_but_one() -> None:
+    assert others_busy((4.0, 0.0, 1.0), (1, 0, 1), 10.0) == pytest.approx((0.1, 0.5, 0.4))
+    assert others_busy((6.0, 3.0), (2, 1), 10.0) == pytest.approx((0.3, 0.3))
+    assert others_busy((6.0,), (1,), 10.0) == (0.0,)
+    assert others_busy((25.0, 0.0), (1, 1), 10.0)[1] == 1.0
+
+
+def test_what_a_lone_query_takes_beside_its_execution_is_overhead() -> None:
+    assert CALIBRATION.overhead_s == pytest.approx(0.002)
+
+
+def test_service_times_grow_with_how_busy_the_others_are() -> None:
+    assert CALIBRATION.service_s((0.0, 0.0, 0.0)) == pytest.approx((0.010, 0.02, 0.040))
+    assert CALIBRATION.service_s((0.5, 0.0, 0.25)) == pytest.approx((0.015, 0.02, 0.050))
+
+
+def test_a_runtime_that_was_not_calibrated_takes_what_the_profile_says() -> None:
+    unused = Observed(10.0, (0.1, 0.0, 0.0), (10.0, 0.0, 0.0), 0.012)
+    unseen = Calibration((64, 128, 256), (0.013, 0.02, 0.05), (1, 0, 1), 1.0, unused, LOADED)
+    assert unseen.service_s((0.5, 0.0, 0.5))[2] == 0.05
+
+
+def test_lone_queries_are_simulated_as_they_were_measured() -> None:
+    result = CALIBRATION.by_calibration(trace((0.0, 60), (50.0, 200)))
+    assert result.latencies_s == pytest.approx([0.012, 0.042], abs=1e-4)
+
+
+def test_by_profile_is_the_profile_and_the_overhead() -> None:
+    result = CALIBRATION.by_profile(trace((0.0, 60), (0.001, 60), (50.0, 200)))
+    assert result.latencies_s == pytest.approx([0.015, 0.027, 0.052])
+
+
+def test_service_times_fit_the_load_that_they_make() -> None:
+    rng = np.random.default_rng(0)
+    times = np.cumsum(rng.exponential(0.02, 3000))
+    result = CALIBRATION.by_calibration(trace(*((t, 60 if i % 4 else 200) for i, t in enumerate(times.tolist()))))
+    counts = (2250, 0, 750)
+    others = others_busy(result.busy_s, CALIBRATION.instances, result.seconds)
+    wanted = CALIBRATION.service_s(others)
+    assert result.demotions == 0
+    assert [result.busy_s[i] / counts[i] for i in (0, 2)] == pytest.approx([wanted[0], wanted[2]], rel=1e-3)
+    assert wanted[0] > 0.012
+
+
+def test_lone_queries_come_when_the_one_before_is_answered() -> None:
+    times = lone_times([60, 100, 200, 60], (64, 128, 256), (0.01, 0.02, 0.04), (1, 0, 1), 10.0)
+    assert times == pytest.approx([0.0, 0.04, 0.14, 0.24])  # 100 tokens go to the next runtime that is there
+    assert len(lone_times([60] * 9, (64,), (0.01,), (1,), 0.1)) == 3
+
+
+def round_of(*means_ms: tuple[int, float]) -> Round:
+    """A round in which each load's queries took this long, and whose simulation says 12 ms (by the profile 15)."""
+    requests = trace((0.0, 60))
+    simulated, by_profile = CALIBRATION.by_calibration(requests), CALIBRATION.by_profile(requests)
+    compared = tuple(
+        Compared(percent, 9.0, Cell("m", 9.0, [ms], {}, 1.0, 0.5, 0.0, ""), simulated, by_profile)
+        for percent, ms in means_ms
+    )
+    return Round(20.0, CALIBRATION, compared)
+
+
+def test_errors_count_alike_above_and_below(capsys: pytest.CaptureFixture[str]) -> None:
+    rounds = [round_of((40, 10.0), (70, 12.0)), round_of((40, 15.0), (70, 12.0)), round_of((40, 12.0), (70, 48.0))]
+    assert median_error(rounds, 40) == pytest.approx(0.2)  # +20 %, -20 % and 0: not 0
+    assert median_error(rounds, 70) == pytest.approx(0.0)
+    assert median_error(rounds, 40, by_profile=True) == pytest.approx(0.25)
+    report = Report("arlo_cluster", quick=True)
+    served.add_fidelity(report, rounds, Sizes())
+    claims = {claim.name: claim for claim in report.claims}
+    assert not claims["fidelity_mean_error[40]"].holds
+    assert claims["fidelity_mean_error[70]"].holds
+    printed = capsys.readouterr().out
+    assert "1 of 64, 1 of 256" in printed
+    assert "+20.0% (+50.0%)" in printed
+
+
+def test_the_report_of_reallocations_names_failures_and_lacking_changes(tmp_path: Path) -> None:
+    report = Report("arlo_cluster", quick=True)
+    steps = ({"64": 1, "256": 1}, {"64": 0, "256": 2})
+    result = ReallocationResult(1000, 2, 1, 60.0, (1.5,), steps, 80.0, "Unavailable: gone")
+    served.add_reallocation(report, result, changes=3)
+    assert {claim.name: claim.holds for claim in report.claims} == {
+        "reallocations_under_traffic": False,
+        "failed_during_reallocation": False,
+    }
+    report.finish(tmp_path / "report.json")
+    assert json.loads((tmp_path / "report.json").read_text())["measured"]["reallocation"]["failed"] == 2
+    assert "2, first: Unavailable: gone" in (tmp_path / "report.txt").read_text()
