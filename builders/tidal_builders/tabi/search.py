@@ -97,7 +97,7 @@ def search(
     bench = Bench(data, levels, rerun, metric=metric, tolerance=tolerance, overhead_ms=overhead_ms)
     places = range(len(levels))
     singles = [bench.single(level) for level in places]
-    combinations = [each for size in places for each in itertools.combinations(places, size + 1) if size]
+    combinations = [each for size in range(2, len(levels) + 1) for each in itertools.combinations(places, size)]
     kept, tried, too_slow = list(singles), 0, 0
     for done, combination in enumerate(combinations):
         alone = [singles[level].selection for level in combination]

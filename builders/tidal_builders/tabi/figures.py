@@ -1,0 +1,226 @@
+"""What came of a search: as data, as a table, and as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+from rich.table import Table
+
+from tidal.tabi.manifest import Calibration, Candidate, Latency, Metric, Target
+from tidal_builders.tabi.calibrate import Bin
+from tidal_builders.tabi.search import SearchResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+class LevelReport(BaseModel):
+    """A level alone, on the report part."""
+
+    name: str
+    score: float
+    latency: Latency
+    calibration: Calibration
+    reliability_before: tuple[Bin, ...]
+    reliability_after: tuple[Bin, ...]
+
+
+class SearchReport(BaseModel):
+    """What a search found and what was chosen of it; levels ascend by score, candidates by latency."""
+
+    metric: Metric
+    target: Target
+    rows: dict[str, int]
+    levels: tuple[LevelReport, ...]
+    candidates: tuple[Candidate, ...]
+    chosen: int
+    tried: int
+    too_slow: int
+
+
+def report_of(
+    result: SearchResult, names: Sequence[str], metric: Metric, target: Target, rows: dict[str, int], chosen: int
+) -> SearchReport:
+    """The report of a search.
+
+    Args:
+        result: what it found.
+        names: of the levels in the order that they were given to it.
+        metric: that it was for.
+        target: that the choice was for.
+        rows: queries by part.
+        chosen: index of the chosen candidate.
+    """
+    levels = tuple(
+        LevelReport(
+            name=names[each.index],
+            score=each.score,
+            latency=each.latency,
+            calibration=each.calibrated.calibration,
+            reliability_before=each.calibrated.before,
+            reliability_after=each.calibrated.after,
+        )
+        for each in result.levels
+    )
+    return SearchReport(
+        metric=metric,
+        target=target,
+        rows=rows,
+        levels=levels,
+        candidates=result.candidates,
+        chosen=chosen,
+        tried=result.tried,
+        too_slow=result.too_slow,
+    )
+
+
+def front(candidates: Sequence[Candidate]) -> list[int]:
+    """Indices of the candidates that no other beats on the selection part in both score and mean latency."""
+    by_latency = sorted(
+        range(len(candidates)),
+        key=lambda index: (candidates[index].selection.latency.mean, -candidates[index].selection.score),
+    )
+    best, found = float("-inf"), []
+    for index in by_latency:
+        if candidates[index].selection.score > best:
+            best = candidates[index].selection.score
+            found.append(index)
+    return found
+
+
+def level_table(report: SearchReport) -> Table:
+    """The levels for the terminal: what each does alone and how well its confidence is calibrated."""
+    grid = Table(title=f"levels, alone, on {report.rows['report']} queries of the report part", title_justify="left")
+    for heading in ("level", report.metric, "mean ms", "p75 ms", "p99 ms", "T", "ECE before", "ECE after"):
+        grid.add_column(heading, justify="left" if heading == "level" else "right")
+    for level in report.levels:
+        calibration, latency = level.calibration, level.latency
+        grid.add_row(
+            level.name,
+            f"{level.score:.4f}",
+            *(f"{each:.2f}" for each in (latency.mean, latency.p75, latency.p99)),
+            "–" if calibration.regression else f"{calibration.temperature:.2f}",
+            *("–" if each is None else f"{each:.3f}" for each in (calibration.ece_before, calibration.ece_after)),
+        )
+    return grid
+
+
+def candidate_table(report: SearchReport, *, every: bool = False) -> Table:
+    """The candidates for the terminal, the chosen one in bold.
+
+    Args:
+        report: of the search.
+        every: show all of them rather than the single levels, those on the front over all, and for each of these the
+            one nearest to it with the other weighting.
+    """
+    shown = range(len(report.candidates)) if every else _worth_showing(report)
+    title = (
+        f"{len(report.candidates)} candidates of {report.tried} tried ({report.too_slow} too slow at p75), "
+        f"{len(shown)} shown; bold: chosen"
+    )
+    grid = Table(title=title, title_justify="left")
+    grid.add_column("levels")
+    for heading in ("c", "k", "α", "weights"):
+        grid.add_column(heading, justify="right")
+    grid.add_column("weighting")
+    for heading in ("selection", "report", "mean ms", "p50", "p75", "p99", "returned %", "pruned %"):
+        grid.add_column(heading, justify="right")
+    for index in shown:
+        grid.add_row(*_cells(report, report.candidates[index]), style="bold" if index == report.chosen else None)
+    return grid
+
+
+def _worth_showing(report: SearchReport) -> list[int]:
+    """Single levels, the front, its nearest with the other weighting, and the chosen one, by latency."""
+    candidates = report.candidates
+    shown = {report.chosen, *front(candidates)}
+    for index in list(shown):
+        mine = candidates[index]
+        others = [
+            number
+            for number, each in enumerate(candidates)
+            if each.levels == mine.levels and each.weighting != mine.weighting
+        ]
+        if others:
+            shown.add(min(others, key=lambda each: _distance(candidates[each], mine)))
+    shown |= {index for index, each in enumerate(candidates) if len(each.levels) == 1}
+    return sorted(shown)
+
+
+def _distance(one: Candidate, other: Candidate) -> float:
+    return abs(one.selection.latency.mean - other.selection.latency.mean)
+
+
+def _cells(report: SearchReport, candidate: Candidate) -> tuple[str, ...]:
+    def shown(value: float | None) -> str:
+        return "–" if value is None else f"{value:g}"
+
+    latency = candidate.reported.latency
+    return (
+        " → ".join(report.levels[level].name for level in candidate.levels),
+        shown(candidate.cutoff),
+        shown(candidate.slope),
+        shown(candidate.pruning),
+        "–" if candidate.weighting is None else " ".join(f"{each:.2f}" for each in candidate.weights[-1]),
+        candidate.weighting or "–",
+        f"{candidate.selection.score:.4f}",
+        f"{candidate.reported.score:.4f}",
+        *(f"{each:.2f}" for each in (latency.mean, latency.p50, latency.p75, latency.p99)),
+        " ".join(f"{100 * each:.1f}" for each in candidate.reported.returned),
+        "–" if candidate.pruning is None else f"{100 * candidate.reported.pruned:.1f}",
+    )
+
+
+def plot_candidates(report: SearchReport, path: Path) -> None:
+    """Score against mean latency on the report part, by combination of levels; the chosen one is marked."""
+    figure = _figure(8, 5)
+    axes: Axes = figure.subplots()
+    combinations = sorted({each.levels for each in report.candidates}, key=lambda levels: (len(levels), levels))
+    for levels in combinations:
+        points = [each.reported for each in report.candidates if each.levels == levels]
+        axes.plot(
+            [each.latency.mean for each in points],
+            [each.score for each in points],
+            linestyle="none",
+            marker="s" if len(levels) == 1 else ".",
+            label=" → ".join(report.levels[level].name for level in levels),
+        )
+    chosen = report.candidates[report.chosen].reported
+    axes.plot(chosen.latency.mean, chosen.score, "o", markersize=14, fillstyle="none", color="black", label="chosen")
+    if report.target.accuracy is not None:
+        axes.axhline(report.target.accuracy, color="grey", linewidth=0.8, linestyle=":", label="target")
+    if report.target.latency_ms is not None:
+        axes.axvline(report.target.latency_ms, color="grey", linewidth=0.8, linestyle=":", label="target")
+    axes.set(xlabel="mean latency of one query, ms", ylabel=f"{report.metric}, report part", xlim=(0, None))
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def plot_reliability(report: SearchReport, path: Path) -> None:
+    """How often answers are right by how sure each level is of them, before calibration and after, report part."""
+    figure = _figure(4 * len(report.levels), 4)
+    for axes, level in zip(figure.subplots(1, len(report.levels), squeeze=False)[0], report.levels, strict=True):
+        axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle=":", label="as sure as right")
+        drawn = (
+            ("before", level.reliability_before, level.calibration.ece_before),
+            ("after", level.reliability_after, level.calibration.ece_after),
+        )
+        for name, bins, error in drawn:
+            label = name if error is None else f"{name}, ECE {error:.3f}"
+            axes.plot([each.confidence for each in bins], [each.accuracy for each in bins], marker=".", label=label)
+        axes.set(xlabel="confidence", ylabel="share that is right", title=level.name, xlim=(0, 1), ylim=(0, 1.02))
+        axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
