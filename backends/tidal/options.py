@@ -58,6 +58,12 @@ class RequestOptions(BaseModel):
     task: str | None = Field(None, min_length=1, max_length=256, description="task that the query belongs to")
     latency_ms: Number | None = Field(None, gt=0, le=3_600_000, description="deadline in milliseconds after arrival")
     utility: Number | None = Field(None, ge=0, le=1e6, description="worth of an answer in time")
+    accuracy: Number | None = Field(
+        None, ge=0, le=1, description="least score, on the model's own measure, to answer with"
+    )
+    max_level: Integer | None = Field(
+        None, ge=1, le=1000, description="last level of a cascade that may be asked, from 1"
+    )
     max_tokens: Integer | None = Field(None, ge=1, le=1_000_000, description="tokens to generate at most")
     temperature: Number | None = Field(None, ge=0, le=100, description="sampling temperature, 0 is greedy")
     top_k: Integer | None = Field(None, ge=0, le=1_000_000, description="sample among the k likeliest tokens")

@@ -20,6 +20,10 @@ class Options(TypedDict, total=False):
     latency_ms: float | None
     #: Worth of an answer in time.
     utility: float | None
+    #: Least score, on the model's own measure, that a cascade is to answer with.
+    accuracy: float | None
+    #: Last level of a cascade that may be asked, from 1.
+    max_level: int | None
     #: Tokens to generate at most.
     max_tokens: int | None
     #: Sampling temperature, 0 is greedy.
@@ -43,6 +47,8 @@ _KINDS: dict[str, tuple[Callable[[Any], Parameter], str]] = {
     "task": (_text, "text"),
     "latency_ms": (float, "a number"),
     "utility": (float, "a number"),
+    "accuracy": (float, "a number"),
+    "max_level": (operator.index, "a whole number"),
     "max_tokens": (operator.index, "a whole number"),
     "temperature": (float, "a number"),
     "top_k": (operator.index, "a whole number"),

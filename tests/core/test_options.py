@@ -23,6 +23,8 @@ def test_no_parameters_are_all_unset() -> None:
         ({"seed": 2**62}, "seed", 2**62),
         ({"task": "sst2"}, "task", "sst2"),
         ({"utility": 0}, "utility", 0.0),
+        ({"accuracy": "0.93"}, "accuracy", 0.93),
+        ({"max_level": 2.0}, "max_level", 2),
     ],
 )
 def test_accepts_int_float_and_numeric_text(raw: dict[str, object], field: str, value: object) -> None:
@@ -41,6 +43,9 @@ def test_accepts_int_float_and_numeric_text(raw: dict[str, object], field: str, 
         ({"max_tokens": 1.5}, ["'max_tokens'", "whole number", "1.5"]),
         ({"task": 3}, ["'task'", "string"]),
         ({"task": ""}, ["'task'", "at least 1"]),
+        ({"accuracy": 93}, ["'accuracy'", "less than or equal to 1"]),
+        ({"max_level": 0}, ["'max_level'", "greater than or equal to 1"]),
+        ({"max_level": 1.5}, ["'max_level'", "whole number", "1.5"]),
         ({"top_k": -1, "seed": -1}, ["'top_k'", "'seed'"]),
     ],
 )

@@ -55,6 +55,12 @@ def infer(
         float | None, typer.Option("--latency-ms", help="Deadline on the server, milliseconds after arrival.")
     ] = None,
     utility: Annotated[float | None, typer.Option(help="Worth of an answer in time.")] = None,
+    accuracy: Annotated[
+        float | None, typer.Option(help="Least score that a cascade is to answer with, 0 to 1: lower is faster.")
+    ] = None,
+    max_level: Annotated[
+        int | None, typer.Option("--max-level", help="Last level of a cascade that may be asked, from 1.")
+    ] = None,
     output: Annotated[
         list[str] | None, typer.Option("--output", "-o", help="Output to ask for; repeatable. Default: all.")
     ] = None,
@@ -69,8 +75,9 @@ def infer(
     server refuses does not harm the others. Texts come from --text, from the lines of --file, or from the lines of
     standard input when neither is given.
 
-    The table shows the text, the label, the probability of that label, the longest input in tokens of the runtime
-    that served it, and the milliseconds until the answer was here. The first request also pays for the connection.
+    The table shows the text, the label (a regression's value), the probability of that label, the longest input in
+    tokens of the runtime that served it, the milliseconds until the answer was here, and of a cascade the level that
+    answered. The first request also pays for the connection.
 
     Examples:
 
@@ -81,6 +88,7 @@ def infer(
     tidal infer intent --file questions.txt --json > answers.jsonl
     head -3 questions.txt | tidal infer intent --url http://127.0.0.1:8000
     tidal infer intent -t "only these" --output label --output max_length
+    tidal infer reviews -t "not bad at all" --accuracy 0.9 --output label --output level
     ```
 
     With --json, each line has `text`, `pair`, `milliseconds`, and either `label`, `probabilities`, `logits`,
@@ -101,9 +109,8 @@ def infer(
         parse_url(url)
     except InvalidArgument as error:
         raise typer.BadParameter(str(error), param_hint="--url") from None
-    options = Options(task=task, latency_ms=latency_ms, utility=utility)
+    options = Options(task=task, latency_ms=latency_ms, utility=utility, accuracy=accuracy, max_level=max_level)
     answers: list[_Answer] = []
-    table = _new_table()
     with Client(url, timeout_s=timeout) as client:
         for number, each in enumerate(texts):
             answer = _ask(client, model, each, pair[number] if pair else None, output or None, options)
@@ -112,13 +119,11 @@ def infer(
                 typer.echo(f"text {number + 1} of {len(texts)}: {answer.result.code}: {answer.result}", err=True)
             if as_json:
                 typer.echo(json.dumps(_as_json(answer)))
-            else:
-                table.add_row(*_as_row(answer))
             if isinstance(answer.result, _HOPELESS) and number + 1 < len(texts):
                 typer.echo(f"{len(texts) - number - 1} more not sent", err=True)
                 break
     if not as_json:
-        Console().print(table)
+        Console().print(_table(answers))
     failed = any(isinstance(answer.result, RequestError) for answer in answers)
     raise typer.Exit(exit_codes.FAILED if failed else exit_codes.OK)
 
@@ -161,11 +166,26 @@ def _ask(
     return _Answer(text, pair, result, (time.perf_counter() - start) * 1000)
 
 
-def _new_table() -> Table:
+def _table(answers: list[_Answer]) -> Table:
+    """A line an answer; the level that gave it stands behind where the model is a cascade."""
     table = Table("text", "label")
-    for numeric in ("probability", "max_length", "ms"):
+    cascade = any(_level(answer) for answer in answers)
+    for numeric in ("probability", "max_length", "ms", *(["level"] if cascade else [])):
         table.add_column(numeric, justify="right", no_wrap=True)
+    for answer in answers:
+        table.add_row(*_as_row(answer), *([_level(answer)] if cascade else []))
     return table
+
+
+def _level(answer: _Answer) -> str:
+    level = None if isinstance(answer.result, RequestError) else answer.result.other.get("level")
+    return "" if level is None else str(level.item())
+
+
+def _label(result: Classification) -> str:
+    """The label, or a regression's value."""
+    value = result.other.get("value")
+    return (result.label or "") if value is None else f"{value.item():.4g}"
 
 
 def _as_row(answer: _Answer) -> list[str]:
@@ -176,7 +196,7 @@ def _as_row(answer: _Answer) -> list[str]:
     result, top = answer.result, answer.result.top_probability
     return [
         escape(text),
-        escape(result.label or ""),
+        escape(_label(result)),
         "" if top is None else f"{top:.3f}",
         "" if result.max_length is None else str(result.max_length),
         milliseconds,
