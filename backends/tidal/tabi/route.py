@@ -72,6 +72,16 @@ class Route:
         """Index of the level to run now, among the manifest's levels; once nothing is to run, of the last that ran."""
         return self._levels[len(self._outputs) if self._going else len(self._outputs) - 1]
 
+    @property
+    def last(self) -> bool:
+        """Whether no level may run after `level`."""
+        return self.level == self._levels[-1]
+
+    @property
+    def confidence(self) -> float:
+        """Of the level that ran last, calibrated, in [0, 1]; 0 before any."""
+        return self._confidence
+
     def feed(self, logits: npt.ArrayLike) -> bool:
         """Take what `level` says.
 
