@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,15 +56,15 @@ class ModelEntry:
             for path in self.folder.glob(f"{STAGING_PREFIX}*"):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def publish(self, staging: Path, version: int | None = None) -> int:
-        """Make a complete staging folder the newest version; remove the oldest beyond those that are kept.
+    def publish(self, staging: Path, version: int | None = None, needed: Collection[int] = ()) -> int:
+        """Make a complete staging folder the newest version; remove the oldest beyond those that are kept or `needed`.
 
         Returns:
             The new version's number: `version`, or the next one.
         """
         version = version or max(self.versions(), default=0) + 1
         self.place(staging, version)
-        for old in self.versions()[:-KEPT_VERSIONS]:
+        for old in sorted(set(self.versions()[:-KEPT_VERSIONS]) - set(needed)):
             self.remove(old)
         return version
 

@@ -130,8 +130,8 @@ def changes(built: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def _code_hash() -> str:
-    """Hash over the code that decides what is built: the builders, the engines and the manifest."""
+    """Hash over the code that decides what is built: the builders (not of cascades), the engines and the manifest."""
     library, builders = (Path(package.__path__[0]) for package in (tidal, tidal_builders))
-    own = hash_files(builders, builders.rglob("*.py"))
+    own = hash_files(builders, (path for path in builders.rglob("*.py") if path.parent != builders / "tabi"))
     used = [*library.glob("engines/**/*.py"), library / "manifest.py", library / "profiles.py"]
     return hashlib.sha256((own + hash_files(library, used)).encode()).hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from tidal.arlo.parameters import SLO_LATENCIES
@@ -24,6 +25,8 @@ def build_arlo(
     *,
     spec_file: Path | None = None,
     force: bool = False,
+    serve_versions: int = 1,
+    needed: Collection[int] = (),
     report: Report = lambda _stage, _share: None,
 ) -> BuildReport:
     """Build one model into a repository, if it is not there already.
@@ -37,6 +40,9 @@ def build_arlo(
         spec_file: where the spec was read from: relative paths of the spec start from its folder (without it: from
             the working directory), and the manifest names it in the command that rebuilds the model.
         force: build anew, from the first stage on.
+        serve_versions: how many of the newest versions a first config.pbtxt has served at the same time; a
+            partitioned model, whose runtimes serve one, ignores it.
+        needed: older versions that must stay, beside those that always do.
         report: told the name of the running stage and the share of it that is done.
 
     Raises:
@@ -47,11 +53,15 @@ def build_arlo(
     base = spec_file.parent if spec_file else Path()
     plan = make_plan(spec, repository, base)
     if not plan.reasons and not plan.missing and not force:
-        return _current(spec, plan, begin)
+        return _current(spec, plan, begin, serve_versions)
     with build_lock(plan.entry.folder, lambda message: report(message, 0.0)):
         plan = make_plan(spec, repository, base)  # whoever held the lock may have built it
         if not plan.reasons and not force:
-            return _completed(spec, plan, begin) if plan.missing else _current(spec, plan, begin)
+            return (
+                _completed(spec, plan, begin, serve_versions)
+                if plan.missing
+                else _current(spec, plan, begin, serve_versions)
+            )
         plan.entry.clear_staging()
         work = open_workspace(plan.entry.folder, plan.fingerprint, anew=force)
         stages = Stages(spec, plan, work, report)
@@ -85,8 +95,8 @@ def build_arlo(
                 reused=work.reused,
                 seconds=time.monotonic() - begin,
             )
-        manifest, version = publish(stages, str(spec_file) if spec_file else f"<spec of {spec.name}>")
-        _write_config(spec, plan, manifest)
+        manifest, version = publish(stages, str(spec_file) if spec_file else f"<spec of {spec.name}>", needed)
+        _write_config(spec, plan, manifest, serve_versions)
         drop_workspaces(plan.entry.folder)
     return _of_manifest(manifest).model_copy(
         update={
@@ -100,20 +110,22 @@ def build_arlo(
     )
 
 
-def _current(spec: ArloSpec, plan: Plan, begin: float) -> BuildReport:
+def _current(spec: ArloSpec, plan: Plan, begin: float, serve_versions: int) -> BuildReport:
     assert plan.published is not None
-    _write_config(spec, plan, plan.published)
+    _write_config(spec, plan, plan.published, serve_versions)
     update = {"version": plan.version, "seconds": time.monotonic() - begin}
     return _of_manifest(plan.published).model_copy(update=update)
 
 
-def _completed(spec: ArloSpec, plan: Plan, begin: float) -> BuildReport:
+def _completed(spec: ArloSpec, plan: Plan, begin: float, serve_versions: int) -> BuildReport:
     """Make anew what the newest version lacks beside itself; call it while holding the build lock."""
     manifest, version = plan.published, plan.version
     assert manifest is not None
     assert version is not None
     complete_family(plan.entry, manifest, version)
-    return _current(spec, plan, begin).model_copy(update={"outcome": "published", "reasons": plan.missing})
+    return _current(spec, plan, begin, serve_versions).model_copy(
+        update={"outcome": "published", "reasons": plan.missing}
+    )
 
 
 def _of_manifest(manifest: Manifest) -> BuildReport:
@@ -129,12 +141,13 @@ def _of_manifest(manifest: Manifest) -> BuildReport:
     )
 
 
-def _write_config(spec: ArloSpec, plan: Plan, manifest: Manifest) -> None:
+def _write_config(spec: ArloSpec, plan: Plan, manifest: Manifest, serve_versions: int) -> None:
     """Write `config.pbtxt` where there is none; one that is there belongs to the operator."""
     path = plan.entry.folder / "config.pbtxt"
     if path.exists():
         return
     slo_ms = None
+    served = serve_versions if manifest.placement == "polymorphic" else 1
     if manifest.placement == "partitioned":
         slo_ms = spec.slo_ms or round(SLO_LATENCIES * manifest.profile.latency_ms(manifest.max_length), 3)
-    write_atomically(path, config_pbtxt(spec, slo_ms))
+    write_atomically(path, config_pbtxt(spec, slo_ms, served))

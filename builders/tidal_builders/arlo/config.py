@@ -25,8 +25,8 @@ _OUTPUTS = """\
   { name: "max_length" data_type: TYPE_INT32 dims: [ 1 ] }"""
 
 
-def config_pbtxt(spec: ArloSpec, slo_ms: float | None) -> str:
-    """The complete text; `slo_ms` is that of a partitioned model.
+def config_pbtxt(spec: ArloSpec, slo_ms: float | None, versions: int = 1) -> str:
+    """The complete text; `slo_ms` is that of a partitioned model, the newest `versions` are served.
 
     Rows of a request are separate queries, so `max_batch_size` bounds rows, not batches. Plain `dynamic_batching`: the
     backend queues and batches by itself, and Triton's own queue policies stall.
@@ -34,6 +34,7 @@ def config_pbtxt(spec: ArloSpec, slo_ms: float | None) -> str:
     outputs = _OUTPUTS
     if "attention_received" in spec.outputs:
         outputs += ',\n  { name: "attention_received" data_type: TYPE_FP32 dims: [ -1 ] }'
+    policy = f"version_policy {{ latest {{ num_versions: {versions} }} }}\n" if versions > 1 else ""
     values = {"truncate": "true"} if spec.truncate else {}
     if slo_ms is not None:
         values["slo_ms"] = f"{slo_ms:.10g}"
@@ -42,7 +43,7 @@ def config_pbtxt(spec: ArloSpec, slo_ms: float | None) -> str:
     )
     return (
         f'name: "{spec.name}"\nbackend: "arlo"\nmax_batch_size: 64\n{_INPUTS}output [\n{outputs}\n]\n'
-        f"dynamic_batching {{ }}\ninstance_group [ {{ count: 1 kind: KIND_CPU }} ]\n{parameters}"
+        f"dynamic_batching {{ }}\ninstance_group [ {{ count: 1 kind: KIND_CPU }} ]\n{policy}{parameters}"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,10 +27,10 @@ from tidal_builders.arlo.stages import Stages
 CURVE_DATA, CURVE_PLOT = "latency_curve.json", "latency_curve.png"
 
 
-def publish(stages: Stages, spec_file: str) -> tuple[Manifest, int]:
+def publish(stages: Stages, spec_file: str, needed: Collection[int]) -> tuple[Manifest, int]:
     """Gather engine, tokenizer, curve and manifest aside and make them the newest version, all at once.
 
-    Of a partitioned model, each runtime's model gets the version before.
+    Of a partitioned model, each runtime's model gets the version before. Older versions that are `needed` stay.
 
     Returns:
         The manifest and the version's number.
@@ -50,7 +50,7 @@ def publish(stages: Stages, spec_file: str) -> tuple[Manifest, int]:
         plot_curve(curve, stages.lengths.lengths, title, staging / CURVE_PLOT)
     manifest = _manifest(stages, profiles, spec_file, engine_paths, staging)
     (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
-    return manifest, publish_family(entry, manifest, staging, stages.report)
+    return manifest, publish_family(entry, manifest, staging, stages.report, needed)
 
 
 def _copy_engines(stages: Stages, staging: Path) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,13 @@ from tidal_builders.arlo.config import runtime_config_pbtxt
 from tidal_builders.arlo.native import PLAN_FILE, native_config_pbtxt, single_query_profile
 
 
-def publish_family(front: ModelEntry, manifest: Manifest, staging: Path, report: Callable[[str, float], None]) -> int:
+def publish_family(
+    front: ModelEntry,
+    manifest: Manifest,
+    staging: Path,
+    report: Callable[[str, float], None],
+    needed: Collection[int] = (),
+) -> int:
     """Publish a front's staged version, and before it, where it is partitioned, the versions of its runtimes' models.
 
     Args:
@@ -31,6 +37,7 @@ def publish_family(front: ModelEntry, manifest: Manifest, staging: Path, report:
         manifest: of the staged version.
         staging: the front's staged version.
         report: told the steps.
+        needed: older versions of the front that must stay.
 
     Returns:
         The version's number: one more than any of the family's, also of those whose builder was killed before the
@@ -44,7 +51,7 @@ def publish_family(front: ModelEntry, manifest: Manifest, staging: Path, report:
     if manifest.placement == "partitioned":
         _place(front, manifest, staging, version)
         report("publish the front", 0.0)
-    front.publish(staging, version)
+    front.publish(staging, version, needed)
     if manifest.placement == "partitioned":
         report("publish the runtimes' configs", 0.0)
     _settle(front, manifest, version)
