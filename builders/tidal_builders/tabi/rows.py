@@ -1,0 +1,199 @@
+"""Labelled files as they stand: .tsv, .csv and .jsonl, each row known by its line."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidal.errors import InvalidArgument, did_you_mean
+from tidal_builders.tabi.spec import Columns
+
+_TEXT, _PAIR = ("text", "text_a"), ("text_pair", "text_b")
+# Bad rows that an error tells of.
+_TOLD = 3
+
+# The line that a row begins at, and its values by column.
+_Row = tuple[int, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A labelled file's rows.
+
+    Attributes:
+        path: the file.
+        lines: where each row begins, from 1.
+        texts: a text a row, or the two of a pair.
+        labels: as the file writes them.
+    """
+
+    path: Path
+    lines: tuple[int, ...]
+    texts: tuple[tuple[str, ...], ...]
+    labels: tuple[str, ...]
+
+    @property
+    def pairs(self) -> bool:
+        """Whether the queries are pairs of texts."""
+        return len(self.texts[0]) == 2
+
+
+def read_rows(path: Path, columns: Columns) -> Rows:
+    """Read a labelled file.
+
+    Args:
+        path: .tsv (unquoted), .csv or .jsonl, each also .gz.
+        columns: names of its columns; there are pairs where one is named, or found by its usual name.
+
+    Raises:
+        InvalidArgument: the file or a column cannot be found, or a row is wrong (named by its line).
+    """
+    rows = _reader(path)(path, _content(path))
+    first = next(rows, None)
+    if first is None:
+        raise InvalidArgument(f"field 'data': {path} holds no rows")
+    known = list(first[1])
+    names = [_column(path, known, columns.text, _TEXT, "text")]
+    if columns.pair is not None or any(each in known for each in _PAIR):
+        names.append(_column(path, known, columns.pair, _PAIR, "second text"))
+    label = _column(path, known, columns.label, (), "label")
+    lines: list[int] = []
+    texts: list[tuple[str, ...]] = []
+    labels: list[str] = []
+    wrong: list[str] = []
+    for line, row in itertools.chain([first], rows):
+        lines.append(line)
+        texts.append(tuple(str(row.get(name)) for name in names))
+        labels.append(_label(row.get(label)))
+        for name in names:
+            value = row.get(name)
+            if not isinstance(value, str) or not value.strip():
+                wrong.append(f"line {line}: '{name}' is {_shown(value)}, expected a text of at least one word")
+            elif not _encodable(value):
+                wrong.append(f"line {line}: '{name}' holds half of a surrogate pair, which is no character")
+        if not labels[-1]:
+            wrong.append(f"line {line}: '{label}' is {_shown(row.get(label))}, expected a name or a number")
+    refuse(path, wrong)
+    return Rows(path, tuple(lines), tuple(texts), tuple(labels))
+
+
+def refuse(path: Path, wrong: Sequence[str]) -> None:
+    """Raise InvalidArgument if there are bad rows, each described by a clause that begins with its line."""
+    if wrong:
+        more = f"; and {len(wrong) - _TOLD} more" if len(wrong) > _TOLD else ""
+        raise InvalidArgument(f"field 'data': {path}: {'; '.join(wrong[:_TOLD])}{more}")
+
+
+def _column(path: Path, known: Sequence[str], wanted: str | None, usual: Sequence[str], role: str) -> str:
+    accepted = usual if wanted is None else (wanted,)
+    for name in accepted:
+        if name in known:
+            return name
+    raise InvalidArgument(
+        f"field 'columns': {path} has no column {' or '.join(repr(name) for name in accepted)} for the {role}; "
+        f"{did_you_mean(accepted[0], known)}"
+    )
+
+
+def _label(value: object) -> str:
+    """A label as text: a name, or a number as it is written; empty for anything else."""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return ""
+
+
+def _encodable(text: str) -> bool:
+    """Whether it can be sent as UTF-8; JSON can spell what cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _shown(value: object) -> str:
+    return "missing" if value is None else "empty" if value == "" else repr(value)[:60]
+
+
+def _content(path: Path) -> str:
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidArgument(f"field 'data': {path} cannot be read: {reason}") from None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise InvalidArgument(f"field 'data': {path}: line {line} is not valid UTF-8") from None
+
+
+def _reader(path: Path) -> Callable[[Path, str], Iterator[_Row]]:
+    ending = Path(path.name.removesuffix(".gz")).suffix
+    if ending not in _READERS:
+        raise InvalidArgument(
+            f"field 'data': {path} ends in '{ending}', accepted are {', '.join(_READERS)}, each also with .gz"
+        )
+    return _READERS[ending]
+
+
+def _tsv(path: Path, content: str) -> Iterator[_Row]:
+    # Nothing but \n and \r\n ends a line: the other characters that Python takes for line ends occur in texts.
+    lines = ((number, line.removesuffix("\r")) for number, line in enumerate(content.split("\n"), 1))
+    return _table(path, ((number, line.split("\t")) for number, line in lines if line))
+
+
+def _csv(path: Path, content: str) -> Iterator[_Row]:
+    def records() -> Iterator[tuple[int, list[str]]]:
+        reader = csv.reader(io.StringIO(content, newline=""), strict=True)
+        while True:
+            line = reader.line_num + 1
+            try:
+                record = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                raise InvalidArgument(f"field 'data': {path}: line {line} is not valid CSV: {error}") from None
+            if record:
+                yield line, record
+
+    return _table(path, records())
+
+
+def _table(path: Path, records: Iterator[tuple[int, list[str]]]) -> Iterator[_Row]:
+    """Rows by column; the first record names the columns."""
+    _, header = next(records, (0, []))
+    if twice := next((name for name in header if header.count(name) > 1), None):
+        raise InvalidArgument(f"field 'data': {path} has several columns '{twice}'")
+    for line, record in records:
+        if len(record) != len(header):
+            raise InvalidArgument(
+                f"field 'data': {path}: line {line} has {len(record)} columns, the first line names {len(header)}: "
+                f"{', '.join(header)[:200]}"
+            )
+        yield line, dict(zip(header, record, strict=True))
+
+
+def _jsonl(path: Path, content: str) -> Iterator[_Row]:
+    for number, line in enumerate(content.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise InvalidArgument(f"field 'data': {path}: line {number} is not valid JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise InvalidArgument(f"field 'data': {path}: line {number} is no JSON object")
+        yield number, row
+
+
+_READERS: dict[str, Callable[[Path, str], Iterator[_Row]]] = {".tsv": _tsv, ".csv": _csv, ".jsonl": _jsonl}
