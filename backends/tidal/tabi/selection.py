@@ -76,7 +76,7 @@ def select(candidates: Sequence[Candidate], target: Target, part: Part = "select
 
 def escalation_rate(expected: Expected) -> float:
     """Share of the queries that leave a candidate's first level."""
-    return max(1 - expected.returned[0], 0.0)
+    return sum(expected.returned[1:])
 
 
 def faster(candidates: Sequence[Candidate], chosen: int, least_score: float) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,7 @@ class EncodedWords:
 class WordTokenizer:
     """Tokenises queries like `TextTokenizer`, and says which word every token belongs to.
 
-    A word is what stands between blanks; in text that holds scripts written without blanks it is what the tokenizer's
+    A word is what stands between blanks; beside characters of scripts written without blanks, what the tokenizer's
     own first step takes for a word. Blanks inside a token join the words beside them.
 
     Args:
@@ -153,7 +154,7 @@ def _chunks(text: str) -> tuple[Integers, Integers]:
 def _split_unspaced(
     text: str, starts: Integers, ends: Integers, offsets: Integers, groups: Integers, *, cut: bool
 ) -> tuple[Integers, Integers]:
-    """Split the chunks that hold scripts without blanks where the tokenizer's own words begin.
+    """Split chunks beside characters of scripts without blanks, where the tokenizer's own words begin.
 
     Args:
         text: the text.
@@ -163,19 +164,20 @@ def _split_unspaced(
         groups: [tokens], the tokenizer's number of each token's word.
         cut: whether tokens may have been cut off at the end; what they covered is then a word of its own.
     """
-    unspaced = np.asarray(
-        [_UNSPACED.search(text, a, b) is not None for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-    )
-    chunk = np.searchsorted(ends, offsets[:, 0], side="right")  # of each token; len(ends) behind the last chunk
-    inside = np.append(unspaced, False)[chunk]
-    begins = (groups[1:] != groups[:-1]) & (chunk[1:] == chunk[:-1]) & inside[1:]
     # Tokens that share a character cannot be told apart in the text.
-    begins &= offsets[1:, 0] >= offsets[:-1, 1]
-    cuts = offsets[1:, 0][begins]
-    if cut and len(chunk) and inside[-1] and offsets[-1, 1] < ends[chunk[-1]]:
-        cuts = np.append(cuts, offsets[-1, 1])
-    cuts = np.setdiff1d(cuts, starts)
-    return np.sort(np.concatenate([starts, cuts])), np.sort(np.concatenate([ends, cuts]))
+    begins = (groups[1:] != groups[:-1]) & (offsets[1:, 0] >= offsets[:-1, 1])
+    places = np.unique(np.append(offsets[1:, 0][begins], offsets[-1:, 1] if cut else []).astype(np.int64))
+    chunks = np.searchsorted(ends, places, side="right")  # len(ends) behind the last
+    inside = np.append(starts, len(text))[chunks] < places
+    cuts = np.asarray([place for place in places[inside].tolist() if _separates(text, place)], np.int64)
+    return np.sort(np.append(starts, cuts)), np.sort(np.append(ends, cuts))
+
+
+def _separates(text: str, place: int) -> bool:
+    """Whether a tokenizer's word that begins at a place inside a chunk is a word of the text too."""
+    # A mark belongs to the character before it, whatever the tokenizer thinks.
+    beside = _UNSPACED.search(text, place - 1, place + 1) is not None
+    return beside and not unicodedata.category(text[place]).startswith("M")
 
 
 def _assign(starts: Integers, ends: Integers, offsets: Integers) -> tuple[Integers, Integers, Integers]:

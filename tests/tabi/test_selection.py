@@ -1,0 +1,127 @@
+"""The choice among candidates."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tabi.manifests import candidate, expected
+from tidal.errors import InvalidArgument
+from tidal.tabi.manifest import Candidate, Target
+from tidal.tabi.selection import faster, select
+
+CANDIDATES = [
+    candidate("small", (0,), score=0.80, mean=1),
+    candidate("base", (1,), score=0.88, mean=3),
+    candidate("large", (2,), score=0.93, mean=9),
+    candidate("small-large 0.95", (0, 2), score=0.925, mean=6, returned=(0.5, 0.5)),
+    candidate("small-large 0.8", (0, 2), score=0.91, mean=4, returned=(0.7, 0.3)),
+    candidate("base-large", (1, 2), score=0.94, mean=7, returned=(0.6, 0.4)),
+]
+
+
+def chosen(candidates: list[Candidate] = CANDIDATES, **target: float) -> str:
+    return candidates[select(candidates, Target.model_validate(target))].name
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "name"),
+    [(0.5, "small"), (0.81, "base"), (0.9, "small-large 0.8"), (0.91, "small-large 0.8"), (0.935, "base-large")],
+)
+def test_accuracy_takes_the_fastest_that_reaches_it(accuracy: float, name: str) -> None:
+    assert chosen(accuracy=accuracy) == name
+
+
+@pytest.mark.parametrize(
+    ("latency", "name"), [(1, "small"), (5, "small-large 0.8"), (7, "base-large"), (99, "base-large")]
+)
+def test_latency_takes_the_best_within_it(latency: float, name: str) -> None:
+    assert chosen(latency_ms=latency) == name
+
+
+@pytest.mark.parametrize(
+    ("rate", "name"), [(0.0, "base"), (0.3, "small-large 0.8"), (0.4, "base-large"), (1.0, "base-large")]
+)
+def test_an_escalation_rate_takes_the_best_cascade_within_it(rate: float, name: str) -> None:
+    # "large" leaves no level either, but no cascade begins with it.
+    assert chosen(escalation_rate=rate) == name
+
+
+def test_equals_are_told_apart_by_the_other_figure() -> None:
+    same = [
+        candidate("worse", score=0.8, mean=2),
+        candidate("better", score=0.9, mean=2),
+        candidate("slower", score=0.9, mean=3),
+    ]
+    assert chosen(same, accuracy=0.5) == "better"
+    assert chosen(same, latency_ms=5) == "better"
+    assert chosen(same[::-1], latency_ms=5) == "better"
+
+
+def test_the_part_says_which_figures_count() -> None:
+    lucky = [
+        candidate("lucky", score=0.95, mean=1, reported=expected(0.7, 1)),
+        candidate("solid", score=0.9, mean=2, reported=expected(0.9, 2)),
+    ]
+    assert select(lucky, Target(accuracy=0.85)) == 0
+    assert select(lucky, Target(accuracy=0.85), "reported") == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ({"accuracy": 0.97}, r"reaches the accuracy 0\.97; the best is 'base-large' with a score of 0\.9400 at 7 ms"),
+        ({"latency_ms": 0.5}, r"mean latency of 0\.5 ms; the fastest is 'small' with a score of 0\.8000 at 1 ms"),
+    ],
+)
+def test_a_refusal_says_how_close_the_best_came(target: dict[str, float], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        select(CANDIDATES, Target.model_validate(target))
+
+
+def test_a_refused_escalation_rate_says_how_close_the_best_came() -> None:
+    with pytest.raises(InvalidArgument, match=r"as little as 10\.0%.*'small-large 0\.8'.*30\.0% of its queries"):
+        select(CANDIDATES[3:], Target(escalation_rate=0.1))
+    with pytest.raises(InvalidArgument, match="all candidates are single models"):
+        select(CANDIDATES[:3], Target(escalation_rate=0.1))
+
+
+def test_faster_stays_on_the_levels_that_are_loaded() -> None:
+    at = {each.name: index for index, each in enumerate(CANDIDATES)}
+    assert faster(CANDIDATES, at["small-large 0.95"], 0.9) == at["small-large 0.8"]
+    assert faster(CANDIDATES, at["small-large 0.95"], 0.92) is None
+    assert faster(CANDIDATES, at["small-large 0.8"], 0.5) == at["small"]
+    assert faster(CANDIDATES, at["base-large"], 0.5) == at["base"]
+    assert faster(CANDIDATES, at["small"], 0.0) is None
+    assert faster(CANDIDATES, at["large"], 0.0) is None
+
+
+LISTS = st.lists(st.tuples(st.floats(0, 1), st.floats(0.1, 100), st.floats(0, 1)), min_size=1, max_size=12).map(
+    lambda figures: [
+        candidate(str(index), (0, 1), score=score, mean=mean, returned=(1 - rate, rate))
+        for index, (score, mean, rate) in enumerate(figures)
+    ]
+)
+
+
+@given(LISTS, st.floats(0, 1))
+def test_no_candidate_that_meets_the_target_beats_the_chosen(candidates: list[Candidate], level: float) -> None:
+    for target in (Target(accuracy=level), Target(latency_ms=100 * level + 0.05), Target(escalation_rate=level)):
+        met = [
+            (each.selection.score, each.selection.latency.mean)
+            for each in candidates
+            if (target.accuracy is None or each.selection.score >= target.accuracy)
+            and (target.latency_ms is None or each.selection.latency.mean <= target.latency_ms)
+            and (target.escalation_rate is None or each.selection.returned[1] <= target.escalation_rate)
+        ]
+        if not met:
+            with pytest.raises(InvalidArgument):
+                select(candidates, target)
+            continue
+        best = candidates[select(candidates, target)].selection
+        assert (best.score, best.latency.mean) in met
+        if target.accuracy is not None:
+            assert best.latency.mean == min(mean for _, mean in met)
+        else:
+            assert best.score == max(score for score, _ in met)
