@@ -43,14 +43,16 @@ lint: install ## ruff and mypy
 test: install lint ## Lint, types and all tests, through a real server
 	@$(BIN)/python -m pytest
 
-bench-artefacts: install ## Train and build what the benchmarks need, once
+bench-artefacts: install ## Train and build what the benchmarks need, once: make bench-artefacts [DATA=DIR]
 	@$(BIN)/python -m benchmarks.serving_path.prepare
 	@$(BIN)/python -m benchmarks.arlo.prepare
+	@$(if $(DATA),$(BIN)/python -m benchmarks.tabi.prepare --data $(DATA),echo "levels of Tabi's cascades are trained on real data: make bench-artefacts DATA=DIR")
 
 bench: install ## Run the benchmarks and write benchmarks/results: make bench [DATA=DIR]
 	@$(BIN)/python -m benchmarks.serving_path --json benchmarks/results/serving_path.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.arlo --json benchmarks/results/arlo.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.arlo_cluster --json benchmarks/results/arlo_cluster.json $(if $(DATA),--data $(DATA))
+	@$(if $(DATA),$(BIN)/python -m benchmarks.tabi --json benchmarks/results/tabi.json --data $(DATA))
 
 clean: ## Remove what the build made (the virtual environment stays)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .demo *.egg-info backends/*.egg-info

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.tabi.prepare import Artefacts
-from benchmarks.tabi.variants import PADDED
+from benchmarks.tabi.variants import NO_ARLO, PADDED, large_level
 from tidal.manifest import MANIFEST_FILE, Manifest, load_manifest
 from tidal.tabi.manifest import TabiManifest
 
@@ -35,19 +35,24 @@ def write_repository(repository: Path, artefacts: Artefacts, fronts: Mapping[str
     manifest = artefacts.manifest
     front = artefacts.task.name
     models: dict[str, str] = {}
+    levels = []
     for number, level in enumerate(manifest.levels):
         models[level.name] = level.model
         version_dir = artefacts.level_version(number)
         _copy(version_dir, repository / level.model)
-        _copy(version_dir, repository / f"{level.model}{PADDED}", pad(load_manifest(version_dir)).model_dump_json())
-    models[LARGE_PADDED] = manifest.levels[-1].model + PADDED
+        levels.append(level.model)
+        if NO_ARLO in fronts:
+            padded = level.model + PADDED
+            _copy(version_dir, repository / padded, pad(load_manifest(version_dir)).model_dump_json())
+            levels.append(padded)
+    if NO_ARLO in fronts:
+        models[LARGE_PADDED] = manifest.levels[large_level(manifest)].model + PADDED
     version_dir = artefacts.version(front)
     for number, (system, content) in enumerate(fronts.items()):
         models[system] = f"{front}_{number}"
         named = content.model_copy(update={"name": models[system]})
         _copy(version_dir, repository / models[system], named.model_dump_json())
-    levels = [level.model for level in manifest.levels]
-    return Served(models, (*levels, *(name + PADDED for name in levels), *(models[system] for system in fronts)))
+    return Served(models, (*levels, *(models[system] for system in fronts)))
 
 
 def pad(manifest: Manifest) -> Manifest:

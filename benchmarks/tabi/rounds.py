@@ -14,6 +14,7 @@ from benchmarks.tabi.crowd import Crowd
 from benchmarks.tabi.prepare import Artefacts
 from benchmarks.tabi.repository import Served
 from benchmarks.tabi.serial import Cell
+from benchmarks.tabi.variants import LARGE
 from tidal.server.child import RunningServer
 from tidal_client.load import text_inputs
 
@@ -83,7 +84,6 @@ def measure_task(
         kept: file of what is done.
     """
     run = TaskRun.read(kept) if kept.exists() else TaskRun()
-    large = artefacts.manifest.levels[-1].name
     dev = artefacts.split.dev
     order = np.random.default_rng(_FIRST_SEED).permutation(len(dev)).tolist()
     inputs = text_inputs(*([list(column) for column in zip(*dev.texts, strict=True)]))
@@ -94,10 +94,10 @@ def measure_task(
         alone = serial.measure(server, served.models, cascades, dev, rows, turn=turn)
         seed = _FIRST_SEED + 100 * turn
         sent = [inputs[row] for row in np.random.default_rng(seed).permutation(len(inputs)).tolist()]
-        roughly = 1e3 / alone[large].mean_ms
-        capacity = crowd.capacity(server, served.models[large], sent, roughly=roughly, seconds=size.capacity_s)
+        roughly = 1e3 / alone[LARGE].mean_ms
+        capacity = crowd.capacity(server, served.models[LARGE], sent, roughly=roughly, seconds=size.capacity_s)
         rate = LOAD * capacity
-        progress(f"{artefacts.task.name}, round {turn + 1}: {large} answers {capacity:.0f}/s, Poisson at {rate:.0f}/s")
+        progress(f"{artefacts.task.name}: the large model answers {capacity:.0f}/s, Poisson arrivals at {rate:.0f}/s")
         shift = turn % len(crowds)
         together = {
             system: crowd.measure(server, served.models[system], sent, rate=rate, count=size.requests, seed=seed)

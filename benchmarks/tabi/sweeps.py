@@ -17,7 +17,7 @@ from tidal_builders.tabi.evaluate import Chain
 from tidal_builders.tabi.outputs import LevelOutputs
 
 Floats = npt.NDArray[np.float64]
-CUTOFFS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
+CUTOFFS = tuple(round(0.05 + 0.1 * step, 2) for step in range(10))
 SCALES = (None, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1)
 QUICK_SCALES = (None, 0.5, 0.7, 0.9)
 

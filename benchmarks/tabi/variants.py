@@ -13,6 +13,7 @@ SLACK = 0.005
 # A sigmoid this steep is a step.
 _STEP = 1000.0
 
+SMALL, MIDDLE, LARGE = "small", "middle", "large"
 TABI = "Tabi"
 TWO_LEVELS = "Tabi, two levels"
 EXACT = "Tabi, large's accuracy"
@@ -43,8 +44,8 @@ class Choice:
 
 
 def choose(manifest: TabiManifest) -> Choice:
-    """Choose for the large model's accuracy less the slack; the large model is the last level."""
-    large = _single(manifest, len(manifest.levels) - 1)
+    """Choose for the large model's accuracy less the slack."""
+    large = _single(manifest, large_level(manifest))
     target = large.selection.score - SLACK
     single = _fastest(manifest, target, 1)
     assert single is not None  # the large model is one
@@ -61,11 +62,16 @@ def choose(manifest: TabiManifest) -> Choice:
     )
 
 
+def large_level(manifest: TabiManifest) -> int:
+    """Index of the large model, which need not be the most accurate one."""
+    return next(index for index, level in enumerate(manifest.levels) if level.name == LARGE)
+
+
 def fronts(manifest: TabiManifest, choice: Choice) -> dict[str, TabiManifest]:
     """Manifests to serve by system; the parts are taken from the fastest candidate of two levels.
 
-    A system that would be another one under a second name is left out: a candidate that prunes nothing has no
-    variant without pruning.
+    What cannot be served is left out: a candidate that prunes nothing has no variant without pruning, and Eq. 4 knows
+    no hard cut-off at 0.5 or less.
     """
     found = {TABI: _only(manifest, choice.tabi)}
     if choice.exact != choice.tabi:
@@ -82,7 +88,8 @@ def fronts(manifest: TabiManifest, choice: Choice) -> dict[str, TabiManifest]:
     found[NO_ENSEMBLE] = _only(manifest, without_ensemble(whole))
     found[NO_ARLO] = padded(_only(manifest, whole))
     found[UNCALIBRATED] = uncalibrated(_only(manifest, whole))
-    found[HARD] = _only(manifest, hard_cutoff(whole))
+    if whole.cutoff is not None and whole.cutoff > 0.5:
+        found[HARD] = _only(manifest, hard_cutoff(whole))
     return found
 
 
@@ -95,10 +102,11 @@ def without_ensemble(candidate: Candidate) -> Candidate:
 def hard_cutoff(candidate: Candidate) -> Candidate:
     """Every query above c returns, every other one goes on.
 
-    A steep sigmoid steps in the middle between its own c and 1 (Eq. 4), so its c has to lie as far below.
+    A steep sigmoid steps in the middle between its own c and 1 (Eq. 4), so its c has to lie as far below: c has to be
+    above 0.5.
     """
     assert candidate.cutoff is not None
-    return candidate.model_copy(update={"cutoff": max(2 * candidate.cutoff - 1, 1e-6), "slope": _STEP})
+    return candidate.model_copy(update={"cutoff": 2 * candidate.cutoff - 1, "slope": _STEP})
 
 
 def uncalibrated(manifest: TabiManifest) -> TabiManifest:

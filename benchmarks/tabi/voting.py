@@ -1,4 +1,4 @@
-"""A parallel voting ensemble of smaller models, as Cocktail forms it: its answer is there when the slowest has voted."""
+"""A parallel voting ensemble of smaller models, as Cocktail forms it; it answers when the slowest has voted."""
 
 from __future__ import annotations
 

@@ -1,0 +1,219 @@
+"""`python -m benchmarks.tabi --data DIR [--quick] [--json FILE]`."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from benchmarks.report import Report, progress
+from benchmarks.serving_path.prepare import cache_folder
+from benchmarks.tabi import equality, figures, offline, outcome, packing, plot, setting
+from benchmarks.tabi.offline import OpenLevel
+from benchmarks.tabi.outcome import TaskOutcome
+from benchmarks.tabi.packing import Packing
+from benchmarks.tabi.prepare import Artefacts, prepare
+from benchmarks.tabi.repository import LARGE_PADDED, Served, write_repository
+from benchmarks.tabi.rounds import FULL, QUICK, Size, measure_task
+from benchmarks.tabi.sweeps import QUICK_SCALES, SCALES, Point, Sweeps
+from benchmarks.tabi.variants import (
+    LARGE,
+    MIDDLE,
+    NO_ARLO,
+    NO_PRUNING,
+    SMALL,
+    TABI,
+    TWO_LEVELS,
+    Choice,
+    choose,
+    fronts,
+)
+from benchmarks.tabi.voting import Ensemble, find_ensemble
+from tidal.manifest import MANIFEST_FILE
+from tidal.server.child import RunningServer, tidal_serve
+from tidal.tabi.manifest import TabiManifest
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the tables over all tasks are made of, by task."""
+
+    outcomes: list[TaskOutcome] = field(default_factory=list)
+    dispatch: dict[str, figures.Dispatch] = field(default_factory=dict)
+    bounds: dict[str, figures.Bound] = field(default_factory=dict)
+    cutoffs: dict[str, list[Point]] = field(default_factory=dict)
+    scales: dict[str, list[Point]] = field(default_factory=dict)
+    dispatchers: dict[str, list[Point]] = field(default_factory=dict)
+    ensembles: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
+def main(
+    data: Annotated[Path, typer.Option(help="Folder with the tasks' train.tsv.gz and dev.tsv.gz.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer queries and systems; under 3 minutes.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write results here, tables and plot beside it.")] = None,
+) -> None:
+    """Compare ways to reach a large classifier's accuracy: single models, voting, Tabi with and without its parts."""
+    report = Report("tabi", quick)
+    artefacts = prepare(data)
+    size = QUICK if quick else FULL
+    setting.add_setting(report, artefacts, size)
+    key = _key(artefacts, quick)
+    found = Findings()
+    kept = []
+    with tempfile.TemporaryDirectory(prefix="tabi-repository-", dir=cache_folder()) as folder:
+        repository = Path(folder)
+        choices = [choose(each.manifest) for each in artefacts]
+        planned = []
+        for number, (each, choice) in enumerate(zip(artefacts, choices, strict=True)):
+            systems = _planned(fronts(each.manifest, choice), quick=quick and number > 0)
+            planned.append((systems, write_repository(repository, each, systems)))
+        progress("starting tidal serve")
+        with tidal_serve(repository, "--model", artefacts[0].manifest.levels[0].model) as server:
+            for each, choice, (systems, served) in zip(artefacts, choices, planned, strict=True):
+                progress(f"loading {each.task.name}")
+                for model in served.load_order:
+                    server.control.load(model, None)
+                kept.append(cache_folder() / f"tabi-run-{key}-{each.task.name}.json")
+                _task(report, found, server, each, choice, systems, served, size, kept[-1])
+                for model in reversed(served.load_order):
+                    server.control.unload(model)
+    outcome.add_crowd(report, found.outcomes)
+    outcome.add_dispatch(report, found.dispatch)
+    outcome.add_bounds(report, found.bounds)
+    alone = "engines in this process, server apart; expectation over the draws"
+    outcome.add_points(report, f"cut-off c (Figure 8), {alone}", found.cutoffs)
+    outcome.add_points(
+        report, f"pruning scale α (Figure 9), the large level on re-routed queries, {alone}", found.scales
+    )
+    outcome.add_points(report, f"other dispatchers, {alone}", found.dispatchers)
+    rows = [[task, f"{single:.2%}", f"{both:.2%}"] for task, (single, both) in found.ensembles.items()]
+    report.add_table("the ensemble (§7.3.4), accuracy on re-routed queries", ["task", "large level", "ensemble"], rows)
+    for name in ("dispatch", "bounds"):
+        report.measured[name] = {task: asdict(each) for task, each in getattr(found, name).items()}
+    for name in ("cutoffs", "scales", "dispatchers"):
+        report.measured[name] = {task: [asdict(p) for p in points] for task, points in getattr(found, name).items()}
+    report.measured["ensembles"] = found.ensembles
+    outcome.add_claims(report, found.outcomes)
+    report.finish(json)
+    if json is not None:
+        plot.save(json.with_suffix(".png"), found.outcomes, found.cutoffs, found.scales)
+    for file in kept:
+        file.unlink()
+
+
+def _planned(systems: dict[str, TabiManifest], *, quick: bool) -> dict[str, TabiManifest]:
+    """Quick runs measure the cascade's variants on the first task only."""
+    return {name: each for name, each in systems.items() if not quick or name in (TABI, TWO_LEVELS)}
+
+
+def _task(
+    report: Report,
+    found: Findings,
+    server: RunningServer,
+    artefacts: Artefacts,
+    choice: Choice,
+    systems: dict[str, TabiManifest],
+    served: Served,
+    size: Size,
+    kept: Path,
+) -> None:
+    task, manifest = artefacts.task.name, artefacts.manifest
+    crowds = [LARGE, *(name for name in (TABI, TWO_LEVELS, NO_PRUNING, NO_ARLO) if name in systems)]
+    run = measure_task(server, artefacts, served, set(systems), crowds, size, kept)
+    progress(f"{task}: opening its levels in this process")
+    levels = [OpenLevel(artefacts.level_version(level)) for level in range(len(manifest.levels))]
+    dev = artefacts.split.dev
+    sample = dev.at(list(range(min(size.offline, len(dev)))))
+    packings = _packings(artefacts, levels, size)
+    ensemble = _ensemble(artefacts, levels, size)
+    progress(f"{task}: comparing routes with the offline ones")
+    rows = np.random.default_rng(1).choice(len(dev), size.equality).tolist()
+    version = int(artefacts.version(task).name)
+    equal = equality.measure(server, served.models[TABI], version, systems[TABI], levels, dev, rows)
+    known = {name: figures.single_figures(run, name, dev.truth, packings[name]) for name in (SMALL, MIDDLE, LARGE)}
+    if LARGE_PADDED in served.models:
+        known[LARGE_PADDED] = figures.single_figures(run, LARGE_PADDED, dev.truth, packings[LARGE])
+    if ensemble is not None:
+        known[figures.COCKTAIL] = figures.ensemble_figures(run, ensemble, dev.truth, packings)
+    for name, each in systems.items():
+        known[name] = figures.cascade_figures(run, name, dev.truth, each, packings)
+    single = manifest.levels[choice.single.levels[0]].name
+    done = TaskOutcome(task, run, dev.truth, single, known, ensemble, equal)
+    found.outcomes.append(done)
+    setting.add_levels(report, artefacts, packings)
+    setting.add_choices(report, task, systems, manifest)
+    outcome.add_systems(report, done)
+    report.measured.setdefault("tasks", {})[task] = outcome.measured(done)
+    if choice.two_levels is None:
+        print(f"{task}: no cascade of two levels meets the target of {choice.target:.2%}; nothing to take parts from")
+        return
+    _parts(found, done, manifest, choice, systems, sample, levels, quick=size is QUICK)
+
+
+def _parts(
+    found: Findings,
+    done: TaskOutcome,
+    manifest: TabiManifest,
+    choice: Choice,
+    systems: dict[str, TabiManifest],
+    sample: offline.Queries,
+    levels: list[OpenLevel],
+    *,
+    quick: bool,
+) -> None:
+    """The parts of the cascade of two levels."""
+    two = choice.two_levels
+    assert two is not None
+    system = TWO_LEVELS if TWO_LEVELS in systems else TABI
+    small, first = manifest.levels[two.levels[0]].name, two.levels[0] + 1
+    found.dispatch[done.name] = figures.dispatch(done.run, system, small, first, done.truth)
+    found.bounds[done.name] = figures.bound(done.run, system, small, first, done.truth)
+    progress(f"{done.name}: sweeps")
+    sweeps = Sweeps(manifest, two, levels, sample, done.systems[system].overhead_ms or 0.0)
+    found.cutoffs[done.name] = sweeps.cutoffs()
+    found.scales[done.name] = sweeps.scales(QUICK_SCALES if quick else SCALES)
+    found.dispatchers[done.name] = sweeps.dispatchers()
+    found.ensembles[done.name] = sweeps.ensemble_gain()
+
+
+def _packings(artefacts: Artefacts, levels: list[OpenLevel], size: Size) -> dict[str, Packing]:
+    progress(f"{artefacts.task.name}: packing factors")
+    queries = [levels[0].read(texts) for texts in artefacts.split.dev.texts[:50]]
+    return {
+        level.name: packing.measure(artefacts.level_version(number), queries, seconds=size.packing_s)
+        for number, level in enumerate(artefacts.manifest.levels)
+    }
+
+
+def _ensemble(artefacts: Artefacts, levels: list[OpenLevel], size: Size) -> Ensemble | None:
+    """The voting ensemble, chosen on held-out queries."""
+    manifest, held_out = artefacts.manifest, artefacts.split.held_out
+    progress(f"{artefacts.task.name}: what the levels answer to held-out queries")
+    sample = held_out.at(list(range(min(size.held_out, len(held_out)))))
+    answers = {}
+    # The small model is the fastest, whatever the order of their scores.
+    for number in sorted(range(len(levels)), key=lambda level: manifest.levels[level].latency.mean):
+        _, outputs = offline.tokens_and_outputs(levels[number], sample)
+        answers[manifest.levels[number].name] = [manifest.labels[index] for index in outputs.logits.argmax(axis=1)]
+    return find_ensemble(answers, sample.truth, LARGE)
+
+
+def _key(artefacts: list[Artefacts], quick: bool) -> str:
+    """Names a run that may go on: same artefacts and size, and the same code in all that takes part."""
+    digest = hashlib.sha256(f"{quick}".encode())
+    files = [each.version(each.task.name) / MANIFEST_FILE for each in artefacts]
+    root = Path(__file__).parents[2]
+    for part in ("backends", "benchmarks", "client"):
+        files += sorted((root / part).rglob("*.py"))
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+if __name__ == "__main__":
+    typer.run(main)

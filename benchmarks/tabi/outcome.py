@@ -1,0 +1,250 @@
+"""The report: a table of systems a task, the open loops, and the claims over all tasks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from benchmarks.report import Claim, Report
+from benchmarks.tabi import figures
+from benchmarks.tabi.equality import Equality
+from benchmarks.tabi.figures import COCKTAIL, Bound, Dispatch, SystemFigures
+from benchmarks.tabi.rounds import LOAD, TaskRun
+from benchmarks.tabi.serial import Cell
+from benchmarks.tabi.statistics import resampled
+from benchmarks.tabi.sweeps import Point
+from benchmarks.tabi.variants import EXACT, LARGE, TABI
+from benchmarks.tabi.voting import Ensemble
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutcome:
+    """Everything that is said of a task.
+
+    Attributes:
+        name: the task's.
+        run: its rounds.
+        truth: labels of dev.
+        single: name of the fastest single model that meets the target (INFaaS).
+        systems: figures by system.
+        ensemble: of smaller models, the best there is.
+        equality: of routes.
+    """
+
+    name: str
+    run: TaskRun
+    truth: Sequence[str]
+    single: str
+    systems: Mapping[str, SystemFigures]
+    ensemble: Ensemble | None
+    equality: Equality
+
+
+def add_systems(report: Report, outcome: TaskOutcome) -> None:
+    """A row a system, one query at a time."""
+    large = outcome.systems[LARGE].mean_ms
+    rows, costs = [], []
+    for system, found in outcome.systems.items():
+        name = f"{system} (INFaaS)" if system == outcome.single else system
+        if system == COCKTAIL and outcome.ensemble is not None and not outcome.ensemble.equal:
+            name += ", less accurate"
+        rows.append(
+            [
+                name,
+                f"{found.accuracy:.2%}",
+                str(found.against_large),
+                *(f"{value:.2f}" for value in (found.mean_ms, *found.percentiles_ms)),
+                f"{found.mean_ms / large:.2f}",
+                "-" if found.returned is None else f"{found.returned:.1%}",
+            ]
+        )
+        costs.append(
+            [
+                name,
+                f"{found.per_second:.0f}",
+                f"{found.cost:.2f}",
+                "-" if found.overhead_ms is None else f"{found.overhead_ms:.2f}",
+                f"{found.server:.0%}",
+                f"{found.others:.0%}",
+            ]
+        )
+    columns = ["system", "accuracy", "less large's (95 %)", "mean ms", "p25", "p50", "p75", "p99", "/ large", "early"]
+    report.add_table(f"{outcome.name}: one query at a time", columns, rows)
+    # cost: Σ 1/Pf · T · W; overhead: of a query that returns early, over the small model itself; cpu, others: share of
+    # the cores that the server and other work used.
+    report.add_table(f"{outcome.name}: what it takes", ["system", "1/s", "cost", "overhead ms", "cpu", "others"], costs)
+
+
+def add_crowd(report: Report, outcomes: Sequence[TaskOutcome]) -> None:
+    """Poisson arrivals, pooled over rounds."""
+    rows = []
+    for outcome in outcomes:
+        for system in outcome.run.crowd[0]:
+            cells = [each[system] for each in outcome.run.crowd]
+            pooled = np.concatenate([cell.latencies_ms for cell in cells])
+            p50, p99 = np.percentile(pooled, (50, 99))
+            rows.append(
+                [
+                    outcome.name,
+                    system,
+                    f"{statistics.median(cell.offered for cell in cells):.0f}",
+                    *(f"{value:.2f}" for value in (pooled.mean(), p50, p99, pooled.max())),
+                    str(sum(sum(cell.errors.values()) for cell in cells)),
+                    f"{statistics.median(cell.server for cell in cells):.0%}",
+                    f"{statistics.median(cell.others for cell in cells):.0%}",
+                    f"{sum(bool(cell.warning) for cell in cells)}/{len(cells)}",
+                ]
+            )
+    # cpu: share of the cores that the server used; others: that other work, the load generator included, used; late:
+    # rounds in which the load generator could not keep to its schedule.
+    columns = ["task", "system", "offered 1/s", "mean ms", "p50", "p99", "max", "failed", "cpu", "others", "late"]
+    report.add_table(f"Poisson arrivals at {LOAD:.0%} of what the large model can answer", columns, rows)
+
+
+def add_dispatch(report: Report, found: Mapping[str, Dispatch]) -> None:
+    """The dispatcher's quality, a row a task."""
+    columns = ["task", "returned", "returned: small", "large", "gap", "re-routed: cascade", "small", "gap"]
+    rows = [
+        [
+            name,
+            f"{each.returned:.1%}",
+            f"{each.returned_by_small:.2%}",
+            f"{each.returned_by_large:.2%}",
+            f"{each.returned_by_large - each.returned_by_small:+.2%}",
+            f"{each.re_routed_by_cascade:.2%}",
+            f"{each.re_routed_by_small:.2%}",
+            f"{each.re_routed_by_cascade - each.re_routed_by_small:+.2%}",
+        ]
+        for name, each in found.items()
+    ]
+    title = "the dispatcher (§7.3.2): accuracy on returned and on re-routed queries, and of the other model on them"
+    report.add_table(title, columns, rows)
+
+
+def add_points(report: Report, title: str, found: Mapping[str, Sequence[Point]]) -> None:
+    """A sweep, a row a setting."""
+    rows = [
+        [
+            task,
+            point.name,
+            f"{point.accuracy:.2%}",
+            f"{point.mean_ms:.2f}",
+            f"{point.returned:.1%}",
+            f"{point.pruned:.1%}",
+        ]
+        for task, points in found.items()
+        for point in points
+    ]
+    report.add_table(title, ["task", "setting", "accuracy", "mean ms", "early", "words pruned"], rows)
+
+
+def add_claims(report: Report, outcomes: Sequence[TaskOutcome]) -> None:
+    """The claims, of the candidate that the product chooses for the target."""
+    for outcome in outcomes:
+        found = figures.ratios(outcome.run, TABI, LARGE, _mean)
+        note = f"rounds {min(found):.2f}-{max(found):.2f}; {_exactly(outcome)}"
+        name = f"mean_vs_large[{outcome.name}]"
+        report.claims.append(Claim(name, "<= 0.75", statistics.median(found), paper="0.60-0.79", note=note))
+    gap = pooled_gap(outcomes)
+    note = f"95 %: {gap.low:+.4f} to {gap.high:+.4f}; every query of every task counts once"
+    report.claims.append(Claim("accuracy_gap[pooled]", "<= 0.01", gap.value, paper="within 0.01", note=note))
+    crowds = {each.name: figures.crowd_ratios(each.run, TABI, LARGE, 99) for each in outcomes}
+    _worst(report, "p99_vs_large[poisson70]", "<= 1.0", crowds)
+    alone = {each.name: figures.ratios(each.run, TABI, LARGE, _p99) for each in outcomes}
+    _worst(report, "p99_vs_large[unloaded]", "<= 1.25", alone, paper="about 1")
+    for outcome in outcomes:
+        # An ensemble that is not as accurate is no alternative: its row says how accurate it is.
+        if outcome.ensemble is not None and outcome.ensemble.equal:
+            slowest = outcome.ensemble.members[-1]
+            found = figures.ratios(outcome.run, TABI, slowest, _mean)
+            note = f"against {'+'.join(outcome.ensemble.members)}, charged {slowest} alone"
+            name = f"mean_vs_cocktail[{outcome.name}]"
+            report.claims.append(Claim(name, "<= 0.89", statistics.median(found), paper="0.74-0.89", note=note))
+    queries = sum(each.equality.queries for each in outcomes)
+    equal = sum(each.equality.equal for each in outcomes)
+    error = max(each.equality.max_abs_error for each in outcomes)
+    note = f"{queries} queries, levels and labels; probabilities differ by {error:.1e} at most"
+    report.claims.append(Claim("route_equality", "== 1.0", equal / queries, note=note))
+
+
+def pooled_gap(outcomes: Sequence[TaskOutcome]) -> figures.Interval:
+    """The large model's accuracy less Tabi's over the queries of all tasks."""
+    differences = []
+    for outcome in outcomes:
+        large, ours = (
+            figures.accuracies([each[system] for each in outcome.run.serial], outcome.truth) for system in (LARGE, TABI)
+        )
+        differences += [large[query] - ours[query] for query in sorted(large)]
+    return resampled(np.array(differences))
+
+
+def measured(outcome: TaskOutcome) -> dict[str, object]:
+    """A task's figures for the JSON, with every round's."""
+    return {
+        "systems": {system: asdict(found) for system, found in outcome.systems.items()},
+        "infaas": outcome.single,
+        "ensemble": None
+        if outcome.ensemble is None
+        else {name: getattr(outcome.ensemble, name) for name in ("members", "accuracy", "equal")},
+        "capacities": outcome.run.capacities,
+        "mean_vs_large": {
+            system: figures.ratios(outcome.run, system, LARGE, _mean) for system in outcome.run.serial[0]
+        },
+        "p99_vs_large": {system: figures.ratios(outcome.run, system, LARGE, _p99) for system in outcome.run.serial[0]},
+        "poisson_mean_vs_large": {
+            system: figures.crowd_ratios(outcome.run, system, LARGE, None) for system in outcome.run.crowd[0]
+        },
+        "poisson_p99_vs_large": {
+            system: figures.crowd_ratios(outcome.run, system, LARGE, 99) for system in outcome.run.crowd[0]
+        },
+        "route_equality": asdict(outcome.equality),
+    }
+
+
+def _worst(
+    report: Report, name: str, goal: str, found: Mapping[str, Sequence[float]], paper: str | None = None
+) -> None:
+    """A claim over all tasks: the worst of their medians over rounds."""
+    medians = {task: statistics.median(each) for task, each in found.items()}
+    note = "the worst of " + ", ".join(f"{task} {value:.2f}" for task, value in medians.items())
+    report.claims.append(Claim(name, goal, max(medians.values()), paper=paper, note=note))
+
+
+def _exactly(outcome: TaskOutcome) -> str:
+    """What the candidate costs that is as accurate as the large model on the selection part."""
+    system = EXACT if EXACT in outcome.systems else TABI
+    ratio = statistics.median(figures.ratios(outcome.run, system, LARGE, _mean))
+    return f"at the large model's accuracy {ratio:.2f}"
+
+
+def _mean(cell: Cell) -> float:
+    return cell.mean_ms
+
+
+def _p99(cell: Cell) -> float:
+    return cell.percentile(99)
+
+
+def add_bounds(report: Report, found: Mapping[str, Bound]) -> None:
+    """What the mean is made of, a row a task."""
+    columns = ["task", "small level", "+ re-routed", "= / large", "returned", "at best", "/ large at best"]
+    rows = []
+    for task, each in found.items():
+        # At best the share that goes on shrinks, at the same cost of each.
+        rest = 1 - each.returned
+        best = each.small + (each.re_routed * (1 - each.ideal_returned) / rest if rest else 0.0)
+        total = each.small + each.re_routed
+        rows.append(
+            [
+                task,
+                *(f"{value:.2f}" for value in (each.small, each.re_routed, total)),
+                f"{each.returned:.1%}",
+                f"{each.ideal_returned:.1%}",
+                f"{best:.2f}",
+            ]
+        )
+    title = "what bounds the mean (in units of the large model's): an all-knowing dispatcher returns what is 'at best'"
+    report.add_table(title, columns, rows)

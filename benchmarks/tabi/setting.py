@@ -1,0 +1,85 @@
+"""What is said before anything is measured, and what was chosen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from benchmarks.report import Report
+from benchmarks.tabi.packing import Packing
+from benchmarks.tabi.prepare import Artefacts
+from benchmarks.tabi.rounds import LOAD, Size
+from benchmarks.tabi.tasks import HELD_OUT
+from benchmarks.tabi.train import LAYERS
+from benchmarks.tabi.variants import SLACK, break_even
+from tidal.tabi.manifest import TabiManifest
+
+
+def add_setting(report: Report, artefacts: Sequence[Artefacts], size: Size) -> None:
+    """Data, models and method."""
+    layers = ", ".join(f"{name} {count}" for name, count in LAYERS.items())
+    facts = {
+        "models": f"all-MiniLM-L6-v2's first layers, fine-tuned: {layers}; fp32, OpenVINO, {HELD_OUT:.0%} held out",
+        "tasks": ", ".join(f"{each.task.name} ({len(each.split.dev)} dev)" for each in artefacts),
+        "artefacts": ", ".join(f"{each.task.name} {each.digest}" for each in artefacts),
+        "target": f"the large model's accuracy on the selection part, less {SLACK:.1%}; dev is only reported on",
+        "alone": f"{size.rounds} rounds of up to {size.queries} queries of dev, each after the answer to the last; "
+        "gRPC and tokenisation inside",
+        "draws": "a query has one request id for all systems, and another in each round",
+        "together": f"{size.rounds} rounds of {size.requests} queries, Poisson, "
+        f"{LOAD:.0%} of what the large model can answer",
+        "caches": "off",
+    }
+    report.measured["setting"] = facts
+    report.add_table("setting", ["what", ""], [[name, text] for name, text in facts.items()])
+
+
+def add_levels(report: Report, artefacts: Artefacts, packings: Mapping[str, Packing]) -> None:
+    """A task's levels: calibration and packing."""
+    rows, found = [], {}
+    for level in artefacts.manifest.levels:
+        training = json.loads((artefacts.folder / "models" / level.name / "training.json").read_text())
+        calibration, packing = level.calibration, packings[level.name]
+        slowdown = ", ".join(f"{count}: {value:.2f}" for count, value in packing.slowdown.items() if count > 1)
+        rows.append(
+            [
+                level.name,
+                f"{training['held_out_accuracy']:.2%}",
+                f"{calibration.temperature:.2f}",
+                "-" if calibration.ece_before is None else f"{calibration.ece_before:.3f}",
+                "-" if calibration.ece_after is None else f"{calibration.ece_after:.3f}",
+                str(packing.factor),
+                slowdown,
+            ]
+        )
+        found[level.name] = {**training, "temperature": calibration.temperature, "pf": packing.factor}
+    columns = ["level", "held-out accuracy", "T", "ECE before", "after", "Pf", "slowdown by copies"]
+    report.add_table(f"{artefacts.task.name}: levels", columns, rows)
+    report.measured.setdefault("levels", {})[artefacts.task.name] = found
+
+
+def add_choices(report: Report, task: str, fronts: Mapping[str, TabiManifest], whole: TabiManifest) -> None:
+    """What each system's parameters are, and where a single model would win."""
+    rows = []
+    for system, manifest in fronts.items():
+        candidate = manifest.candidates[manifest.chosen]
+        rows.append(
+            [
+                system,
+                "+".join(manifest.levels[level].name for level in candidate.levels),
+                *(
+                    "-" if value is None else f"{value:g}"
+                    for value in (candidate.cutoff, candidate.slope, candidate.pruning)
+                ),
+                ", ".join(f"{weight:.2f}" for weight in candidate.weights[-1]),
+                candidate.weighting or "-",
+            ]
+        )
+    report.add_table(f"{task}: candidates", ["system", "levels", "c", "k", "α", "w", "weighting"], rows)
+    even = break_even(whole)
+    if even is None:
+        text = "at every target that a cascade meets, a cascade is the fastest candidate"
+    else:
+        text = f"at targets up to {even[0]:.2%} (selection part) the single model {even[1].name} is the fastest"
+    print(f"{task}: {text} (§7.5)")
+    report.measured.setdefault("break_even", {})[task] = None if even is None else even[0]
