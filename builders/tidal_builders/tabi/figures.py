@@ -109,15 +109,13 @@ def level_table(report: SearchReport) -> Table:
     return grid
 
 
-def candidate_table(report: SearchReport, *, every: bool = False) -> Table:
+def candidate_table(report: SearchReport) -> Table:
     """The candidates for the terminal, the chosen one in bold.
 
-    Args:
-        report: of the search.
-        every: show all of them rather than the single levels, those on the front over all, and for each of these the
-            one nearest to it with the other weighting.
+    Shown are the single levels, those on the front over all, and for each of these the one nearest to it with the other
+    weighting; the report itself has all.
     """
-    shown = range(len(report.candidates)) if every else _worth_showing(report)
+    shown = _worth_showing(report)
     title = (
         f"{len(report.candidates)} candidates of {report.tried} tried ({report.too_slow} too slow at p75), "
         f"{len(shown)} shown; bold: chosen"
@@ -189,6 +187,15 @@ def plot_candidates(report: SearchReport, path: Path) -> None:
             marker="s" if len(levels) == 1 else ".",
             label=" → ".join(report.levels[level].name for level in levels),
         )
+    best = [report.candidates[index].reported for index in front(report.candidates)]
+    axes.plot(
+        [each.latency.mean for each in best],
+        [each.score for each in best],
+        color="grey",
+        linewidth=0.8,
+        zorder=1,
+        label="front of the selection part",
+    )
     chosen = report.candidates[report.chosen].reported
     axes.plot(chosen.latency.mean, chosen.score, "o", markersize=14, fillstyle="none", color="black", label="chosen")
     if report.target.accuracy is not None:

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.tabi.builders.toy import Toy, tokenizer_of
+from tidal.tabi.manifest import Metric, Target
+from tidal.tabi.selection import select
+from tidal_builders.tabi.figures import (
+    SearchReport,
+    candidate_table,
+    front,
+    level_table,
+    plot_candidates,
+    plot_reliability,
+    report_of,
+)
+from tidal_builders.tabi.search import search
+
+
+def _report(folder: Path, metric: Metric = "accuracy") -> SearchReport:
+    toy = Toy(noise=(1.5, 0.2), base_ms=(1.0, 5.0), classes=3 if metric == "accuracy" else 1)
+    data = toy.data(400)
+    levels = toy.facts(data, tokenizer_of(folder))
+    tolerance = None if metric == "accuracy" else 1.0
+    result = search(
+        data, levels[::-1], lambda level, texts: toy.rerun(1 - level, texts), metric=metric, tolerance=tolerance
+    )
+    target = Target(accuracy=result.candidates[-1].selection.score - 0.02)
+    rows = {"calibration": 100, "selection": 100, "report": 200}
+    return report_of(result, ["large", "small"], metric, target, rows, select(result.candidates, target))
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> SearchReport:
+    return _report(tmp_path_factory.mktemp("report"))
+
+
+def _shown(table: object) -> str:
+    console = Console(width=220, record=True, file=io.StringIO())
+    console.print(table)
+    return console.export_text()
+
+
+def test_the_report_is_the_same_after_json(report: SearchReport) -> None:
+    assert SearchReport.model_validate_json(report.model_dump_json()) == report
+    assert [each.name for each in report.levels] == ["small", "large"]
+
+
+def test_tables_show_levels_and_candidates(report: SearchReport) -> None:
+    levels = _shown(level_table(report))
+    for level in report.levels:
+        assert f"{level.calibration.temperature:.2f}" in levels
+        assert f"{level.calibration.ece_after:.3f}" in levels
+        assert f"{level.score:.4f}" in levels
+    candidates = _shown(candidate_table(report))
+    chosen = report.candidates[report.chosen]
+    assert f"{chosen.reported.score:.4f}" in candidates
+    assert f"{chosen.reported.latency.mean:.2f}" in candidates
+    assert "small → large" in candidates
+    assert "tuned" in candidates
+    assert "accuracy" in candidates
+    assert f"{len(report.candidates)} candidates of {report.tried} tried" in candidates
+
+
+def test_the_chosen_one_stands_out(report: SearchReport) -> None:
+    table = candidate_table(report)
+    bold = [number for number, row in enumerate(table.rows) if row.style == "bold"]
+    assert len(bold) == 1
+    scores = list(table.columns[7].cells)
+    assert scores[bold[0]] == f"{report.candidates[report.chosen].reported.score:.4f}"
+
+
+def test_the_front_is_what_nothing_beats(report: SearchReport) -> None:
+    figures = [(each.selection.score, each.selection.latency.mean) for each in report.candidates]
+    expected = [
+        number
+        for number, (score, mean) in enumerate(figures)
+        if not any((s >= score and m < mean) or (s > score and m <= mean) for s, m in figures)
+    ]
+    found = front(report.candidates)
+    assert {figures[number] for number in found} == {figures[number] for number in expected}
+    assert [figures[number][1] for number in found] == sorted(figures[number][1] for number in found)
+
+
+@pytest.mark.parametrize("target", [Target(accuracy=0.8), Target(latency_ms=3.0), Target(escalation_rate=0.5)])
+def test_pictures_are_drawn(report: SearchReport, target: Target, tmp_path: Path) -> None:
+    report = report.model_copy(update={"target": target})
+    plot_candidates(report, tmp_path / "candidates.png")
+    plot_reliability(report, tmp_path / "reliability.png")
+    for name in ("candidates", "reliability"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_regression_is_shown_too(tmp_path: Path) -> None:
+    report = _report(tmp_path, "pearson")
+    assert SearchReport.model_validate_json(report.model_dump_json()) == report
+    assert "pearson" in _shown(level_table(report))
+    assert "→" in _shown(candidate_table(report))
+    plot_reliability(report, tmp_path / "reliability.png")

@@ -1,0 +1,102 @@
+"""A small world in which every level is a function of the text, so that what pruning does to it can be followed."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from tidal.text.words import WordTokenizer
+from tidal_builders.tabi.outputs import Data, LevelFacts, LevelOutputs
+
+Texts = Sequence[tuple[str, ...]]
+
+WORDS = tuple(f"w{number}" for number in range(120))
+# Every fourth word says something about the label; the others only take time.
+SAYS = np.arange(len(WORDS)) % 4 == 0
+
+
+def tokenizer_of(folder: Path, max_length: int = 64) -> WordTokenizer:
+    """A tokenizer with a token a word."""
+    special = ("[UNK]", "[CLS]", "[SEP]")
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate((*special, *WORDS))}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    file = folder / "tokenizer.json"
+    words.save(str(file))
+    return WordTokenizer(file, max_length, truncate=True)
+
+
+@dataclass
+class Toy:
+    """Levels by noise (a classifier's mistakes) and milliseconds; `calls` lists what was run again.
+
+    Args:
+        noise: of each level's logits.
+        base_ms: of each level, for a text of no words; every word adds a tenth.
+        classes: 1 makes a regression of it.
+        gain: what each level's logits are multiplied by: above 1 it is surer than it should be.
+        attention: whether each level gives the importance of tokens.
+    """
+
+    noise: tuple[float, ...]
+    base_ms: tuple[float, ...]
+    classes: int = 3
+    gain: tuple[float, ...] = ()
+    attention: tuple[bool, ...] = ()
+    seed: int = 0
+    calls: list[tuple[int, tuple[tuple[str, ...], ...]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        generator = np.random.default_rng(self.seed)
+        self.meaning = generator.normal(size=(len(WORDS), self.classes)) * np.where(SAYS, 1.0, 0.02)[:, None]
+
+    def data(self, count: int, *, pairs: bool = False) -> Data:
+        generator = np.random.default_rng(self.seed + 1)
+        texts = []
+        for _ in range(count):
+            parts = [" ".join(generator.choice(WORDS, generator.integers(4, 16))) for _ in range(1 + pairs)]
+            texts.append(tuple(parts))
+        sums = np.array([self._meaning(text) for text in texts])
+        truth = sums[:, 0] if self.classes == 1 else sums.argmax(axis=1)
+        return Data(tuple(texts), truth, generator.choice(3, count, p=(0.25, 0.25, 0.5)).astype(np.int8))
+
+    def facts(self, data: Data, tokenizer: WordTokenizer) -> list[LevelFacts]:
+        return [LevelFacts(f"level{i}", self.outputs(i, data.texts), tokenizer) for i in range(len(self.noise))]
+
+    def outputs(self, level: int, texts: Texts) -> LevelOutputs:
+        logits, importance, latency = [], [], []
+        gain = self.gain[level] if self.gain else 1.0
+        for text in texts:
+            generator = np.random.default_rng(zlib.crc32(repr((level, text, self.seed)).encode()))
+            logits.append(gain * (self._meaning(text) + self.noise[level] * generator.normal(size=self.classes)))
+            received = [5.0]
+            for part in text:
+                strength = np.abs(self.meaning[_numbers(part)]).mean(axis=1)
+                received += [*(0.5 + strength + 0.1 * generator.random(len(strength))), 5.0]
+            importance.append(np.array(received, np.float32))
+            words = sum(len(part.split()) for part in text)
+            latency.append(self.base_ms[level] * (1 + words / 10) * (1 + 0.05 * generator.random()))
+        gives = self.attention[level] if self.attention else True
+        return LevelOutputs(
+            np.array(logits, np.float32).reshape(len(texts), self.classes),
+            tuple(importance) if gives else None,
+            np.array(latency),
+        )
+
+    def rerun(self, level: int, texts: Texts, /) -> LevelOutputs:
+        self.calls.append((level, tuple(texts)))
+        return self.outputs(level, texts)
+
+    def _meaning(self, text: tuple[str, ...]) -> np.ndarray:
+        return sum(self.meaning[_numbers(part)].sum(axis=0) for part in text)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(word[1:]) for word in text.split()]
