@@ -21,9 +21,9 @@ Floats = npt.NDArray[np.float64]
 _LEAST_T, _MOST_T = 0.05, 20.0
 _ECE_BINS = 15
 # A regression's deviation is estimated on so many queries at a time, at least, and in so many places at most.
-_QUERIES_A_BIN = 20
-_MOST_BINS = 10
-_KNOTS = 19
+_QUERIES_A_BIN, _MOST_BINS = 20, 10
+# Likewise what its cumulative probabilities are recalibrated at.
+_QUERIES_A_KNOT, _MOST_KNOTS = 5, 99
 
 
 class Bin(BaseModel):
@@ -115,15 +115,16 @@ def fit_regression(values: Floats, truth: Floats, tolerance: float) -> Regressio
 
 def _recalibration(cumulative: Floats) -> tuple[Floats, Floats]:
     """From the forecast's cumulative probability to the share of the truths that lie below it, both from 0 to 1."""
-    shares = np.arange(1, min(_KNOTS, len(cumulative)) + 1) / (min(_KNOTS, len(cumulative)) + 1)
+    count = max(1, min(_MOST_KNOTS, len(cumulative) // _QUERIES_A_KNOT))
+    shares = np.arange(1, count + 1) / (count + 1)
     knots = np.quantile(cumulative, shares, method="hazen")
     # Truths far outside the forecast have probabilities of exactly 0 or 1, and equal ones give equal knots.
     inside = (knots > 0) & (knots < 1)
     expected, group = np.unique(knots[inside], return_inverse=True)
-    count = np.bincount(group, minlength=len(expected))
-    observed = np.bincount(group, weights=shares[inside], minlength=len(expected)) / np.maximum(count, 1)
+    merged = np.bincount(group, minlength=len(expected))
+    observed = np.bincount(group, weights=shares[inside], minlength=len(expected)) / merged
     if len(expected):
-        observed = isotonic_regression(observed, weights=count).x
+        observed = isotonic_regression(observed, weights=merged).x
     return np.concatenate([[0.0], expected, [1.0]]), np.concatenate([[0.0], observed, [1.0]])
 
 

@@ -8,20 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tidal.manifest import TokenizerInfo
+from tests.tabi.manifests import candidate, manifest
 from tidal.tabi.confidence import confidence
 from tidal.tabi.dispatcher import reroute_probability
-from tidal.tabi.manifest import (
-    Calibration,
-    Candidate,
-    Expected,
-    Latency,
-    Level,
-    Metric,
-    RegressionCalibration,
-    TabiManifest,
-    Target,
-)
+from tidal.tabi.manifest import Calibration, Expected, Metric, RegressionCalibration
 from tidal.tabi.route import Route
 from tidal_builders.tabi.evaluate import Chain, Weights
 from tidal_builders.tabi.metrics import latency, score
@@ -102,66 +92,19 @@ def test_figures_are_the_expectation_over_every_possible_route(metric: Metric) -
     assert found.returned == pytest.approx(figures[3:])
 
 
-def _manifest(calibrations: list[Calibration], candidate: Candidate, *, metric: Metric, classes: int) -> TabiManifest:
-    flat = Latency(mean=1, p25=1, p50=1, p75=1, p99=1)
-    levels = tuple(
-        Level(
-            name=f"level{number}",
-            model=f"toy_level{number}",
-            version=1,
-            fingerprint="",
-            tokenizer=TokenizerInfo(file="tokenizer.json", max_length=8, pad_token_id=0, type_ids=False),
-            max_length=8,
-            attention=True,
-            calibration=calibration,
-            score=0.5,
-            latency=flat,
-        )
-        for number, calibration in enumerate(calibrations)
-    )
-    return TabiManifest(
-        kind="tabi",
-        name="toy",
-        created="",
-        spec="",
-        fingerprint="",
-        libraries={},
-        files=(),
-        task="classification" if metric == "accuracy" else "regression",
-        pairs=False,
-        metric=metric,
-        labels=tuple(map(str, range(classes))) if metric == "accuracy" else (),
-        data="",
-        rows={},
-        levels=levels,
-        candidates=(candidate,),
-        target=Target(accuracy=0),
-        chosen=0,
-    )
-
-
 @pytest.mark.parametrize(("metric", "depth"), [("accuracy", 2), ("accuracy", 3), ("pearson", 2), ("spearman", 3)])
 def test_figures_are_what_routes_of_the_server_come_to(metric: Metric, depth: int) -> None:
     count, versions = 150, 80
     chain, outputs, calibrations, truth = _chain(depth, count, metric=metric)
     weights = _even(depth)
     found = chain.expected(chain.reach(0.6, 4.0), weights)
-    candidate = Candidate(
-        name="all",
-        levels=tuple(range(depth)),
-        cutoff=0.6,
-        slope=4.0,
-        weights=weights,
-        weighting="tuned",
-        selection=found,
-        reported=found,
-    )
-    manifest = _manifest(calibrations, candidate, metric=metric, classes=3)
+    whole = candidate("all", range(depth), cutoff=0.6, slope=4.0, weights=weights)
+    served = manifest([whole], calibrations, "abc" if metric == "accuracy" else ())
     scores, elapsed, ended = [], [], []
     for version in range(versions):
         answers = []
         for query in range(count):
-            route = Route(manifest, candidate, b"%d" % query, 0, version, last_level=depth - 1)
+            route = Route(served, whole, b"%d" % query, 0, version, last_level=depth - 1)
             spent, last = outputs[0].latency_ms[query], 0
             while route.feed(outputs[route.level].logits[query]):
                 last = route.level
