@@ -12,12 +12,12 @@ from benchmarks.tabi.packing import Packing
 from benchmarks.tabi.rounds import TaskRun
 from benchmarks.tabi.serial import Cell
 from benchmarks.tabi.statistics import Interval, paired_difference, right_by_query
-from benchmarks.tabi.variants import LARGE
+from benchmarks.tabi.variants import LARGE, PADDED
 from benchmarks.tabi.voting import Ensemble
 from tidal.tabi.manifest import TabiManifest
 
 PERCENTILES = (25, 50, 75, 99)
-COCKTAIL = "voting ensemble (Cocktail)"
+COCKTAIL = "voting (Cocktail)"
 Statistic = Callable[[Cell], float]
 
 
@@ -83,9 +83,10 @@ def cascade_figures(
     inverse = np.array([1 / packings[name].factor for name in names])
     cost = mean_ms(cells) * float(parts @ inverse / parts.sum())
     returned = None if len(levels) == 1 else float((answered == levels[0] + 1).mean())
-    return _figures(
-        run, cells, truth, cost=cost, returned=returned, overhead_ms=_overhead(run, system, names[0], levels[0] + 1)
-    )
+    # A level that pads is not the model that is measured by itself.
+    comparable = not manifest.levels[levels[0]].model.endswith(PADDED)
+    overhead = _overhead(run, system, names[0], levels[0] + 1) if comparable else None
+    return _figures(run, cells, truth, cost=cost, returned=returned, overhead_ms=overhead)
 
 
 def ensemble_figures(

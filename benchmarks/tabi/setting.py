@@ -9,7 +9,6 @@ from benchmarks.report import Report
 from benchmarks.tabi.packing import Packing
 from benchmarks.tabi.prepare import Artefacts
 from benchmarks.tabi.rounds import LOAD, Size
-from benchmarks.tabi.tasks import HELD_OUT
 from benchmarks.tabi.train import LAYERS
 from benchmarks.tabi.variants import SLACK, break_even
 from tidal.tabi.manifest import TabiManifest
@@ -19,8 +18,8 @@ def add_setting(report: Report, artefacts: Sequence[Artefacts], size: Size) -> N
     """Data, models and method."""
     layers = ", ".join(f"{name} {count}" for name, count in LAYERS.items())
     facts = {
-        "models": f"all-MiniLM-L6-v2's first layers, fine-tuned: {layers}; fp32, OpenVINO, {HELD_OUT:.0%} held out",
-        "tasks": ", ".join(f"{each.task.name} ({len(each.split.dev)} dev)" for each in artefacts),
+        "models": f"all-MiniLM-L6-v2's first layers, fine-tuned: {layers}; fp32, OpenVINO",
+        "queries": ", ".join(_sizes(each) for each in artefacts),
         "artefacts": ", ".join(f"{each.task.name} {each.digest}" for each in artefacts),
         "target": f"the large model's accuracy on the selection part, less {SLACK:.1%}; dev is only reported on",
         "alone": f"{size.rounds} rounds of up to {size.queries} queries of dev, each after the answer to the last; "
@@ -83,3 +82,8 @@ def add_choices(report: Report, task: str, fronts: Mapping[str, TabiManifest], w
         text = f"at targets up to {even[0]:.2%} (selection part) the single model {even[1].name} is the fastest"
     print(f"{task}: {text} (§7.5)")
     report.measured.setdefault("break_even", {})[task] = None if even is None else even[0]
+
+
+def _sizes(artefacts: Artefacts) -> str:
+    split = artefacts.split
+    return f"{artefacts.task.name} {len(split.train)} trained on, {len(split.held_out)} held out, {len(split.dev)} dev"

@@ -13,8 +13,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-# Share of the train split that is held out for calibration and selection.
+# Share of the train split that is held out for calibration and selection, and about how many queries at most: the
+# builder runs the levels on them again for every pruning scale.
 HELD_OUT = 0.25
+MOST_HELD_OUT = 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ def load(data: Path, task: Task) -> Split:
     rest = _read(folder / "train.tsv.gz", labels)
     seen = set(dev.texts)
     rows = [row for row, texts in enumerate(rest.texts) if texts not in seen]
-    held = {row for row in rows if _fraction(rest.texts[row]) < HELD_OUT}
+    share = min(HELD_OUT, MOST_HELD_OUT / len(rows))
+    held = {row for row in rows if _fraction(rest.texts[row]) < share}
     return Split(labels, rest.at([row for row in rows if row not in held]), rest.at(sorted(held)), dev)
 
 
