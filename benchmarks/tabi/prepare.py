@@ -18,7 +18,6 @@ from benchmarks.report import progress
 from benchmarks.serving_path.prepare import cache_folder
 from benchmarks.tabi import tasks, train
 from benchmarks.tabi.tasks import TASKS, Queries, Split, Task
-from tidal.manifest import Manifest, load_manifest
 from tidal.repository import ModelEntry
 from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
 
@@ -57,10 +56,6 @@ class Artefacts:
         """Version folder that a level of the cascade is served from."""
         found = self.manifest.levels[level]
         return self.repository / found.model / str(found.version)
-
-    def level_manifest(self, level: int) -> Manifest:
-        """A level's own manifest."""
-        return load_manifest(self.level_version(level))
 
 
 def prepare(data: Path) -> list[Artefacts]:
