@@ -1,0 +1,44 @@
+"""Triton backend `tabi`: cascades of classifiers. A thin adapter of `tidal.tabi` to Triton."""
+
+from __future__ import annotations
+
+from tidal.triton.config import TensorConfig, complete_config
+
+INPUTS = (
+    TensorConfig("text_input", "TYPE_STRING", (1,)),
+    TensorConfig("text_pair", "TYPE_STRING", (1,), optional=True),
+)
+# Of a classification; a regression's config.pbtxt, which the builder writes, names its own.
+OUTPUTS = (
+    TensorConfig("label", "TYPE_STRING", (1,)),
+    TensorConfig("probabilities", "TYPE_FP32", (-1,)),
+    TensorConfig("level", "TYPE_INT32", (1,)),
+    TensorConfig("confidence", "TYPE_FP32", (1,)),
+    TensorConfig("degraded", "TYPE_BOOL", (1,)),
+    TensorConfig("pruned_text", "TYPE_STRING", (1,)),
+)
+
+
+class TritonPythonModel:
+    """What Triton calls."""
+
+    @staticmethod
+    def auto_complete_config(config):
+        """Give a config.pbtxt of one line its tensors."""
+        return complete_config(config, INPUTS, OUTPUTS)
+
+    def initialize(self, args):
+        """Read the published version and start its service."""
+        from tidal.tabi.loading import load
+        from tidal.tabi.parameters import TabiParameters
+        from tidal.triton.host import BackendHost
+
+        self._host = BackendHost(args, system="tabi", parameters=TabiParameters, load=load)
+
+    def execute(self, requests):
+        """Take requests over; they are answered later."""
+        return self._host.execute(requests)
+
+    def finalize(self):
+        """Drain and end."""
+        self._host.finalize()

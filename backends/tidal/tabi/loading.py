@@ -1,0 +1,63 @@
+"""Opening a published cascade as its manifest and its config say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from tidal.errors import InvalidArgument
+from tidal.manifest import load_manifest
+from tidal.service import Service, ServiceContext
+from tidal.tabi.choice import Choice
+from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
+from tidal.tabi.parameters import TabiParameters
+from tidal.tabi.reading import Readers
+from tidal.tabi.service import TabiService
+
+
+def load(context: ServiceContext, parameters: TabiParameters) -> Callable[[ServiceContext], Service]:
+    """Read the published version once; what comes back starts a service on it, again after a failure.
+
+    Raises:
+        InvalidArgument: the version does not fit its files, its levels or the config, or no candidate meets the
+            config's target.
+    """
+    manifest = load_tabi_manifest(context.version_dir)
+    manifest.check_files(context.version_dir)
+    if parameters.overload_accuracy is not None and parameters.overload_ms is None:
+        raise InvalidArgument("config.pbtxt has the parameter overload_accuracy without overload_ms")
+    choice = Choice(manifest, parameters.target())
+    for problem in absent_levels(context.model_dir.parent, manifest, choice.levels):
+        context.log.warning(problem)
+    readers = Readers(manifest, context.version_dir, truncate=parameters.truncate)
+    candidate = manifest.candidates[choice.default]
+    context.log.info(f"candidate '{candidate.name}' serves, on level {', '.join(str(n + 1) for n in candidate.levels)}")
+
+    def start(fresh: ServiceContext) -> Service:
+        return TabiService(fresh, manifest, parameters, choice, readers)
+
+    return start
+
+
+def absent_levels(repository: Path, manifest: TabiManifest, levels: Iterable[int]) -> list[str]:
+    """What is missing of the levels' versions in a repository, a sentence each; they may lie in another one.
+
+    Raises:
+        InvalidArgument: a level's version is not the one that the cascade was built with.
+    """
+    problems = []
+    for index in levels:
+        level = manifest.levels[index]
+        folder = repository / level.model / str(level.version)
+        rebuild = f"rebuild with `{manifest.rebuild_command(repository)}`"
+        if not folder.is_dir():
+            problems.append(
+                f"level {index + 1} needs version {level.version} of model '{level.model}', which is not in "
+                f"{repository}; {rebuild}"
+            )
+        elif load_manifest(folder).fingerprint != level.fingerprint:
+            raise InvalidArgument(
+                f"version {level.version} of model '{level.model}' is not the one that the cascade '{manifest.name}' "
+                f"was built with; {rebuild}"
+            )
+    return problems
