@@ -13,6 +13,7 @@ from pathlib import Path
 from tidal.errors import InvalidArgument, NotFound, did_you_mean
 from tidal.family import family, front_of
 from tidal.repository import ModelEntry, model_entries
+from tidal.server.cascades import cascades
 from tidal.server.control import ADMIN_APIS, ADMIN_HEADER
 from tidal.server.endpoints import Endpoints
 from tidal.server.installation import TritonInstallation
@@ -69,7 +70,8 @@ def select_models(repository: Path, names: Sequence[str]) -> Selection:
     """The models to serve: those named, else all that have a published version.
 
     A partitioned model comes with its runtimes, and without those that only an earlier version of it has.
-    One that is partitioned no more comes without any.
+    One that is partitioned no more comes without any. A cascade comes with the models of the levels that it asks;
+    models that were built for its other levels alone come only where they are named.
 
     Raises:
         NotFound: the repository is missing or has no model, a name is not in it, or nothing is published.
@@ -87,7 +89,15 @@ def select_models(repository: Path, names: Sequence[str]) -> Selection:
             raise NotFound(f"model '{name}' has no published version: {build_command(entries[name])}")
     for entry in entries.values():
         check_path(entry.folder)
-    served = tuple(entry for name, entry in entries.items() if _chosen(repository, entry, names))
+    asking = cascades(repository)
+    implied = (level for each in asking if each.name in names for level in each.levels)
+    wanted = [*names, *(level for level in implied if level in entries and entries[level].versions())]
+    unasked = {level for each in asking for level in each.own} - {level for each in asking for level in each.levels}
+    served = tuple(
+        entry
+        for name, entry in entries.items()
+        if name in names or (name not in unasked and _chosen(repository, entry, wanted))
+    )
     if not served:
         commands = ", ".join(build_command(entry) for entry in entries.values())
         raise NotFound(f"no model in {repository} has a published version: run {commands}")

@@ -14,6 +14,7 @@ from tidal.errors import Internal, TidalError, Unavailable
 from tidal.family import family
 from tidal.server.active_config import active_config, check_allocation, load_model
 from tidal.server.allocate import changing
+from tidal.server.cascades import cascade
 from tidal.server.control import ServerControl
 from tidal.server.reasons import sentence
 
@@ -26,7 +27,8 @@ class StartPlan:
 
     by_server: tuple[str, ...]  # while it starts, by config.pbtxt
     runtimes: tuple[str, ...] = ()  # then these, with another config than config.pbtxt
-    fronts: tuple[str, ...] = ()  # last, the fronts that need those
+    fronts: tuple[str, ...] = ()  # the fronts that need those
+    cascades: tuple[str, ...] = ()  # last, what asks other models
 
 
 def plan_start(repository: Path, models: Sequence[str]) -> StartPlan:
@@ -40,11 +42,15 @@ def plan_start(repository: Path, models: Sequence[str]) -> StartPlan:
     active = {name: active_config(repository, name) for name in models}
     runtimes = [name for name, own in active.items() if own is not None and own.instances and not own.as_in_file]
     waiting = {kin.front for name in runtimes if (kin := family(repository, name)) is not None}
-    plain = [name for name, own in active.items() if own is None or (own.instances and own.as_in_file)]
+    last = [name for name in models if cascade(repository, name) is not None]
+    plain = [
+        name for name, own in active.items() if name not in last and (own is None or (own.instances and own.as_in_file))
+    ]
     return StartPlan(
         by_server=tuple(name for name in plain if name not in waiting),
         runtimes=tuple(runtimes),
         fronts=tuple(name for name in plain if name in waiting),
+        cascades=tuple(last),
     )
 
 
@@ -79,7 +85,7 @@ def load_rest(control: ServerControl, repository: Path, plan: StartPlan, stop: t
     Raises:
         Internal: models that do not load, each with the reason.
     """
-    for models in (plan.runtimes, plan.fronts):
+    for models in (plan.runtimes, plan.fronts, plan.cascades):
         pool = ThreadPoolExecutor(_LOADING_AT_ONCE, thread_name_prefix="load")
         try:
             loads = {name: pool.submit(load_model, control, repository, name) for name in models}
