@@ -1,0 +1,59 @@
+"""Cascades and the models of their levels: which have to be on the server for which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidal.errors import InvalidArgument
+from tidal.model_config import read_config
+from tidal.repository import ModelEntry, model_entries
+from tidal.tabi.choice import Choice
+from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
+from tidal.tabi.parameters import TabiParameters
+from tidal.triton.parameters import parse_parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Cascade:
+    """A cascade's version: its name, and the models of its levels, ascending.
+
+    Attributes:
+        name: of the cascade's model.
+        levels: models of the levels that it asks, by its config.
+        own: models of levels that its build has published for it alone, those too that it does not ask.
+    """
+
+    name: str
+    levels: tuple[str, ...]
+    own: tuple[str, ...]
+
+
+def cascade(repository: Path, model: str, version: int | None = None) -> Cascade | None:
+    """A version of a cascade, the newest unless one is named; None for any other model or an unreadable manifest."""
+    entry = ModelEntry(repository / model)
+    folder = entry.latest() if version is None else entry.version_dir(version)
+    if folder is None:
+        return None
+    try:
+        manifest = load_tabi_manifest(folder)
+    except InvalidArgument:
+        return None
+    models = [level.model for level in manifest.levels]
+    own = tuple(level.model for level in manifest.levels if level.model == f"{model}_{level.name}")
+    return Cascade(model, tuple(models[index] for index in _asked(entry, manifest)), own)
+
+
+def cascades(repository: Path) -> list[Cascade]:
+    """Every cascade of a repository, by name."""
+    found = (cascade(repository, entry.name) for entry in model_entries(repository))
+    return [each for each in found if each is not None]
+
+
+def _asked(entry: ModelEntry, manifest: TabiManifest) -> tuple[int, ...]:
+    """Indices of the levels that a cascade asks; all where its config cannot be accepted, which its load will tell."""
+    try:
+        _, parameters = parse_parameters(read_config(entry.folder).get("parameters", {}), TabiParameters)
+        return Choice(manifest, parameters.target()).levels
+    except InvalidArgument:
+        return tuple(range(len(manifest.levels)))
