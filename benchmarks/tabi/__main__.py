@@ -50,6 +50,7 @@ class Findings:
     scales: dict[str, list[Point]] = field(default_factory=dict)
     dispatchers: dict[str, list[Point]] = field(default_factory=dict)
     ensembles: dict[str, tuple[float, float]] = field(default_factory=dict)
+    engines: dict[str, float] = field(default_factory=dict)
 
 
 def main(
@@ -84,7 +85,7 @@ def main(
                     server.control.unload(model)
     outcome.add_crowd(report, found.outcomes)
     outcome.add_dispatch(report, found.dispatch)
-    outcome.add_bounds(report, found.bounds)
+    outcome.add_bounds(report, found.bounds, found.engines)
     alone = "engines in this process, server apart; expectation over the draws"
     outcome.add_points(report, f"cut-off c (Figure 8), {alone}", found.cutoffs)
     outcome.add_points(
@@ -98,6 +99,7 @@ def main(
     for name in ("cutoffs", "scales", "dispatchers"):
         report.measured[name] = {task: [asdict(p) for p in points] for task, points in getattr(found, name).items()}
     report.measured["ensembles"] = found.ensembles
+    report.measured["engines"] = found.engines
     outcome.add_claims(report, found.outcomes)
     report.finish(json)
     if json is not None:
@@ -126,7 +128,7 @@ def _task(
     crowds = [LARGE, *(name for name in (TABI, TWO_LEVELS, NO_PRUNING, NO_ARLO) if name in systems)]
     run = measure_task(server, artefacts, served, set(systems), crowds, size, kept)
     progress(f"{task}: opening its levels in this process")
-    levels = [OpenLevel(artefacts.level_version(level)) for level in range(len(manifest.levels))]
+    levels = [OpenLevel(artefacts.level_version(n), level.order) for n, level in enumerate(manifest.levels)]
     dev = artefacts.split.dev
     sample = dev.at(list(range(min(size.offline, len(dev)))))
     packings = _packings(artefacts, levels, size)
@@ -174,11 +176,12 @@ def _parts(
     found.dispatch[done.name] = figures.dispatch(done.run, system, small, first, done.truth)
     found.bounds[done.name] = figures.bound(done.run, system, small, first, done.truth)
     progress(f"{done.name}: sweeps")
-    sweeps = Sweeps(manifest, two, levels, sample, done.systems[system].overhead_ms or 0.0)
+    sweeps = Sweeps(manifest, two, levels, sample)
     found.cutoffs[done.name] = sweeps.cutoffs()
     found.scales[done.name] = sweeps.scales(QUICK_SCALES if quick else SCALES)
     found.dispatchers[done.name] = sweeps.dispatchers()
     found.ensembles[done.name] = sweeps.ensemble_gain()
+    found.engines[done.name] = sweeps.engines_ratio()
 
 
 def _packings(artefacts: Artefacts, levels: list[OpenLevel], size: Size) -> dict[str, Packing]:

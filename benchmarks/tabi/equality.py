@@ -21,7 +21,8 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """How many of the queries took the same levels to the same label, and the largest difference of a probability."""
+    """How many of the queries took the same levels to the same label, their last level reading the same words, and the
+    largest difference of a probability of these."""
 
     queries: int
     equal: int
@@ -40,24 +41,30 @@ def measure(
     """Send queries to a cascade, several at a time, and go each one's way again without the server."""
     inputs = text_inputs(*([list(column) for column in zip(*queries.texts, strict=True)]))
     names = [f"equal-{place}-{row}" for place, row in enumerate(rows)]
-    answers = asyncio.run(_ask(server.grpc, model, [inputs[row] for row in rows], names))
+    read = ["pruned_text", "pruned_pair"] if manifest.pairs else ["pruned_text"]
+    outputs = ["label", "level", "probabilities", *read]
+    answers = asyncio.run(_ask(server.grpc, model, [inputs[row] for row in rows], names, outputs))
     candidate = manifest.candidates[manifest.chosen]
     equal, error = 0, 0.0
     for name, row, answer in zip(names, rows, answers, strict=True):
         wanted = walk(queries.texts[row], name, manifest, candidate, version, levels)
-        same = (answer["label"].item().decode(), int(answer["level"].item())) == (wanted.label, wanted.level)
+        texts = tuple(answer[name].item().decode() for name in read)
+        found = answer["label"].item().decode(), int(answer["level"].item()), texts
+        same = found == (wanted.label, wanted.level, wanted.texts)
         equal += same
         if same:
             error = max(error, float(np.abs(answer["probabilities"].ravel() - wanted.probabilities).max()))
     return Equality(len(rows), equal, error)
 
 
-async def _ask(url: str, model: str, inputs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+async def _ask(
+    url: str, model: str, inputs: Sequence[Mapping[str, Any]], names: Sequence[str], outputs: list[str]
+) -> list[dict[str, Any]]:
     limit = asyncio.Semaphore(_AT_ONCE)
     async with AsyncClient(url, timeout_s=60) as client:
 
         async def one(tensors: Mapping[str, Any], name: str) -> dict[str, Any]:
             async with limit:
-                return await client.infer(model, tensors, outputs=["label", "level", "probabilities"], request_id=name)
+                return await client.infer(model, tensors, outputs=outputs, request_id=name)
 
         return list(await asyncio.gather(*(one(*each) for each in zip(inputs, names, strict=True))))

@@ -204,14 +204,16 @@ class Bound:
     """What a cascade's mean latency is made of, in units of the large model's, and what it could be at best.
 
     Attributes:
-        small: the small model, which every query runs.
-        re_routed: what re-routed queries take beyond that, times their share.
+        small: the small model, which every query runs, asked by itself.
+        front: what the cascade adds to a query that returns early: a further call in the server, and its decision.
+        re_routed: what re-routed queries take beyond both, times their share.
         returned: share that returned early.
         ideal_returned: share that an all-knowing dispatcher would return, of queries where the small model is right
             or the large one is wrong too.
     """
 
     small: float
+    front: float
     re_routed: float
     returned: float
     ideal_returned: float
@@ -220,14 +222,17 @@ class Bound:
 def bound(run: TaskRun, system: str, small: str, first: int, truth: Sequence[str]) -> Bound:
     """What bounds a cascade of this pair of models; arguments as of `dispatch`."""
     large = mean_ms([each[LARGE] for each in run.serial])
-    beyond, back, ideal, count = 0.0, 0, 0, 0
+    early, added, ideal, count = [], 0.0, 0, 0
     for each in run.serial:
         ours, own, other = each[system], each[small], each[LARGE]
         for place, row in enumerate(ours.queries):
             count += 1
-            back += ours.levels[place] == first
-            beyond += (ours.levels[place] != first) * (ours.latencies_ms[place] - own.latencies_ms[place])
+            beyond = ours.latencies_ms[place] - own.latencies_ms[place]
+            added += beyond
+            if ours.levels[place] == first:
+                early.append(beyond)
             ideal += own.labels[place] == truth[row] or other.labels[place] != truth[row]
-    return Bound(
-        mean_ms([each[small] for each in run.serial]) / large, beyond / count / large, back / count, ideal / count
-    )
+    alone = mean_ms([each[small] for each in run.serial])
+    front = float(np.mean(early)) if early else 0.0
+    rest = added / count - front
+    return Bound(alone / large, front / large, rest / large, len(early) / count, ideal / count)

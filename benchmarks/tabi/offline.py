@@ -34,10 +34,11 @@ class Routed:
 
 
 class OpenLevel:
-    """A published level with its engines in this process."""
+    """A published level with its engines in this process; `order` is the level's in the cascade's manifest."""
 
-    def __init__(self, version_dir: Path) -> None:
+    def __init__(self, version_dir: Path, order: Sequence[int] | None) -> None:
         self._model = open_model(version_dir)
+        self._order = slice(None) if order is None else list(order)
         manifest = self._model.manifest
         file = version_dir / manifest.tokenizer.file
         self._words = WordTokenizer(file, manifest.max_length, truncate=True)
@@ -57,7 +58,7 @@ class OpenLevel:
         runtime = next(i for i, each in enumerate(self._model.manifest.runtimes) if each.max_length >= length)
         outputs = self._model.run(0, runtime, [TokenRow(query.ids, np.ones(length, np.int64), query.type_ids)])
         received = outputs.get("attention_received")
-        return outputs["logits"][0], None if received is None else received[0, :length]
+        return outputs["logits"][0, self._order], None if received is None else received[0, :length]
 
 
 def collect(level: OpenLevel, queries: Sequence[EncodedWords]) -> LevelOutputs:

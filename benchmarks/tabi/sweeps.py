@@ -36,19 +36,15 @@ class Point:
 class Sweeps:
     """A cascade of two levels on labelled queries, run once at each pruning scale.
 
-    Latencies are those of the levels' engines in this process, one query at a time, and `overhead_ms` for a query that
-    goes on: what the server adds is not in them.
+    Latencies are those of the levels' engines in this process, one query at a time, without what the server adds.
     """
 
-    def __init__(
-        self, manifest: TabiManifest, two: Candidate, levels: Sequence[OpenLevel], queries: Queries, overhead_ms: float
-    ) -> None:
+    def __init__(self, manifest: TabiManifest, two: Candidate, levels: Sequence[OpenLevel], queries: Queries) -> None:
         first, last = two.levels
         self._two = two
         self._calibrations = [manifest.levels[level].calibration for level in two.levels]
         self._truth = np.array([manifest.labels.index(label) for label in queries.truth])
         self._last = levels[last]
-        self._overhead_ms = overhead_ms
         self._tokens, self._small = tokens_and_outputs(levels[first], queries)
         self._confidence = confidence(self._calibrations[0], self._small.logits)
         self._runs: dict[float | None, tuple[Pruned, LevelOutputs]] = {}
@@ -96,6 +92,12 @@ class Sweeps:
         both = weights[0] * small + weights[1] * large
         return float(share @ (large.argmax(axis=1) == self._truth)), float(share @ (both.argmax(axis=1) == self._truth))
 
+    def engines_ratio(self) -> float:
+        """Mean time of the cascade's engines over that of its last level alone on all queries."""
+        assert self._two.cutoff is not None
+        _, alone = self._run(None)
+        return self._point("", self._softly(self._two.cutoff)).mean_ms / float(alone.latency_ms.mean())
+
     def _point(self, name: str, goes_on: Floats) -> Point:
         pruned, outputs = self._run(self._two.pruning)
         chain = Chain(
@@ -105,7 +107,7 @@ class Sweeps:
             words=pruned.words,
             removed=pruned.removed[None],
             metric="accuracy",
-            overhead_ms=self._overhead_ms,
+            overhead_ms=0.0,
         )
         found = chain.expected(np.stack([np.ones(len(goes_on)), goes_on]), self._two.weights)
         return Point(name, found.score, found.latency.mean, found.returned[0], found.pruned)
