@@ -26,17 +26,24 @@ class ReportRow(BaseModel):
     verdict: str
 
 
-class BuildReport(BaseModel):
-    """Outcome for one spec.
+class BuildResult(BaseModel):
+    """Outcome for one spec of any kind.
 
     `published`: a new version is there; `current`: nothing had to be done; `stale`: a build is needed and was not
-    asked for; `missed`: the result misses its tolerance and was not published.
+    asked for; `missed`: the result misses its tolerance or target and was not published.
     """
 
     name: str
     outcome: Outcome
     reasons: tuple[str, ...] = ()
     version: int | None = None
+    reused: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+class BuildReport(BuildResult):
+    """Outcome for a spec of a single model."""
+
     engine: str | None = None
     precision: str | None = None
     form: str | None = None
@@ -44,8 +51,6 @@ class BuildReport(BaseModel):
     verification: Verification | None = None
     trials: tuple[Trial, ...] = ()
     rows: tuple[ReportRow, ...] = ()
-    reused: tuple[str, ...] = ()
-    seconds: float = 0.0
 
 
 def rows_of(manifest: Manifest, errors: dict[int, float | None]) -> tuple[ReportRow, ...]:

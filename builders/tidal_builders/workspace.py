@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -39,6 +39,19 @@ class Workspace:
     def reused(self) -> tuple[str, ...]:
         """Stages that an earlier process finished and this one used."""
         return tuple(name for name in dict.fromkeys(self._found) if name not in self._made)
+
+    def stages(self, prefix: str) -> list[str]:
+        """Names of finished stages that begin so."""
+        return sorted(path.name for path in self._folder.iterdir() if path.name.startswith(prefix))
+
+    def retain(self, prefixes: Collection[str]) -> None:
+        """Remove the stages whose names begin with none of these."""
+        for path in self._folder.iterdir():
+            if not path.name.startswith(tuple(prefixes)):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
 
     def record(self, name: str, kind: type[Record], make: Callable[[], Record]) -> Record:
         """The record of this name, made only if it is not there."""

@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from tidal.errors import InvalidArgument, TidalError, did_you_mean
-from tidal_builders.report import BuildReport, table
-from tidal_builders.specs import ArloSpec, load_spec, spec_schema
+from tidal.tabi.manifest import Target
+from tidal_builders.report import BuildReport, BuildResult, table
+from tidal_builders.specs import ArloSpec, Spec, load_spec, spec_schema
+from tidal_builders.tabi.report import CascadeReport
+from tidal_builders.tabi.spec import TabiSpec
 
 DONE, STALE, BAD_INPUT, FAILED = 0, 1, 2, 3
 
@@ -32,6 +37,22 @@ def build(
     check: Annotated[bool, typer.Option("--check", help="Build nothing; exit 1 and say why a model is stale.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Build nothing; say what would be built and why.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Build anew, also what is current.")] = False,
+    target_accuracy: Annotated[
+        float | None,
+        typer.Option(metavar="SCORE", help="Cascades: least score, in place of the spec's target.", show_default=False),
+    ] = None,
+    target_latency_ms: Annotated[
+        float | None,
+        typer.Option(metavar="MS", help="Cascades: most mean latency, in place of the target.", show_default=False),
+    ] = None,
+    escalation_rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Cascades: most share of queries that leave the first level, in place of the target.",
+            show_default=False,
+        ),
+    ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a spec and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> None:
@@ -48,6 +69,18 @@ def build(
                             # of the fastest
     ```
 
+    Or a cascade of classifiers, which answers easy queries with the small one:
+
+    ```yaml
+    kind: tabi
+    name: reviews
+    levels:                 # from the smallest to the largest
+      - {name: small, model: ./distilbert-reviews}
+      - {name: large, model: ./roberta-large-reviews}
+    data: labelled.tsv      # columns text (and text_pair) and label
+    target: {accuracy: 0.95}
+    ```
+
     `tidal build --schema` prints every field with its meaning and default.
 
     Each model is exported, compiled, verified on real text against the unmodified source model, and its latency by
@@ -56,7 +89,7 @@ def build(
     there is none and never changed afterwards.
 
     A second run does nothing unless the spec, the source model's files, the builder, a library or the machine has
-    changed. A build that was killed goes on where it stopped.
+    changed. A build that was killed goes on where it stopped. Another target of a cascade runs no model again.
 
     Tables and JSON go to standard output, progress and errors to standard error.
 
@@ -68,6 +101,7 @@ def build(
     tidal build *.yaml --check               # is everything current?
     tidal build intents.yaml --dry-run       # what would be built, and why
     tidal build intents.yaml --json | jq .   # figures for another program
+    tidal build reviews.yaml --target-accuracy 0.93  # choose again
     ```
 
     **Exit codes:**
@@ -75,7 +109,8 @@ def build(
     - `0` all is current or was published; also `--dry-run` with builds due
     - `1` `--check` found a model that is stale
     - `2` wrong usage, or a spec that cannot be built as it stands
-    - `3` a model missed its tolerance and was not published, or a build failed
+    - `3` a model missed its tolerance, or all candidates of a cascade its target, and was not published; or a build
+      failed
     """
     if schema:
         print(json.dumps(spec_schema(), indent=2))
@@ -83,10 +118,11 @@ def build(
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         chosen = _chosen(specs or [], only or [])
+        chosen = _retargeted(chosen, target_accuracy, target_latency_ms, escalation_rate)
     except InvalidArgument as error:
         errors.print(f"error: {error}", style="red", markup=False)
         raise typer.Exit(BAD_INPUT) from None
-    reports: list[BuildReport] = []
+    reports: list[BuildResult] = []
     worst = DONE
     for path, spec in chosen:
         try:
@@ -101,40 +137,74 @@ def build(
         elif report.outcome == "stale" and check:
             worst = max(worst, STALE)
         if not as_json:
-            _print(report)
+            _print(report, repository)
     if as_json:
         print(json.dumps({"models": [report.model_dump(mode="json") for report in reports], "exit_code": worst}))
     raise typer.Exit(worst)
 
 
-def _chosen(paths: list[Path], only: list[str]) -> list[tuple[Path, ArloSpec]]:
+def _chosen(paths: list[Path], only: list[str]) -> list[tuple[Path, Spec]]:
     if not paths:
         raise InvalidArgument("no spec is named; `tidal build SPEC.yaml`, or `tidal build --help`")
     specs = [(path, load_spec(path)) for path in paths]
     first: dict[str, Path] = {}
     for path, spec in specs:
-        if spec.name in first:
-            raise InvalidArgument(f"specs {first[spec.name]} and {path} have the same name '{spec.name}'")
-        first[spec.name] = path
+        for name in spec.models if isinstance(spec, TabiSpec) else [spec.name]:
+            if name in first:
+                raise InvalidArgument(f"specs {first[name]} and {path} both make the model '{name}'")
+            first[name] = path
+    names = [spec.name for _, spec in specs]
     for name in only:
-        if name not in first:
-            raise InvalidArgument(f"--only {name}: no spec has this name; {did_you_mean(name, first)}")
+        if name not in names:
+            raise InvalidArgument(f"--only {name}: no spec has this name; {did_you_mean(name, names)}")
     return [(path, spec) for path, spec in specs if not only or spec.name in only]
 
 
-def _plan(path: Path, spec: ArloSpec, repository: Path, force: bool) -> BuildReport:
-    from tidal_builders.arlo.plan import make_plan
+def _retargeted(
+    chosen: list[tuple[Path, Spec]], accuracy: float | None, latency_ms: float | None, escalation_rate: float | None
+) -> list[tuple[Path, Spec]]:
+    """The specs, cascades with the target of the command line if it names one."""
+    wanted = {"accuracy": accuracy, "latency_ms": latency_ms, "escalation_rate": escalation_rate}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    if not given:
+        return chosen
+    try:
+        target = Target.model_validate(given)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise InvalidArgument(f"target of the command line: {problem['msg'].removeprefix('Value error, ')}") from None
+    if not any(isinstance(spec, TabiSpec) for _, spec in chosen):
+        raise InvalidArgument("a target was named, and none of the specs is a cascade (kind: tabi)")
+    return [
+        (path, spec.model_copy(update={"target": target}) if isinstance(spec, TabiSpec) else spec)
+        for path, spec in chosen
+    ]
 
-    plan = make_plan(spec, repository, path.parent)
-    reasons = plan.reasons or (("forced",) if force else plan.missing)
-    return BuildReport(name=spec.name, outcome="stale" if reasons else "current", reasons=reasons, version=plan.version)
+
+def _plan(path: Path, spec: Spec, repository: Path, force: bool) -> BuildResult:
+    if isinstance(spec, ArloSpec):
+        from tidal_builders.arlo.plan import make_plan
+
+        plan = make_plan(spec, repository, path.parent)
+        reasons, version = plan.reasons or (("forced",) if force else plan.missing), plan.version
+    else:
+        from tidal_builders.tabi.plan import plan_cascade
+
+        cascade = plan_cascade(spec, repository, path.parent)
+        reasons, version = cascade.reasons or (("forced",) if force else ()), cascade.version
+    kind = BuildReport if isinstance(spec, ArloSpec) else CascadeReport
+    return kind(name=spec.name, outcome="stale" if reasons else "current", reasons=reasons, version=version)
 
 
-def _build(path: Path, spec: ArloSpec, repository: Path, force: bool) -> BuildReport:
-    from tidal_builders.arlo import build_arlo
-
+def _build(path: Path, spec: Spec, repository: Path, force: bool) -> BuildResult:
     with _progress(spec.name) as report, _stdout_kept_clean():
-        return build_arlo(spec, repository, spec_file=path, force=force, report=report)
+        if isinstance(spec, ArloSpec):
+            from tidal_builders.arlo import build_arlo
+
+            return build_arlo(spec, repository, spec_file=path, force=force, report=report)
+        from tidal_builders.tabi.build import build_tabi
+
+        return build_tabi(spec, repository, spec_file=path, force=force, report=report)
 
 
 @contextmanager
@@ -178,10 +248,24 @@ def _stdout_kept_clean() -> Iterator[None]:
         sys.stdout = stdout
 
 
-def _print(report: BuildReport) -> None:
+def _tables(report: BuildResult, repository: Path) -> list[Table]:
+    """What was measured; of a cascade as its newest version has it written down."""
+    if isinstance(report, BuildReport):
+        return [table(report)] if report.rows else []
+    if report.outcome != "published":
+        return []
+    from tidal_builders.tabi.figures import SearchReport, candidate_table, level_table
+    from tidal_builders.tabi.publish import REPORT_DATA
+
+    written = repository / report.name / str(report.version) / REPORT_DATA
+    found = SearchReport.model_validate_json(written.read_bytes())
+    return [level_table(found), candidate_table(found)]
+
+
+def _print(report: BuildResult, repository: Path) -> None:
     console = Console(highlight=False)
-    if report.rows:
-        console.print(table(report))
+    for grid in _tables(report, repository):
+        console.print(grid)
     why = "; ".join(report.reasons)
     if report.outcome == "current":
         line = f"{report.name}: version {report.version} is current, nothing to do"

@@ -136,3 +136,8 @@ class TabiSpec(_Part):
     def model_of(self, level: LevelSpec) -> str:
         """The Triton model that serves a level."""
         return f"{self.name}_{level.name}"
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """All Triton models that a build publishes, the cascade's own first."""
+        return (self.name, *(self.model_of(level) for level in self.levels))

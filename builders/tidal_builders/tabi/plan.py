@@ -1,0 +1,184 @@
+"""What a cascade would be built from, and whether it has to be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import tidal
+import tidal_builders
+from tidal.device import library_version
+from tidal.errors import InvalidArgument
+from tidal.manifest import sha256_file
+from tidal.repository import ModelEntry
+from tidal.tabi.manifest import Metric, TabiManifest, load_tabi_manifest
+from tidal_builders.arlo.plan import Plan, make_plan
+from tidal_builders.fingerprint import changes, fingerprint, hash_files, source_folder
+from tidal_builders.specs import ArloSpec
+from tidal_builders.tabi.labels import Agreement, agree, read_classes
+from tidal_builders.tabi.spec import TabiSpec
+
+_TARGET = "target"
+
+
+@dataclass(frozen=True, slots=True)
+class LevelPlan:
+    """A level's own model and what has to be done for it."""
+
+    spec: ArloSpec
+    plan: Plan
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it has to be built or completed."""
+        return self.plan.reasons or self.plan.missing
+
+
+@dataclass(frozen=True, slots=True)
+class CascadePlan:
+    """What would be built from what, and why; nothing has to be built when there are no reasons.
+
+    Levels are in the order of the spec.
+    """
+
+    entry: ModelEntry
+    data: Path
+    agreement: Agreement
+    metric: Metric
+    levels: tuple[LevelPlan, ...]
+    ingredients: dict[str, str]
+    published: TabiManifest | None
+    reasons: tuple[str, ...]
+
+    @property
+    def version(self) -> int | None:
+        """The newest published version."""
+        return max(self.entry.versions(), default=None)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything that a version is made of."""
+        return fingerprint(self.ingredients)
+
+    @property
+    def search_key(self) -> str:
+        """Of everything that candidates depend on: all but the target, and the versions of the levels."""
+        parts = {name: value for name, value in self.ingredients.items() if name != _TARGET}
+        for level in self.levels:
+            newest = level.plan.entry.latest()
+            parts[f"version {level.spec.name}"] = sha256_file(newest / "manifest.json") if newest else "none"
+        return fingerprint(parts)
+
+
+def plan_cascade(spec: TabiSpec, repository: Path, base: Path) -> CascadePlan:
+    """Compare what is published with what the spec, the data, the levels and the code are now.
+
+    Args:
+        spec: what is asked for.
+        repository: the model repository; it need not exist.
+        base: folder that relative paths of the spec start from.
+
+    Raises:
+        InvalidArgument: a level's model or the data cannot be found, or they do not go together.
+    """
+    data = base / spec.data.expanduser()
+    if not data.is_file():
+        raise InvalidArgument(f"field 'data': there is no file {data}")
+    classes = []
+    for level in spec.levels:
+        try:
+            folder = source_folder(level.model, level.revision, base)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"level '{level.name}': {error}") from None
+        classes.append(read_classes(level.name, folder, level.labels))
+    agreement = agree(classes, spec.labels)
+    metric = _metric(spec, agreement)
+    levels = tuple(_level_plan(spec, place, agreement, repository, base) for place in range(len(spec.levels)))
+    parts = _ingredients(spec, data, agreement, metric, levels)
+    entry = ModelEntry(repository / spec.name)
+    published, reasons = _compare(entry, parts, spec, levels)
+    return CascadePlan(entry, data, agreement, metric, levels, parts, published, tuple(reasons))
+
+
+def _metric(spec: TabiSpec, agreement: Agreement) -> Metric:
+    regression = agreement.task == "regression"
+    metric: Metric = spec.metric or ("pearson" if regression else "accuracy")
+    if regression == (metric == "accuracy"):
+        accepted = "pearson, spearman and r2" if regression else "accuracy"
+        raise InvalidArgument(f"field 'metric': a {agreement.task} has {accepted}, got {metric}")
+    if spec.tolerance is not None and not regression:
+        raise InvalidArgument("field 'tolerance': for regressions alone, and the levels are classifications")
+    return metric
+
+
+def _level_plan(spec: TabiSpec, place: int, agreement: Agreement, repository: Path, base: Path) -> LevelPlan:
+    level = spec.levels[place]
+    last = place == len(spec.levels) - 1
+    model = ArloSpec(
+        kind="arlo",
+        name=spec.model_of(level),
+        model=level.model,
+        revision=level.revision,
+        labels=agreement.names_of(place),
+        # Attention costs time, and nothing reads that of the largest.
+        outputs=("logits",) if last else ("logits", "attention_received"),
+        **spec.runtimes_of(level).model_dump(exclude_unset=True),
+    )
+    try:
+        return LevelPlan(model, make_plan(model, repository, base))
+    except InvalidArgument as error:
+        raise InvalidArgument(f"level '{level.name}': {error}") from None
+
+
+def _ingredients(
+    spec: TabiSpec, data: Path, agreement: Agreement, metric: Metric, levels: tuple[LevelPlan, ...]
+) -> dict[str, str]:
+    """Everything that a cascade depends on, by name, each as a short text."""
+    content = json.loads(spec.model_dump_json(include={"columns", "tolerance", "parts"}))
+    parts = {f"spec.{name}": json.dumps(value) for name, value in content.items()}
+    parts |= {
+        "spec.labels": json.dumps(agreement.labels),
+        "spec.metric": metric,
+        _TARGET: spec.target.model_dump_json(exclude_none=True),
+        "data file": sha256_file(data),
+        "levels": ", ".join(level.name for level in spec.levels),
+        "cascade code": _code_hash(),
+    }
+    parts |= {
+        f"level {level.name}": planned.plan.fingerprint for level, planned in zip(spec.levels, levels, strict=True)
+    }
+    return parts | {f"library {name}": library_version(name) or "none" for name in ("numpy", "scipy", "tokenizers")}
+
+
+def _compare(
+    entry: ModelEntry, parts: Mapping[str, str], spec: TabiSpec, levels: tuple[LevelPlan, ...]
+) -> tuple[TabiManifest | None, list[str]]:
+    latest = entry.latest()
+    if latest is None:
+        return None, ["no version is published"]
+    try:
+        manifest = load_tabi_manifest(latest)
+        manifest.check_files(latest)
+    except InvalidArgument as error:
+        return None, [str(error)]
+    own = {f"level {level.name}": planned.reasons for level, planned in zip(spec.levels, levels, strict=True)}
+    # What has changed in a level is said by the level.
+    said = [each for each in changes(manifest.ingredients, parts) if not own.get(each.removesuffix(" changed"))]
+    said += [f"{name}: {reason}" for name, reasons in own.items() for reason in reasons]
+    served = {level.model: level.version for level in manifest.levels}
+    for planned in levels:
+        version = served.get(planned.spec.name)
+        if version is not None and not planned.reasons and version != planned.plan.version:
+            said.append(f"{planned.spec.name} has version {planned.plan.version}, the cascade takes {version}")
+    return manifest, said
+
+
+def _code_hash() -> str:
+    """Hash over the code that decides what comes of the levels' answers."""
+    library, builders = (Path(package.__path__[0]) for package in (tidal, tidal_builders))
+    used = [*library.glob("tabi/*.py"), *library.glob("text/*.py")]
+    own = hash_files(builders, builders.glob("tabi/*.py"))
+    return hashlib.sha256((own + hash_files(library, used)).encode()).hexdigest()

@@ -1,0 +1,166 @@
+"""Writes a cascade's version: its levels' tokenizers, what was measured, and the manifest that names them all."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tidal.errors import InvalidArgument
+from tidal.manifest import MANIFEST_FILE, FileRecord, Manifest, TokenizerInfo, load_manifest, sha256_file
+from tidal.repository import ModelEntry
+from tidal.tabi.manifest import Level, TabiManifest, load_tabi_manifest
+from tidal_builders.tabi.figures import plot_candidates, plot_reliability, report_of
+from tidal_builders.tabi.plan import CascadePlan
+from tidal_builders.tabi.searching import Searched
+from tidal_builders.tabi.spec import TabiSpec
+
+REPORT_DATA, REPORT_CANDIDATES, REPORT_RELIABILITY = (
+    "report/report.json",
+    "report/candidates.png",
+    "report/reliability.png",
+)
+_TOKENIZERS = "tokenizers"
+
+
+@dataclass(frozen=True, slots=True)
+class LevelVersion:
+    """The version of a level's model that a cascade takes."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def version(self) -> int:
+        """Its number."""
+        return int(self.folder.name)
+
+
+def newest(entry: ModelEntry) -> LevelVersion:
+    """The newest version of a level's model, which has been built."""
+    folder = entry.latest()
+    assert folder is not None
+    return LevelVersion(folder, load_manifest(folder))
+
+
+def levels_of(
+    spec: TabiSpec, plan: CascadePlan, searched: Searched, versions: Sequence[LevelVersion]
+) -> tuple[Level, ...]:
+    """The levels as the manifest has them, ascending by score.
+
+    Args:
+        spec: of the cascade.
+        plan: of the cascade.
+        searched: what was found.
+        versions: of the levels, in the order of the spec.
+    """
+    return tuple(
+        Level(
+            name=spec.levels[result.index].name,
+            model=versions[result.index].manifest.name,
+            version=versions[result.index].version,
+            fingerprint=versions[result.index].manifest.fingerprint,
+            tokenizer=_tokenizer(spec, versions, result.index),
+            max_length=versions[result.index].manifest.max_length,
+            order=plan.agreement.orders[result.index],
+            attention=any(
+                output.name == "attention_received" for output in versions[result.index].manifest.extra_outputs
+            ),
+            calibration=result.calibrated.calibration,
+            score=result.score,
+            latency=result.latency,
+        )
+        for result in searched.result.levels
+    )
+
+
+def publish_cascade(
+    spec: TabiSpec,
+    plan: CascadePlan,
+    searched: Searched,
+    levels: tuple[Level, ...],
+    versions: Sequence[LevelVersion],
+    chosen: int,
+    spec_file: str,
+) -> tuple[TabiManifest, int]:
+    """Gather tokenizers, report and manifest aside and make them the newest version, all at once.
+
+    Args:
+        spec: of the cascade.
+        plan: of the cascade.
+        searched: what was found.
+        levels: as `levels_of` gives them.
+        versions: of the levels, in the order of the spec.
+        chosen: index of the candidate that meets the target.
+        spec_file: for the rebuild command.
+
+    Returns:
+        The manifest and the version's number.
+    """
+    staging = plan.entry.new_staging()
+    (staging / _TOKENIZERS).mkdir()
+    for level, result in zip(levels, searched.result.levels, strict=True):
+        source = versions[result.index]
+        shutil.copyfile(source.folder / source.manifest.tokenizer.file, staging / level.tokenizer.file)
+    _write_report(spec, plan, searched, chosen, staging)
+    libraries = {
+        name.removeprefix("library "): version
+        for name, version in plan.ingredients.items()
+        if name.startswith("library ")
+    }
+    manifest = TabiManifest(
+        kind="tabi",
+        name=spec.name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        spec=spec_file,
+        fingerprint=plan.fingerprint,
+        ingredients=plan.ingredients,
+        libraries=libraries,
+        files=tuple(
+            FileRecord(path=str(path.relative_to(staging)), bytes=path.stat().st_size, sha256=sha256_file(path))
+            for path in sorted(staging.rglob("*"))
+            if path.is_file()
+        ),
+        task=plan.agreement.task,
+        pairs=searched.pairs,
+        metric=plan.metric,
+        labels=plan.agreement.labels,
+        data=plan.ingredients["data file"],
+        rows=searched.rows,
+        levels=levels,
+        candidates=searched.result.candidates,
+        target=spec.target,
+        chosen=chosen,
+    )
+    (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
+    return manifest, plan.entry.publish(staging)
+
+
+def versions_named(cascade: ModelEntry, model: str) -> set[int]:
+    """Versions of a level's model that the cascade's versions name; one that cannot be read needs none."""
+    named = set()
+    for version in cascade.versions():
+        with suppress(InvalidArgument):
+            levels = load_tabi_manifest(cascade.version_dir(version)).levels
+            named |= {level.version for level in levels if level.model == model}
+    return named
+
+
+def _tokenizer(spec: TabiSpec, versions: Sequence[LevelVersion], index: int) -> TokenizerInfo:
+    """The level's tokenizer under the name of the first level of the spec that has the same."""
+    files = [version.folder / version.manifest.tokenizer.file for version in versions]
+    hashes = [sha256_file(file) for file in files]
+    first = spec.levels[hashes.index(hashes[index])].name
+    return versions[index].manifest.tokenizer.model_copy(update={"file": f"{_TOKENIZERS}/{first}.json"})
+
+
+def _write_report(spec: TabiSpec, plan: CascadePlan, searched: Searched, chosen: int, staging: Path) -> None:
+    names = [level.name for level in spec.levels]
+    report = report_of(searched.result, names, plan.metric, spec.target, searched.rows, chosen)
+    (staging / REPORT_DATA).parent.mkdir()
+    (staging / REPORT_DATA).write_text(report.model_dump_json(indent=1))
+    plot_candidates(report, staging / REPORT_CANDIDATES)
+    plot_reliability(report, staging / REPORT_RELIABILITY)
