@@ -1,0 +1,109 @@
+"""A cascade of two tiny classifiers, built once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from tests.models import make_tiny_classifier
+from tests.tabi.builders.command import Done, tidal_build
+from tidal_builders.texts import make_texts
+
+LABELS = ("negative", "neutral", "positive")
+# Small and fast to build; what is measured on them means nothing.
+RUNTIMES = {"lengths": [16, 64], "form": "dynamic", "max_batch": 1, "threads": 1, "contexts": 1}
+
+
+class Built(NamedTuple):
+    """A spec, the repository with what it describes, and what the command said. Not to be changed; see `copied`."""
+
+    spec: Path
+    repository: Path
+    done: Done
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _settled() -> Iterator[None]:
+    """Code that others change meanwhile makes no build due."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tidal_builders.fingerprint._code_hash", lambda: "code")
+        patch.setattr("tidal_builders.tabi.plan._code_hash", lambda: "cascade code")
+        yield
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the models `small` and `large`, whose labels stand in another order."""
+    folder = tmp_path_factory.mktemp("models")
+    make_tiny_classifier(folder / "small", layers=1, hidden=32, labels=LABELS, max_position=64)
+    make_tiny_classifier(folder / "large", layers=2, hidden=64, labels=LABELS[::-1], max_position=64, seed=1)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    """Some of them the same, and one longer than any model reads."""
+    made = make_texts(118, seed=3)
+    return [*made, made[0], " ".join(made[:30])]
+
+
+@pytest.fixture(scope="session")
+def labelled(models: Path, texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The large model's answers as the truth."""
+    path = tmp_path_factory.mktemp("data") / "labelled.tsv"
+    answers = answers_of(models / "large", texts)
+    path.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in zip(texts, answers, strict=True)))
+    return path
+
+
+def answers_of(model: Path, texts: list[str]) -> list[str]:
+    """Labels that the source model itself gives."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer, source = AutoTokenizer.from_pretrained(model), AutoModelForSequenceClassification.from_pretrained(model)
+    with torch.inference_mode():
+        encoded = [tokenizer(text, truncation=True, return_tensors="pt") for text in texts]
+        numbers = [int(source.eval()(**each).logits[0].argmax()) for each in encoded]
+    return [source.config.id2label[number] for number in numbers]
+
+
+def write_spec(path: Path, models: Path, data: Path, **fields: object) -> Path:
+    """Write a spec of the two models; fields given replace its own."""
+    levels = [{"name": name, "model": str(models / name)} for name in ("small", "large")]
+    content = {"kind": "tabi", "name": "reviews", "levels": levels, "data": str(data), "runtimes": RUNTIMES}
+    path.write_text(yaml.safe_dump({**content, "target": {"accuracy": 0.9}, **fields}))
+    return path
+
+
+@pytest.fixture(scope="session")
+def built(models: Path, labelled: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("built")
+    spec = write_spec(folder / "reviews.yaml", models, labelled)
+    done = tidal_build(spec, "--repository", folder / "repository")
+    assert done.code == 0, done.stderr
+    return Built(spec, folder / "repository", done)
+
+
+@pytest.fixture
+def copied(built: Built, tmp_path: Path) -> Built:
+    """A copy to be changed."""
+    shutil.copytree(built.repository, tmp_path / "repository")
+    shutil.copyfile(built.spec, tmp_path / "reviews.yaml")
+    return Built(tmp_path / "reviews.yaml", tmp_path / "repository", built.done)
+
+
+@pytest.fixture
+def no_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail where a level is run or built."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a model was to run")
+
+    monkeypatch.setattr("tidal_builders.tabi.collect.open_model", refuse)
+    monkeypatch.setattr("tidal_builders.arlo.build.Stages", refuse)

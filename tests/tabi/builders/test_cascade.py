@@ -1,0 +1,259 @@
+"""A cascade from two source models and a labelled file to a published version."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.tabi.builders.command import tidal_build
+from tests.tabi.builders.conftest import LABELS, Built, answers_of, write_spec
+from tidal.errors import InvalidArgument
+from tidal.manifest import load_manifest
+from tidal.model_config import read_config
+from tidal.repository import ModelEntry
+from tidal.tabi.manifest import TabiManifest, Target, load_tabi_manifest
+from tidal.tabi.selection import select
+from tidal_builders.tabi.collect import Runner, collect
+from tidal_builders.tabi.figures import SearchReport
+from tidal_builders.tabi.publish import versions_named
+from tidal_builders.tabi.report import CascadeReport
+from tidal_builders.workspace import Workspace
+
+
+def manifest_of(repository: Path, name: str = "reviews") -> TabiManifest:
+    folder = ModelEntry(repository / name).latest()
+    assert folder is not None
+    return load_tabi_manifest(folder)
+
+
+def change(spec: Path, **fields: Any) -> None:
+    spec.write_text(yaml.safe_dump({**yaml.safe_load(spec.read_text()), **fields}))
+
+
+def test_the_version_says_what_was_measured(built: Built, labelled: Path) -> None:
+    manifest = manifest_of(built.repository)
+    manifest.check_files(built.repository / "reviews/1")
+    assert (manifest.task, manifest.pairs, manifest.metric, manifest.labels) == (
+        "classification",
+        False,
+        "accuracy",
+        LABELS,
+    )
+    assert sum(manifest.rows.values()) == len(labelled.read_text().splitlines()) - 1
+    assert [level.name for level in manifest.levels] == ["small", "large"]
+    small, large = manifest.levels
+    assert (small.model, small.version, small.attention, small.order) == ("reviews_small", 1, True, None)
+    assert (large.model, large.version, large.attention, large.order) == ("reviews_large", 1, False, (2, 1, 0))
+    # The truth is what the large model answers: it is always right, if its labels are taken in the right order.
+    assert large.score == 1.0 > small.score
+    for level in manifest.levels:
+        assert level.calibration.ece_before is not None
+        assert level.calibration.ece_after is not None
+        assert level.fingerprint == load_manifest(built.repository / level.model / "1").fingerprint
+        assert (built.repository / "reviews/1" / level.tokenizer.file).is_file()
+    assert manifest.candidates[manifest.chosen].selection.score >= 0.9
+    assert manifest.chosen == select(manifest.candidates, manifest.target)
+    assert {candidate.levels for candidate in manifest.candidates} >= {(0,), (1,), (0, 1)}
+    assert manifest.rebuild_command(built.repository).endswith(f"reviews.yaml --repository {built.repository} --force")
+
+
+def test_levels_with_the_same_tokenizer_share_its_file(built: Built) -> None:
+    assert [level.tokenizer.file for level in manifest_of(built.repository).levels] == ["tokenizers/small.json"] * 2
+
+
+def test_levels_are_models_of_their_own(built: Built) -> None:
+    for name, outputs in (("small", ["attention_received"]), ("large", [])):
+        manifest = load_manifest(built.repository / f"reviews_{name}" / "1")
+        assert [output.name for output in manifest.extra_outputs] == outputs
+        config = read_config(built.repository / f"reviews_{name}")
+        assert config["version_policy"] == {"latest": {"num_versions": 2}}
+        assert config["backend"] == "arlo"
+    assert load_manifest(built.repository / "reviews_large/1").labels == LABELS[::-1]
+
+
+def test_the_config_declares_what_the_backend_gives(built: Built) -> None:
+    config = read_config(built.repository / "reviews")
+    assert config["backend"] == "tabi"
+    assert [each["name"] for each in config["input"]] == ["text_input", "text_pair"]
+    assert {each["name"] for each in config["output"]} == {
+        "label",
+        "probabilities",
+        "level",
+        "confidence",
+        "degraded",
+        "pruned_text",
+    }
+
+
+def test_what_the_command_prints(built: Built) -> None:
+    for word in ("small → large", "ECE before", "selection", "version 1 published"):
+        assert word in built.done.stdout
+    for stage in ("small: compile", "large: verify", "run the levels", "search candidates"):
+        assert f"reviews: {stage}" in built.done.stderr
+
+
+def test_the_report_is_published(built: Built) -> None:
+    folder = built.repository / "reviews/1/report"
+    report = SearchReport.model_validate_json((folder / "report.json").read_bytes())
+    assert report.candidates == manifest_of(built.repository).candidates
+    assert sum(each.count for each in report.levels[0].reliability_after) == report.rows["report"]
+    for name in ("candidates.png", "reliability.png"):
+        assert (folder / name).read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.usefixtures("no_model_runs")
+def test_a_second_run_does_nothing(built: Built) -> None:
+    done = tidal_build(built.spec, "--repository", built.repository)
+    assert done == (0, "reviews: version 1 is current, nothing to do\n", "")
+    assert tidal_build(built.spec, "--repository", built.repository, "--check").code == 0
+    as_json = json.loads(tidal_build(built.spec, "--repository", built.repository, "--json").stdout)
+    report = CascadeReport.model_validate(as_json["models"][0])
+    assert (report.outcome, report.version, as_json["exit_code"]) == ("current", 1, 0)
+    assert report.chosen == manifest_of(built.repository).chosen
+    assert report.levels[0].calibration.ece_after is not None
+
+
+@pytest.mark.usefixtures("no_model_runs")
+def test_another_target_chooses_again_and_runs_no_model(copied: Built) -> None:
+    first = manifest_of(copied.repository)
+    done = tidal_build(copied.spec, "--repository", copied.repository, "--target-accuracy", "0.01")
+    assert done.code == 0, done.stderr
+    assert 'target changed from {"accuracy":0.9} to {"accuracy":0.01}' in done.stdout
+    second = manifest_of(copied.repository)
+    assert (second.target, second.candidates) == (Target(accuracy=0.01), first.candidates)
+    fastest = min(second.candidates, key=lambda each: each.selection.latency.mean)
+    assert second.candidates[second.chosen] == fastest
+    # The file's own target again.
+    assert tidal_build(copied.spec, "--repository", copied.repository).code == 0
+    assert manifest_of(copied.repository).chosen == first.chosen
+    assert ModelEntry(copied.repository / "reviews").versions() == [1, 2, 3]
+    assert ModelEntry(copied.repository / "reviews_small").versions() == [1]
+
+
+@pytest.mark.usefixtures("no_model_runs")
+def test_a_target_that_nothing_meets(copied: Built) -> None:
+    done = tidal_build(copied.spec, "--repository", copied.repository, "--target-latency-ms", "0.0001")
+    assert done.code == 3
+    assert "reviews: not published: no candidate has a mean latency of 0.0001 ms; the fastest is 'small'" in done.stdout
+    assert ModelEntry(copied.repository / "reviews").versions() == [1]
+    change(copied.spec, target={"accuracy": 1.01})
+    as_json = tidal_build(copied.spec, "--repository", copied.repository, "--json")
+    assert as_json.code == 3
+    report = CascadeReport.model_validate(json.loads(as_json.stdout)["models"][0])
+    assert (report.outcome, report.chosen) == ("missed", None)
+    assert "no candidate reaches the accuracy 1.01; the best is 'large' with a score of 1.0000" in report.reasons[0]
+    assert len(report.candidates) == len(manifest_of(copied.repository).candidates)
+
+
+@pytest.mark.usefixtures("no_model_runs")
+def test_targets_on_the_command_line(built: Built, tmp_path: Path, models: Path) -> None:
+    both = tidal_build(
+        built.spec, "--repository", built.repository, "--target-accuracy", "1", "--escalation-rate", "0.1"
+    )
+    assert both.code == 2
+    assert "expected one of accuracy, latency_ms and escalation_rate, got accuracy, escalation_rate" in both.stderr
+    single = tmp_path / "single.yaml"
+    single.write_text(f"kind: arlo\nname: m\nmodel: {models / 'small'}\n")
+    alone = tidal_build(single, "--target-accuracy", "0.9", "--check")
+    assert alone.code == 2
+    assert "none of the specs is a cascade" in alone.stderr
+    taken = tmp_path / "taken.yaml"
+    taken.write_text(f"kind: arlo\nname: reviews_small\nmodel: {models / 'small'}\n")
+    clash = tidal_build(built.spec, taken, "--repository", built.repository, "--check")
+    assert clash.code == 2
+    assert "both make the model 'reviews_small'" in clash.stderr
+
+
+def test_a_changed_level_alone_is_built_and_run(
+    copied: Built, monkeypatch: pytest.MonkeyPatch, texts: list[str]
+) -> None:
+    opened: list[str] = []
+    from tidal_builders.tabi import collect as module
+
+    def counted(folder: Path, *, truncate: bool) -> object:
+        opened.append(folder.parent.name)
+        return open_model(folder, truncate=truncate)
+
+    open_model = module.open_model
+    monkeypatch.setattr(module, "open_model", counted)
+    levels = yaml.safe_load(copied.spec.read_text())["levels"]
+    levels[0]["runtimes"] = {"lengths": [32, 64]}
+    change(copied.spec, levels=levels)
+    done = tidal_build(copied.spec, "--repository", copied.repository, "--check")
+    assert done.code == 1
+    assert "level small: spec.lengths changed from [16, 64] to [32, 64]" in done.stdout
+    assert "level large" not in done.stdout
+    assert tidal_build(copied.spec, "--repository", copied.repository).code == 0
+    manifest = manifest_of(copied.repository)
+    assert {level.model: level.version for level in manifest.levels} == {"reviews_small": 2, "reviews_large": 1}
+    # The large one read what pruning by the same attention leaves before.
+    assert opened == ["reviews_small"]
+    assert versions_named(ModelEntry(copied.repository / "reviews"), "reviews_small") == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"data": "nothing.tsv"}, "field 'data': there is no file"),
+        ({"metric": "pearson"}, "field 'metric': a classification has accuracy, got pearson"),
+        ({"tolerance": 1.0}, "field 'tolerance': for regressions alone"),
+        ({"labels": ["a", "b", "c"]}, "level 'small': its labels are not those of the cascade"),
+        ({"columns": {"text": "sentence"}}, "field 'columns': .*no column 'sentence'"),
+        ({"parts": {"calibration": 0.01, "selection": 0.01, "report": 0.98}}, "gives the calibration part"),
+    ],
+)
+def test_what_cannot_be_built_is_said(copied: Built, fields: dict[str, object], message: str) -> None:
+    change(copied.spec, **fields)
+    done = tidal_build(copied.spec, "--repository", copied.repository)
+    assert done.code == 2
+    with pytest.raises(InvalidArgument, match=message):
+        raise InvalidArgument(done.stderr)
+
+
+def test_a_level_that_cannot_be_built_is_named(models: Path, labelled: Path, tmp_path: Path) -> None:
+    shutil.copytree(models / "small", tmp_path / "models/small")
+    shutil.copytree(models / "large", tmp_path / "models/large")
+    spec = write_spec(tmp_path / "reviews.yaml", tmp_path / "models", labelled)
+    (tmp_path / "models/large/model.safetensors").unlink()
+    done = tidal_build(spec, "--repository", tmp_path / "r")
+    assert done.code == 2
+    assert "error: reviews: level 'large': field 'model'" in done.stderr
+    assert not ModelEntry(tmp_path / "r/reviews").versions()
+
+
+def test_levels_answer_like_their_source_models(built: Built, models: Path, texts: list[str], tmp_path: Path) -> None:
+    work = Workspace(tmp_path / "work")
+    orders = (None, (2, 1, 0))
+    runners = [
+        Runner(name, built.repository / f"reviews_{name}" / "1", order, work)
+        for name, order in zip(("small", "large"), orders, strict=True)
+    ]
+    queries = [(text,) for text in texts]
+    shares: list[float] = []
+    small, large = collect(runners, queries, shares.append)
+    for name, outputs in (("small", small), ("large", large)):
+        found = [LABELS[number] for number in outputs.logits.argmax(axis=1).tolist()]
+        assert found == answers_of(models / name, texts)
+        assert (outputs.latency_ms > 0).all()
+    assert large.importance is None
+    assert small.importance is not None
+    read = runners[0].read(queries)
+    assert [len(each) for each in small.importance] == [len(each.ids) for each in read]
+    assert max(len(each.ids) for each in read) == 64
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+@pytest.mark.usefixtures("no_model_runs")
+def test_answers_are_read_from_the_workspace(built: Built, texts: list[str]) -> None:
+    folder = built.repository / "reviews/.build/cascade"
+    runner = Runner("large", built.repository / "reviews_large/1", (2, 1, 0), Workspace(folder))
+    outputs = runner.run(runner.read([(text,) for text in texts]))
+    assert outputs.logits.dtype == np.float32
+    assert len(outputs.logits) == len(texts)
