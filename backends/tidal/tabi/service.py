@@ -78,7 +78,10 @@ class TabiService:
         slots = max(1, parameters.max_in_flight // len(choice.levels))
         spare = _SPARE_THREADS // len(choice.levels)
         self._stations = {
-            index: Station(context, f"level-{index + 1}", slots, spare, self._work) for index in choice.levels
+            index: Station(
+                context, f"level-{index + 1}", slots, spare, self._work, partial(self._metrics.lost_calls, index + 1)
+            )
+            for index in choice.levels
         }
         self._watch = Watch(context, self._late)
 
@@ -159,17 +162,12 @@ class TabiService:
     def _work(self, visit: Visit) -> None:
         """Work on a visit; on its station's thread."""
         follow = self._ask(visit)
-        station = self._stations[visit.level]
-        if station.finish(visit):
+        if self._stations[visit.level].finish(visit):
             self._proceed(visit.job, follow)
-        else:
-            self._metrics.lost_calls(visit.number, station.lost)
 
     def _late(self, visit: Visit) -> None:
         """A visit's time has come: go on without the level, whose answer is of no use any more."""
-        station = self._stations[visit.level]
-        if station.give_up(visit):
-            self._metrics.lost_calls(visit.number, station.lost)
+        if self._stations[visit.level].give_up(visit):
             now = time.monotonic()
             self._observe(visit, now)
             error = Unavailable(f"no answer within {(now - visit.ready) * 1e3:.0f} ms")

@@ -25,16 +25,24 @@ class Station:
         slots: threads that work at the same time.
         spare: lost threads that are replaced.
         work: handles a visit; called by this station's threads.
+        show_lost: told how many threads are lost; returns at once.
     """
 
     def __init__(
-        self, context: ServiceContext, name: str, slots: int, spare: int, work: Callable[[Visit], None]
+        self,
+        context: ServiceContext,
+        name: str,
+        slots: int,
+        spare: int,
+        work: Callable[[Visit], None],
+        show_lost: Callable[[int], None],
     ) -> None:
         self._context = context
         self._name = name
         self._slots = slots
         self._spare = spare
         self._work = work
+        self._show_lost = show_lost
         self._changed = threading.Condition()
         self._queue: deque[Visit] = deque()
         self._threads: set[threading.Thread] = set()
@@ -42,16 +50,6 @@ class Station:
         self._idle = 0
         self._lost = 0
         self._closing = False
-
-    @property
-    def waiting(self) -> int:
-        """Visits that no thread works on yet, given-up ones included."""
-        return len(self._queue)
-
-    @property
-    def lost(self) -> int:
-        """Threads whose visit was given up and that have not come back."""
-        return self._lost
 
     def enter(self, visit: Visit) -> bool:
         """Queue a visit; False when no thread is left, or to be had, that would work on it."""
@@ -71,6 +69,7 @@ class Station:
         with self._changed:
             if visit.ended:
                 self._lost -= 1
+                self._show_lost(self._lost)
                 return False
             visit.ended = True
             return True
@@ -83,6 +82,7 @@ class Station:
             visit.ended = True
             if visit.began is not None:
                 self._lost += 1
+                self._show_lost(self._lost)
                 self._staff()
             return True
 

@@ -1,0 +1,323 @@
+"""A cascade's service without a server: hand-made levels, requests that keep their answers, and what goes wrong."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from tests.tabi.manifests import candidate, latency
+from tests.waiting import until
+from tidal.errors import TidalError
+from tidal.manifest import MANIFEST_FILE, FileRecord, TokenizerInfo, sha256_file
+from tidal.metrics import Metrics
+from tidal.options import RequestOptions
+from tidal.requests import Array
+from tidal.service import ServiceContext
+from tidal.tabi.loading import load
+from tidal.tabi.manifest import Calibration, Candidate, Level, TabiManifest, Target
+from tidal.tabi.parameters import TabiParameters
+from tidal.tabi.service import TabiService
+
+MAX_LENGTH = 16
+VERSION = 3
+# By its first word a text is sure, unsure, or a matter of luck for the first level.
+WORDS = ("sure", "unsure", "perhaps", "keep", "drop", "a", "b", "c", "d", "e", "-", "!", "1", "5", ".")
+SURE, UNSURE = (5.0, 0.0), (0.1, 0.0)
+PERHAPS = (2.1972246, 0.0)  # a confidence of 0.9, at which half of the queries go on
+
+
+def write_tokenizer(file: Path, first_id: int = 0) -> Path:
+    """A tokenizer of whole words whose ids begin at `first_id`; [PAD] is the first of them."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    ids = {word: first_id + number for number, word in enumerate([*special, *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(name, ids[name]) for name in ("[CLS]", "[SEP]")],
+    )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(file))
+    return file
+
+
+def word_id(word: str, first_id: int = 0) -> int:
+    return first_id + 4 + WORDS.index(word)
+
+
+def cascades(*, pruning: float | None = None, three: bool = False) -> list[Candidate]:
+    """The first level alone, both together, the second alone, and a chain of three; a step at a confidence of 0.9."""
+    step: dict[str, Any] = {"cutoff": 0.8, "slope": 1000.0}
+    found = [
+        candidate("small", (0,), score=0.8, mean=1.0),
+        candidate("both", (0, 1), score=0.95, mean=3.0, **step),
+        candidate("large", (1,), score=0.96, mean=5.0),
+    ]
+    if three:
+        found.append(candidate("three", (0, 1, 2), score=0.97, mean=4.0, **step))
+    return [each.model_copy(update={"pruning": pruning if len(each.levels) > 1 else None}) for each in found]
+
+
+def write_cascade(
+    folder: Path,
+    candidates: Sequence[Candidate],
+    *,
+    chosen: int = 1,
+    tokenizers: Sequence[int] = (0, 0),
+    lengths: Sequence[int] | None = None,
+    means_ms: Sequence[float] | None = None,
+    **changes: Any,
+) -> TabiManifest:
+    """Write version `VERSION` of the cascade `c` into a folder.
+
+    Args:
+        folder: the model's.
+        candidates: of the cascade.
+        chosen: index of the one that serves.
+        tokenizers: the first id of each level's tokenizer.
+        lengths: longest input of each level.
+        means_ms: mean latency of each level.
+        changes: other fields of the manifest.
+    """
+    version_dir = folder / str(VERSION)
+    levels, files = [], {}
+    for index, first_id in enumerate(tokenizers):
+        file = write_tokenizer(version_dir / "tokenizers" / f"{first_id}.json", first_id)
+        name = str(file.relative_to(version_dir))
+        files[name] = FileRecord(path=name, bytes=file.stat().st_size, sha256=sha256_file(file))
+        length = MAX_LENGTH if lengths is None else lengths[index]
+        levels.append(
+            Level(
+                name=f"l{index}",
+                model=f"c_l{index}",
+                version=index + 1,
+                fingerprint=str(index),
+                tokenizer=TokenizerInfo(file=name, max_length=length, pad_token_id=first_id, type_ids=True),
+                max_length=length,
+                attention=index + 1 < len(tokenizers),
+                calibration=Calibration(),
+                score=0.9,
+                latency=latency((index + 1.0) if means_ms is None else means_ms[index]),
+            )
+        )
+    fields: dict[str, Any] = {
+        "kind": "tabi",
+        "name": "c",
+        "created": "2030-01-01T00:00:00+00:00",
+        "spec": "c.yaml",
+        "fingerprint": "f",
+        "libraries": {},
+        "files": tuple(files.values()),
+        "task": "classification",
+        "pairs": False,
+        "metric": "accuracy",
+        "labels": ("no", "yes"),
+        "data": "0",
+        "rows": {"calibration": 1, "selection": 1, "report": 1},
+        "levels": tuple(levels),
+        "candidates": tuple(candidates),
+        "target": Target(accuracy=0.5),
+        "chosen": chosen,
+    }
+    manifest = TabiManifest(**{**fields, **changes})
+    (version_dir / MANIFEST_FILE).write_text(manifest.model_dump_json())
+    return manifest
+
+
+class Request:
+    """A request for some texts; keeps its answer."""
+
+    def __init__(
+        self,
+        *texts: str,
+        pairs: Sequence[str] | None = None,
+        request_id: str = "",
+        latency_ms: float | None = None,
+        inputs: dict[str, Array] | None = None,
+        wanted: frozenset[str] = frozenset(
+            {"label", "probabilities", "level", "confidence", "degraded", "pruned_text"}
+        ),
+        **options: Any,
+    ) -> None:
+        self.request_id = request_id
+        self.rows = len(texts)
+        self.inputs: Mapping[str, Array] = inputs or {"text_input": column(texts)}
+        if pairs is not None:
+            self.inputs = {**self.inputs, "text_pair": column(pairs)}
+        self.options = RequestOptions(latency_ms=latency_ms, **options)
+        self.wanted = wanted
+        self.arrival = time.monotonic()
+        self.deadline = None if latency_ms is None else self.arrival + latency_ms / 1e3
+        self.outputs: Mapping[str, Array] | None = None
+        self.error: TidalError | None = None
+        self.answers = 0
+        self.withdrawn = False
+        self._done = threading.Event()
+
+    @property
+    def answered(self) -> bool:
+        return self._done.is_set()
+
+    def wants(self, output: str) -> bool:
+        return output in self.wanted
+
+    def cancelled(self) -> bool:
+        return self.withdrawn
+
+    def reply(self, outputs: Mapping[str, Array]) -> None:
+        self.outputs = outputs
+        self._settle()
+
+    def fail(self, error: TidalError) -> None:
+        if not self.answered:
+            self.error = error
+            self._settle()
+
+    def _settle(self) -> None:
+        self.answers += 1
+        self._done.set()
+
+    def wait(self) -> Mapping[str, Array]:
+        """The answer's outputs."""
+        assert self._done.wait(20), "no answer"
+        if self.error is not None:
+            raise self.error
+        assert self.outputs is not None
+        return self.outputs
+
+    def one(self, name: str) -> Any:
+        """An output of the only row."""
+        values = self.wait()[name]
+        assert len(values) == 1
+        return values[0].tolist() if values[0].shape != (1,) else values[0, 0]
+
+
+def column(texts: Sequence[str | bytes]) -> Array:
+    array = np.empty((len(texts), 1), object)
+    for row, text in enumerate(texts):
+        array[row, 0] = text.encode() if isinstance(text, str) else text
+    return array
+
+
+@dataclass
+class Call:
+    """What a level was asked."""
+
+    model: str
+    version: int
+    inputs: dict[str, Array]
+    outputs: list[str]
+    latency_ms: float | None
+
+    @property
+    def ids(self) -> list[list[int]]:
+        """Token ids of the rows, without padding and special tokens."""
+        lengths = self.inputs["attention_mask"].sum(1)
+        return [row[1 : n - 1].tolist() for row, n in zip(self.inputs["input_ids"], lengths, strict=True)]
+
+
+class Levels:
+    """The levels' models. The first says what a text's first word says, the others are sure of the other class."""
+
+    def __init__(self, first_ids: Sequence[int] = (0, 0, 0)) -> None:
+        self.calls: list[Call] = []
+        self.before: dict[str, Callable[[int], None]] = {}  # by model: called with the number of the call, may raise
+        self.instead: dict[str, Callable[[Array], Array]] = {}  # by model: logits of the inputs
+        self._first_ids = first_ids
+        self._lock = threading.Lock()
+
+    def of(self, model: str) -> list[Call]:
+        return [call for call in self.calls if call.model == model]
+
+    def __call__(
+        self,
+        model: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str],
+        *,
+        version: int,
+        latency_ms: float | None = None,
+    ) -> dict[str, Array]:
+        with self._lock:
+            self.calls.append(Call(model, version, dict(inputs), list(outputs), latency_ms))
+            number = len(self.of(model))
+        if model in self.before:
+            self.before[model](number)
+        ids = inputs["input_ids"]
+        first_id = self._first_ids[int(model[-1])]
+        if model in self.instead:
+            logits = self.instead[model](ids)
+        elif model == "c_l0":
+            says = {word_id("sure", first_id): SURE, word_id("perhaps", first_id): PERHAPS}
+            logits = np.array([says.get(row[1], UNSURE) for row in ids.tolist()], np.float32)
+        else:
+            logits = np.tile(np.array([0.0, 3.0], np.float32), (len(ids), 1))
+        found = {"logits": logits}
+        if "attention_received" in outputs:
+            # Everything is read, but for the word "drop".
+            found["attention_received"] = np.where(ids == word_id("drop", first_id), 0.01, 1.0).astype(np.float32)
+            found["attention_received"][inputs["attention_mask"] == 0] = 0
+        return {name: found[name] for name in outputs}
+
+
+@dataclass
+class Running:
+    """A service with what it was started with."""
+
+    service: TabiService
+    metrics: Metrics
+    failures: list[BaseException]
+
+    def ask(self, *requests: Request) -> None:
+        self.service.submit(list(requests))
+
+    def metric(self, family: str, **labels: str) -> float:
+        """The sum of a family's series with these labels."""
+        return sum(
+            sample.value
+            for sample in self.metrics.samples()
+            if sample.family == f"tidal_tabi_{family}" and labels.items() <= dict(sample.labels).items()
+        )
+
+    def counts(self, family: str, value: float, **labels: str) -> bool:
+        """Whether a metric comes to a value; it is counted after the answer is out."""
+        return until(lambda: self.metric(family, **labels) == value, 5)
+
+
+OUTPUTS = frozenset({"label", "probabilities", "level", "confidence", "degraded", "pruned_text"})
+
+
+@contextmanager
+def running(folder: Path, levels: Levels, outputs: frozenset[str] = OUTPUTS, **parameters: Any) -> Iterator[Running]:
+    """The service of the cascade in a folder; it is to have ended, and without a failure of its own, at the end."""
+    metrics, failures = Metrics("tabi"), list[BaseException]()
+    context = ServiceContext(
+        "c",
+        VERSION,
+        folder,
+        folder / str(VERSION),
+        outputs,
+        metrics,
+        logging.getLogger("test"),
+        levels,
+        failures.append,
+    )
+    start = load(context, TabiParameters(**parameters))
+    service = start(context)
+    assert isinstance(service, TabiService)
+    try:
+        yield Running(service, metrics, failures)
+    finally:
+        service.close(10)
+    assert failures == []

@@ -1,0 +1,537 @@
+"""The service of a cascade without a server: which levels are asked what, and what a level's failure costs."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.tabi.serving import (
+    MAX_LENGTH,
+    OUTPUTS,
+    VERSION,
+    Levels,
+    Request,
+    cascades,
+    column,
+    running,
+    word_id,
+    write_cascade,
+)
+from tests.waiting import until
+from tidal.errors import Cancelled, Internal, InvalidArgument, TidalError, Unavailable
+from tidal.service import ModelUnavailable
+from tidal.tabi.dispatcher import draw, request_key
+
+
+def ids(text: str, first_id: int = 0) -> list[int]:
+    return [word_id(word, first_id) for word in text.split()]
+
+
+class TestRoutes:
+    def test_sure_queries_return_early_and_others_go_on(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades())
+        levels = Levels()
+        with running(tmp_path, levels) as run:
+            sure, unsure = Request("sure a"), Request("unsure b")
+            run.ask(sure, unsure)
+            assert (sure.one("label"), sure.one("level"), sure.one("degraded")) == (b"no", 1, False)
+            assert sure.one("confidence") == pytest.approx(1 / (1 + np.exp(-5)))
+            assert (unsure.one("label"), unsure.one("level"), unsure.one("degraded")) == (b"yes", 2, False)
+            # Eq. 6 with even weights: (0.525 + 0.047) / 2.
+            first, second = 1 / (1 + np.exp(-0.1)), 1 / (1 + np.exp(3))
+            assert unsure.one("probabilities")[0] == pytest.approx((first + second) / 2, abs=1e-6)
+            assert unsure.one("confidence") == pytest.approx(1 - second)
+            assert run.counts("answered_queries_total", 1, level="2")
+            assert run.counts("early_returned_queries_total", 1)
+            assert run.counts("level_queries_total", 2, level="1")
+            assert run.counts("confidence_count", 1, level="2")
+        assert [(call.model, call.version) for call in levels.of("c_l1")] == [("c_l1", 2)]
+        assert levels.of("c_l1")[0].ids == [ids("unsure b")]
+
+    def test_rows_of_a_request_take_their_own_ways_and_go_on_together(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades())
+        levels = Levels()
+        with running(tmp_path, levels) as run:
+            request = Request("sure a", "unsure b c", "sure", "unsure d")
+            run.ask(request)
+            assert request.wait()["level"].ravel().tolist() == [1, 2, 1, 2]
+            assert request.wait()["label"].ravel().tolist() == [b"no", b"yes", b"no", b"yes"]
+        assert [call.model for call in levels.calls] == ["c_l0", "c_l1"]
+        assert levels.calls[1].ids == [ids("unsure b c"), ids("unsure d")]
+        padded = levels.calls[1].inputs
+        assert padded["input_ids"].shape == padded["token_type_ids"].shape == (2, 5)
+        assert padded["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
+
+    def test_words_that_get_no_attention_do_not_go_on(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades(pruning=0.5))
+        levels = Levels()
+        with running(tmp_path, levels) as run:
+            request, sure = Request("unsure drop a drop b"), Request("sure drop")
+            run.ask(request, sure)
+            assert (request.one("pruned_text"), sure.one("pruned_text")) == (b"unsure a b", b"sure drop")
+            assert run.counts("seen_words_total", 5)
+            assert run.counts("pruned_words_total", 2)
+        assert levels.of("c_l0")[0].outputs == ["logits", "attention_received"]
+        assert levels.of("c_l1")[0].outputs == ["logits"]
+        assert levels.of("c_l1")[0].ids == [ids("unsure a b")]
+
+    def test_a_level_with_another_tokenizer_reads_the_pruned_text(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades(pruning=0.5), tokenizers=(0, 100))
+        levels = Levels((0, 100))
+        with running(tmp_path, levels) as run:
+            request = Request("unsure drop a")
+            run.ask(request)
+            assert request.one("pruned_text") == b"unsure a"
+        assert levels.of("c_l1")[0].ids == [ids("unsure a", 100)]
+        assert levels.of("c_l1")[0].inputs["input_ids"][0, 0] == 102  # its own [CLS]
+
+    def test_a_chain_of_three_prunes_twice_and_asks_the_last_for_nothing_but_logits(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades(pruning=0.5, three=True), chosen=3, tokenizers=(0, 100, 100))
+        levels = Levels((0, 100, 100))
+        levels.instead["c_l1"] = lambda inputs: np.tile(np.array([0.1, 0.0], np.float32), (len(inputs), 1))
+        with running(tmp_path, levels) as run:
+            request = Request("unsure drop a b")
+            run.ask(request)
+            assert (request.one("level"), request.one("pruned_text")) == (3, b"unsure a b")
+        assert [call.outputs for call in levels.calls] == [
+            ["logits", "attention_received"],
+            ["logits", "attention_received"],
+            ["logits"],
+        ]
+
+    def test_pairs_keep_their_boundary(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades(pruning=0.5), pairs=True)
+        levels = Levels()
+        outputs = OUTPUTS | {"pruned_pair"}
+        with running(tmp_path, levels, outputs=outputs) as run:
+            request = Request("unsure drop", pairs=["a drop b"], wanted=outputs)
+            run.ask(request)
+            assert (request.one("pruned_text"), request.one("pruned_pair")) == (b"unsure", b"a b")
+        assert levels.of("c_l1")[0].inputs["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1]]
+
+    def test_a_levels_classes_in_another_order(self, tmp_path: Path) -> None:
+        made = write_cascade(tmp_path, cascades())
+        turned = made.levels[1].model_copy(update={"order": (1, 0)})
+        write_cascade(tmp_path, cascades(), levels=(made.levels[0], turned))
+        with running(tmp_path, Levels()) as run:
+            request = Request("unsure")
+            run.ask(request)
+            assert request.one("label") == b"no"
+
+    def test_a_regression_gives_the_mean_of_the_values(self, tmp_path: Path) -> None:
+        from tidal.tabi.manifest import Calibration, RegressionCalibration
+
+        made = write_cascade(tmp_path, cascades())
+        doubtful = Calibration(
+            regression=RegressionCalibration(
+                tolerance=0.1, values=(0.0,), deviations=(1.0,), expected=(0.0, 1.0), observed=(0.0, 1.0)
+            )
+        )
+        levels = tuple(level.model_copy(update={"calibration": doubtful}) for level in made.levels)
+        write_cascade(tmp_path, cascades(), levels=levels, task="regression", labels=(), metric="pearson")
+        values = Levels()
+        values.instead = {"c_l0": lambda i: np.full((len(i), 1), 2.0), "c_l1": lambda i: np.full((len(i), 1), 3.0)}
+        outputs = frozenset({"value", "level"})
+        with running(tmp_path, values, outputs=outputs) as run:
+            request = Request("a", wanted=outputs)
+            run.ask(request)
+            assert (request.one("value"), request.one("level")) == (2.5, 2)
+
+    def test_the_same_id_takes_the_same_way(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades())
+        with running(tmp_path, Levels()) as run:
+            requests = [Request("perhaps a", request_id=f"r{number % 20}") for number in range(60)]
+            run.ask(*requests)
+            found = [request.one("level") for request in requests]
+            assert found[:20] == found[20:40] == found[40:]
+            wanted = [2 if draw(VERSION, request_key(f"r{n}", []), 0, 0) < 0.5 else 1 for n in range(20)]
+            assert found[:20] == wanted
+            assert set(found) == {1, 2}
+            # Without an id the text decides, row by row.
+            twice = [Request("perhaps a", "perhaps a b", "perhaps a") for _ in range(2)]
+            run.ask(*twice)
+            assert twice[0].wait()["level"].tolist() == twice[1].wait()["level"].tolist()
+
+    def test_a_shorter_level_reads_what_fits_it(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades(pruning=0.5), lengths=(6, 16))
+        levels = Levels()
+        with running(tmp_path, levels) as run:
+            request = Request("unsure drop a b c drop d")
+            run.ask(request)
+            # The second "drop" was cut off: it stays, as what follows it does.
+            assert request.one("pruned_text") == b"unsure a b c drop d"
+        assert levels.of("c_l0")[0].ids == [ids("unsure drop a b")]
+        assert levels.of("c_l1")[0].ids == [ids("unsure a b c drop d")]
+
+
+class TestRequests:
+    @pytest.mark.parametrize(
+        ("pairs", "inputs", "said"),
+        [
+            (False, {"text_pair": column(["a"])}, "no text_input"),
+            (False, {"text_input": column(["a"]), "text_pair": column(["b"])}, "text_pair was sent"),
+            (True, {"text_input": column(["a"])}, "no text_pair"),
+            (False, {"text_input": np.array([b"a"], object)}, "text_input has shape [1]"),
+            (
+                True,
+                {"text_input": column(["a", "b"]), "text_pair": column(["a"])},
+                "text_pair has 1 rows, text_input 2",
+            ),
+            (False, {"text_input": column(["a", " "])}, "text_input row 1 is empty"),
+            (False, {"text_input": column([b"\xff"])}, "text_input row 0 is not valid UTF-8"),
+            (True, {"text_input": column(["a"]), "text_pair": column([""])}, "text_pair row 0 is empty"),
+            (False, {"text_input": column(["a", "a " * MAX_LENGTH])}, "text_input row 1 has 18 tokens"),
+            (False, {"text_input": column(["a" * 2000])}, "text_input row 0 has 2000 bytes"),
+        ],
+    )
+    def test_bad_input_is_refused_by_name(self, pairs: bool, inputs: dict[str, Any], said: str, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades(), pairs=pairs)
+        levels = Levels()
+        with running(tmp_path, levels) as run:
+            bad, good = Request("a", inputs=inputs), Request("sure", pairs=["a"] if pairs else None)
+            run.ask(bad, good)
+            with pytest.raises(InvalidArgument) as caught:
+                bad.wait()
+            assert said in str(caught.value)
+            assert good.one("label") == b"no"
+        assert len(levels.calls) == 1
+
+    def test_what_no_level_reads_as_a_whole_is_cut_where_the_config_says_so(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades(), lengths=(6, 8))
+        with running(tmp_path, Levels()) as run:
+            fits, long = Request("sure a a a a a"), Request("sure a a a a a a")
+            run.ask(fits, long)
+            assert fits.one("level") == 1
+            with pytest.raises(InvalidArgument, match="9 tokens; this model reads at most 8"):
+                long.wait()
+        with running(tmp_path, Levels(), truncate=True) as run:
+            long = Request("unsure a a a a a a")
+            run.ask(long)
+            assert long.one("level") == 2
+
+    def test_options_choose_the_candidate_and_the_last_level(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades())
+        with running(tmp_path, Levels()) as run:
+            fast, exact, beyond = (Request("unsure", accuracy=score) for score in (0.8, 0.96, 1.0))
+            first, second = Request("unsure", max_level=1), Request("unsure", max_level=2)
+            both = Request("sure", accuracy=0.96, max_level=1)
+            run.ask(fast, exact, beyond, first, second, both)
+            assert [each.one("level") for each in (fast, exact, beyond)] == [1, 2, 2]
+            assert exact.one("probabilities")[1] == pytest.approx(1 / (1 + np.exp(-3)))  # the second alone
+            assert [each.one("level") for each in (first, second, both)] == [1, 2, 1]
+            assert not first.one("degraded")
+
+    def test_a_cascade_that_begins_beyond_max_level_refuses(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades(), chosen=2)
+        with running(tmp_path, Levels()) as run:
+            request = Request("sure", max_level=1)
+            run.ask(request)
+            with pytest.raises(
+                InvalidArgument, match="'max_level' is 1, but the cascade that serves begins at level 2"
+            ):
+                request.wait()
+
+    def test_a_withdrawn_request_is_not_asked(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades())
+        levels, held = Levels(), threading.Event()
+        levels.before["c_l0"] = holding(held)
+        with running(tmp_path, levels, max_in_flight=2) as run:
+            first, withdrawn, late = Request("sure"), Request("sure a"), Request("sure b", latency_ms=80)
+            withdrawn.withdrawn = True
+            run.ask(first, withdrawn, late)
+            assert until(lambda: bool(levels.calls))
+            levels.before.clear()
+            assert until(lambda: late.error is not None)  # its deadline passes in the queue
+            held.set()
+            assert first.one("level") == 1
+            with pytest.raises(Cancelled):
+                withdrawn.wait()
+            with pytest.raises(Unavailable):
+                late.wait()
+        assert len(levels.calls) == 1
+
+    def test_the_config_may_not_declare_what_the_cascade_does_not_give(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades())
+        refusal = pytest.raises(InvalidArgument, match="declares the output 'value', which this classification cascade")
+        with refusal, running(tmp_path, Levels(), outputs=frozenset({"value"})):
+            raise AssertionError
+
+
+def holding(event: threading.Event) -> Callable[[int], None]:
+    def hold(_number: int) -> None:
+        event.wait(30)
+
+    return hold
+
+
+def raising(error: TidalError) -> Callable[[int], None]:
+    def fail(_number: int) -> None:
+        raise error
+
+    return fail
+
+
+class TestFailures:
+    @pytest.mark.parametrize("error", [Unavailable("the queue is full"), Internal("boom"), InvalidArgument("no")])
+    def test_a_level_that_fails_costs_the_answer_its_quality(self, error: TidalError, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades())
+        levels = Levels()
+        levels.before["c_l1"] = raising(error)
+        with running(tmp_path, levels) as run:
+            request = Request("unsure", "sure")
+            run.ask(request)
+            assert request.wait()["degraded"].ravel().tolist() == [True, False]
+            assert request.wait()["level"].ravel().tolist() == [1, 1]
+            assert run.counts("degraded_queries_total", 1, cause="failure")
+            assert run.counts("level_failures_total", 1, level="2")
+            assert run.counts("early_returned_queries_total", 1)
+
+    def test_or_the_answer_itself(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades())
+        levels = Levels()
+        levels.before["c_l1"] = raising(Internal("boom"))
+        with running(tmp_path, levels, on_level_failure="error") as run:
+            request, sure = Request("unsure"), Request("sure")
+            run.ask(request, sure)
+            with pytest.raises(Internal, match="level 2, model 'c_l1': boom"):
+                request.wait()
+            assert sure.one("level") == 1
+
+    def test_without_its_first_level_there_is_no_answer_unless_the_next_gives_it(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades())
+        levels = Levels()
+        levels.before["c_l0"] = raising(Unavailable("the queue is full"))
+        with running(tmp_path, levels) as run:
+            request = Request("sure")
+            run.ask(request)
+            with pytest.raises(Unavailable, match="level 1, model 'c_l0': the queue is full"):
+                request.wait()
+        with running(tmp_path, levels, on_first_level_failure="next") as run:
+            request, limited = Request("sure", "unsure"), Request("sure", max_level=1)
+            run.ask(request, limited)
+            found = request.wait()
+            assert (found["level"].ravel().tolist(), found["degraded"].ravel().tolist()) == ([2, 2], [True, True])
+            assert found["probabilities"][0, 1] == pytest.approx(1 / (1 + np.exp(-3)))
+            with pytest.raises(Unavailable):
+                limited.wait()
+
+    @pytest.mark.parametrize("logits", [[[np.nan, 0.0]], [[0.0, 1.0, 2.0]], [[0.0, 1.0]] * 2])
+    def test_a_level_that_answers_nonsense_has_failed(self, logits: Any, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades())
+        levels = Levels()
+        levels.instead["c_l1"] = lambda _: np.array(logits, np.float32)
+        with running(tmp_path, levels) as run:
+            request = Request("unsure")
+            run.ask(request)
+            assert (request.one("level"), request.one("degraded")) == (1, True)
+
+    def test_a_level_that_is_away_for_a_moment_is_asked_again(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades())
+        levels = Levels()
+
+        def away(number: int) -> None:
+            if number <= 3:
+                raise ModelUnavailable("not ready", died=False)
+
+        levels.before["c_l0"] = levels.before["c_l1"] = away
+        with running(tmp_path, levels) as run:
+            request = Request("unsure")
+            run.ask(request)
+            assert (request.one("level"), request.one("degraded")) == (2, False)
+        assert len(levels.of("c_l0")) == len(levels.of("c_l1")) == 4
+
+    def test_one_that_stays_away_is_waited_for_only_at_first(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades())
+        levels = Levels()
+        levels.before["c_l1"] = raising(ModelUnavailable("not ready", died=False))
+        with running(tmp_path, levels) as run:
+            first = Request("unsure")
+            run.ask(first)
+            assert first.one("degraded")
+            tries = len(levels.of("c_l1"))
+            assert tries > 3
+            second = Request("unsure")
+            run.ask(second)
+            assert second.one("degraded")
+            assert len(levels.of("c_l1")) == tries + 1
+
+    def test_a_query_that_processes_may_die_of_is_not_tried_for_ever(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades())
+        levels = Levels()
+        levels.before["c_l0"] = raising(ModelUnavailable("its process has died", died=True))
+        with running(tmp_path, levels) as run:
+            request = Request("sure")
+            run.ask(request)
+            with pytest.raises(Unavailable, match="level 1, model 'c_l0': its process has died"):
+                request.wait()
+        assert len(levels.calls) == 3
+
+
+class TestSlowLevels:
+    def test_calls_that_never_end_neither_hold_up_their_queries_nor_others(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades())
+        levels, held = Levels(), threading.Event()
+        levels.before["c_l1"] = holding(held)
+        with running(tmp_path, levels, max_in_flight=4, level_timeout_ms=150) as run:
+            stuck = [Request("unsure") for _ in range(6)]
+            run.ask(*stuck)
+            assert [(each.one("level"), each.one("degraded")) for each in stuck] == [(1, True)] * 6
+            assert run.metric("lost_calls", level="2") >= 2
+            levels.before.clear()
+            later, sure = Request("unsure"), Request("sure")
+            run.ask(later, sure)
+            assert (later.one("level"), later.one("degraded"), sure.one("level")) == (2, False, 1)
+            held.set()
+            assert run.counts("lost_calls", 0, level="2")
+        assert all(request.answers == 1 for request in stuck)
+
+    def test_a_level_all_of_whose_calls_hang_is_given_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tidal.tabi.service._SPARE_THREADS", 0)
+        write_cascade(tmp_path, cascades())
+        levels, held = Levels(), threading.Event()
+        levels.before["c_l0"] = holding(held)
+        with running(tmp_path, levels, max_in_flight=2, level_timeout_ms=100) as run:
+            stuck, next_one = Request("sure"), Request("sure")
+            run.ask(stuck)
+            with pytest.raises(Unavailable, match="no answer within"):
+                stuck.wait()
+            run.ask(next_one)
+            with pytest.raises(Unavailable, match="calls to it do not end"):
+                next_one.wait()
+            held.set()
+            assert run.counts("lost_calls", 0, level="1")
+            again = Request("sure")
+            run.ask(again)
+            assert again.one("level") == 1
+
+    def test_a_slow_level_does_not_hold_up_the_others_queries(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades())
+        levels, held = Levels(), threading.Event()
+        levels.before["c_l1"] = holding(held)
+        with running(tmp_path, levels, max_in_flight=4) as run:
+            slow = [Request("unsure") for _ in range(20)]
+            run.ask(*slow)
+            assert until(lambda: len(levels.of("c_l1")) == 2)
+            quick = [Request("sure") for _ in range(20)]
+            run.ask(*quick)
+            assert [each.one("level") for each in quick] == [1] * 20
+            assert not any(each.answered for each in slow)
+            held.set()
+            assert [each.one("level") for each in slow] == [2] * 20
+
+
+class TestDeadlines:
+    def test_an_escalation_that_cannot_make_it_is_not_begun(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades(), means_ms=(1.0, 10_000.0))
+        levels = Levels()
+        with running(tmp_path, levels, on_level_failure="error") as run:
+            hurried, patient = Request("unsure", latency_ms=5000), Request("unsure")
+            run.ask(hurried, patient)
+            assert (hurried.one("level"), hurried.one("degraded")) == (1, True)
+            assert (patient.one("level"), patient.one("degraded")) == (2, False)
+            assert run.counts("degraded_queries_total", 1, cause="deadline")
+            assert run.metric("level_failures_total") == 0
+        assert len(levels.of("c_l1")) == 1
+
+    @pytest.mark.parametrize("refused", [True, False])
+    def test_a_smaller_levels_answer_comes_in_time_where_the_next_does_not(self, refused: bool, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades())
+        levels, held = Levels(), threading.Event()
+
+        def late(_number: int) -> None:
+            if refused:
+                raise Unavailable("the deadline cannot be met")
+            held.wait(30)
+
+        levels.before["c_l1"] = late
+        with running(tmp_path, levels, on_level_failure="error") as run:
+            request = Request("unsure", latency_ms=400)
+            run.ask(request)
+            assert (request.one("level"), request.one("degraded")) == (1, True)
+            held.set()
+        first, second = (call.latency_ms for call in levels.calls)
+        assert first is not None
+        assert second is not None
+        assert 0 < second < first <= 400
+
+    def test_a_level_gets_the_time_that_levels_get(self, tmp_path: Path) -> None:
+        write_cascade(tmp_path, cascades())
+        levels = Levels()
+        with running(tmp_path, levels, level_timeout_ms=5000) as run:
+            request = Request("sure")
+            run.ask(request)
+            request.wait()
+        assert levels.calls[0].latency_ms == pytest.approx(5000, abs=1000)
+
+
+def test_under_overload_a_faster_candidate_serves_and_later_the_first_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidal.tabi.overload._SETTLE_S", 0.0)
+    monkeypatch.setattr("tidal.tabi.overload._CALM_S", 0.2)
+    monkeypatch.setattr("tidal.tabi.overload._SMOOTHING_S", 0.1)
+    write_cascade(tmp_path, cascades())
+    levels = Levels()
+    levels.before["c_l1"] = lambda number: time.sleep(0.1)
+    with running(tmp_path, levels, overload_ms=20, overload_accuracy=0.5) as run:
+        assert run.metric("active_candidate", candidate="both") == 1
+
+        def ask(**options: Any) -> int:
+            request = Request("unsure", **options)
+            run.ask(request)
+            return int(request.one("level"))
+
+        assert until(lambda: ask() == 1)
+        assert run.metric("active_candidate", candidate="small") == 1
+        assert run.metric("active_candidate", candidate="both") == 0
+        assert ask(accuracy=0.95) == 2  # a client's own choice stays
+        levels.before.clear()
+        assert until(lambda: ask() == 2)
+        assert run.metric("active_candidate", candidate="both") == 1
+
+
+def test_every_request_gets_one_answer_whatever_happens(tmp_path: Path) -> None:
+    write_cascade(tmp_path, cascades(pruning=0.5))
+    rng = random.Random(1)
+    levels = Levels()
+
+    def trouble(_number: int) -> None:
+        time.sleep(rng.random() * 0.02)
+        what = rng.random()
+        if what < 0.1:
+            raise ModelUnavailable("away", died=what < 0.03)
+        if what < 0.2:
+            raise Internal("boom")
+        if what < 0.25:
+            raise ValueError("a bug")
+        if what < 0.3:
+            time.sleep(0.2)
+
+    levels.before = {"c_l0": trouble, "c_l1": trouble}
+    requests = []
+    with running(tmp_path, levels, level_timeout_ms=100, max_in_flight=8, on_first_level_failure="next") as run:
+        for number in range(300):
+            texts = rng.choices(["sure a", "unsure drop b", "perhaps c", ""], k=rng.randint(1, 4))
+            request = Request(*texts, latency_ms=rng.choice([None, None, 20.0, 200.0]), request_id=str(number))
+            requests.append(request)
+            run.ask(request)
+    # Closing waits for what was taken over.
+    assert [request.answers for request in requests] == [1] * 300
+    assert any(request.error is None for request in requests)
+
+
+def test_what_comes_at_the_end_is_refused(tmp_path: Path) -> None:
+    write_cascade(tmp_path, cascades())
+    with running(tmp_path, Levels()) as run:
+        pass
+    request = Request("sure")
+    run.ask(request)
+    with pytest.raises(Unavailable, match="stops serving"):
+        request.wait()
