@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,22 @@ def instance_count(config: Mapping[str, Any]) -> int:
     """Instances that a config asks for; a group of GPUs has its count on each of them."""
     groups = config.get("instance_group") or [{}]
     return sum(int(group.get("count", 1)) * max(1, len(_gpus(group))) for group in groups)
+
+
+def served_versions(config: Mapping[str, Any], published: Sequence[int]) -> list[int]:
+    """Versions that a config's version_policy lets serve, ascending; the newest where it has none.
+
+    Args:
+        config: as `read_config` gives it.
+        published: the model's versions, ascending.
+    """
+    policy = config.get("version_policy", {})
+    if "all" in policy:
+        return list(published)
+    if "specific" in policy:
+        named = {int(version) for version in policy["specific"].get("versions", ())}
+        return [version for version in published if version in named]
+    return list(published[-max(1, int(policy.get("latest", {}).get("num_versions", 1))) :])
 
 
 def with_instances(config: Mapping[str, Any], count: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tidal.errors import InvalidArgument, Unavailable
 from tidal.model_config import instance_count, read_config, with_instances
 from tidal.server.active_config import active_config, load_model, restart_model
 from tidal.server.allocate import changing, partitioned, plan_steps, shown, wanted_now, write_wanted
-from tidal.server.control import ServerControl
+from tidal.server.control import ModelState, ServerControl
 from tidal.server.gauges import parse_instances
 from tidal.server.launch import select_models
 from tidal.server.starting import StartPlan, forget_changes, plan_start
@@ -81,6 +81,14 @@ class TestActiveConfig:
         assert active.config["version_policy"] == {"specific": {"versions": ["1"]}}
         assert not active.as_in_file
 
+    def test_has_the_versions_that_the_front_calls(self, repository: Path) -> None:
+        publish_family(repository, "m", [16, 64], version=2)
+        for called, served in (((), ["2"]), ({1}, ["1"]), ({2, 1}, ["1", "2"]), ({7}, ["2"])):
+            active = active_config(repository, "m_len64", called)
+            assert active is not None
+            assert active.config["version_policy"] == {"specific": {"versions": served}}
+            assert active.as_in_file == (served == ["2"])
+
     def test_counts_where_the_allocation_is_for_an_earlier_version(self, repository: Path) -> None:
         want(repository, "m", {16: 2, 64: 3})
         publish_family(repository, "m", [32, 64], version=2)
@@ -100,6 +108,10 @@ class FakeControl(ServerControl):
     address: str = ""
     calls: list[tuple[str, int | str]] = field(default_factory=list)
     during: list[Callable[[], None]] = field(default_factory=list)
+    serving: dict[str, int] = field(default_factory=dict)
+
+    def index(self) -> list[ModelState]:
+        return [ModelState(name, version, "READY", "") for name, version in self.serving.items()]
 
     def load(self, model: str, config: Mapping[str, Any] | None) -> None:
         self.calls.append((model, instance_count(config or {})))
@@ -122,6 +134,13 @@ class TestLoading:
         control = FakeControl(during=[lambda: want(repository, "m", {16: 2, 64: 1})])
         load_model(control, repository, "m_len16")
         assert control.calls == [("m_len16", 1), ("m_len16", 2)]
+
+    def test_a_load_that_a_change_of_the_front_overtook_is_done_again(self, repository: Path) -> None:
+        publish_family(repository, "m", [16, 64], version=2)
+        control = FakeControl(serving={"m": 1})
+        control.during.append(lambda: control.serving.update(m=2))
+        load_model(control, repository, "m_len16")
+        assert len(control.calls) == 2
 
     def test_a_restart_without_a_config_leaves_the_model_as_it_is(self, repository: Path) -> None:
         (repository / "m_len16" / "config.pbtxt").unlink()

@@ -35,6 +35,9 @@ class FakeControl(ServerControl):
     address: str = ""
     calls: list[tuple[str, int]] = field(default_factory=list)
 
+    def index(self) -> list[ModelState]:
+        return []
+
     def load(self, model: str, config: Mapping[str, Any] | None) -> None:
         self.calls.append((model, instance_count(config or {})))
 

@@ -292,6 +292,60 @@ def test_a_publish_of_other_runtimes_needs_another_allocation(family: Served, re
     assert until(lambda: used(family) == {32: 1, 64: 1})
 
 
+def versions(served: Served) -> dict[str, list[int]]:
+    """Versions of `m` and its runtimes that serve."""
+    found: dict[str, list[int]] = {}
+    for row in control(served).index():
+        if row.state == "READY" and (row.name == "m" or row.name.startswith("m_len")):
+            found.setdefault(row.name, []).append(row.version)
+    return found
+
+
+def test_a_version_that_does_not_load_leaves_the_old_one_everywhere(family: Served, repository: Path) -> None:
+    with load_on(family) as load:
+        publish_family(repository, "m", [32, 64], version=4)
+        (repository / "m_len64" / "4" / "model.py").write_text("raise ValueError('not today')\n")
+        refused = family.tidal("models", "reload", "m")
+        assert refused.returncode == 1
+        assert "model 'm_len64' does not load: " in refused.stderr
+        assert refused.stderr.endswith("; version 3 keeps serving\n")
+        assert versions(family) == {"m": [3], "m_len32": [3], "m_len64": [3]}
+        assert load.grown_by(100)
+    assert load.failures == []
+    assert {version for _, version in load.answers} == {3}
+
+
+def test_a_restart_and_a_change_keep_the_version_that_the_front_calls(family: Served) -> None:
+    """A newer one is published, and would not even load."""
+    before, stubs = family.state["restarts"].get("m_len64", 0), family.stubs("m_len64")
+    stubs[0].kill()
+    assert until(lambda: family.state["restarts"].get("m_len64", 0) == before + 1)
+    assert until(lambda: len(set(family.stubs("m_len64")) - set(stubs)) == 1)
+    allocate(family, n32=2)
+    assert loaded(family) == {"m_len32": (3, 2), "m_len64": (3, 1)}
+    with load_on(family) as load:
+        assert load.grown_by(50)
+    assert load.failures == []
+    allocate(family, n32=1)
+
+
+def test_a_change_of_version_that_was_killed_is_completed_by_the_next(family: Served, repository: Path) -> None:
+    with load_on(family) as load:
+        publish_family(repository, "m", [32, 64], version=5)
+        killed = subprocess.Popen([*TIDAL, "models", "reload", "m"], env=family.environment)
+        assert until(lambda: versions(family)["m_len32"] == [3, 5])
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        assert load.grown_by(50)
+        told = family.tidal("models", "reload", "m")
+        assert told.returncode == 0, told.stderr
+        assert load.grown_by(100)
+    assert load.failures == []
+    assert {version for _, version in load.answers} == {3, 5}
+    assert versions(family) == {"m": [5], "m_len32": [5], "m_len64": [5]}
+    assert until(lambda: live(family) == {"m_len32": 1, "m_len64": 1})
+
+
 def test_a_family_is_unloaded_and_loaded_as_one(family: Served) -> None:
     assert family.tidal("models", "unload", "m").returncode == 0
     assert loaded(family) == {}
@@ -333,11 +387,11 @@ def test_a_second_server_of_the_repository_refuses_changes(family: Served, repos
 
 def test_a_model_that_is_partitioned_no_more_lets_its_runtimes_go(family: Served, repository: Path) -> None:
     """The last use of the family."""
-    publish_family(repository, "m", [32, 64], version=4, placement="polymorphic")
+    publish_family(repository, "m", [32, 64], version=6, placement="polymorphic")
     told = family.tidal("models", "reload", "m")
     assert told.returncode == 0, told.stderr
     assert told.stdout.splitlines() == [
-        "m: version 4 serves now, version 3 before",
+        "m: version 6 serves now, version 5 before",
         "  m_len32: unloaded",
         "  m_len64: unloaded",
     ]

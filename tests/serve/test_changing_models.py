@@ -1,7 +1,8 @@
-"""Which models a change of what is served takes along, without a server."""
+"""Which models a change of what is served takes along, and in which order, without a server."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,33 +10,71 @@ from typing import Any
 
 import pytest
 
-from tests.serve.families import publish_family
-from tidal.errors import Unavailable
+from tests.serve.families import publish_family, want
+from tidal.errors import Internal, Unavailable
+from tidal.family import runtime_model
+from tidal.manifest import load_manifest
+from tidal.model_config import instance_count, read_config, served_versions
 from tidal.repository import ModelEntry
 from tidal.server import change
+from tidal.server.active_config import load_model, restart_model
 from tidal.server.allocate import changing
 from tidal.server.control import ModelState, ServerControl
 
 
+class Killed(BaseException):
+    """The process that makes a change has been killed."""
+
+
 @dataclass(frozen=True)
 class FakeControl(ServerControl):
-    """Serves the newest version of what it is told to; does what it was given to do at an unload."""
+    """Serves what it is told to, by the config that it is given, and sees that fronts find what they call."""
 
     address: str = ""
     repository: Path = Path()
-    versions: dict[str, int] = field(default_factory=dict)
+    served: dict[str, list[int]] = field(default_factory=dict)
+    instances: dict[str, int] = field(default_factory=dict)
+    broken: set[tuple[str, int]] = field(default_factory=set)
     at_unload: list[Callable[[], None]] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
+    killed_at: list[int] = field(default_factory=list)
+    watched: set[str] = field(default_factory=lambda: {"m"})
 
     def index(self) -> list[ModelState]:
-        return [ModelState(name, version, "READY", "") for name, version in sorted(self.versions.items())]
+        return [ModelState(n, v, "READY", "") for n, versions in sorted(self.served.items()) for v in versions]
 
     def load(self, model: str, config: Mapping[str, Any] | None) -> None:
-        self.versions[model] = ModelEntry(self.repository / model).versions()[-1]
+        used = json.loads(json.dumps(config)) if config is not None else read_config(self.repository / model)
+        versions = served_versions(used, ModelEntry(self.repository / model).versions())
+        if not versions:
+            raise Internal("at least one version must be available")
+        self._step(f"{model} {versions}")
+        for version in versions:
+            if (model, version) in self.broken:
+                raise Internal(f"version {version} is at UNAVAILABLE state: it is broken;")
+        self.served[model], self.instances[model] = versions, instance_count(used)
+        self.check()
 
     def unload(self, model: str) -> None:
         while self.at_unload:
             self.at_unload.pop()()
-        self.versions.pop(model, None)
+        self._step(f"{model} unloaded")
+        self.served.pop(model, None)
+        self.check()
+
+    def check(self) -> None:
+        """Each version of a watched front that serves finds all its runtimes, in its own version."""
+        for front in self.watched:
+            for version in self.served.get(front, ()):
+                manifest = load_manifest(self.repository / front / str(version))
+                for runtime in manifest.runtimes if manifest.placement == "partitioned" else ():
+                    name = runtime_model(front, runtime.max_length)
+                    assert version in self.served.get(name, ()), f"{name} lacks version {version}: {self.steps}"
+
+    def _step(self, what: str) -> None:
+        if len(self.steps) in self.killed_at:
+            raise Killed
+        self.steps.append(what)
 
 
 @pytest.fixture
@@ -49,20 +88,21 @@ def repository(tmp_path: Path) -> Path:
 @pytest.fixture
 def control(repository: Path) -> FakeControl:
     served = FakeControl(repository=repository)
-    for model in ("m", "m_len16", "m_len64"):
+    for model in ("m_len16", "m_len64", "m"):
         served.load(model, None)
+    served.steps.clear()
     return served
 
 
 class TestUnload:
     def test_takes_the_runtimes_along(self, repository: Path, control: FakeControl) -> None:
         assert change.unload(control, repository, "m") == "m: unloaded; requests in flight are still answered"
-        assert control.versions == {}
+        assert control.served == {}
 
     def test_waits_for_its_turn_with_changes_of_instances(self, repository: Path, control: FakeControl) -> None:
         with changing(repository / "m"), pytest.raises(Unavailable, match="being changed already"):
             change.unload(control, repository, "m")
-        assert sorted(control.versions) == ["m", "m_len16", "m_len64"]
+        assert sorted(control.served) == ["m", "m_len16", "m_len64"]
         refused = []
 
         def another() -> None:
@@ -81,18 +121,18 @@ class TestUnload:
         (repository / "other_len8").rename(repository / "m_len8")
         for model in ("m_len32", "m_len8"):
             control.load(model, None)
-        control.versions["m_len99"] = 1
+        control.served["m_len99"] = [1]
         change.unload(control, repository, "m")
-        assert sorted(control.versions) == ["m_len32", "m_len8", "m_len99"]
+        assert sorted(control.served) == ["m_len32", "m_len8", "m_len99"]
 
 
 class TestLoad:
     def test_lets_former_runtimes_go(self, repository: Path, control: FakeControl) -> None:
         publish_family(repository, "m", [32, 64], version=2)
-        control.versions["m_len99"] = 1  # nobody's
+        control.served["m_len99"] = [1]  # nobody's
         told = change.load(control, repository, "m")
         assert told.splitlines()[-1] == "  m_len16: unloaded"
-        assert control.versions == {"m": 2, "m_len32": 2, "m_len64": 2, "m_len99": 1}
+        assert control.served == {"m": [2], "m_len32": [2], "m_len64": [2], "m_len99": [1]}
 
     def test_lets_all_runtimes_of_a_model_go_that_is_partitioned_no_more(
         self, repository: Path, control: FakeControl
@@ -103,15 +143,126 @@ class TestLoad:
             "  m_len16: unloaded",
             "  m_len64: unloaded",
         ]
-        assert control.versions == {"m": 2}
+        assert control.served == {"m": [2]}
         assert change.load(control, repository, "m") == "m: version 2 serves, as before"
 
-    def test_keeps_runtimes_while_an_earlier_version_needs_them(
-        self, repository: Path, control: FakeControl, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_keeps_runtimes_while_an_earlier_version_needs_them(self, repository: Path, control: FakeControl) -> None:
         publish_family(repository, "m", [64], version=2, placement="polymorphic")
-        monkeypatch.setattr(FakeControl, "load", lambda *_: None)  # as its version_policy asks
-        change.load(control, repository, "m")
-        assert control.versions == {"m": 1, "m_len16": 1, "m_len64": 1}
+        stay_with(repository, 1)
+        told = change.load(control, repository, "m")
+        assert told == "m: version 1 serves as its version_policy asks; version 2 is published too"
+        assert control.served == {"m": [1], "m_len16": [1], "m_len64": [1]}
         change.unload(control, repository, "m")
-        assert control.versions == {}
+        assert control.served == {}
+
+
+def stay_with(repository: Path, *versions: int) -> None:
+    """Let the front's config.pbtxt name these versions."""
+    config = repository / "m" / "config.pbtxt"
+    config.write_text(f"{config.read_text()}version_policy {{ specific {{ versions: {list(versions)} }} }}\n")
+
+
+class TestNewVersion:
+    """The fake server itself fails a test in which a front misses a runtime."""
+
+    def test_runtimes_serve_both_while_the_front_changes(self, repository: Path, control: FakeControl) -> None:
+        publish_family(repository, "m", [16, 64], version=2)
+        told = change.load(control, repository, "m")
+        assert told.splitlines() == [
+            "m: version 2 serves now, version 1 before",
+            "  m_len16: version 2 serves now, version 1 before",
+            "  m_len64: version 2 serves now, version 1 before",
+        ]
+        both = ["m_len16 [1, 2]", "m_len64 [1, 2]"]
+        assert control.steps == [*both, "m [2]", "m_len16 [2]", "m_len64 [2]"]
+
+    def test_of_which_nothing_changed_leaves_all_as_it_is(self, repository: Path, control: FakeControl) -> None:
+        told = change.load(control, repository, "m")
+        assert told.splitlines()[0] == "m: version 1 serves, as before"
+        assert control.served == {"m": [1], "m_len16": [1], "m_len64": [1]}
+
+    def test_keeps_the_counts(self, repository: Path, control: FakeControl) -> None:
+        want(repository, "m", {16: 2, 64: 3})
+        publish_family(repository, "m", [16, 64], version=2)
+        change.load(control, repository, "m")
+        assert control.instances == {"m": 1, "m_len16": 2, "m_len64": 3}
+
+    def test_a_runtime_that_loses_its_instances_stays_until_the_front_has_changed(
+        self, repository: Path, control: FakeControl
+    ) -> None:
+        publish_family(repository, "m", [64, 128], version=2)
+        want(repository, "m", {64: 0, 128: 1})
+        control.watched.clear()
+        told = change.load(control, repository, "m")
+        assert control.steps == ["m_len128 [2]", "m [2]", "m_len64 unloaded", "m_len128 [2]", "m_len16 unloaded"]
+        assert "  m_len64: not loaded, it is given no instance" in told.splitlines()
+
+    @pytest.mark.parametrize("broken", ["m_len16", "m_len64", "m"])
+    def test_that_does_not_load_leaves_the_old_one_everywhere(
+        self, repository: Path, control: FakeControl, broken: str
+    ) -> None:
+        publish_family(repository, "m", [16, 32, 64], version=2)
+        control.broken.add((broken, 2))
+        reason = f"model '{broken}' does not load: version 2 is at UNAVAILABLE state: it is broken; version 1 keeps"
+        for _ in range(2):
+            with pytest.raises(Internal, match=reason):
+                change.load(control, repository, "m")
+            assert control.served == {"m": [1], "m_len16": [1], "m_len64": [1]}
+        control.broken.clear()
+        change.load(control, repository, "m")
+        assert control.served == {"m": [2], "m_len16": [2], "m_len32": [2], "m_len64": [2]}
+
+    def test_that_is_killed_is_completed_by_the_next(self, repository: Path, control: FakeControl) -> None:
+        publish_family(repository, "m", [32, 64], version=2)
+        for step in range(20):
+            control.steps.clear()
+            control.killed_at[:] = [step]
+            try:
+                change.load(control, repository, "m")
+                break
+            except Killed:
+                control.check()
+            # From where it was killed, and, at the next turn, from further on.
+        assert step >= 3
+        assert control.served == {"m": [2], "m_len32": [2], "m_len64": [2]}
+
+    def test_goes_back_to_an_earlier_version_too(self, repository: Path, control: FakeControl) -> None:
+        publish_family(repository, "m", [16, 64], version=2)
+        change.load(control, repository, "m")
+        stay_with(repository, 1)
+        told = change.load(control, repository, "m")
+        assert told.splitlines()[0] == "m: version 1 serves now, version 2 before"
+        assert control.served == {"m": [1], "m_len16": [1], "m_len64": [1]}
+
+    def test_beside_an_older_one_that_goes_on(self, repository: Path, control: FakeControl) -> None:
+        """As a cascade's levels are served: two versions at a time, each with runtimes of its own."""
+        config = repository / "m" / "config.pbtxt"
+        publish_family(repository, "m", [32, 64], version=2)
+        config.write_text(f"{config.read_text()}version_policy {{ latest {{ num_versions: 2 }} }}\n")
+        change.load(control, repository, "m")
+        assert control.served == {"m": [1, 2], "m_len16": [1], "m_len32": [2], "m_len64": [1, 2]}
+
+
+class TestBeforeAReload:
+    """A new version is published, and the front still serves the old one."""
+
+    def test_a_restart_keeps_what_the_front_calls(self, repository: Path, control: FakeControl) -> None:
+        publish_family(repository, "m", [16, 64], version=2)
+        control.watched.clear()
+        restart_model(control, repository, "m_len16")
+        assert control.steps == ["m_len16 unloaded", "m_len16 [1]"]
+
+    def test_a_change_of_counts_does_too(self, repository: Path, control: FakeControl) -> None:
+        publish_family(repository, "m", [16, 64], version=2)
+        want(repository, "m", {16: 2, 64: 1})
+        load_model(control, repository, "m_len16")
+        assert (control.served["m_len16"], control.instances["m_len16"]) == ([1], 2)
+        told = change.load(control, repository, "m_len16")
+        assert told == "m_len16: version 1 serves as its front calls it; version 2 is published too"
+
+    def test_a_restart_of_the_front_takes_its_runtimes_along(self, repository: Path, control: FakeControl) -> None:
+        restart_model(control, repository, "m")
+        assert control.steps == ["m unloaded", "m [1]"]
+        publish_family(repository, "m", [32, 64], version=2)
+        restart_model(control, repository, "m")
+        assert control.served == {"m": [2], "m_len16": [1], "m_len32": [2], "m_len64": [2]}

@@ -20,9 +20,9 @@ _LEAST_LATENCY_MS = 0.001
 class InstanceModels:
     """Runs batches on the models of the runtimes; implements `tidal.arlo.runner.Runner`.
 
-    A runtime's model is asked for the front's own version. While a publish is under way it may already have another
-    one: that is taken where its front reads a text and names its classes in the same way. Otherwise there is none to
-    ask any more, and an answer would be wrong.
+    A runtime's model is asked for the front's own version. Where somebody loads the models by hand it may already have
+    another one alone: that is taken where its front reads a text and names its classes in the same way. Otherwise there
+    is none to ask any more, and an answer would be wrong.
 
     Args:
         call: asks another model.

@@ -1,17 +1,36 @@
-"""Changing which models and versions a server serves, and saying what came of it."""
+"""Changing which models and versions a server serves, and saying what came of it.
+
+A partitioned model's front calls its own version of each runtime. So while it changes from one version to another, the
+runtimes serve both:
+
+1. every runtime is loaded with the versions that the front has and those that it is to get;
+2. the front is loaded: its new version serves, the one before answers what it took and leaves;
+3. every runtime is loaded with the versions that the front serves, and runtimes that none of these has are unloaded.
+
+What fails before the new version serves leaves the one before with all that it calls; what was loaded for the new one
+is taken back. Killed at any point, what is called goes on serving, and the next load completes the change.
+"""
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from tidal.allocation import make_allocation, read_allocation, write_allocation
 from tidal.errors import Internal, NotFound, TidalError
-from tidal.family import family, front_of
+from tidal.family import family, front_of, runtime_model
 from tidal.manifest import load_manifest
 from tidal.repository import ModelEntry
-from tidal.server.active_config import active_config, check_allocation, load_model
+from tidal.server.active_config import (
+    active_config,
+    check_allocation,
+    load_model,
+    versions_on_server,
+    wanted_versions,
+)
 from tidal.server.allocate import changing
 from tidal.server.control import ServerControl
 from tidal.server.reasons import sentence
@@ -39,44 +58,90 @@ def load(control: ServerControl, repository: Path | None, model: str) -> str:
         InvalidArgument: its allocation is for other runtimes; what serves is left as it is.
         Unavailable: another process is changing the instances of its runtimes.
     """
-    if repository is None or not _has_runtimes(control, repository, model):
-        return _load(control, repository, model)
-    with changing(repository / model):
-        kin = family(repository, model)
-        present = kin.runtime_models.values() if kin is not None else ()
-        check_allocation(repository, model)
-        runtimes = [_load(control, repository, name) for name in present]
-        allocation = read_allocation(repository / model) if kin is not None else None
+    if repository is not None and _has_runtimes(control, repository, model):
+        with changing(repository / model):
+            return _load_family(control, repository, model)
+    before = serving_versions(control, model)
+    _load(control, repository, model)
+    return _told(control, repository, model, before)
+
+
+def _load_family(control: ServerControl, repository: Path, front: str) -> str:
+    kin = family(repository, front)
+    runtimes = tuple(kin.runtime_models.values()) if kin is not None else ()
+    check_allocation(repository, front)
+    versions = versions_on_server(control, front) | wanted_versions(repository, front)
+    before = {name: serving_versions(control, name) for name in (front, *runtimes)}
+    try:
+        _load_runtimes(control, repository, runtimes, versions)
+        allocation = read_allocation(repository / front) if kin is not None else None
         if allocation is not None and allocation.loaded is not None:
             # A change that was killed: every runtime has been loaded as it wanted.
-            write_allocation(repository / model, make_allocation(allocation.instances))
-        told = _load(control, repository, model)
-        former = [name for name in _runtimes(control, repository, model) if name not in present]
-        if kin is None and _partitioned_serves(control, repository, model):
-            former = []  # its version_policy keeps an earlier version, which needs them
-        if former:
-            _wait_until_left(control, model)
-            for name in former:
-                control.unload(name)
-    return "\n".join([told, *(f"  {line}" for line in runtimes), *(f"  {name}: unloaded" for name in former)])
+            write_allocation(repository / front, make_allocation(allocation.instances))
+        _load(control, repository, front)
+    except TidalError:
+        with suppress(TidalError):  # what has failed is what is told
+            _take_back(control, repository, runtimes, serving_versions(control, front))
+        raise
+    _wait_until_left(control, front)
+    serving = serving_versions(control, front)
+    for name in runtimes:
+        _load(control, repository, name, serving)
+    needed = {*runtimes, *_called(repository, front, serving)}
+    former = [name for name in _runtimes(control, repository, front) if name not in needed]
+    for name in former:
+        control.unload(name)
+    told = [_told(control, repository, name, before[name]) for name in (front, *runtimes)]
+    return "\n  ".join([*told, *(f"{name}: unloaded" for name in former)])
 
 
-def _load(control: ServerControl, repository: Path | None, model: str) -> str:
+def _load_runtimes(
+    control: ServerControl, repository: Path, runtimes: Collection[str], versions: Collection[int]
+) -> None:
+    """Make runtimes serve those of these versions that they have; one that gets no instance is left as it is."""
+    given = [name for name in runtimes if _gets_instances(repository, name)]
+    for name in given:
+        _load(control, repository, name, versions)
+    for name in given:
+        lacks = set(versions).intersection(ModelEntry(repository / name).versions())
+        if lacks.difference(serving_versions(control, name)):
+            # The supervisor has restarted it meanwhile, for the front as it was.
+            _load(control, repository, name, versions)
+
+
+def _take_back(control: ServerControl, repository: Path, runtimes: Collection[str], serving: Collection[int]) -> None:
+    """Leave runtimes with the versions that their front serves; all they have where it serves none."""
+    for name in runtimes if serving else ():
+        if not set(serving).intersection(ModelEntry(repository / name).versions()):
+            control.unload(name)
+        elif _gets_instances(repository, name):
+            load_model(control, repository, name, serving)
+
+
+def _gets_instances(repository: Path, runtime: str) -> bool:
+    active = active_config(repository, runtime)
+    return active is None or active.instances > 0
+
+
+def _load(control: ServerControl, repository: Path | None, model: str, versions: Collection[int] | None = None) -> None:
     before = serving_versions(control, model)
     try:
-        load_model(control, repository, model)
+        load_model(control, repository, model, versions)
         active = active_config(repository, model)
     except TidalError as error:
-        kept = f"; {_versions(before)} keeps serving" if before else ""
+        kept = f"; {_versions(before)} {_s('keep', before)} serving" if before else ""
         raise type(error)(f"model '{model}' does not load: {sentence(str(error))}{kept}") from None
-    if active is not None and not active.instances:
-        return f"{model}: not loaded, it is given no instance"
+    if (active is None or active.instances) and not serving_versions(control, model):
+        raise Internal(f"model '{model}' was loaded and is not served")
+
+
+def _told(control: ServerControl, repository: Path | None, model: str, before: list[int]) -> str:
     after = serving_versions(control, model)
     if not after:
-        raise Internal(f"model '{model}' was loaded and is not served")
+        return f"{model}: not loaded, it is given no instance"
     if before == after:
-        return f"{model}: {_versions(after)} serves{_newer(repository, model, after)}"
-    return f"{model}: {_versions(after)} serves now" + (f", {_versions(before)} before" if before else "")
+        return f"{model}: {_versions(after)} {_s('serve', after)}{_newer(repository, model, after)}"
+    return f"{model}: {_versions(after)} {_s('serve', after)} now" + (f", {_versions(before)} before" if before else "")
 
 
 def reload(control: ServerControl, repository: Path | None, model: str) -> str:
@@ -117,12 +182,15 @@ def _has_runtimes(control: ServerControl, repository: Path, model: str) -> bool:
     return kin.front == model if kin is not None else bool(_runtimes(control, repository, model))
 
 
-def _partitioned_serves(control: ServerControl, repository: Path, model: str) -> bool:
-    try:
-        served = [load_manifest(repository / model / str(n)) for n in serving_versions(control, model)]
-    except TidalError:
-        return False
-    return any(manifest.placement == "partitioned" for manifest in served)
+def _called(repository: Path, front: str, versions: Collection[int]) -> set[str]:
+    """Models of the runtimes that a front of these versions calls."""
+    called: set[str] = set()
+    for version in versions:
+        with suppress(TidalError):  # its files may be gone
+            manifest = load_manifest(repository / front / str(version))
+            if manifest.placement == "partitioned":
+                called.update(runtime_model(front, runtime.max_length) for runtime in manifest.runtimes)
+    return called
 
 
 def _runtimes(control: ServerControl, repository: Path, front: str) -> list[str]:
@@ -143,10 +211,15 @@ def _wait_until_left(control: ServerControl, front: str) -> None:
 
 def _newer(repository: Path | None, model: str, serving: list[int]) -> str:
     published = ModelEntry(repository / model).versions() if repository is not None else []
-    if published and published[-1] > serving[-1]:
-        return f" as its version_policy asks; version {published[-1]} is published too"
-    return ", as before"
+    if repository is None or published[-1:] <= serving[-1:]:
+        return ", as before"
+    why = "its front calls it" if front_of(repository, model) is not None else "its version_policy asks"
+    return f" as {why}; version {published[-1]} is published too"
 
 
 def _versions(versions: list[int]) -> str:
     return f"version{'s' if len(versions) > 1 else ''} {', '.join(map(str, versions))}"
+
+
+def _s(verb: str, versions: list[int]) -> str:
+    return verb if len(versions) > 1 else f"{verb}s"

@@ -1,4 +1,4 @@
-"""A front for tests: sends each request to a free instance of any runtime, and never more than it may use."""
+"""A front for tests: sends each request to a free instance of any runtime, of its own version and never too many."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +17,7 @@ from tidal.manifest import load_manifest
 class TritonPythonModel:
     def initialize(self, args):
         self.name = args["model_name"]
+        self.version = int(args["model_version"])
         self.folder = Path(args["model_repository"])
         manifest = load_manifest(self.folder / args["model_version"])
         self.lengths = [runtime.max_length for runtime in manifest.runtimes]
@@ -60,6 +61,7 @@ class TritonPythonModel:
         try:
             asked = pb_utils.InferenceRequest(
                 model_name=runtime_model(self.name, length),
+                model_version=self.version,
                 inputs=[pb_utils.Tensor("SECONDS", seconds)],
                 requested_output_names=["RAN"],
             )

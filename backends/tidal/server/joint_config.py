@@ -1,0 +1,75 @@
+"""One config for several versions of a runtime's model.
+
+Triton has one config for all versions of a model, and a publish writes the newest version's. While a front changes from
+one version to another its runtimes serve both, whose engines may differ in what they read and give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidal.errors import InvalidArgument
+from tidal.manifest import EngineManifest, Manifest, load_engine_manifest, load_manifest
+from tidal.repository import ModelEntry
+
+
+def joint_config(
+    config: Mapping[str, Any], runtime: ModelEntry, front: ModelEntry, versions: Sequence[int]
+) -> dict[str, Any] | None:
+    """The config with which a runtime's model serves exactly these versions; None where one config cannot do.
+
+    Outputs of any of them are declared, and inputs that not all of them read are optional. Versions for Triton's own
+    backend have sizes and profiles in their config, and go together only where these are the same.
+
+    Args:
+        config: complete, of the version that it names.
+        runtime: the runtime's model.
+        front: its front.
+        versions: published ones, at least one.
+    """
+    specific = config.get("version_policy", {}).get("specific", {})
+    named = {int(version) for version in specific.get("versions", ())}
+    asked = serving(config, versions)
+    if named == set(versions):
+        return asked
+    compared = sorted(set(versions) | (named & set(runtime.versions())))
+    try:
+        engines = {version: load_engine_manifest(runtime.version_dir(version)) for version in compared}
+        fronts = [load_manifest(front.version_dir(version)) for version in compared]
+    except InvalidArgument:
+        return None
+    if any(manifest.native for manifest in fronts):
+        return asked if len({_native_shape(manifest) for manifest in fronts}) == 1 else None
+    served = [engines[version] for version in versions]
+    asked["input"] = _inputs(config.get("input", ()), list(engines.values()))
+    asked["output"] = _outputs(config.get("output", ()), served)
+    if config.get("max_batch_size", 0):
+        asked["max_batch_size"] = max(config["max_batch_size"], *(each.runtime.max_batch for each in served))
+    return asked
+
+
+def serving(config: Mapping[str, Any], versions: Sequence[int]) -> dict[str, Any]:
+    """The same config for these versions alone."""
+    return {**config, "version_policy": {"specific": {"versions": [str(version) for version in sorted(versions)]}}}
+
+
+def _inputs(declared: Sequence[Mapping[str, Any]], engines: Sequence[EngineManifest]) -> list[dict[str, Any]]:
+    """Those declared and those that any engine reads; what only some read is optional."""
+    read = [{each.name for each in engine.inputs} for engine in engines]
+    differing = set.union(*read) - set.intersection(*read)
+    inputs = [{**each, "optional": True} if each["name"] in differing else dict(each) for each in declared]
+    lacking = differing - {each["name"] for each in declared}
+    # All inputs of an engine have one shape.
+    return inputs + [{**each, "name": name, "optional": True} for each in declared[:1] for name in sorted(lacking)]
+
+
+def _outputs(declared: Sequence[Mapping[str, Any]], engines: Sequence[EngineManifest]) -> list[dict[str, Any]]:
+    given = dict.fromkeys(output.name for engine in engines for output in engine.extra_outputs)
+    lacking = [name for name in given if name not in {each["name"] for each in declared}]
+    return [*map(dict, declared), *({"name": name, "data_type": "TYPE_FP32", "dims": ["-1"]} for name in lacking)]
+
+
+def _native_shape(manifest: Manifest) -> tuple[object, ...]:
+    """What the config of a runtime on Triton's own backend is made of, beside its version and instances."""
+    return manifest.native, manifest.runtimes, manifest.inputs, manifest.extra_outputs, len(manifest.labels)

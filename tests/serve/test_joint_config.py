@@ -1,0 +1,110 @@
+"""The config with which a runtime's model serves two versions whose engines differ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serve.families import publish_family
+from tidal.manifest import MANIFEST_FILE
+from tidal.model_config import CONFIG_FILE, read_config
+from tidal.repository import ModelEntry
+from tidal.server.active_config import active_config
+from tidal.server.joint_config import joint_config
+
+_CONFIG = """
+backend: "engine"
+max_batch_size: 2
+input [ { name: "input_ids" data_type: TYPE_INT64 dims: [ 64 ] } ]
+output [ { name: "logits" data_type: TYPE_FP32 dims: [ -1 ] } ]
+version_policy { specific { versions: [ 2 ] } }
+"""
+ATTENTION = {"name": "attention_received", "per_token": True}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A family of two versions; the config of its one runtime is that of version 2."""
+    folder = tmp_path / "models"
+    for version in (1, 2):
+        publish_family(folder, "m", [64], version=version)
+    (folder / "m_len64" / CONFIG_FILE).write_text(_CONFIG)
+    return folder
+
+
+def change_manifest(repository: Path, model: str, version: int, **fields: Any) -> None:
+    file = repository / model / str(version) / MANIFEST_FILE
+    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+
+
+def joint(repository: Path, *versions: int) -> dict[str, Any] | None:
+    config = read_config(repository / "m_len64")
+    return joint_config(config, ModelEntry(repository / "m_len64"), ModelEntry(repository / "m"), versions)
+
+
+def test_of_likes_differs_in_the_versions_alone(repository: Path) -> None:
+    """So that Triton leaves the one that it has running."""
+    config = read_config(repository / "m_len64")
+    assert joint(repository, 2) == config
+    for versions in ((1,), (1, 2)):
+        named = {"specific": {"versions": list(map(str, versions))}}
+        assert joint(repository, *versions) == {**config, "version_policy": named}
+
+
+def test_declares_the_outputs_of_all(repository: Path) -> None:
+    change_manifest(repository, "m_len64", 1, extra_outputs=[ATTENTION])
+    added = {"name": "attention_received", "data_type": "TYPE_FP32", "dims": ["-1"]}
+    logits = {"name": "logits", "data_type": "TYPE_FP32", "dims": ["-1"]}
+    for versions, outputs in (((1, 2), [logits, added]), ((1,), [logits, added]), ((2,), [logits])):
+        config = joint(repository, *versions)
+        assert config is not None
+        assert config["output"] == outputs
+
+
+def test_asks_for_no_input_that_one_does_not_read(repository: Path) -> None:
+    ids, mask = {"name": "input_ids", "below": 9}, {"name": "attention_mask", "below": 2}
+    declared = {"data_type": "TYPE_INT64", "dims": ["64"]}
+    change_manifest(repository, "m_len64", 1, inputs=[ids, mask])
+    for versions in ((1, 2), (1,)):
+        config = joint(repository, *versions)
+        assert config is not None
+        assert config["input"] == [
+            {"name": "input_ids", **declared},
+            {"name": "attention_mask", **declared, "optional": True},
+        ]
+    change_manifest(repository, "m_len64", 1, inputs=[mask])
+    config = joint(repository, 1, 2)
+    assert config is not None
+    assert [(each["name"], each["optional"]) for each in config["input"]] == [
+        ("input_ids", True),
+        ("attention_mask", True),
+    ]
+
+
+def test_takes_the_largest_batch_of_all(repository: Path) -> None:
+    runtime = {"max_length": 64, "file": "engine", "dynamic": False, "max_batch": 8}
+    change_manifest(repository, "m_len64", 1, runtime=runtime)
+    config = joint(repository, 1, 2)
+    assert config is not None
+    assert config["max_batch_size"] == 8
+
+
+def test_of_tritons_own_backend_is_for_likes_only(repository: Path) -> None:
+    change_manifest(repository, "m", 1, native=True)
+    assert joint(repository, 1, 2) is None
+    change_manifest(repository, "m", 2, native=True)
+    assert joint(repository, 1, 2) is not None
+    change_manifest(repository, "m", 2, native=True, labels=["a", "b"])
+    assert joint(repository, 1, 2) is None
+    # Then it is as if nobody called the old one.
+    active = active_config(repository, "m_len64", {1, 2})
+    assert active is not None
+    assert active.config == read_config(repository / "m_len64")
+
+
+def test_that_cannot_be_told_is_none(repository: Path) -> None:
+    (repository / "m_len64" / "1" / MANIFEST_FILE).unlink()
+    assert joint(repository, 1, 2) is None
