@@ -18,6 +18,8 @@ from tidal.gpus import VISIBLE_VARIABLE
 
 # Names another folder for the lock files. Servers with different ones do not know of each other's places.
 CLAIMS_VARIABLE = "TIDAL_CLAIMS"
+# Instances of one GPU that are counted.
+_SHARES = 16
 
 
 def claims_folder() -> Path:
@@ -62,10 +64,7 @@ class Claim:
         if self.place is not None:
             return False
         for place in self._places:
-            try:
-                lock = _locked(self._folder / place)
-            except OSError as error:
-                raise Unsupported(f"{self._folder / place} cannot be locked: {error.strerror}") from None
+            lock = _locked(self._folder / place)
             if lock is not None:
                 self._lock, self.place = lock, place
                 return True
@@ -78,16 +77,23 @@ class Claim:
             self._lock = self.place = None
 
 
-def _locked(path: Path) -> int | None:
-    """A descriptor that holds the file's lock; None where another process has it."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _locked(path: Path, *, wait: bool = False) -> int | None:
+    """A descriptor that holds the file's lock; None where another process has it and is not waited for.
+
+    Raises:
+        Unsupported: the file system refuses the file or its lock.
+    """
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise
+    except BlockingIOError:
+        return None
     except OSError as error:
-        os.close(lock)
-        if isinstance(error, BlockingIOError):
-            return None
-        raise
+        raise Unsupported(f"{path} cannot be locked: {error.strerror}") from None
     return lock
 
 
@@ -141,24 +147,41 @@ class GpuClaim:
     """
 
     def __init__(self, folder: Path, gpus: Sequence[str]) -> None:
+        self._folder = folder
         # A GPU's name may be a number: the place's says what it is.
-        self._gpus = {f"gpu-{gpu}": gpu for gpu in gpus}
-        self._claim = Claim(folder, list(self._gpus))
+        self._places = {gpu: [f"gpu-{gpu}", *(f"gpu-{gpu}.{n}" for n in range(2, _SHARES + 1))] for gpu in gpus}
+        self._claim: Claim | None = None
 
-    def take(self, number: int) -> str:
-        """Let this process use a GPU that is free, else the one that comes by turns, shared; returns it.
+    def take(self) -> str:
+        """Let this process use a GPU that the fewest other instances have; returns it.
 
-        Args:
-            number: the instance's, which spreads instances that share.
+        So they are spread evenly also where there are more of them, as while a model serves two versions.
 
         Raises:
             Unsupported: see `Claim.take`.
         """
-        names = list(self._gpus.values())
-        gpu = self._gpus[self._claim.place or ""] if self._claim.take() else names[number % len(names)]
+        turn = _locked(self._folder / "gpus", wait=True)  # whoever looked at the same time would count these looks
+        try:
+            gpu = min(self._places, key=self._instances)
+            self._claim = Claim(self._folder, self._places[gpu])
+            self._claim.take()
+        finally:
+            if turn is not None:
+                os.close(turn)
         os.environ[VISIBLE_VARIABLE] = gpu
         return gpu
 
     def release(self) -> None:
         """Free the GPU for others."""
-        self._claim.release()
+        if self._claim is not None:
+            self._claim.release()
+
+    def _instances(self, gpu: str) -> int:
+        count = 0
+        for place in self._places[gpu]:
+            lock = _locked(self._folder / place)
+            if lock is None:
+                count += 1
+            else:
+                os.close(lock)
+        return count

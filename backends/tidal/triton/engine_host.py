@@ -116,7 +116,7 @@ class EngineHost:
         try:
             if manifest.device.kind == "gpu" and len(visible_gpus()) > 1:
                 self._gpu = GpuClaim(claims_folder(), visible_gpus())
-                gpu = self._gpu.take(int(self._instance.rpartition("_")[2]))
+                gpu = self._gpu.take()
                 self._log.info(f"{self._instance} runs on GPU {gpu}")
             elif manifest.device.kind == "cpu" and manifest.threads == 1:
                 self._core = CoreClaim(claims_folder())
