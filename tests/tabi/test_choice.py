@@ -26,7 +26,7 @@ def test_the_configs_target_chooses_another_candidate_than_the_builds() -> None:
     assert Choice(found, Target(accuracy=0.97)).default == 3
     assert Choice(found, Target(latency_ms=2)).default == 0
     assert Choice(found, Target(accuracy=0.8)).default == 0
-    with pytest.raises(InvalidArgument, match="no candidate reaches the accuracy 0.99"):
+    with pytest.raises(InvalidArgument, match=r"no candidate reaches the accuracy 0\.99"):
         Choice(found, Target(accuracy=0.99))
 
 

@@ -480,7 +480,7 @@ def test_under_overload_a_faster_candidate_serves_and_later_the_first_again(
     write_cascade(tmp_path, cascades())
     levels = Levels()
     levels.before["c_l1"] = lambda number: time.sleep(0.1)
-    with running(tmp_path, levels, overload_ms=20, overload_accuracy=0.5) as run:
+    with running(tmp_path, levels, overload_ms=5, overload_accuracy=0.5) as run:
         assert run.metric("active_candidate", candidate="both") == 1
 
         def ask(**options: Any) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 # The excess is averaged over about this time, and forgotten in it when no query comes.
 _SMOOTHING_S = 1.0
-# A single query stands for at least this much of it, so that queries which end together count.
-_LEAST_S = 0.01
+# So many queries without any excess are always counted in: a few slow ones are no overload.
+_PRIOR_QUERIES = 10
 # After a step its effect is waited for before the next one.
 _SETTLE_S = 2.0
 # The way back begins when the excess has been below half of the limit for this long.
@@ -26,7 +26,9 @@ class Overload:
     def __init__(self, ladder: Sequence[int], limit_ms: float) -> None:
         self._ladder = tuple(ladder)
         self._limit_ms = limit_ms
-        self._excess_ms = 0.0
+        # Of the latest queries, weighted by their age.
+        self._sum_ms = 0.0
+        self._count = 0.0
         self._observed = -math.inf
         self._step = 0
         self._stepped = -math.inf
@@ -39,14 +41,15 @@ class Overload:
             now: seconds.
             excess_ms: milliseconds; below 0 counts as 0.
         """
-        elapsed = max(now - self._observed, 0.0) + _LEAST_S
-        weight = 1 - math.exp(-elapsed / _SMOOTHING_S)
-        self._excess_ms += (max(excess_ms, 0.0) - self._excess_ms) * weight
-        self._observed = now
+        weight = self._weight(now)
+        self._sum_ms = self._sum_ms * weight + max(excess_ms, 0.0)
+        self._count = self._count * weight + 1
+        self._observed = max(now, self._observed)
 
     def excess_ms(self, now: float) -> float:
-        """The smoothed excess."""
-        return self._excess_ms * math.exp(-max(now - self._observed, 0.0) / _SMOOTHING_S)
+        """The mean excess of late."""
+        weight = self._weight(now)
+        return self._sum_ms * weight / (self._count * weight + _PRIOR_QUERIES)
 
     def candidate(self, now: float) -> int:
         """Index of the candidate that serves now."""
@@ -62,3 +65,7 @@ class Overload:
                 self._step, self._stepped = self._step - 1, now
                 self._calm_since = now  # the next step back waits as long
         return self._ladder[self._step]
+
+    def _weight(self, now: float) -> float:
+        """What is left of the weight of what was observed last."""
+        return math.exp(-max(now - self._observed, 0.0) / _SMOOTHING_S)
