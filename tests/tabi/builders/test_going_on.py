@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,53 +36,52 @@ build_tabi(load_spec(spec), Path(sys.argv[2]), spec_file=spec, report=report)
 """
 
 
-def test_killed_again_and_again(models: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class _Stop(BaseException):
+    """Ends a build within this process."""
+
+
+def _versions(repository: Path) -> dict[str, list[int]]:
+    return {name: ModelEntry(repository / name).versions() for name in ("reviews", "reviews_small", "reviews_large")}
+
+
+def test_killed_again_and_again(
+    models: Path, labelled: Path, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     repository, spec_file = tmp_path / "r", write_spec(tmp_path / "reviews.yaml", models, labelled)
+    for stage, large in (("large: verify", []), ("search candidates", [1])):
+        command = [sys.executable, "-c", _BUILD, str(spec_file), str(repository), stage]
+        assert subprocess.run(command, timeout=120, check=False).returncode == -signal.SIGKILL, stage
+        assert _versions(repository) == {"reviews": [], "reviews_small": [1], "reviews_large": large}
+
+    # All levels have answered all queries: only what pruning leaves of them is new.
     spec = load_spec(spec_file)
     assert isinstance(spec, TabiSpec)
-    built = {"large: verify": ["small"], "search candidates": ["small", "large"], "publish": ["small", "large"]}
-    for stage, names in built.items():
-        process = subprocess.run(
-            [sys.executable, "-c", _BUILD, str(spec_file), str(repository), stage], timeout=120, check=False
-        )
-        assert process.returncode == -signal.SIGKILL, stage
-        assert ModelEntry(repository / "reviews").versions() == []
-        for name in ("small", "large"):
-            assert ModelEntry(repository / f"reviews_{name}").versions() == ([1] if name in names else [])
+    asked: list[str] = []
+    fill = Runner._fill
 
+    def noted(self: Runner, folder: Path, queries: Any) -> None:
+        asked.extend(query.texts[0] for query in queries)
+        fill(self, folder, queries)
+
+    def stop(stage: str, _share: float) -> None:
+        if stage == "publish":
+            raise _Stop
+
+    monkeypatch.setattr(Runner, "_fill", noted)
+    with pytest.raises(_Stop):
+        build_tabi(spec, repository, spec_file=spec_file, report=stop)
+    assert asked
+    assert not set(asked) & set(texts)
+    assert _versions(repository) == {"reviews": [], "reviews_small": [1], "reviews_large": [1]}
+
+    # All is known but for what was not written.
     def refuse(*_: object) -> None:
         raise AssertionError("a query was to run")
 
     monkeypatch.setattr(Runner, "_fill", refuse)
     stages: list[str] = []
     report = build_tabi(spec, repository, spec_file=spec_file, report=lambda stage, _: stages.append(stage))
-    assert (report.outcome, report.version) == ("published", 1)
-    assert set(stages) == {"publish"}
-    assert any(name.startswith("search-") for name in report.reused)
-    assert not list((repository / "reviews").glob(".staging-*"))
-
-
-def test_answers_of_a_build_that_was_killed_are_not_asked_for_again(
-    models: Path, labelled: Path, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    repository, spec_file = tmp_path / "r", write_spec(tmp_path / "reviews.yaml", models, labelled)
-    command = [sys.executable, "-c", _BUILD, str(spec_file), str(repository), "search candidates"]
-    assert subprocess.run(command, timeout=120, check=False).returncode == -signal.SIGKILL
-    asked: list[str] = []
-    fill = Runner._fill
-
-    def noted(self: Runner, folder: Path, queries: list) -> None:  # type: ignore[type-arg]
-        asked.extend(query.texts[0] for query in queries)
-        fill(self, folder, queries)
-
-    monkeypatch.setattr(Runner, "_fill", noted)
-    spec = load_spec(spec_file)
-    assert isinstance(spec, TabiSpec)
-    report = build_tabi(spec, repository, spec_file=spec_file)
-    assert report.outcome == "published"
-    # Shortened queries are new, whole ones are not.
-    assert asked
-    assert not set(asked) & set(texts)
-    for name in ("small", "large"):
-        key = answers_key(repository / f"reviews_{name}" / "1")
-        assert any(stage.startswith(key) for stage in report.reused), name
+    assert (report.outcome, report.version, set(stages)) == ("published", 1, {"publish"})
+    assert [name for name in report.reused if name.startswith("search-")]
+    kept = {path.name.partition("-")[0] for path in (repository / "reviews/.build/cascade").iterdir()}
+    assert kept == {"search", *(answers_key(repository / f"reviews_{name}" / "1") for name in ("small", "large"))}
