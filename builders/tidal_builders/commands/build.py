@@ -263,6 +263,8 @@ def _tables(report: BuildResult, repository: Path) -> list[Table]:
 
 
 def _print(report: BuildResult, repository: Path) -> None:
+    for model in report.models if isinstance(report, CascadeReport) else ():
+        _print(model, repository)
     console = Console(highlight=False)
     for grid in _tables(report, repository):
         console.print(grid)

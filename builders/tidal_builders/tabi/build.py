@@ -12,6 +12,7 @@ from tidal.tabi.manifest import TabiManifest
 from tidal.tabi.selection import select
 from tidal_builders.report import BuildReport
 from tidal_builders.tabi.config import cascade_config_pbtxt
+from tidal_builders.tabi.data import Queries, read_queries
 from tidal_builders.tabi.plan import CascadePlan, plan_cascade
 from tidal_builders.tabi.report import CascadeReport, of_manifest
 from tidal_builders.tabi.spec import TabiSpec
@@ -64,6 +65,9 @@ def build_tabi(
         if not plan.reasons and not force:
             return _current(plan, begin)
         plan.entry.clear_staging()
+        labels = None if plan.agreement.task == "regression" else plan.agreement.labels
+        # Before the levels take their time.
+        queries = read_queries(plan.data, spec.columns, labels, spec.parts)
         work = open_workspace(plan.entry.folder, _WORKSPACE, anew=force)
         models = _build_levels(spec, plan, repository, spec_file, force=force, report=report)
         misses = tuple(
@@ -74,7 +78,7 @@ def build_tabi(
         else:
             reasons = plan.reasons or ("forced",)
             plan = plan_cascade(spec, repository, base)  # with the levels that are there now
-            made = _choose(spec, plan, spec_file, work, reasons, report)
+            made = _choose(spec, plan, queries, spec_file, work, reasons, report)
     update = {"models": models, "reused": work.reused, "seconds": time.monotonic() - begin}
     return made.model_copy(update=update)
 
@@ -117,6 +121,7 @@ def _build_levels(
 def _choose(
     spec: TabiSpec,
     plan: CascadePlan,
+    queries: Queries,
     spec_file: Path | None,
     work: Workspace,
     reasons: tuple[str, ...],
@@ -128,7 +133,7 @@ def _choose(
     from tidal_builders.tabi.searching import retain_current, searched
 
     versions = [newest(level.plan.entry) for level in plan.levels]
-    found = searched(spec, plan, [each.folder for each in versions], work, report)
+    found = searched(spec, plan, queries, [each.folder for each in versions], work, report)
     levels, candidates = levels_of(spec, plan, found, versions), found.result.candidates
     try:
         chosen = select(candidates, spec.target)

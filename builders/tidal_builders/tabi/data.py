@@ -5,19 +5,35 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from tidal.errors import InvalidArgument
 from tidal_builders.tabi.outputs import Data
-from tidal_builders.tabi.rows import Rows, refuse
-from tidal_builders.tabi.spec import Parts
+from tidal_builders.tabi.rows import Rows, read_rows, refuse
+from tidal_builders.tabi.spec import Columns, Parts
 
 # Queries that a part needs at least: fewer say nothing about a threshold.
 _LEAST_ROWS = 10
 # A regression's values are spread over the parts by this many ranges.
 _RANGES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """A labelled file: its queries, and whether they are pairs of texts."""
+
+    data: Data
+    pairs: bool
+
+
+def read_queries(path: Path, columns: Columns, labels: Sequence[str] | None, parts: Parts) -> Queries:
+    """Read a labelled file and split its queries; arguments and errors as `read_rows` and `labelled_data`."""
+    rows = read_rows(path, columns)
+    return Queries(labelled_data(rows, labels, parts), rows.pairs)
 
 
 def labelled_data(rows: Rows, labels: Sequence[str] | None, parts: Parts) -> Data:

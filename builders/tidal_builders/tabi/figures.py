@@ -84,7 +84,8 @@ def front(candidates: Sequence[Candidate]) -> list[int]:
         range(len(candidates)),
         key=lambda index: (candidates[index].selection.latency.mean, -candidates[index].selection.score),
     )
-    best, found = float("-inf"), []
+    best = float("-inf")
+    found: list[int] = []
     for index in by_latency:
         if candidates[index].selection.score > best:
             best = candidates[index].selection.score

@@ -101,7 +101,7 @@ def search(
     kept, tried, too_slow = list(singles), 0, 0
     for done, combination in enumerate(combinations):
         alone = [singles[level].selection for level in combination]
-        evaluated = []
+        evaluated: list[Found] = []
         for scale, found in _configurations(bench, combination, least=float(np.mean([each.score for each in alone]))):
             evaluated += found
             progress(0.9 * (done + (scale + 1) / (len(SCALES) + 1)) / len(combinations))

@@ -9,10 +9,9 @@ import numpy as np
 from pydantic import BaseModel
 
 from tidal_builders.tabi.collect import Runner, Texts, collect
-from tidal_builders.tabi.data import labelled_data
+from tidal_builders.tabi.data import Queries
 from tidal_builders.tabi.outputs import LevelFacts, LevelOutputs
 from tidal_builders.tabi.plan import CascadePlan
-from tidal_builders.tabi.rows import read_rows
 from tidal_builders.tabi.search import SearchResult, search
 from tidal_builders.tabi.spec import Parts, TabiSpec
 from tidal_builders.workspace import Workspace
@@ -35,21 +34,21 @@ class Searched(BaseModel):
     pairs: bool
 
 
-def searched(spec: TabiSpec, plan: CascadePlan, folders: Sequence[Path], work: Workspace, report: Report) -> Searched:
+def searched(
+    spec: TabiSpec, plan: CascadePlan, queries: Queries, folders: Sequence[Path], work: Workspace, report: Report
+) -> Searched:
     """Candidates of a cascade. They do not depend on the target, so another target finds them in the workspace.
 
     Args:
         spec: of the cascade.
         plan: of the cascade, with all levels built.
+        queries: as `read_queries` gives them.
         folders: the levels' published versions, in the order of the spec.
         work: of the cascade.
         report: told the stages and their shares.
-
-    Raises:
-        InvalidArgument: the data is wrong.
     """
     name = f"{_PREFIX}{plan.search_key[:16]}"
-    return work.record(name, Searched, lambda: _search(spec, plan, folders, work, report))
+    return work.record(name, Searched, lambda: _search(spec, plan, queries, folders, work, report))
 
 
 def retain_current(plan: CascadePlan, keys: Sequence[str], work: Workspace) -> None:
@@ -57,10 +56,10 @@ def retain_current(plan: CascadePlan, keys: Sequence[str], work: Workspace) -> N
     work.retain([f"{_PREFIX}{plan.search_key[:16]}", *keys])
 
 
-def _search(spec: TabiSpec, plan: CascadePlan, folders: Sequence[Path], work: Workspace, report: Report) -> Searched:
-    regression = plan.agreement.task == "regression"
-    rows = read_rows(plan.data, spec.columns)
-    data = labelled_data(rows, None if regression else plan.agreement.labels, spec.parts)
+def _search(
+    spec: TabiSpec, plan: CascadePlan, queries: Queries, folders: Sequence[Path], work: Workspace, report: Report
+) -> Searched:
+    data, regression = queries.data, plan.agreement.task == "regression"
     runners = [
         Runner(level.name, folder, order, work)
         for level, folder, order in zip(spec.levels, folders, plan.agreement.orders, strict=True)
@@ -80,4 +79,4 @@ def _search(spec: TabiSpec, plan: CascadePlan, folders: Sequence[Path], work: Wo
         progress=lambda share: report("search candidates", share),
     )
     counts = np.bincount(data.part, minlength=3).tolist()
-    return Searched(result=found, rows=dict(zip(Parts.model_fields, counts, strict=True)), pairs=rows.pairs)
+    return Searched(result=found, rows=dict(zip(Parts.model_fields, counts, strict=True)), pairs=queries.pairs)

@@ -92,7 +92,13 @@ def test_the_config_declares_what_the_backend_gives(built: Built) -> None:
 
 
 def test_what_the_command_prints(built: Built) -> None:
-    for word in ("small → large", "ECE before", "selection", "version 1 published"):
+    for word in (
+        "small → large",
+        "ECE before",
+        "selection",
+        "reviews_small: version 1 published",
+        "reviews: version 1 pub",
+    ):
         assert word in built.done.stdout
     for stage in ("small: compile", "large: verify", "run the levels", "search candidates"):
         assert f"reviews: {stage}" in built.done.stderr
@@ -225,6 +231,15 @@ def test_a_level_that_cannot_be_built_is_named(models: Path, labelled: Path, tmp
     assert done.code == 2
     assert "error: reviews: level 'large': field 'model'" in done.stderr
     assert not ModelEntry(tmp_path / "r/reviews").versions()
+
+
+def test_bad_data_is_found_before_anything_is_built(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "labelled.tsv").write_text("text\tlabel\n" + "good film\tpositive\n" * 50 + "bad film\tawful\n")
+    spec = write_spec(tmp_path / "reviews.yaml", models, tmp_path / "labelled.tsv")
+    done = tidal_build(spec, "--repository", tmp_path / "r")
+    assert done.code == 2
+    assert "line 52: unknown label 'awful', accepted are label names (negative, neutral, positive)" in done.stderr
+    assert not [path for path in (tmp_path / "r").iterdir() if ModelEntry(path).versions()]
 
 
 def test_levels_answer_like_their_source_models(built: Built, models: Path, texts: list[str], tmp_path: Path) -> None:
