@@ -1,0 +1,347 @@
+"""Cascades through a real server: routes, options, failures of levels, publishes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.servers import RunningServer, running_server
+from tests.tabi.conftest import CONFIG, LABELS, LARGE, SMALL, Cascades, parameter
+from tests.waiting import until
+from tidal.manifest import MANIFEST_FILE
+from tidal.repository import ModelEntry
+from tidal.server.change import load, unload
+from tidal.server.child import tidal_serve
+from tidal.tabi.manifest import TabiManifest
+from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Unavailable
+
+pytestmark = pytest.mark.server
+
+WORDS = ("please", "book", "cancel", "change", "flight", "hotel", "weather", "music", "song", "actor", "good", "bad")
+
+
+def make_texts(count: int, seed: int, longest: int = 24) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(1, longest))) for _ in range(count)]
+
+
+TEXTS = make_texts(300, seed=1)
+
+
+@pytest.fixture(scope="module")
+def cutoff(cascades: Cascades) -> float:
+    return cascades.cutoff(TEXTS[:60])
+
+
+@pytest.fixture(scope="module")
+def manifests() -> dict[str, TabiManifest]:
+    return {}
+
+
+@pytest.fixture(scope="module")
+def server(
+    cascades: Cascades, cutoff: float, manifests: dict[str, TabiManifest], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    """`c`; `pairs`; `line` with a config of one line; `fast`, for which the small level will do; `hurried`, whose large
+    level is too slow for any deadline; `soft` and `strict`, whose large level `spare` is not always loaded."""
+    repository = tmp_path_factory.mktemp("repository")
+    cascades.copy_level(repository, SMALL)
+    cascades.copy_level(repository, LARGE)
+    cascades.copy_level(repository, LARGE, "spare")
+    manifests["c"] = cascades.publish(repository, "c", cutoff)
+    manifests["pairs"] = cascades.publish(repository, "pairs", cutoff, pairs=True)
+    cascades.publish(repository, "line", cutoff, config='backend: "tabi"\n')
+    cascades.publish(repository, "fast", cutoff, config=CONFIG + parameter("target_accuracy", 0.7))
+    cascades.publish(repository, "hurried", cutoff, means_ms=(1.0, 60_000.0))
+    spare = (SMALL, "spare")
+    cascades.publish(repository, "soft", cutoff, models=spare)
+    strict = parameter("on_level_failure", "error")
+    cascades.publish(repository, "strict", cutoff, models=spare, config=CONFIG + strict)
+    with running_server(repository) as running:
+        for name in ("c", "pairs", "line", "fast", "hurried", "soft", "strict", SMALL, LARGE, "spare"):
+            assert not running.load_error(name)
+        yield running
+
+
+@pytest.fixture(params=["grpc", "http"])
+def url(request: pytest.FixtureRequest, server: RunningServer) -> str:
+    return f"{request.param}://{getattr(server, request.param)}"
+
+
+def column(*texts: str | bytes) -> Any:
+    return np.array([[text.encode() if isinstance(text, str) else text] for text in texts], object)
+
+
+class TestRoutes:
+    def test_equal_those_that_are_computed_offline(
+        self, cascades: Cascades, manifests: dict[str, TabiManifest], url: str
+    ) -> None:
+        def ask(number: int) -> dict[str, Any]:
+            return client.infer("c", {"text_input": column(TEXTS[number])}, request_id=f"q{number}")
+
+        with Client(url) as client, ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(ask, range(len(TEXTS))))
+        levels = []
+        for number, answer in enumerate(answers):
+            wanted = cascades.walk(manifests["c"], 1, [TEXTS[number]], f"q{number}", 0)
+            levels.append(wanted.answer.level)
+            assert answer["level"].item() == wanted.answer.level
+            assert wanted.answer.label is not None
+            assert answer["label"].item().decode() == LABELS[wanted.answer.label]
+            assert answer["pruned_text"].item().decode() == wanted.read[0]
+            np.testing.assert_allclose(answer["probabilities"][0], wanted.answer.outputs, atol=1e-4)
+            assert answer["confidence"].item() == pytest.approx(wanted.answer.confidence, abs=1e-4)
+            assert not answer["degraded"].item()
+        assert 0.2 < levels.count(1) / len(levels) < 0.8
+        assert any(answer["pruned_text"].item().decode() != text for answer, text in zip(answers, TEXTS, strict=True))
+
+    def test_rows_take_the_ways_of_their_own_texts(
+        self, cascades: Cascades, manifests: dict[str, TabiManifest], url: str
+    ) -> None:
+        with Client(url) as client:
+            found = client.infer("c", {"text_input": column(*TEXTS[:40])})
+            alone = [client.infer("c", {"text_input": column(text)})["level"].item() for text in TEXTS[:10]]
+            again = [client.infer("c", {"text_input": column(text)})["level"].item() for text in TEXTS[:10]]
+        wanted = [cascades.walk(manifests["c"], 1, [text], "", row).answer for row, text in enumerate(TEXTS[:40])]
+        assert found["level"].ravel().tolist() == [answer.level for answer in wanted]
+        np.testing.assert_allclose(found["probabilities"], [answer.outputs for answer in wanted], atol=1e-4)
+        assert alone == again
+
+    def test_pairs(self, cascades: Cascades, manifests: dict[str, TabiManifest], url: str) -> None:
+        pairs = list(zip(TEXTS[:40], TEXTS[40:80], strict=True))
+        inputs = {"text_input": column(*TEXTS[:40]), "text_pair": column(*TEXTS[40:80])}
+        with Client(url) as client:
+            found = client.infer("pairs", inputs, request_id="x")
+        for row, texts in enumerate(pairs):
+            wanted = cascades.walk(manifests["pairs"], 1, texts, "x", row)
+            assert found["level"][row, 0] == wanted.answer.level
+            read = (found["pruned_text"][row, 0].decode(), found["pruned_pair"][row, 0].decode())
+            assert read == wanted.read
+            np.testing.assert_allclose(found["probabilities"][row], wanted.answer.outputs, atol=1e-4)
+
+    def test_many_requests_in_flight_over_asyncio(self, server: RunningServer) -> None:
+        async def ask() -> list[str | None]:
+            async with AsyncClient(f"grpc://{server.grpc}") as client:
+                answers = await asyncio.gather(*(client.classify("c", text) for text in TEXTS * 2))
+                return [answer.label for answer in answers]
+
+        labels = asyncio.run(ask())
+        assert labels[: len(TEXTS)] == labels[len(TEXTS) :]
+
+
+class TestRequests:
+    def test_only_what_was_asked_for_comes_back(self, url: str) -> None:
+        with Client(url) as client:
+            assert set(client.infer("c", {"text_input": column("good")}, outputs=["level"])) == {"level"}
+            answer = client.classify("c", "good")
+            assert answer.probabilities is not None
+            assert answer.label == LABELS[int(answer.probabilities.argmax())]
+            assert set(answer.other) == {"level", "confidence", "degraded", "pruned_text"}
+
+    def test_a_config_of_one_line_serves(self, url: str) -> None:
+        with Client(url) as client:
+            for text in TEXTS[:5]:
+                one, other = (client.classify(model, text, request_id="r") for model in ("line", "c"))
+                assert (one.label, one.other["level"]) == (other.label, other.other["level"])
+
+    def test_the_configs_target_chooses_the_candidate(self, url: str) -> None:
+        with Client(url) as client:
+            found = client.infer("fast", {"text_input": column(*TEXTS[:40])})
+        assert set(found["level"].ravel().tolist()) == {1}
+
+    def test_options(self, url: str) -> None:
+        with Client(url) as client:
+
+            def levels(**options: Any) -> set[int]:
+                found = client.infer("c", {"text_input": column(*TEXTS[:40])}, **options)
+                return set(found["level"].ravel().tolist())
+
+            assert levels() == {1, 2}
+            assert levels(max_level=1) == levels(accuracy=0.5) == {1}
+            assert levels(accuracy=0.96) == levels(accuracy=1.0) == {2}
+            with pytest.raises(InvalidArgument, match="'max_level'"):
+                levels(max_level=0)
+            with pytest.raises(InvalidArgument, match="'accuracy'"):
+                levels(accuracy=1.5)
+
+    @pytest.mark.parametrize(
+        ("model", "inputs", "said"),
+        [
+            ("c", {"text_input": column("good"), "text_pair": column("bad")}, "text_pair"),
+            ("pairs", {"text_input": column("good")}, "text_pair"),
+            ("c", {"text_input": column("good", "")}, "text_input row 1 is empty"),
+            ("c", {"text_input": column(b"\xff")}, "text_input row 0 is not valid UTF-8"),
+            ("c", {"text_input": column("good " * 80)}, "text_input row 0 has 82 tokens; this model reads at most 64"),
+        ],
+    )
+    def test_bad_input_is_refused_by_name(self, model: str, inputs: Any, said: str, url: str) -> None:
+        with Client(url) as client, pytest.raises(InvalidArgument, match=said):
+            client.infer(model, inputs)
+
+    def test_an_escalation_that_cannot_make_the_deadline_is_skipped(self, url: str) -> None:
+        inputs = {"text_input": column(*TEXTS[:40])}
+        with Client(url) as client:
+            hurried = client.infer("hurried", inputs, latency_ms=20_000)
+            patient = client.infer("hurried", inputs)
+        assert set(hurried["level"].ravel().tolist()) == {1}
+        assert hurried["degraded"].ravel().tolist() == (patient["level"].ravel() == 2).tolist()
+        assert not patient["degraded"].any()
+
+    def test_metrics_tell_what_was_done(self, server: RunningServer, url: str) -> None:
+        with Client(url) as client:
+            client.infer("c", {"text_input": column(*TEXTS[:40])})
+
+        def shown(family: str, *labels: str) -> float:
+            lines = [line for line in server.metrics_text().splitlines() if line.startswith(f"tidal_tabi_{family}{{")]
+            found = [line for line in lines if all(label in line for label in ('model="c"', *labels))]
+            return sum(float(line.split()[-1]) for line in found)
+
+        assert until(lambda: shown("answered_queries_total", 'level="2"') > 0)
+        assert shown("level_queries_total", 'level="1"') >= 40
+        assert shown("early_returned_queries_total") > 0
+        assert shown("pruned_words_total") > 0
+        assert shown("seen_words_total") > shown("pruned_words_total")
+        assert shown("confidence_count", 'level="1"') >= 40
+        assert shown("level_seconds_count", 'level="2"') > 0
+        assert shown("active_candidate", 'candidate="both"') == 1
+        assert shown("degraded_queries_total") == 0
+
+
+def test_a_level_that_is_not_loaded(server: RunningServer) -> None:
+    inputs = {"text_input": column(*TEXTS[:40])}
+    with Client(f"grpc://{server.grpc}") as client:
+        whole = client.infer("soft", inputs)
+        assert not whole["degraded"].any()
+        server.control.unload("spare")
+        assert until(lambda: bool(server.load_error("spare")))
+        soft = client.infer("soft", inputs)
+        assert set(soft["level"].ravel().tolist()) == {1}
+        assert soft["degraded"].ravel().tolist() == (whole["level"].ravel() == 2).tolist()
+        with pytest.raises(Unavailable, match="level 2, model 'spare'"):
+            client.infer("strict", inputs)
+        sure = next(text for text, level in zip(TEXTS, whole["level"].ravel(), strict=False) if level == 1)
+        assert client.infer("strict", {"text_input": column(sure)}, max_level=1)["level"].item() == 1
+        server.control.load("spare", None)
+        for model in ("soft", "strict"):
+            assert client.infer(model, inputs)["level"].tolist() == whole["level"].tolist()
+
+
+def test_a_level_whose_process_is_killed_with_queries_in_it(cascades: Cascades, cutoff: float, tmp_path: Path) -> None:
+    for level in (SMALL, LARGE):
+        cascades.copy_level(tmp_path, level)
+    cascades.publish(tmp_path, "c", cutoff, config=CONFIG + parameter("level_timeout_ms", 1500))
+    with running_server(tmp_path, exit_timeout_s=3) as server, Client(f"grpc://{server.grpc}") as client:
+        over = threading.Event()
+        answers: list[bool] = []
+
+        def ask() -> None:
+            while not over.is_set():
+                answers.extend(client.infer("c", {"text_input": column(*TEXTS[:40])})["degraded"].ravel().tolist())
+
+        with ThreadPoolExecutor(6) as pool:
+            asking = [pool.submit(ask) for _ in range(6)]
+            try:
+                assert until(lambda: len(answers) > 400)
+                os.kill(server.stub_pids(LARGE)[0], signal.SIGKILL)
+                before = len(answers)
+                degraded = until(lambda: sum(answers[before:]) > 100)
+            finally:
+                over.set()
+            if not psutil.pid_exists(server.pid):
+                pytest.skip("tritonserver aborted: the kill came while the stub held a lock that it shares with it")
+            assert degraded
+            for each in asking:
+                each.result(timeout=60)  # none was left without an answer
+        server.control.unload(LARGE)
+        server.control.load(LARGE, None)
+        assert until(lambda: not client.infer("c", {"text_input": column(*TEXTS[:40])})["degraded"].any())
+
+
+class TestUnderTidalServe:
+    def test_a_cascade_comes_and_goes_with_its_levels(self, cascades: Cascades, cutoff: float, tmp_path: Path) -> None:
+        for level in (SMALL, LARGE):
+            cascades.copy_level(tmp_path, level)
+        cascades.copy_level(tmp_path, LARGE, "other")
+        cascades.publish(tmp_path, "c", cutoff)
+        with tidal_serve(tmp_path, "--model", "c") as server, Client(server.grpc) as client:
+
+            def ready() -> set[str]:
+                return {row.name for row in server.control.index() if row.state == "READY"}
+
+            assert ready() == {"c", SMALL, LARGE}
+            assert client.infer("c", {"text_input": column("good")})["level"].item() in (1, 2)
+            assert unload(server.control, tmp_path, "c").startswith("c: unloaded")
+            assert until(lambda: not ready())
+            assert "version 1 serves now" in load(server.control, tmp_path, "c")
+            assert ready() == {"c", SMALL, LARGE}
+            assert not client.infer("c", {"text_input": column(*TEXTS[:40])})["degraded"].any()
+
+    def test_no_request_fails_while_a_cascade_is_published(
+        self, cascades: Cascades, cutoff: float, tmp_path: Path
+    ) -> None:
+        for level in (SMALL, LARGE):
+            cascades.copy_level(tmp_path, level)
+        cascades.publish(tmp_path, "c", cutoff)
+        over, failures, degraded = threading.Event(), list[str](), list[bool]()
+        with tidal_serve(tmp_path) as server, Client(server.grpc) as client, ThreadPoolExecutor(4) as pool:
+
+            def ask() -> None:
+                while not over.is_set():
+                    try:
+                        found = client.infer("c", {"text_input": column(*TEXTS[:8])})
+                        degraded.extend(found["degraded"].ravel().tolist())
+                    except RequestError as error:
+                        failures.append(f"{type(error).__name__}: {error}")
+
+            asking = [pool.submit(ask) for _ in range(4)]
+            try:
+                assert until(lambda: len(degraded) > 100)
+                for version in (2, 3):
+                    for level in (SMALL, LARGE):
+                        entry = ModelEntry(tmp_path / level)
+                        staging = entry.new_staging()
+                        shutil.copytree(entry.version_dir(1), staging, dirs_exist_ok=True)
+                        entry.publish(staging)
+                    cascades.publish(tmp_path / "aside" / str(version), "c", cutoff, version=version)
+                    made = tmp_path / "aside" / str(version) / "c" / str(version)
+                    text = (made / MANIFEST_FILE).read_text().replace('"version":1', f'"version":{version}')
+                    (made / MANIFEST_FILE).write_text(text)
+                    made.rename(tmp_path / "c" / str(version))
+                    load(server.control, tmp_path, "c")
+                    seen = len(degraded)
+                    assert until(lambda seen=seen: len(degraded) > seen + 100)  # type: ignore[misc]
+            finally:
+                over.set()
+            for each in asking:
+                each.result(timeout=60)
+            assert failures == []
+            assert not any(degraded)
+            serving = {(row.name, row.version) for row in server.control.index() if row.state == "READY"}
+            assert ("c", 3) in serving
+            assert {version for name, version in serving if name == LARGE} == {2, 3}
+
+
+def test_a_cascade_that_does_not_fit_says_so(cascades: Cascades, cutoff: float, tmp_path: Path) -> None:
+    for level in (SMALL, LARGE):
+        cascades.copy_level(tmp_path, level)
+    cascades.publish(tmp_path, "far", cutoff, config=CONFIG + parameter("target_accuracy", 0.99))
+    made = cascades.publish(tmp_path, "stale", cutoff)
+    changed = made.model_copy(
+        update={"levels": (made.levels[0], made.levels[1].model_copy(update={"fingerprint": "other"}))}
+    )
+    (tmp_path / "stale" / "1" / MANIFEST_FILE).write_text(changed.model_dump_json())
+    with running_server(tmp_path, models=["far", "stale"]) as server:
+        assert "no candidate reaches the accuracy 0.99" in server.load_error("far")
+        assert "is not the one that the cascade 'stale' was built with" in server.load_error("stale")
