@@ -114,7 +114,8 @@ def status(server: Server = None, as_json: AsJson = False) -> None:
 def reload(names: Names, server: Server = None) -> None:
     """Serve what was published since: waits until the new version serves; no request fails meanwhile.
 
-    A model of which nothing changed is left as it is. A partitioned model is reloaded after its runtimes.
+    A model of which nothing changed is left as it is. A partitioned model is reloaded after its runtimes, a cascade
+    after its levels.
 
     Exit codes: **0** all serve, **1** one is not served or does not load, **3** no server answers.
     """
@@ -123,7 +124,7 @@ def reload(names: Names, server: Server = None) -> None:
 
 @models.command()
 def load(names: Names, server: Server = None) -> None:
-    """Load models and wait until they serve; a partitioned model with its runtimes.
+    """Load models and wait until they serve; a partitioned model with its runtimes, a cascade with its levels.
 
     Exit codes: **0** all serve, **1** one does not load, **3** no server answers.
     """
@@ -134,7 +135,7 @@ def load(names: Names, server: Server = None) -> None:
 def unload(names: Names, server: Server = None) -> None:
     """Take models out of service; requests in flight are still answered. The supervisor leaves them alone.
 
-    The runtimes of a partitioned model leave after it.
+    The runtimes of a partitioned model leave after it, and so do the levels that were built for a cascade.
 
     Exit codes: **0** done, **1** one is not served, **3** no server answers.
     """

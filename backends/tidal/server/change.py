@@ -32,6 +32,7 @@ from tidal.server.active_config import (
     wanted_versions,
 )
 from tidal.server.allocate import changing
+from tidal.server.cascades import Cascade, cascade, cascades
 from tidal.server.control import ServerControl
 from tidal.server.reasons import sentence
 
@@ -48,7 +49,7 @@ def load(control: ServerControl, repository: Path | None, model: str) -> str:
     """Load a model, or reload it when its files changed, and wait until it serves; requests meanwhile are answered.
 
     Of a partitioned model its runtimes come first, and those that it no longer has go last; all of them where it is
-    partitioned no more.
+    partitioned no more. A cascade's levels come before it, too; those of its own that it asks no more go after it.
 
     Returns:
         What is served now and what was before, as a sentence.
@@ -61,9 +62,36 @@ def load(control: ServerControl, repository: Path | None, model: str) -> str:
     if repository is not None and _has_runtimes(control, repository, model):
         with changing(repository / model):
             return _load_family(control, repository, model)
+    found = cascade(repository, model) if repository is not None else None
+    if repository is not None and found is not None:
+        return _load_cascade(control, repository, found)
     before = serving_versions(control, model)
     _load(control, repository, model)
     return _told(control, repository, model, before)
+
+
+def _load_cascade(control: ServerControl, repository: Path, found: Cascade) -> str:
+    before = serving_versions(control, found.name)
+    served = [cascade(repository, found.name, version) for version in before]
+    own = {level for each in (found, *served) if each is not None for level in each.own}
+    published = [level for level in found.levels if ModelEntry(repository / level).versions()]
+    levels = [load(control, repository, level) for level in published]
+    _load(control, repository, found.name)
+    told = _told(control, repository, found.name, before)
+    former = _unload_levels(control, repository, found.name, own.difference(found.levels))
+    return "\n  ".join([told, *levels, *(f"{level}: unloaded" for level in former)])
+
+
+def _unload_levels(control: ServerControl, repository: Path, model: str, levels: Collection[str]) -> list[str]:
+    """Unload levels once versions of their cascade that leave have left, but for those that another one asks."""
+    asking = [each for each in cascades(repository) if each.name != model and serving_versions(control, each.name)]
+    asked = {level for each in asking for level in each.levels}
+    leaving = [level for level in sorted(levels) if level not in asked and serving_versions(control, level)]
+    if leaving:
+        _wait_until_left(control, model)
+    for level in leaving:
+        unload(control, repository, level)
+    return leaving
 
 
 def _load_family(control: ServerControl, repository: Path, front: str) -> str:
@@ -159,13 +187,19 @@ def reload(control: ServerControl, repository: Path | None, model: str) -> str:
 def unload(control: ServerControl, repository: Path | None, model: str) -> str:
     """Take a model out of service; of a partitioned model also its runtimes, once it has answered its requests.
 
+    Of a cascade also the levels that were built for it, unless another cascade that serves asks them.
+
     Raises:
         NotFound: the server does not serve it.
         Unavailable: another process is changing the instances of its runtimes.
     """
     if not serving_versions(control, model):
         raise NotFound(f"model '{model}' is not served")
-    if repository is None or not _has_runtimes(control, repository, model):
+    found = cascade(repository, model) if repository is not None else None
+    if repository is not None and found is not None:
+        control.unload(model)
+        _unload_levels(control, repository, model, found.own)
+    elif repository is None or not _has_runtimes(control, repository, model):
         control.unload(model)
     else:
         with changing(repository / model):

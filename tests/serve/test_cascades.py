@@ -1,0 +1,138 @@
+"""Which models come and go with a cascade, without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.serve.test_changing_models import FakeControl
+from tests.tabi.serving import VERSION, cascades, write_cascade
+from tidal.errors import Internal, InvalidArgument
+from tidal.family import family
+from tidal.manifest import MANIFEST_FILE
+from tidal.published import load_published
+from tidal.server import change
+from tidal.server.cascades import Cascade, cascade
+from tidal.server.launch import select_models
+from tidal.server.model_facts import model_facts
+from tidal.server.starting import plan_start
+from tidal.tabi.manifest import TabiManifest
+
+CONFIG = 'backend: "{backend}"\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ 1 ] }} ]\n'
+
+
+def add(repository: Path, name: str, *versions: int, backend: str = "python") -> None:
+    folder = repository / name
+    for version in versions:
+        (folder / str(version)).mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    (folder / "config.pbtxt").write_text(CONFIG.format(backend=backend))
+
+
+def set_target(repository: Path, name: str, accuracy: float) -> None:
+    text = f'parameters {{ key: "target_accuracy" value {{ string_value: "{accuracy}" }} }}\n'
+    (repository / name / "config.pbtxt").write_text(CONFIG.format(backend="tabi") + text)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """The cascade `c` over three levels, of which it asks two, and a model that has nothing to do with it."""
+    write_cascade(tmp_path / "c", cascades(three=True), chosen=1, tokenizers=(0, 0, 0))
+    add(tmp_path, "c", backend="tabi")
+    for level, versions in (("c_l0", (1,)), ("c_l1", (1, 2)), ("c_l2", (3,)), ("other", (1,))):
+        add(tmp_path, level, *versions)
+    return tmp_path
+
+
+def names(repository: Path, *wanted: str) -> list[str]:
+    return [entry.name for entry in select_models(repository, wanted).served]
+
+
+class TestWhatIsServed:
+    def test_all_but_the_levels_that_the_cascade_does_not_ask(self, repository: Path) -> None:
+        assert names(repository) == ["c", "c_l0", "c_l1", "other"]
+        set_target(repository, "c", 0.97)
+        assert names(repository) == ["c", "c_l0", "c_l1", "c_l2", "other"]
+
+    def test_a_named_cascade_with_its_levels(self, repository: Path) -> None:
+        assert names(repository, "c") == ["c", "c_l0", "c_l1"]
+        assert names(repository, "c_l0") == ["c_l0"]
+        assert names(repository, "c", "c_l2") == ["c", "c_l0", "c_l1", "c_l2"]
+        assert names(repository, "other") == ["other"]
+
+    def test_a_level_that_is_not_published_is_no_hindrance(self, repository: Path) -> None:
+        (repository / "c_l1" / "1").rmdir()
+        (repository / "c_l1" / "2").rmdir()
+        assert names(repository, "c") == ["c", "c_l0"]
+
+    def test_a_level_that_another_cascade_asks(self, repository: Path) -> None:
+        made = load_published(repository / "c" / str(VERSION))
+        assert isinstance(made, TabiManifest)
+        write_cascade(repository / "d", cascades(three=True), chosen=3, tokenizers=(0, 0, 0), levels=made.levels)
+        add(repository, "d", backend="tabi")
+        assert cascade(repository, "d") == Cascade("d", ("c_l0", "c_l1", "c_l2"), ())
+        assert "c_l2" in names(repository)
+
+    def test_levels_before_the_cascade(self, repository: Path) -> None:
+        plan = plan_start(repository, ["c", "c_l0", "c_l1", "other"])
+        assert (plan.by_server, plan.cascades) == (("c_l0", "c_l1", "other"), ("c",))
+
+    def test_where_the_config_is_wrong_all_levels(self, repository: Path) -> None:
+        set_target(repository, "c", 2)
+        found = cascade(repository, "c")
+        assert found is not None
+        assert found.levels == ("c_l0", "c_l1", "c_l2")
+
+
+class TestChanges:
+    def test_levels_are_loaded_before_and_unloaded_after(self, repository: Path) -> None:
+        control = FakeControl(repository=repository, watched=set())
+        told = change.load(control, repository, "c")
+        assert control.steps == ["c_l0 [1]", "c_l1 [2]", "c [3]"]
+        assert told.splitlines()[0] == "c: version 3 serves now"
+        assert change.unload(control, repository, "c") == "c: unloaded; requests in flight are still answered"
+        assert control.steps[3:] == ["c unloaded", "c_l0 unloaded", "c_l1 unloaded"]
+
+    def test_a_level_that_is_asked_no_more_leaves(self, repository: Path) -> None:
+        control = FakeControl(repository=repository, watched=set())
+        set_target(repository, "c", 0.97)
+        change.load(control, repository, "c")
+        assert sorted(control.served) == ["c", "c_l0", "c_l1", "c_l2"]
+        set_target(repository, "c", 0.9)
+        assert change.reload(control, repository, "c").splitlines()[-1] == "  c_l2: unloaded"
+        assert sorted(control.served) == ["c", "c_l0", "c_l1"]
+
+    def test_levels_that_another_cascade_asks_stay(self, repository: Path) -> None:
+        made = load_published(repository / "c" / str(VERSION))
+        assert isinstance(made, TabiManifest)
+        write_cascade(repository / "d", cascades(), chosen=0, levels=made.levels[:2])
+        add(repository, "d", backend="tabi")
+        control = FakeControl(repository=repository, watched=set())
+        change.load(control, repository, "c")
+        change.load(control, repository, "d")
+        change.unload(control, repository, "c")
+        assert sorted(control.served) == ["c_l0", "d"]
+        change.unload(control, repository, "d")
+        assert sorted(control.served) == ["c_l0"]  # it was not built for `d`
+
+    def test_a_cascade_is_not_changed_where_a_level_does_not_load(self, repository: Path) -> None:
+        control = FakeControl(repository=repository, watched=set())
+        control.broken.add(("c_l1", 2))
+        with pytest.raises(Internal, match="model 'c_l1' does not load"):
+            change.load(control, repository, "c")
+        assert "c" not in control.served
+
+
+class TestManifests:
+    def test_every_kind_is_read(self, repository: Path) -> None:
+        assert isinstance(load_published(repository / "c" / str(VERSION)), TabiManifest)
+        (repository / "other/1" / MANIFEST_FILE).write_text('{"kind": "tabbi"}')
+        with pytest.raises(InvalidArgument, match="unknown kind 'tabbi': did you mean 'tabi'"):
+            load_published(repository / "other/1")
+
+    def test_a_cascade_is_listed_and_is_no_family(self, repository: Path) -> None:
+        assert family(repository, "c") is None
+        facts = next(fact for fact in model_facts(repository, None) if fact.name == "c")
+        assert (facts.backend, facts.engine, facts.max_length) == ("tabi", None, 16)
+        assert facts.built == "2030-01-01T00:00:00+00:00"
