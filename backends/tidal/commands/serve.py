@@ -25,7 +25,8 @@ def serve(
         list[str] | None, typer.Argument(metavar="[-- TRITON OPTIONS]", help="Passed to tritonserver as they are.")
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option(help="Serve only this model, with what it needs. Repeat for several.", metavar="NAME")
+        list[str] | None,
+        typer.Option(help="Serve only this model, with what it needs. Repeat for several.", metavar="NAME"),
     ] = None,
     host: Annotated[str, typer.Option(help="IPv4 address to listen on, 0.0.0.0 for every network.")] = "127.0.0.1",
     http_port: Annotated[int, typer.Option(min=0, max=65535, help="HTTP port, 0 for a free one.")] = 8000,
