@@ -8,12 +8,12 @@ import pytest
 
 from tests.serve.test_changing_models import FakeControl
 from tests.tabi.serving import VERSION, cascades, write_cascade
+from tidal.cascade import Cascade, cascade
 from tidal.errors import Internal, InvalidArgument
 from tidal.family import family
 from tidal.manifest import MANIFEST_FILE
 from tidal.published import load_published
 from tidal.server import change
-from tidal.server.cascades import Cascade, cascade
 from tidal.server.launch import select_models
 from tidal.server.model_facts import model_facts
 from tidal.server.starting import plan_start

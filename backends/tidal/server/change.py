@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tidal.allocation import make_allocation, read_allocation, write_allocation
+from tidal.cascade import Cascade, cascade, cascades
 from tidal.errors import Internal, NotFound, TidalError
 from tidal.family import family, front_of, runtime_model
 from tidal.manifest import load_manifest
@@ -32,7 +33,6 @@ from tidal.server.active_config import (
     wanted_versions,
 )
 from tidal.server.allocate import changing
-from tidal.server.cascades import Cascade, cascade, cascades
 from tidal.server.control import ServerControl
 from tidal.server.reasons import sentence
 

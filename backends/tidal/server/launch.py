@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidal.cascade import cascades
 from tidal.errors import InvalidArgument, NotFound, did_you_mean
 from tidal.family import family, front_of
 from tidal.repository import ModelEntry, model_entries
-from tidal.server.cascades import cascades
 from tidal.server.control import ADMIN_APIS, ADMIN_HEADER
 from tidal.server.endpoints import Endpoints
 from tidal.server.installation import TritonInstallation

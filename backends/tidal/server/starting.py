@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.allocation import Allocation, make_allocation, read_allocation, write_allocation
+from tidal.cascade import cascade
 from tidal.errors import Internal, TidalError, Unavailable
 from tidal.family import family
 from tidal.server.active_config import active_config, check_allocation, load_model
 from tidal.server.allocate import changing
-from tidal.server.cascades import cascade
 from tidal.server.control import ServerControl
 from tidal.server.reasons import sentence
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from tidal.errors import InvalidArgument
 from tidal.model_config import read_config
 from tidal.repository import ModelEntry, model_entries
 from tidal.tabi.choice import Choice
 from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
 from tidal.tabi.parameters import TabiParameters
-from tidal.triton.parameters import parse_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ def cascades(repository: Path) -> list[Cascade]:
 def _asked(entry: ModelEntry, manifest: TabiManifest) -> tuple[int, ...]:
     """Indices of the levels that a cascade asks; all where its config cannot be accepted, which its load will tell."""
     try:
-        _, parameters = parse_parameters(read_config(entry.folder).get("parameters", {}), TabiParameters)
-        return Choice(manifest, parameters.target()).levels
-    except InvalidArgument:
+        raw = read_config(entry.folder).get("parameters", {})
+        own = {name: raw[name].get("string_value", "") for name in raw if name in TabiParameters.model_fields}
+        return Choice(manifest, TabiParameters.model_validate(own).target()).levels
+    except (InvalidArgument, ValidationError):
         return tuple(range(len(manifest.levels)))
