@@ -166,6 +166,13 @@ class TestFailures:
         cluster.advance([1.5], [10], 2.0)
         assert cluster.latencies[2:] == pytest.approx([0.01])
 
+    def test_an_idle_one_may_be_given_something_right_before_it_is_back(self) -> None:
+        cluster = Cluster(make_policy([1, 0, 1]), by_runtime, 3)
+        cluster.fail(0, repair_s=1.0)
+        cluster.advance([0.9, 1.5], [10, 10], 2.0)
+        assert cluster.failed_batches == 1
+        assert cluster.latencies == pytest.approx([0.04, 0.01])
+
     def test_the_only_one_that_fits_makes_them_wait(self) -> None:
         cluster = Cluster(make_policy([1, 0, 1]), by_runtime, 3)
         cluster.advance([0.0, 0.0], [200, 200], 0.01)

@@ -60,10 +60,11 @@ class Cluster:
             until: seconds, `now` afterwards.
         """
         while self._returning and self._returning[0][0] <= until:
-            back, lane, batch = heappop(self._returning)
+            back = self._returning[0][0]
             cut = bisect_left(times, back)
             self._advance(times[:cut], lengths[:cut], back)
             times, lengths = times[cut:], lengths[cut:]
+            _, lane, batch = heappop(self._returning)  # only now: until then it may be given a batch
             self._come_back(back, lane, batch)
         self._advance(times, lengths, until)
 
