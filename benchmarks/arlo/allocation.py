@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.arlo.bin_packing import BinPackingPolicy
 from benchmarks.arlo.simulate import simulate
 from benchmarks.arlo.workload import Workload, arrivals
 from tidal.arlo.parameters import SLO_LATENCIES
 from tidal.arlo.policies import Batch, PartitionedPolicy
 from tidal.manifest import Manifest
+from tidal.simulator.dispatch import BinPacking
 
 _FILLS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 # Rates to choose for, as shares of what a runtime padded to the longest input could answer on as many instances:
@@ -59,7 +59,7 @@ def choose(manifest: Manifest, workload: Workload, *, instances: int, requests: 
 
     partitioned = {length: mean_ms(PartitionedPolicy, counts(length)) for length in lengths}
     best = min(partitioned, key=partitioned.__getitem__)
-    packed = {fill: mean_ms(BinPackingPolicy, counts(best), fill=fill) for fill in _FILLS}
+    packed = {fill: mean_ms(BinPacking, counts(best), fill=fill) for fill in _FILLS}
     fill = min(packed, key=packed.__getitem__)
     return Allocation(
         dict(zip(lengths, counts(best), strict=True)), round(slo_s * 1e3), fill, partitioned[best], packed[fill]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.arlo import outcome
-from benchmarks.arlo.bin_packing import BinPackingPolicy
 from benchmarks.arlo.measure import Cell
 from benchmarks.arlo.rounds import Run
 from benchmarks.arlo.search import Tuned
 from benchmarks.arlo.simulate import FirstComeFirstServed, simulate
 from benchmarks.arlo.systems import DT, DT_BATCHED, PARTITIONED, POLYMORPHIC, ST, Case, Planned, plan
 from benchmarks.report import Report
-from tidal.arlo.policies import PartitionedPolicy, Query
 
 ROUNDS = 5
 
@@ -24,29 +22,6 @@ def test_full_run_has_3000_requests_a_cell_and_every_claimed_load():
     for quick in (False, True):
         planned = {each.case: each.systems for each in plan(quick=quick)}
         assert all(POLYMORPHIC in planned[case] for case in claimed)
-
-
-def lanes_of(policy: PartitionedPolicy, queries: int, length: int) -> list[int]:
-    """How many queries each runtime has after so many came."""
-    for number in range(queries):
-        policy.submit(Query(length, float(number)))
-    return policy.outstanding
-
-
-def test_bin_packing_fills_a_bin_before_the_next_is_opened():
-    # Capacities 10 and 5; bins of 40 %: 4 and 2.
-    policy = BinPackingPolicy([64, 512], [0.1, 0.2], 1.0, [1, 1], fill=0.4)
-    assert lanes_of(policy, 4, 50) == [4, 0]
-    assert lanes_of(policy, 2, 50) == [4, 2]
-    # No room anywhere: to the emptiest, and 4 of 10 is as much as 2 of 5.
-    assert lanes_of(policy, 1, 50) == [5, 2]
-    assert lanes_of(policy, 1, 50) == [5, 3]
-
-
-def test_bin_packing_prefers_the_fuller_of_two_that_suffice():
-    policy = BinPackingPolicy([64, 512], [0.1, 0.2], 1.0, [1, 1], fill=1.0)
-    assert lanes_of(policy, 1, 500) == [0, 1]
-    assert lanes_of(policy, 3, 50) == [0, 4]
 
 
 def test_simulation_runs_queries_of_each_lane_one_after_the_other():
