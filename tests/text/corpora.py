@@ -81,7 +81,9 @@ def byte_level(file: Path) -> Path:
         ),
     )
     tokenizer.post_processor = processors.RobertaProcessing(
-        sep=("</s>", tokenizer.token_to_id("</s>")), cls=("<s>", tokenizer.token_to_id("<s>"))
+        sep=("</s>", tokenizer.token_to_id("</s>")),
+        cls_token=("<s>", tokenizer.token_to_id("<s>")),
+        add_prefix_space=False,
     )
     tokenizer.save(str(file))
     return file

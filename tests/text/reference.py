@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from tokenizers import Encoding, Tokenizer
@@ -31,9 +32,7 @@ class Read:
 
 def read(file: Path, query: tuple[str, ...], max_length: int) -> Read:
     """Tokenise and find the words; a query of `max_length` tokens counts as cut off."""
-    tokenizer = Tokenizer.from_file(str(file))
-    tokenizer.enable_truncation(max_length)
-    encoding = tokenizer.encode(*query)
+    encoding = _tokenizer(file, max_length).encode(*query)
     special = [mask == 1 for mask in encoding.special_tokens_mask]
     owners: list[int | None] = [None] * len(special)
     spans: list[tuple[int, int, int]] = []
@@ -57,6 +56,13 @@ def read(file: Path, query: tuple[str, ...], max_length: int) -> Read:
             assert len(covered) <= 1
             owners[token] = first + covered.pop() if covered else None
     return Read(encoding.ids, encoding.type_ids, spans, owners, special)
+
+
+@lru_cache(maxsize=8)
+def _tokenizer(file: Path, max_length: int) -> Tokenizer:
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.enable_truncation(max_length)
+    return tokenizer
 
 
 def _number(text: str, encoding: Encoding, part: int, cut: int | None) -> list[int | None]:
