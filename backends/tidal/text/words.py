@@ -15,6 +15,7 @@ from tokenizers.models import WordLevel, WordPiece
 
 from tidal.errors import InvalidArgument
 from tidal.text.limits import Limits
+from tidal.text.tokenizer import open_tokenizer
 
 Integers = npt.NDArray[np.int64]
 
@@ -78,9 +79,7 @@ class WordTokenizer:
 
     def __init__(self, file: Path, max_length: int, *, truncate: bool) -> None:
         self._limits = Limits(max_length, truncate)
-        self._tokenizer = Tokenizer.from_file(str(file))
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
+        self._tokenizer = open_tokenizer(file)
         # Before truncation is set, which would cut what is compared.
         self._separable = _separable(self._tokenizer)
         if truncate:
