@@ -168,14 +168,14 @@ def test_a_change_leaves_the_other_instances_running(family: Served) -> None:
 
 
 @contextmanager
-def all_busy(served: Served, instances: int) -> Iterator[list[threading.Thread]]:
-    """So many requests of 2 s, each on an instance of its own, from when all run; at the end all are answered."""
+def all_busy(served: Served, instances: int, seconds: float = 2.0) -> Iterator[list[threading.Thread]]:
+    """So many requests, each on an instance of its own, from when all run; at the end all are answered."""
     folder = served.runtime / "tmp"
     for mark in folder.glob("busy-*"):
         mark.unlink()
     answers: list[tuple[int, int]] = []
     with tritonclient.grpc.InferenceServerClient(served.report["grpc"]) as client:
-        threads = [threading.Thread(target=lambda: answers.append(ask(client, 2.0))) for _ in range(instances)]
+        threads = [threading.Thread(target=lambda: answers.append(ask(client, seconds))) for _ in range(instances)]
         for thread in threads:
             thread.start()
         assert until(lambda: len(list(folder.glob("busy-*"))) == instances)
@@ -206,7 +206,7 @@ def test_an_instance_leaves_after_the_front_has_given_it_up(family: Served, repo
 
 def test_a_change_that_was_killed_is_completed_by_the_next(family: Served, repository: Path) -> None:
     allocate(family, n16=0, n64=2)
-    with all_busy(family, 2):
+    with all_busy(family, 2, seconds=8.0):  # commands that start meanwhile take their time on a busy machine
         killed = subprocess.Popen([*TIDAL, "models", "allocate", "m", "16=1", "64=1"], env=family.environment)
         assert until(lambda: under_change(repository) is not None)
         refused = family.tidal("models", "allocate", "m", "64=1")

@@ -57,7 +57,7 @@ def serving(config: Mapping[str, Any], versions: Sequence[int]) -> dict[str, Any
 def _inputs(declared: Sequence[Mapping[str, Any]], engines: Sequence[EngineManifest]) -> list[dict[str, Any]]:
     """Those declared and those that any engine reads; what only some read is optional."""
     read = [{each.name for each in engine.inputs} for engine in engines]
-    differing = set.union(*read) - set.intersection(*read)
+    differing = read[0].union(*read) - read[0].intersection(*read)
     inputs = [{**each, "optional": True} if each["name"] in differing else dict(each) for each in declared]
     lacking = differing - {each["name"] for each in declared}
     # All inputs of an engine have one shape.
