@@ -229,6 +229,34 @@ class TestLanes:
         assert second.lane == 2
         assert policy.next_batch(0.011) is None
 
+    def test_a_way_that_does_not_keep_to_its_profile_is_left_and_tried_again(self) -> None:
+        """By the profile a lone query takes 10 ms on all threads and 14 on one; with disturbance, 20 and 14."""
+        policy = two_ways(wide_ms=10, narrow_ms=14)
+
+        def lone(wide_takes: float) -> int:
+            policy.submit(Query(20, 0.0))
+            batch = policy.next_batch(0.0)
+            assert batch is not None
+            policy.finished(batch, wide_takes if batch.lane == 0 else 0.014)
+            return batch.lane
+
+        assert [lone(0.010) for _ in range(50)] == [0] * 50
+        disturbed = [lone(0.020) for _ in range(50)]
+        assert disturbed[0] == 0
+        assert disturbed[-10:] == [1] * 10
+        calm = [lone(0.010) for _ in range(1000)]
+        assert calm[0] == 1
+        assert calm[-10:] == [0] * 10
+
+    def test_a_failed_batch_says_nothing_about_its_way(self) -> None:
+        policy = two_ways(wide_ms=10, narrow_ms=14)
+        for _ in range(100):
+            policy.submit(Query(20, 0.0))
+            batch = policy.next_batch(0.0)
+            assert batch is not None
+            assert batch.lane == 0
+            policy.finished(batch)
+
     def test_two_clients_in_turn_come_to_share_the_machine_and_one_gets_it_back(self) -> None:
         """Each client sends its next query when it is answered, so an idle machine never sees both waiting."""
         policy = two_ways(wide_ms=10, narrow_ms=14)

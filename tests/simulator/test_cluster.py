@@ -47,9 +47,9 @@ class Watched(PartitionedPolicy):
             self.calls.append(("start", now, batch.lane))
         return batch
 
-    def finished(self, batch: Batch) -> None:
+    def finished(self, batch: Batch, took: float | None = None) -> None:
         self.calls.append(("finish", self.now, batch.lane))
-        super().finished(batch)
+        super().finished(batch, took)
 
 
 def poisson(rate: float, count: int, seed: int) -> list[float]:

@@ -148,11 +148,12 @@ class ArloService:
 
     def _serve(self) -> None:
         ran: Batch | None = None
+        took: float | None = None
         finished: list[Job] = []
         while True:
             with self._changed:
                 if ran is not None:
-                    self._policy.finished(ran)
+                    self._policy.finished(ran, took)
                     ran = None
                 late, batch, now = self._next()
                 # Others are woken for work only: a thread that wakes for nothing delays this one.
@@ -174,7 +175,7 @@ class ArloService:
             finished = []
             self._refuse(late, now)
             if batch is not None:
-                finished = self._run(batch, now)
+                finished, took = self._run(batch, now)
                 ran = batch
 
     def _respond(self) -> None:
@@ -199,32 +200,31 @@ class ArloService:
                 )
             )
 
-    def _run(self, batch: Batch, now: float) -> list[Job]:
-        """Run a batch; the requests that it completed."""
+    def _run(self, batch: Batch, now: float) -> tuple[list[Job], float | None]:
+        """Run a batch; the requests that it completed, and the seconds that all of it took, None if not all ran."""
         rows = [row for row in cast(Sequence[Row], batch.queries) if self._still_wanted(row, now)]
         if not rows:
-            return []
+            return [], None
         deadline = min((row.deadline for row in rows if row.deadline is not None), default=None)
         try:
             outputs = self._runner.run(batch.lane, batch.runtime, [row.tokens for row in rows], deadline)
         except ModelUnavailable as error:
             self._put_back(batch, rows, error)
-            return []
+            return [], None
         except Exception as error:
             answer = error if isinstance(error, TidalError) else Internal(f"the engine failed: {error}")
             for row in rows:
                 row.job.fail(answer)
-            return []
+            return [], None
+        took = time.monotonic() - now
         self._failures[batch.runtime] = 0
         runtime = self._runtimes[batch.runtime]
-        self._metrics.ran(
-            runtime, [row.length for row in rows], [now - row.arrival for row in rows], time.monotonic() - now
-        )
+        self._metrics.ran(runtime, [row.length for row in rows], [now - row.arrival for row in rows], took)
         finished = []
         for place, row in enumerate(rows):
             if row.job.finish(row.index, self._make.row(outputs, place, row.length, runtime)):
                 finished.append(row.job)
-        return finished
+        return finished, took if len(rows) == len(batch.queries) else None
 
     def _put_back(self, batch: Batch, rows: Sequence[Row], error: ModelUnavailable) -> None:
         """Let others run what this lane could not run, and let the lane pause.

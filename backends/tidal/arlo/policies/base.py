@@ -59,8 +59,8 @@ class PlacementPolicy(Protocol):
     def next_batch(self, now: float) -> Batch | None:
         """The batch to start now, or None when nothing waits or no lane is free for it. Call `expired` first."""
 
-    def finished(self, batch: Batch) -> None:
-        """A batch has run, or failed: its lane is free."""
+    def finished(self, batch: Batch, took: float | None = None) -> None:
+        """A batch has run, in `took` seconds, or failed (None): its lane is free."""
 
     def put_back(self, batch: Batch) -> None:
         """A batch's lane could not run it: its queries wait again. The lane stays taken until `finished`."""

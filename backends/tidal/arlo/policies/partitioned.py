@@ -173,7 +173,7 @@ class PartitionedPolicy:
         instance.running = 1
         return Batch(instance.lane, instance.runtime, [query])
 
-    def finished(self, batch: Batch) -> None:
+    def finished(self, batch: Batch, took: float | None = None) -> None:
         """A query has run, or failed: its instance is free again, or gone if it was leaving."""
         instance = self._instances[batch.lane]
         instance.running = instance.held = 0

@@ -19,14 +19,22 @@ from tidal.profiles import LatencyProfile
 _Entry = tuple[float, int, Query]
 # Weight of the newest arrival in the running mean of how many queries an arrival finds here.
 _CROWD_WEIGHT = 1 / 16
+# Weight of the newest run in the running mean of how a way to run keeps to its profile, and, for the way that did not
+# run, of how the other one does: what was slow some time ago is tried again.
+_PACE_WEIGHT = 1 / 16
+_OTHER_PACE_WEIGHT = 1 / 512
 
 
 class _Lanes:
-    """Equal engine contexts that run at the same time: their latency in seconds by [length][batch], their indices."""
+    """Equal engine contexts that run at the same time: their latency in seconds by [length][batch], their indices.
+
+    `pace` is by how much they have lately taken longer than that, or shorter.
+    """
 
     def __init__(self, profile: LatencyProfile, indices: range) -> None:
         self.table: list[list[float]] = (profile.table_ms / 1e3).tolist()
         self.indices = indices
+        self.pace = 1.0
 
 
 class PolymorphicPolicy:
@@ -45,6 +53,9 @@ class PolymorphicPolicy:
     query soonest, or several with a thread each, which answer a crowd soonest. An idle machine takes the one with
     the smaller sum of waiting, for the queries that wait and as many more as an arriving query usually finds here;
     the first, where only that meets the deadline of the query that goes next. The two never run at the same time.
+    What the sums are made of is the profile times how each way has lately kept to it: threads that wait for each
+    other lose more to whatever else runs on the machine than threads that do not, and engines that seldom run at the
+    same time are faster than where all were measured together.
 
     Args:
         runtimes: the runtimes' `max_length` in tokens, ascending.
@@ -155,9 +166,17 @@ class PolymorphicPolicy:
         longest = max(query.length for _, _, query in chosen)
         return Batch(lane, bisect.bisect_left(self._runtimes, longest), [query for _, _, query in chosen])
 
-    def finished(self, batch: Batch) -> None:
-        """A batch has run, or failed: its lane is free."""
+    def finished(self, batch: Batch, took: float | None = None) -> None:
+        """A batch has run, in `took` seconds, or failed (None): its lane is free."""
         self._running.pop(batch.lane, None)
+        if took is None or self._narrow is None:
+            return
+        ran, other = self._wide, self._narrow
+        if batch.lane in other.indices:
+            ran, other = other, ran
+        expected = ran.table[self._padded(max(query.length for query in batch.queries))][len(batch.queries)]
+        ran.pace += (took / expected - ran.pace) * _PACE_WEIGHT
+        other.pace += (ran.pace - other.pace) * _OTHER_PACE_WEIGHT
 
     def put_back(self, batch: Batch) -> None:
         """A batch's lane could not run it: its queries wait again. The lane stays taken until `finished`."""
@@ -187,7 +206,8 @@ class PolymorphicPolicy:
             # Those who are yet to come cannot share a batch with those who are here.
             split = best_split(here, lanes.table, lanes=len(lanes.indices), behind=len(coming) + behind)
             split += best_split(coming, lanes.table, lanes=len(lanes.indices), behind=behind)
-            return sum_of_waiting([*here, *coming], split, lanes.table, lanes=len(lanes.indices), behind=behind)
+            total = sum_of_waiting([*here, *coming], split, lanes.table, lanes=len(lanes.indices), behind=behind)
+            return total * lanes.pace
 
         return min((self._wide, self._narrow), key=waiting)
 
