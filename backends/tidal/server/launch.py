@@ -18,6 +18,11 @@ from tidal.server.control import ADMIN_APIS, ADMIN_HEADER
 from tidal.server.endpoints import Endpoints
 from tidal.server.installation import TritonInstallation
 
+# tritonserver gives each Python model threads on which its calls to other models wait and its answers go out: with the
+# usual 32, a model with as many calls in flight cannot answer. A cascade has up to 24, and 32 more may be lost to
+# processes that died.
+_THREADS = 64
+
 # Triton reads the key from inside an option where other characters are separators.
 _KEY = re.compile(r"[A-Za-z0-9._~+/-]{8,}")
 
@@ -166,5 +171,6 @@ def _basic(repository: Path, backends: Path, models: Sequence[str]) -> list[str]
         f"--model-repository={repository}",
         f"--backend-directory={backends}",
         "--model-control-mode=explicit",
+        f"--backend-config=python,thread-pool-size={_THREADS}",
         *(f"--load-model={name}" for name in models),
     ]

@@ -132,18 +132,16 @@ class Routing:
         """A level has not answered: the answer of those that ran, the next level alone, or the error."""
         job = visit.job
         told = named(self._manifest.levels[visit.level], visit.number, error)
-        if visit.hurried and type(error) is Unavailable:  # for the time that was left; no failure of the level
-            if not job.has_answers:
-                return told
-            self._stop(job.going, "deadline")
-            return None
-        self._tell(visit, error)
-        if self.may_stop(job):
-            self._stop(job.going, "failure")
+        # For the time that was left, which is no failure of the level.
+        late = visit.hurried and type(error) is Unavailable
+        if not late:
+            self._tell(visit, error)
+        if job.has_answers and (late or self.may_stop(job)):
+            self._stop(job.going, "deadline" if late else "failure")
             return None
         if not job.has_answers and self._parameters.on_first_level_failure == "next" and not job.skipped_first:
             beyond = None if job.queries[0].route.last else job.candidate.levels[1]
-            if beyond is not None:
+            if beyond is not None and self._in_time(job, beyond):
                 self._metrics.degraded("failure", len(job.queries))
                 self._start_over(job, beyond)
                 return beyond
