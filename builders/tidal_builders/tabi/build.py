@@ -108,7 +108,7 @@ def _build_levels(
                 force=force,
                 serve_versions=_SERVED_VERSIONS,
                 needed=versions_named(plan.entry, planned.spec.name),
-                report=lambda stage, share, name=level.name: report(f"{name}: {stage}", share),
+                report=_within(level.name, report),
             )
         except TidalError as error:
             raise type(error)(f"level '{level.name}': {error}") from error
@@ -116,6 +116,10 @@ def _build_levels(
         if model.outcome == "missed":
             break
     return tuple(made)
+
+
+def _within(level: str, report: Report) -> Report:
+    return lambda stage, share: report(f"{level}: {stage}", share)
 
 
 def _choose(

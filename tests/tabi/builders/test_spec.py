@@ -58,7 +58,7 @@ def test_a_level_has_the_options_of_all_but_for_its_own() -> None:
         ),
         (
             {"levels": levels(runtimes={"form": "dynamic"}), "runtimes": {"placement": "partitioned"}},
-            "field 'runtimes' of level 'large', with all levels' own: .*partitioned takes static runtimes",
+            "field 'runtimes' of level 'large', with that of all levels: .*partitioned takes static runtimes",
         ),
         ({"runtimes": {"lengths": [64, 32]}}, r"field 'runtimes': field 'lengths': expected positive, ascending"),
         ({"target": {}}, "field 'target': expected one of accuracy, latency_ms and escalation_rate, got none"),
