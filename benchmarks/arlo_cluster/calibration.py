@@ -1,15 +1,15 @@
 """What the simulator has to know of a machine before it can say what a server does on it, and what it says then.
 
 The paper adds one fixed overhead to the profile's latencies, on a GPU for each instance (§5.2). Here instances, front,
-server and clients share a few cores: a query takes longer while the other instances run something. How long it takes
-alone and beside them is measured in two calibration runs, and what lies between is linear in how busy the others are,
-which the simulation itself says.
+server and clients share a few cores: a query takes longer while the other instances run something, and threads wake up
+later. What a query takes alone and under load is measured in two calibration runs, and what lies between, or a little
+beyond, is linear in how busy the instances are, which the simulation itself says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidal.arlo.policies import PartitionedPolicy
 from tidal.simulator import Name, Recorded, Result, System, simulate
@@ -51,6 +51,7 @@ class Calibration:
         slo_s: the model's, seconds.
         lone: queries that came when nothing else was under way.
         loaded: queries that came as the measured ones do, at another rate.
+        loaded_overhead_s: what the mean latency of these had beside the simulated waiting and execution, seconds.
     """
 
     max_lengths: tuple[int, ...]
@@ -59,10 +60,17 @@ class Calibration:
     slo_s: float
     lone: Observed
     loaded: Observed
+    loaded_overhead_s: float = 0.0
+
+    def calibrated(self, requests: Recorded) -> Calibration:
+        """The same, with the overhead under load that follows from the trace of the loaded run."""
+        service_s = self.service_s(self.others_when_loaded)
+        simulated = float(self._simulate(requests, service_s, 0.0).latencies_s.mean())
+        return replace(self, loaded_overhead_s=max(0.0, self.loaded.latency_s - simulated))
 
     @property
     def overhead_s(self) -> float:
-        """What a query's latency has beside its execution, seconds: HTTP, tokenisation, threads that wake up."""
+        """What a lone query's latency has beside its execution, seconds: HTTP, tokenisation, threads that wake up."""
         return max(0.0, self.lone.latency_s - sum(self.lone.busy_s) / sum(self.lone.queries))
 
     @property
@@ -82,26 +90,32 @@ class Calibration:
             if lone is None or loaded is None or not then[runtime]:
                 times.append(profiled)
             else:
-                times.append(lone + (loaded - lone) * others[runtime] / then[runtime])
+                times.append(_between(lone, loaded, others[runtime] / then[runtime]))
         return tuple(times)
 
     def by_profile(self, requests: Recorded) -> Result:
         """What the simulator says of a trace by the manifest's profile and the overhead alone, as in the paper."""
-        return self._simulate(requests, self.profile_s)
+        return self._simulate(requests, self.profile_s, self.overhead_s)
 
     def by_calibration(self, requests: Recorded) -> Result:
-        """What it says by the service times of the calibration runs."""
-        result = self._simulate(requests, self.service_s([0.0] * len(self.instances)))
+        """What it says by the service times and the overheads of the calibration runs."""
+        result = self._simulate(requests, self.service_s([0.0] * len(self.instances)), self.overhead_s)
         for _ in range(_PASSES - 1):
-            result = self._simulate(
-                requests, self.service_s(others_busy(result.busy_s, self.instances, result.seconds))
-            )
+            load = sum(result.busy_s) / result.seconds / (sum(self.loaded.busy_s) / self.loaded.seconds)
+            overhead_s = _between(self.overhead_s, self.loaded_overhead_s, load)
+            others = others_busy(result.busy_s, self.instances, result.seconds)
+            result = self._simulate(requests, self.service_s(others), overhead_s)
         return result
 
-    def _simulate(self, requests: Recorded, service_s: Sequence[float]) -> Result:
+    def _simulate(self, requests: Recorded, service_s: Sequence[float], overhead_s: float) -> Result:
         policy = PartitionedPolicy(self.max_lengths, self.profile_s, self.slo_s, self.instances)
         system = System(Name.ARLO, self.max_lengths, policy, self.instances, lambda batch: service_s[batch.runtime])
-        return simulate(system, requests, overhead_s=self.overhead_s)
+        return simulate(system, requests, overhead_s=overhead_s)
+
+
+def _between(lone: float, loaded: float, load: float) -> float:
+    """Linear from `lone` at no load to `loaded` at 1, and beyond; never below both, which only noise would say."""
+    return max(min(lone, loaded), lone + (loaded - lone) * load)
 
 
 def others_busy(busy_s: Sequence[float], instances: Sequence[int], seconds: float) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.arlo.allocation import Allocation
 from benchmarks.arlo.measure import Cell, capacity, measure, warm_up
-from benchmarks.arlo.workload import Workload
+from benchmarks.arlo.workload import LONGEST, Workload
 from benchmarks.arlo_cluster.calibration import Calibration, Observed
 from benchmarks.report import progress
 from benchmarks.serving_path.closed_loop import series
@@ -22,7 +22,7 @@ from tidal_client.load import Schedule, run_load, text_inputs
 
 #: Percent of the measured capacity.
 LOADS = (40, 70)
-CALIBRATED_AT = 85
+CALIBRATED_AT = 55
 _SETTLE_S = 0.5  # metrics are published every 200 ms
 _TIMEOUT_S = 120.0
 # Two service times and this lie between lone queries, so that the one before is surely answered.
@@ -42,7 +42,7 @@ class Sizes:
     measured_s: float = 60.0
 
 
-QUICK = Sizes(rounds=1, capacity_s=3.0, lone_s=5.0, loaded_s=8.0, measured_s=12.0)
+QUICK = Sizes(rounds=1, capacity_s=3.0, lone_s=4.0, loaded_s=6.0, measured_s=10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,23 +128,28 @@ def _round(
     lone = _observe(server, model, lengths, Schedule(times, text_inputs(texts[: len(times)])), workload)
     progress(f"{where}: calibrating at {CALIBRATED_AT} % of {full:.1f}/s")
     rate = full * CALIBRATED_AT / 100
-    trace = workload.trace("poisson", rate, max(20, round(rate * sizes.loaded_s)), _LOADED_SEED + turn)
+    trace, requests = _trace(workload, rate, sizes.loaded_s, _LOADED_SEED + turn)
     loaded = _observe(server, model, lengths, trace, workload)
     calibration = Calibration(
         tuple(lengths), profile_s, tuple(allocation.instances.values()), allocation.slo_ms / 1e3, lone, loaded
-    )
+    ).calibrated(requests)
     compared = []
     for percent in LOADS if turn % 2 == 0 else reversed(LOADS):
         rate = full * percent / 100
         progress(f"{where}: measuring at {percent} %, {rate:.1f}/s")
-        seed, count = _MEASURED_SEED + 100 * turn + percent, max(20, round(rate * sizes.measured_s))
-        trace = workload.trace("poisson", rate, count, seed)
-        requests = Recorded(trace.times, np.asarray(workload.lengths(count, seed)), lengths[-1])
+        trace, requests = _trace(workload, rate, sizes.measured_s, _MEASURED_SEED + 100 * turn + percent)
         cell = measure(server, model, trace, workload)
         compared.append(
             Compared(percent, rate, cell, calibration.by_calibration(requests), calibration.by_profile(requests))
         )
     return Round(full, calibration, tuple(compared))
+
+
+def _trace(workload: Workload, rate: float, seconds: float, seed: int) -> tuple[Schedule, Recorded]:
+    """Poisson arrivals as the client sends them and as the simulator gets them; 20 queries at least."""
+    count = max(20, round(rate * seconds))
+    trace = workload.trace("poisson", rate, count, seed)
+    return trace, Recorded(trace.times, np.asarray(workload.lengths(count, seed)), LONGEST)
 
 
 def lone_times(

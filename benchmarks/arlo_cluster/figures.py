@@ -72,7 +72,7 @@ FIGURE_7 = tuple(
 )
 FIGURE_8 = Setting(
     "Figure 8: Bert-Large, autoscaling from 5 GPUs, 1k req/s, Bursty",
-    LARGE, 5, 1000, FOUR, True, (600, 3600), minute=600, scale=Scale(1, 40, HEADROOM),
+    LARGE, 5, 1000, FOUR, True, (300, 3600), minute=600, scale=Scale(1, 40, HEADROOM),
 )  # fmt: skip
 FIGURE_10 = (
     Setting("Figure 10a: Bert-Base, 90 GPUs, 8k req/s, Bursty", BASE, 90, 8000, FOUR, True, (20, 120)),

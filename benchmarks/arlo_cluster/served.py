@@ -63,7 +63,8 @@ def add_fidelity(report: Report, rounds: Sequence[Round], sizes: Sizes) -> None:
     rows = [_calibrated(turn, each, list(instances)) for turn, each in enumerate(rounds)]
     milliseconds = [f"{n}: profile / alone / loaded ms" for n in instances]
     title = f"calibration on this machine, {shown}; loaded is {CALIBRATED_AT} % of the capacity, on other arrivals"
-    report.add_table(title, ["round", "capacity 1/s", *milliseconds, "others busy", "overhead ms"], rows)
+    columns = ["round", "capacity 1/s", *milliseconds, "others busy", "overhead: alone / loaded ms"]
+    report.add_table(title, columns, rows)
     rows = [
         _compared(turn, one) for percent in LOADS for turn, each in enumerate(rounds) for one in each.compared
         if one.percent == percent
@@ -104,7 +105,7 @@ def add_reallocation(report: Report, result: ReallocationResult, changes: int) -
         ["seconds in all", f"{result.seconds:.0f}"],
         *([f"instances {'at first' if i == 0 else f'after change {i}'}", step] for i, step in enumerate(steps)),
     ]
-    report.add_table("tidal controller changes the allocation while lengths shift", ["what", ""], rows)
+    report.add_table("tidal controller under traffic whose lengths shift", ["what", "measured"], rows)
     report.measured["reallocation"] = asdict(result)
     note = f"{result.sent} queries during {result.changes} changes, timeouts counted"
     made = Claim("reallocations_under_traffic", f">= {changes}", result.changes, note="by `tidal controller`")
@@ -121,7 +122,8 @@ def _calibrated(turn: int, each: Round, lengths: Sequence[int]) -> list[str]:
         cells.append(" / ".join(parts))
     then = calibration.others_when_loaded
     shares = " / ".join(f"{then[calibration.max_lengths.index(length)]:.0%}" for length in lengths)
-    return [str(turn + 1), f"{each.capacity:.1f}", *cells, shares, f"{calibration.overhead_s * 1e3:.2f}"]
+    overheads = f"{calibration.overhead_s * 1e3:.2f} / {calibration.loaded_overhead_s * 1e3:.2f}"
+    return [str(turn + 1), f"{each.capacity:.1f}", *cells, shares, overheads]
 
 
 def _compared(turn: int, one: Compared) -> list[str]:

@@ -19,7 +19,7 @@ from tidal.simulator import Recorded
 # Alone 10 and 40 ms, and 2 ms around it; beside the other instance, half the time busy, 15 and 60 ms.
 LONE = Observed(seconds=10.0, busy_s=(0.1, 0.0, 0.4), queries=(10.0, 0.0, 10.0), latency_s=0.027)
 LOADED = Observed(seconds=10.0, busy_s=(5.0, 0.0, 5.0), queries=(5000 / 15, 0.0, 5000 / 60), latency_s=0.1)
-CALIBRATION = Calibration((64, 128, 256), (0.013, 0.02, 0.05), (1, 0, 1), slo_s=1.0, lone=LONE, loaded=LOADED)
+CALIBRATION = Calibration((64, 128, 256), (0.013, 0.02, 0.05), (1, 0, 1), 1.0, LONE, LOADED, loaded_overhead_s=0.002)
 
 
 def trace(*queries: tuple[float, int]) -> Recorded:
@@ -43,6 +43,12 @@ def test_service_times_grow_with_how_busy_the_others_are() -> None:
     assert CALIBRATION.service_s((0.5, 0.0, 0.25)) == pytest.approx((0.015, 0.02, 0.050))
 
 
+def test_noise_makes_nothing_quicker_than_what_was_measured() -> None:
+    quicker = Observed(10.0, (5.0, 0.0, 5.0), (5000 / 9, 0.0, 5000 / 60), 0.1)
+    calibration = Calibration((64, 128, 256), (0.013, 0.02, 0.05), (1, 0, 1), 1.0, LONE, quicker)
+    assert calibration.service_s((1.0, 0.0, 0.0))[0] == pytest.approx(0.009)
+
+
 def test_a_runtime_that_was_not_calibrated_takes_what_the_profile_says() -> None:
     unused = Observed(10.0, (0.1, 0.0, 0.0), (10.0, 0.0, 0.0), 0.012)
     unseen = Calibration((64, 128, 256), (0.013, 0.02, 0.05), (1, 0, 1), 1.0, unused, LOADED)
@@ -52,6 +58,13 @@ def test_a_runtime_that_was_not_calibrated_takes_what_the_profile_says() -> None
 def test_lone_queries_are_simulated_as_they_were_measured() -> None:
     result = CALIBRATION.by_calibration(trace((0.0, 60), (50.0, 200)))
     assert result.latencies_s == pytest.approx([0.012, 0.042], abs=1e-4)
+
+
+def test_overhead_under_load_is_what_the_loaded_run_took_beside_its_simulation() -> None:
+    calibrated = CALIBRATION.calibrated(trace((0.0, 60), (5.0, 200)))  # 15 and 60 ms of 100 on the mean
+    assert calibrated.loaded_overhead_s == pytest.approx(0.0625)
+    busy = calibrated.by_calibration(trace(*((i * 0.04, 200) for i in range(25))))  # as busy as the loaded run
+    assert busy.latencies_s[0] - 0.04 == pytest.approx(0.0625)
 
 
 def test_by_profile_is_the_profile_and_the_overhead() -> None:
