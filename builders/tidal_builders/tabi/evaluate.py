@@ -105,7 +105,7 @@ class Chain:
 
 def answering(reach: Floats) -> Floats:
     """Probability that each level gives each query's answer, from the probability that it runs; [levels, n]."""
-    return reach - np.concatenate([reach[1:], np.zeros_like(reach[:1])])
+    return np.asarray(reach - np.concatenate([reach[1:], np.zeros_like(reach[:1])]), np.float64)
 
 
 def read(metric: Metric, votes: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.generic]:

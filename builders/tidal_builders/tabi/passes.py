@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +36,15 @@ class Pass:
         return Pass(tuple(each.take(rows) for each in self.outputs), self.words[rows], self.removed[:, rows])
 
 
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """Pruned texts, and how many words each query had before and has now, [n]."""
+
+    texts: list[tuple[str, ...]]
+    had: Indices
+    has: Indices
+
+
 class Passes:
     """Runs combinations; the levels' outputs on whole texts are there already.
 
@@ -48,6 +56,10 @@ class Passes:
 
     def __init__(self, texts: Texts, levels: Sequence[LevelFacts], rerun: Callable[[int, Texts], LevelOutputs]) -> None:
         self._texts, self._levels, self._rerun = texts, levels, rerun
+        # Whole texts as a level reads them, and what levels that ran in turn leave of queries at a scale: scales and
+        # combinations share them.
+        self._read: dict[int, list[EncodedWords]] = {}
+        self._left: dict[tuple[tuple[int, ...], float, bytes], _Left] = {}
 
     def prunes(self, levels: Sequence[int]) -> bool:
         """Whether all levels but the last say which words matter."""
@@ -69,39 +81,37 @@ class Passes:
         if scale is None:
             rest = [self._levels[level].outputs.take(rows) for level in levels[1:]]
             return Pass((first, *rest), none.sum(axis=0), none)
-        outputs, texts = [first], [self._texts[row] for row in rows.tolist()]
-        words, removed = [], []
-        for level, following in itertools.pairwise(levels):
-            importance = outputs[-1].importance
-            assert importance is not None  # see `prunes`
-            texts, had, left = prune(self._levels[level].tokenizer, texts, importance, scale)
-            words.append(had)
-            removed.append(had - left)
-            outputs.append(self._rerun(following, texts))
-        return Pass(tuple(outputs), words[0], np.cumsum(removed, axis=0))
+        outputs, left = [first], list[_Left]()
+        for place, following in enumerate(levels[1:], start=1):
+            key = tuple(levels[:place]), scale, rows.tobytes()
+            if key not in self._left:
+                queries = self._queries(levels[place - 1], rows, left)
+                importance = outputs[-1].importance
+                assert importance is not None  # see `prunes`
+                self._left[key] = _prune(queries, importance, scale)
+            left.append(self._left[key])
+            outputs.append(self._rerun(following, left[-1].texts))
+        return Pass(tuple(outputs), left[0].had, np.cumsum([each.had - each.has for each in left], axis=0))
+
+    def _queries(self, level: int, rows: Indices, left: Sequence[_Left]) -> list[EncodedWords]:
+        """The queries as a level reads them: whole, or what the one before it has left."""
+        tokenizer = self._levels[level].tokenizer
+        if left:
+            return _encode(tokenizer, left[-1].texts)
+        if level not in self._read:
+            self._read[level] = _encode(tokenizer, self._texts)
+        return [self._read[level][row] for row in rows.tolist()]
 
 
-def prune(
-    tokenizer: WordTokenizer, texts: Texts, importance: Importance, scale: float
-) -> tuple[list[tuple[str, ...]], Indices, Indices]:
-    """What is left of queries for the next level, exactly as in serving.
-
-    Args:
-        tokenizer: of the level that read them.
-        texts: the queries as it read them.
-        importance: as it gave them.
-        scale: α of Tabi Eq. 5.
-
-    Returns:
-        The pruned texts, and how many words each query had and has left, [n] each.
-    """
-    pruned, had, left = [], [], []
-    for encoded, received in zip(_encode(tokenizer, texts), importance, strict=True):
+def _prune(queries: Sequence[EncodedWords], importance: Importance, scale: float) -> _Left:
+    """What is left of queries for the next level, exactly as in serving; importance as at the level that read them."""
+    texts, had, has = [], [], []
+    for encoded, received in zip(queries, importance, strict=True):
         kept = kept_words(encoded, received, scale)
-        pruned.append(prune_text(encoded.texts, encoded.spans, kept))
+        texts.append(prune_text(encoded.texts, encoded.spans, kept))
         had.append(len(kept))
-        left.append(int(kept.sum()))
-    return pruned, np.array(had, np.int64), np.array(left, np.int64)
+        has.append(int(kept.sum()))
+    return _Left(texts, np.array(had, np.int64), np.array(has, np.int64))
 
 
 def _encode(tokenizer: WordTokenizer, texts: Texts) -> list[EncodedWords]:

@@ -152,7 +152,7 @@ def _configurations(bench: Bench, levels: tuple[int, ...], least: float) -> Iter
         score = bench.chain(levels, run, rows).alone(len(levels) - 1)
         whole = score if whole is None else whole
         # Rounded, so that exactly 2 points are not more than that.
-        if round(whole - score, 9) > MOST_LOSS:
+        if round(whole - score - MOST_LOSS, 9) > 0:
             break
         calibration, selection = (bench.chain(levels, run.take(inside), part) for inside, part in parts)
         yield number, list(dispatchers(levels, scale, calibration, selection, least))

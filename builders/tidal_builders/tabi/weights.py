@@ -70,8 +70,8 @@ class Tuner:
 def _loss(chain: Chain, weights: Weights) -> Floats:
     answers = chain.answers(weights)
     if chain.metric == "accuracy":
-        return (answers != chain.truth).astype(np.float64)
-    return (answers.astype(np.float64) - chain.truth.astype(np.float64)) ** 2
+        return np.asarray(answers != chain.truth, np.float64)
+    return np.asarray((answers.astype(np.float64) - chain.truth.astype(np.float64)) ** 2, np.float64)
 
 
 def _grid(levels: int) -> list[Weights]:

@@ -122,7 +122,7 @@ def test_recalibration_repairs_a_forecast_of_the_wrong_shape() -> None:
     # Mostly tiny errors and some large ones: a normal forecast of that deviation is not sure enough.
     generator = np.random.default_rng(4)
     values = generator.normal(size=12_000)
-    truth = values + generator.standard_t(1.5, len(values)) * 0.1
+    truth = values + generator.normal(size=len(values)) * generator.choice([0.05, 1.0], len(values), p=(0.9, 0.1))
     data = _parted(generator, truth)
     found = calibrate(values[:, None].astype(np.float32), data, 0.2).calibration
     assert found.ece_before is not None

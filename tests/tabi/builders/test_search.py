@@ -31,7 +31,7 @@ from tidal_builders.tabi.search import (
 from tidal_builders.tabi.thinning import SCORE_STEP, Found, thin
 from tidal_builders.tabi.weights import Tuner, by_accuracy
 
-TOY = {"noise": (1.5, 0.2), "base_ms": (1.0, 5.0), "gain": (4.0, 1.0)}
+TOY = {"noise": (0.4, 0.1), "base_ms": (1.0, 5.0), "gain": (6.0, 15.0)}
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +59,8 @@ def test_a_cascade_is_as_good_as_the_large_level_and_faster(found: tuple[Toy, Da
     assert [each.levels for each in candidates if len(each.levels) == 1] == [(0,), (1,)]
     assert list(candidates) == sorted(candidates, key=lambda each: each.selection.latency.mean)
     assert len({each.name for each in candidates}) == len(candidates)
-    # The small level says four times more surely what it says.
-    assert result.levels[0].calibrated.calibration.temperature > 2
+    # The small level is surer than it should be.
+    assert result.levels[0].calibrated.calibration.temperature > 1.2
 
 
 def test_levels_report_what_they_do_alone(found: tuple[Toy, Data, SearchResult]) -> None:
@@ -77,7 +77,7 @@ def test_levels_report_what_they_do_alone(found: tuple[Toy, Data, SearchResult])
 def test_nothing_that_is_chosen_has_seen_the_report_part(tokenizer: WordTokenizer) -> None:
     """The report part becomes another world: other labels, logits, latencies, importance, and outputs when pruned."""
     toy = Toy(noise=(1.5, 0.8, 0.2), base_ms=(1.0, 2.5, 5.0))
-    data = toy.data(500)
+    data = toy.data(300)
     report = data.part == REPORT
     honest = search(data, toy.facts(data, tokenizer), toy.rerun, metric="accuracy")
 
@@ -191,9 +191,9 @@ def test_no_cutoff_is_tried_where_even_the_largest_is_too_bad() -> None:
 
 def test_pruning_goes_on_until_the_last_level_loses_2_points(tokenizer: WordTokenizer) -> None:
     toy = Toy(**TOY, seed=3)
-    data = toy.data(900)
+    data = toy.data(600)
     levels = toy.facts(data, tokenizer)
-    search(data, levels, toy.rerun, metric="accuracy")
+    result = search(data, levels, toy.rerun, metric="accuracy")
     known = np.flatnonzero(data.part != REPORT)
     losses = []
     for scale in SCALES:
@@ -205,7 +205,6 @@ def test_pruning_goes_on_until_the_last_level_loses_2_points(tokenizer: WordToke
     tried = next(number for number, loss in enumerate(losses) if loss > MOST_LOSS) + 1
     assert 1 < tried < len(SCALES)
     assert sum(len(texts) == len(known) for _, texts in toy.calls) == tried
-    result = search(data, levels, toy.rerun, metric="accuracy")
     scales = {each.pruning for each in result.candidates}
     assert scales <= {None, *SCALES[: tried - 1]}
     assert scales - {None}
@@ -328,7 +327,7 @@ def test_an_escalation_takes_its_overhead(tokenizer: WordTokenizer) -> None:
 @pytest.mark.parametrize("metric", ["pearson", "spearman", "r2"])
 def test_regressions_are_searched_by_their_metric(tokenizer: WordTokenizer, metric: str) -> None:
     toy = Toy(noise=(1.2, 0.1), base_ms=(1.0, 5.0), classes=1)
-    data = toy.data(800)
+    data = toy.data(400)
     result = search(data, toy.facts(data, tokenizer), toy.rerun, metric=metric, tolerance=1.0)  # type: ignore[arg-type]
     large = next(each for each in result.candidates if each.levels == (1,))
     small = next(each for each in result.candidates if each.levels == (0,))
@@ -342,7 +341,7 @@ def test_regressions_are_searched_by_their_metric(tokenizer: WordTokenizer, metr
 
 def test_three_levels_give_all_combinations(tokenizer: WordTokenizer) -> None:
     toy = Toy(noise=(1.5, 0.8, 0.2), base_ms=(1.0, 2.5, 8.0), gain=(3.0, 2.0, 1.0))
-    data = toy.data(800)
+    data = toy.data(300)
     # Given in another order than that of their scores.
     shuffled = [2, 0, 1]
     facts = toy.facts(data, tokenizer)
