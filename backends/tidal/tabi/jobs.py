@@ -112,7 +112,7 @@ class Answers:
         answers = [query.route.answer() for query in job.queries]
         outputs: dict[str, Array] = {}
         if request.wants("label"):
-            outputs["label"] = self._labels[[answer.label for answer in answers]][:, None]
+            outputs["label"] = self._labels[np.array([answer.label for answer in answers])][:, None]
         for name in ("probabilities", "value"):
             if request.wants(name):
                 outputs[name] = np.stack([answer.outputs for answer in answers]).astype(np.float32)
