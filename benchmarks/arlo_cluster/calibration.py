@@ -2,7 +2,7 @@
 
 The paper adds one fixed overhead to the profile's latencies, on a GPU for each instance (§5.2). Here instances, front,
 server and clients share a few cores: a query takes longer while the other instances run something, and threads wake up
-later. What a query takes alone and under load is measured in two calibration runs, and what lies between, or a little
+later. What a query takes alone and under load is measured in calibration runs, and what lies between, or a little
 beyond, is linear in how busy the instances are, which the simulation itself says.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from tidal.arlo.policies import PartitionedPolicy
 from tidal.simulator import Name, Recorded, Result, System, simulate
@@ -20,7 +22,7 @@ _PASSES = 12
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Traffic of a calibration run.
+    """Traffic of calibration runs.
 
     Args:
         seconds: how long it lasted.
@@ -33,6 +35,16 @@ class Observed:
     busy_s: tuple[float, ...]
     queries: tuple[float, ...]
     latency_s: float
+
+    def __add__(self, other: Observed) -> Observed:
+        """Both together."""
+        mine, others = sum(self.queries), sum(other.queries)
+        return Observed(
+            self.seconds + other.seconds,
+            tuple(a + b for a, b in zip(self.busy_s, other.busy_s, strict=True)),
+            tuple(a + b for a, b in zip(self.queries, other.queries, strict=True)),
+            (self.latency_s * mine + other.latency_s * others) / (mine + others),
+        )
 
     def service_s(self, runtime: int) -> float | None:
         """Mean seconds that an instance of the runtime took for a query; None where it had none."""
@@ -62,10 +74,11 @@ class Calibration:
     loaded: Observed
     loaded_overhead_s: float = 0.0
 
-    def calibrated(self, requests: Recorded) -> Calibration:
-        """The same, with the overhead under load that follows from the trace of the loaded run."""
+    def calibrated(self, traces: Sequence[Recorded]) -> Calibration:
+        """The same, with the overhead under load that follows from the traces of the loaded runs."""
         service_s = self.service_s(self.others_when_loaded)
-        simulated = float(self._simulate(requests, service_s, 0.0).latencies_s.mean())
+        latencies_s = [self._simulate(requests, service_s, 0.0).latencies_s for requests in traces]
+        simulated = float(np.concatenate(latencies_s).mean())
         return replace(self, loaded_overhead_s=max(0.0, self.loaded.latency_s - simulated))
 
     @property

@@ -38,11 +38,11 @@ class Sizes:
     rounds: int = 3
     capacity_s: float = 10.0
     lone_s: float = 20.0
-    loaded_s: float = 40.0
+    loaded_s: float = 20.0  # three times in a round
     measured_s: float = 60.0
 
 
-QUICK = Sizes(rounds=1, capacity_s=3.0, lone_s=4.0, loaded_s=6.0, measured_s=10.0)
+QUICK = Sizes(rounds=1, capacity_s=3.0, lone_s=4.0, loaded_s=3.0, measured_s=10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A calibration, and what was measured right after it."""
+    """A calibration, and what was measured between its runs."""
 
     capacity: float  # answers a second at full load
     calibration: Calibration
@@ -126,22 +126,33 @@ def _round(
     texts = workload.texts(1000, _LONE_SEED + turn)
     times = lone_times(tokens, lengths, profile_s, list(allocation.instances.values()), sizes.lone_s)
     lone = _observe(server, model, lengths, Schedule(times, text_inputs(texts[: len(times)])), workload)
-    progress(f"{where}: calibrating at {CALIBRATED_AT} % of {full:.1f}/s")
-    rate = full * CALIBRATED_AT / 100
-    trace, requests = _trace(workload, rate, sizes.loaded_s, _LOADED_SEED + turn)
-    loaded = _observe(server, model, lengths, trace, workload)
-    calibration = Calibration(
-        tuple(lengths), profile_s, tuple(allocation.instances.values()), allocation.slo_ms / 1e3, lone, loaded
-    ).calibrated(requests)
-    compared = []
+    traces: list[Recorded] = []
+
+    def loaded() -> Observed:
+        progress(f"{where}: calibrating at {CALIBRATED_AT} % of {full:.1f}/s")
+        seed = _LOADED_SEED + 100 * turn + len(traces)
+        trace, requests = _trace(workload, full * CALIBRATED_AT / 100, sizes.loaded_s, seed)
+        traces.append(requests)
+        return _observe(server, model, lengths, trace, workload)
+
+    # A machine changes from minute to minute: what is measured lies between the runs that it is held to.
+    observed = loaded()
+    measured: list[tuple[int, Cell, Recorded]] = []
     for percent in LOADS if turn % 2 == 0 else reversed(LOADS):
         rate = full * percent / 100
         progress(f"{where}: measuring at {percent} %, {rate:.1f}/s")
         trace, requests = _trace(workload, rate, sizes.measured_s, _MEASURED_SEED + 100 * turn + percent)
-        cell = measure(server, model, trace, workload)
-        compared.append(
-            Compared(percent, rate, cell, calibration.by_calibration(requests), calibration.by_profile(requests))
+        measured.append((percent, measure(server, model, trace, workload), requests))
+        observed += loaded()
+    instances = tuple(allocation.instances.values())
+    calibration = Calibration(tuple(lengths), profile_s, instances, allocation.slo_ms / 1e3, lone, observed)
+    calibration = calibration.calibrated(traces)
+    compared = [
+        Compared(
+            percent, full * percent / 100, cell, calibration.by_calibration(requests), calibration.by_profile(requests)
         )
+        for percent, cell, requests in measured
+    ]
     return Round(full, calibration, tuple(compared))
 
 

@@ -49,6 +49,11 @@ def test_noise_makes_nothing_quicker_than_what_was_measured() -> None:
     assert calibration.service_s((1.0, 0.0, 0.0))[0] == pytest.approx(0.009)
 
 
+def test_runs_are_pooled_by_their_queries() -> None:
+    both = LONE + Observed(30.0, (0.5, 0.0, 0.1), (38.0, 0.0, 2.0), 0.012)
+    assert both == Observed(40.0, pytest.approx((0.6, 0.0, 0.5)), (48.0, 0.0, 12.0), pytest.approx(0.017))
+
+
 def test_a_runtime_that_was_not_calibrated_takes_what_the_profile_says() -> None:
     unused = Observed(10.0, (0.1, 0.0, 0.0), (10.0, 0.0, 0.0), 0.012)
     unseen = Calibration((64, 128, 256), (0.013, 0.02, 0.05), (1, 0, 1), 1.0, unused, LOADED)
@@ -61,7 +66,7 @@ def test_lone_queries_are_simulated_as_they_were_measured() -> None:
 
 
 def test_overhead_under_load_is_what_the_loaded_run_took_beside_its_simulation() -> None:
-    calibrated = CALIBRATION.calibrated(trace((0.0, 60), (5.0, 200)))  # 15 and 60 ms of 100 on the mean
+    calibrated = CALIBRATION.calibrated([trace((0.0, 60)), trace((5.0, 200))])  # 15 and 60 ms of 100 on the mean
     assert calibrated.loaded_overhead_s == pytest.approx(0.0625)
     busy = calibrated.by_calibration(trace(*((i * 0.04, 200) for i in range(25))))  # as busy as the loaded run
     assert busy.latencies_s[0] - 0.04 == pytest.approx(0.0625)
