@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Of the front of all candidates, what a table shows.
+_MOST_SHOWN = 12
+
 
 class LevelReport(BaseModel):
     """A level alone, on the report part."""
@@ -113,7 +116,7 @@ def level_table(report: SearchReport) -> Table:
 def candidate_table(report: SearchReport) -> Table:
     """The candidates for the terminal, the chosen one in bold.
 
-    Shown are the single levels, those on the front over all, and for each of these the one nearest to it with the other
+    Shown are the single levels, some of the front over all, and for each of these the one nearest to it with the other
     weighting; the report itself has all.
     """
     shown = _worth_showing(report)
@@ -134,9 +137,10 @@ def candidate_table(report: SearchReport) -> Table:
 
 
 def _worth_showing(report: SearchReport) -> list[int]:
-    """Single levels, the front, its nearest with the other weighting, and the chosen one, by latency."""
-    candidates = report.candidates
-    shown = {report.chosen, *front(candidates)}
+    """Single levels, some of the front, the nearest to each with the other weighting, and the chosen, by latency."""
+    candidates, best = report.candidates, front(report.candidates)
+    spread = {round(place * (len(best) - 1) / (_MOST_SHOWN - 1)) for place in range(_MOST_SHOWN)}
+    shown = {report.chosen, *(best[place] for place in spread)}
     for index in list(shown):
         mine = candidates[index]
         others = [
@@ -219,7 +223,11 @@ def plot_reliability(report: SearchReport, path: Path) -> None:
         )
         for name, bins, error in drawn:
             label = name if error is None else f"{name}, ECE {error:.3f}"
-            axes.plot([each.confidence for each in bins], [each.accuracy for each in bins], marker=".", label=label)
+            sure, right = [each.confidence for each in bins], [each.accuracy for each in bins]
+            (line,) = axes.plot(sure, right, linewidth=0.8, label=label)
+            # Bins of few queries, which scatter most, are drawn small.
+            total = sum(each.count for each in bins)
+            axes.scatter(sure, right, s=[5 + 300 * each.count / total for each in bins], color=line.get_color())
         axes.set(xlabel="confidence", ylabel="share that is right", title=level.name, xlim=(0, 1), ylim=(0, 1.02))
         axes.legend()
     figure.savefig(path, dpi=120)
