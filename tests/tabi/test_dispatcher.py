@@ -66,6 +66,11 @@ def test_draws_depend_on_nothing_but_their_arguments() -> None:
     assert len({draw(1, key, 0, 0), *others}) == 5
 
 
+def test_draws_are_the_same_in_every_release() -> None:
+    assert draw(3, request_key("request", []), 1, 0) == 0.7900701688954435
+    assert draw(3, request_key("", [b"good", b"film"]), 0, 1) == 0.48695968204022666
+
+
 @given(st.integers(0, 2**31), st.binary(max_size=20), st.integers(0, 64), st.integers(0, 9))
 def test_draws_lie_in_range(version: int, key: bytes, row: int, level: int) -> None:
     assert 0 <= draw(version, key, row, level) < 1

@@ -5,13 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 
-def reroute_probability(confidence: npt.ArrayLike, cutoff: float, slope: float) -> Any:
+def reroute_probability(confidence: npt.ArrayLike, cutoff: float, slope: float) -> float | npt.NDArray[np.float64]:
     """The probability that a query goes on to the next level, Eq. 4: P_large(y).
 
     Args:
@@ -20,13 +19,14 @@ def reroute_probability(confidence: npt.ArrayLike, cutoff: float, slope: float) 
         slope: k, of the sigmoid above it.
 
     Returns:
-        float64 of the shape of `confidence`, in [0, 1]; falls where the confidence rises.
+        float64 of the shape of `confidence`, a float for a single one, in [0, 1]; falls where the confidence rises.
     """
     sure = np.asarray(confidence, np.float64)
     normalised = (sure - cutoff) / (1 - cutoff) - 0.5
     with np.errstate(over="ignore"):  # an exponential without bound is a probability of 0
         soft = 1 / (1 + np.exp(slope * normalised))
-    return np.where(sure > cutoff, soft, 1.0)[()]
+    chance = np.where(sure > cutoff, soft, 1.0)
+    return chance if chance.ndim else float(chance)
 
 
 def request_key(request_id: str, texts: Sequence[bytes]) -> bytes:
