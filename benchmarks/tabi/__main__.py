@@ -86,14 +86,11 @@ def main(
     outcome.add_crowd(report, found.outcomes)
     outcome.add_dispatch(report, found.dispatch)
     outcome.add_bounds(report, found.bounds, found.engines)
-    alone = "engines in this process, server apart; expectation over the draws"
-    outcome.add_points(report, f"cut-off c (Figure 8), {alone}", found.cutoffs)
-    outcome.add_points(
-        report, f"pruning scale α (Figure 9), the large level on re-routed queries, {alone}", found.scales
-    )
-    outcome.add_points(report, f"other dispatchers, {alone}", found.dispatchers)
+    outcome.add_points(report, "cut-off c (Figure 8), engines alone", found.cutoffs)
+    outcome.add_points(report, "pruning scale α (Figure 9), the last level's engine on re-routed queries", found.scales)
+    outcome.add_points(report, "other dispatchers, engines alone", found.dispatchers)
     rows = [[task, f"{single:.2%}", f"{both:.2%}"] for task, (single, both) in found.ensembles.items()]
-    report.add_table("the ensemble (§7.3.4), accuracy on re-routed queries", ["task", "large level", "ensemble"], rows)
+    report.add_table("the ensemble (§7.3.4) on re-routed queries", ["task", "last level", "ensemble"], rows)
     for name in ("dispatch", "bounds"):
         report.measured[name] = {task: asdict(each) for task, each in getattr(found, name).items()}
     for name in ("cutoffs", "scales", "dispatchers"):

@@ -120,7 +120,7 @@ def add_dispatch(report: Report, found: Mapping[str, Dispatch]) -> None:
         ]
         for name, each in found.items()
     ]
-    title = "the dispatcher (§7.3.2): accuracy on returned and on re-routed queries, and of the other model on them"
+    title = "the dispatcher (§7.3.2): accuracy on what it returned and on what went on, and the other model's"
     report.add_table(title, columns, rows)
 
 

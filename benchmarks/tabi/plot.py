@@ -53,6 +53,7 @@ def _lines(axis: Any, points: Sequence[Point], label: str, what: str) -> None:
     """Accuracy to the left, mean latency to the right."""
     names = [point.name for point in points]
     axis.plot(names, [100 * point.accuracy for point in points], marker="o", color="C0")
+    axis.tick_params(axis="x", labelsize=7)
     axis.set_ylabel("accuracy, %", color="C0")
     axis.set_xlabel(f"{label} ({what})")
     other = axis.twinx()

@@ -94,7 +94,7 @@ def _build(artefacts: Artefacts) -> None:
         "data": str(folder / "held_out.jsonl"),
         "parts": _PARTS,
         # Any candidate meets it: the benchmark chooses by targets of its own, from the candidates that are kept.
-        "target": {"escalation_rate": 1.0},
+        "target": {"latency_ms": 60_000},
         "runtimes": {
             "precision": "fp32",
             "form": "dynamic",

@@ -64,7 +64,8 @@ class Sweeps:
             right = outputs.logits.argmax(axis=1) == self._truth
             removed = float(share @ pruned.removed / (share @ pruned.words))
             name = "none" if scale is None else f"{scale:g}"
-            points.append(Point(name, float(share @ right), float(share @ outputs.latency_ms), 0.0, removed))
+            early = 1 - float(goes_on.mean())
+            points.append(Point(name, float(share @ right), float(share @ outputs.latency_ms), early, removed))
         return points
 
     def dispatchers(self) -> list[Point]:

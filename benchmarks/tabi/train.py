@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -36,11 +37,14 @@ def fine_tune(task: Task, level: str, split: Split, target: Path) -> None:
     """Train one level and write it as a Hugging Face folder, unless it is there; a killed training leaves nothing."""
     if (target / "config.json").exists():
         return
+    # Threads that wait for each other by spinning take the cores that they wait for, where there is other work.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
     from transformers.utils import logging
 
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     begin = time.monotonic()
     torch.manual_seed(LAYERS[level])
     source = minilm_folder()

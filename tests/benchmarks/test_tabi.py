@@ -84,7 +84,7 @@ def manifest(*candidates: Candidate) -> TabiManifest:
         rows={"calibration": 1, "selection": 1, "report": 1},
         levels=tuple(levels),
         candidates=(*singles, *candidates),
-        target=Target(escalation_rate=1.0),
+        target=Target(latency_ms=60_000),
         chosen=0,
     )
 
