@@ -81,4 +81,6 @@ def _write(folder: Path, version: int, manifest: Manifest | EngineManifest, code
     staging = Path(tempfile.mkdtemp(dir=folder.parent.parent))
     (staging / "manifest.json").write_text(manifest.model_dump_json())
     shutil.copy(_CODE / code, staging / "model.py")
+    # Or Python would put bytecode there, and Triton take the version for a changed one.
+    (staging / "__pycache__").touch()
     shutil.move(staging, folder / str(version))

@@ -40,11 +40,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def family(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with pytest.MonkeyPatch.context() as environment:
-        # Beside a model.py in its version, Python would write what makes Triton load the version anew.
-        environment.setenv("PYTHONDONTWRITEBYTECODE", "1")
-        with serving(repository, tmp_path_factory.mktemp("family")) as served:
-            yield served
+    with serving(repository, tmp_path_factory.mktemp("family")) as served:
+        yield served
 
 
 def control(served: Served) -> ServerControl:
@@ -270,6 +267,8 @@ def test_a_publish_keeps_the_allocation(family: Served, repository: Path) -> Non
     again = family.tidal("models", "reload", "m")
     assert again.stdout.splitlines()[0] == "m: version 2 serves, as before"
     assert loaded(family) == {"m_len16": (2, 1), "m_len64": (2, 2)}
+    log = Path(family.state["log"]).read_text()
+    assert "unloaded 'm_len64' version 2" not in log, "the new instances were loaded twice"
 
 
 def test_a_publish_of_other_runtimes_needs_another_allocation(family: Served, repository: Path) -> None:
