@@ -130,6 +130,10 @@ def used(server: RunningServer, model: str) -> dict[int, int]:
     return versions[max(versions)]
 
 
+def stub_pids(server: RunningServer, model: str) -> set[int]:
+    return {stub.pid for stub in live_stubs(server.state.server_pid) if stub.model == model}
+
+
 def log_text(server: RunningServer) -> str:
     assert server.state.log is not None
     return server.state.log.read_text(errors="replace")
@@ -266,14 +270,12 @@ class TestFailures:
         """The front keeps the query that died with it; `tidal serve` brings the instance back."""
         for length in (LENGTHS[0], LENGTHS[-1]):
             model = runtime_model("tiny", length)
-            (before,) = (stub.pid for stub in live_stubs(server.state.server_pid) if stub.model == model)
+            # Those of the version before may still be leaving.
+            assert until(lambda m=model: len(stub_pids(server, m)) == 1)  # type: ignore[misc]
+            (before,) = stub_pids(server, model)
             with Traffic(server, "tiny") as traffic:
                 os.kill(before, signal.SIGKILL)
-                assert until(
-                    lambda m=model, b=before: any(  # type: ignore[misc]
-                        stub.model == m and stub.pid != b for stub in live_stubs(server.state.server_pid)
-                    )
-                )
+                assert until(lambda m=model, b=before: bool(stub_pids(server, m) - {b}))  # type: ignore[misc]
                 sent = traffic.sent
                 assert until(lambda t=traffic, s=sent: t.sent > s + 200)  # type: ignore[misc]
             assert traffic.failures == []
