@@ -33,6 +33,11 @@ def score(
         # In one way for both sums: all right is 1, not a little less, which would miss a target of 1.
         return float(shares[answers == truth].sum() / shares.sum())
     values, wanted = answers.astype(np.float64), truth.astype(np.float64)
+    present = shares > 0
+    # Not by their deviation alone, which rounding keeps from being exactly 0.
+    constant = [np.ptp(each[present]) == 0 for each in (values, wanted)]
+    if constant[1] or (constant[0] and metric != "r2"):
+        return 0.0
     if metric == "spearman":
         values, wanted = _ranks(values, shares), _ranks(wanted, shares)
     off = wanted - shares @ wanted

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -162,6 +162,9 @@ def test_weighted_percentiles_are_those_of_repeated_values(rows: list[tuple[floa
         lambda rows: sum(row[2] for row in rows) > 2
     )
 )
+@example([(0, 0, 2), (0, 0, 3), (0, 0, 1)])
+@example([(0, 0, 0), (0, 3, 2), (0, 3, 3)])
+@example([(1, 0, 1), (2, 0, 0), (1, 3, 3)])
 @settings(deadline=None)
 def test_weighted_scores_are_those_of_repeated_answers(rows: list[tuple[int, int, int]]) -> None:
     answers, truth, counts = (np.array([row[i] for row in rows]) for i in range(3))

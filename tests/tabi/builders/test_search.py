@@ -184,6 +184,26 @@ def test_cutoffs_go_down_until_the_score_is_below_the_mean_of_the_levels(good: f
     assert CUTOFFS[-1] == 0.05
 
 
+def test_the_first_cutoff_that_is_too_bad_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    calibration, selection, _ = _chains(0.9)
+    scores = {0.95: 0.8, 0.9: 0.7, 0.85: 0.5, 0.8: 0.69, 0.75: 0.9}
+    asked = []
+    figures = selection.expected(selection.reach(0.9, 5.0), ((1.0,), (0.5, 0.5)))
+
+    def reach(cutoff: float, slope: float) -> float:
+        asked.append(cutoff)
+        return cutoff
+
+    monkeypatch.setattr(selection, "reach", reach)
+    monkeypatch.setattr(
+        selection, "expected", lambda cutoff, weights: figures.model_copy(update={"score": scores[cutoff]})
+    )
+    found = list(dispatchers((0, 1), None, calibration, selection, 0.7))
+    runs = len(SLOPES) * 2
+    assert [each.cutoff for each in found] == [0.95, 0.9] * runs
+    assert asked == [0.95, 0.9, 0.85] * runs
+
+
 def test_no_cutoff_is_tried_where_even_the_largest_is_too_bad() -> None:
     calibration, selection, _ = _chains(0.8)
     assert list(dispatchers((0, 1), None, calibration, selection, 1.01)) == []
