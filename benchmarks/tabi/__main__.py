@@ -133,7 +133,8 @@ def _task(
     progress(f"{task}: comparing routes with the offline ones")
     rows = np.random.default_rng(1).choice(len(dev), size.equality).tolist()
     version = int(artefacts.version(task).name)
-    equal = equality.measure(server, served.models[TABI], version, systems[TABI], levels, dev, rows)
+    cascade = TWO_LEVELS if TWO_LEVELS in systems else TABI
+    equal = equality.measure(server, served.models[cascade], version, systems[cascade], levels, dev, rows)
     known = {name: figures.single_figures(run, name, dev.truth, packings[name]) for name in (SMALL, MIDDLE, LARGE)}
     if LARGE_PADDED in served.models:
         known[LARGE_PADDED] = figures.single_figures(run, LARGE_PADDED, dev.truth, packings[LARGE])
@@ -148,6 +149,8 @@ def _task(
     setting.add_choices(report, task, systems, manifest)
     outcome.add_systems(report, done)
     report.measured.setdefault("tasks", {})[task] = outcome.measured(done)
+    if ensemble is None or not ensemble.equal:
+        print(f"{task}: no ensemble of the smaller models is as accurate as the large one on held-out queries")
     if choice.two_levels is None:
         print(f"{task}: no cascade of two levels meets the target of {choice.target:.2%}; nothing to take parts from")
         return

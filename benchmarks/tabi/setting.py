@@ -19,8 +19,7 @@ def add_setting(report: Report, artefacts: Sequence[Artefacts], size: Size) -> N
     layers = ", ".join(f"{name} {count}" for name, count in LAYERS.items())
     facts = {
         "models": f"all-MiniLM-L6-v2's first layers, fine-tuned: {layers}; fp32, OpenVINO",
-        "queries": ", ".join(_sizes(each) for each in artefacts),
-        "artefacts": ", ".join(f"{each.task.name} {each.digest}" for each in artefacts),
+        **{each.task.name: _sizes(each) for each in artefacts},
         "target": f"the large model's accuracy on the selection part, less {SLACK:.1%}; dev is only reported on",
         "alone": f"{size.rounds} rounds of up to {size.queries} queries of dev, each after the answer to the last; "
         "gRPC and tokenisation inside",
@@ -76,7 +75,9 @@ def add_choices(report: Report, task: str, fronts: Mapping[str, TabiManifest], w
         )
     report.add_table(f"{task}: candidates", ["system", "levels", "c", "k", "α", "w", "weighting"], rows)
     even = break_even(whole)
-    if even is None:
+    if all(len(each.levels) == 1 for each in whole.candidates):
+        text = "the builder kept no cascade"
+    elif even is None:
         text = "at every target that a cascade meets, a cascade is the fastest candidate"
     else:
         text = f"at targets up to {even[0]:.2%} (selection part) the single model {even[1].name} is the fastest"
@@ -86,4 +87,5 @@ def add_choices(report: Report, task: str, fronts: Mapping[str, TabiManifest], w
 
 def _sizes(artefacts: Artefacts) -> str:
     split = artefacts.split
-    return f"{artefacts.task.name} {len(split.train)} trained on, {len(split.held_out)} held out, {len(split.dev)} dev"
+    counts = f"{len(split.train)} queries trained on, {len(split.held_out)} held out, {len(split.dev)} dev"
+    return f"{counts}; artefacts {artefacts.digest}"
