@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
 from tests.models import make_tiny_classifier
 from tests.tabi.builders.command import Done, tidal_build
+from tidal.text.words import EncodedWords
+from tidal_builders.tabi.collect import Runner
 from tidal_builders.texts import make_texts
 
 LABELS = ("negative", "neutral", "positive")
@@ -81,11 +85,26 @@ def write_spec(path: Path, models: Path, data: Path, **fields: object) -> Path:
     return path
 
 
+@contextmanager
+def steady_latencies() -> Iterator[None]:
+    """The small level takes a fifth of the large one's time: on a busy machine the search would find anything."""
+    once = Runner._once
+
+    def steady(self: Runner, query: EncodedWords) -> Any:
+        level_ms = 1.0 if self.name == "small" else 5.0
+        return dataclasses.replace(once(self, query), latency_ms=level_ms * (1 + len(query.ids) / 64))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Runner, "_once", steady)
+        yield
+
+
 @pytest.fixture(scope="session")
 def built(models: Path, labelled: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("built")
     spec = write_spec(folder / "reviews.yaml", models, labelled)
-    done = tidal_build(spec, "--repository", folder / "repository")
+    with steady_latencies():
+        done = tidal_build(spec, "--repository", folder / "repository")
     assert done.code == 0, done.stderr
     return Built(spec, folder / "repository", done)
 
