@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 # Levels by how many of the 6 layers they have.
 LAYERS = {"small": 2, "middle": 4, "large": 6}
-_RATE = 1.5e-4
+# The fewer layers, the further each has to go from what it did in the whole model.
+_RATES = {"small": 3e-4, "middle": 2e-4, "large": 1.5e-4}
 # The pooler was not trained for this, and the classifier not at all.
 _HEAD_RATE = 1e-3
 _WARM_UP = 0.06
@@ -63,7 +64,7 @@ def fine_tune(task: Task, level: str, split: Split, target: Path) -> None:
     head = [*model.bert.pooler.parameters(), *model.classifier.parameters()]
     body = [p for name, p in model.bert.named_parameters() if p.requires_grad and not name.startswith("pooler")]
     optimiser = torch.optim.AdamW(
-        [{"params": body, "lr": _RATE}, {"params": head, "lr": _HEAD_RATE}], weight_decay=0.01
+        [{"params": body, "lr": _RATES[level]}, {"params": head, "lr": _HEAD_RATE}], weight_decay=0.01
     )
     steps = task.epochs * -(-len(tokens) // _BATCH)
     schedule = torch.optim.lr_scheduler.LambdaLR(
