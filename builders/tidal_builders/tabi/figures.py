@@ -207,7 +207,9 @@ def plot_candidates(report: SearchReport, path: Path) -> None:
         axes.axhline(report.target.accuracy, color="grey", linewidth=0.8, linestyle=":", label="target")
     if report.target.latency_ms is not None:
         axes.axvline(report.target.latency_ms, color="grey", linewidth=0.8, linestyle=":", label="target")
-    axes.set(xlabel="mean latency of one query, ms", ylabel=f"{report.metric}, report part", xlim=(0, None))
+    # A target far beyond all candidates must not press them together.
+    slowest = max(each.reported.latency.mean for each in report.candidates)
+    axes.set(xlabel="mean latency of one query, ms", ylabel=f"{report.metric}, report part", xlim=(0, 1.05 * slowest))
     axes.legend()
     figure.savefig(path, dpi=120)
 

@@ -274,3 +274,12 @@ def test_answers_are_read_from_the_workspace(built: Built, texts: list[str]) -> 
     outputs = runner.run(runner.read([(text,) for text in texts]))
     assert outputs.logits.dtype == np.float32
     assert len(outputs.logits) == len(texts)
+
+
+def test_a_version_that_a_cascade_names_stays(tmp_path: Path) -> None:
+    entry = ModelEntry(tmp_path / "reviews_small")
+    for _ in range(5):
+        entry.publish(entry.new_staging(), needed={1})
+    assert entry.versions() == [1, 3, 4, 5]
+    entry.publish(entry.new_staging())
+    assert entry.versions() == [4, 5, 6]
