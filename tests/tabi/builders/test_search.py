@@ -456,6 +456,37 @@ def test_no_kept_candidate_is_beaten_in_everything(found: tuple[Toy, Data, Searc
     assert len(result.candidates) < result.tried / 4
 
 
+def test_weights_come_from_one_part_and_figures_from_two_others(
+    found: tuple[Toy, Data, SearchResult], tokenizer: WordTokenizer
+) -> None:
+    toy, data, result = found
+    passes = Passes(data.texts, toy.facts(data, tokenizer), toy.rerun)
+    calibrations = [each.calibrated.calibration for each in result.levels]
+    for each in [each for each in result.candidates if len(each.levels) == 2][::6]:
+        chains = []
+        for part in (CALIBRATION, SELECTION, REPORT):
+            rows = np.flatnonzero(data.part == part)
+            run = passes.run((0, 1), each.pruning, rows)
+            chains.append(
+                Chain(
+                    run.outputs,
+                    calibrations,
+                    data.truth[rows],
+                    words=run.words,
+                    removed=run.removed,
+                    metric="accuracy",
+                    overhead_ms=0.5,
+                )
+            )
+        reaches = [chain.reach(each.cutoff, each.slope) for chain in chains]
+        weights = by_accuracy(chains[0], reaches[0])
+        if each.weighting == "tuned":
+            weights = Tuner(chains[0]).tune(reaches[0], weights)
+        assert each.weights == weights
+        assert each.selection == chains[1].expected(reaches[1], weights)
+        assert each.reported == chains[2].expected(reaches[2], weights)
+
+
 def test_progress_ends_at_the_whole(tokenizer: WordTokenizer) -> None:
     toy = Toy(**TOY)
     data, told = toy.data(200), []
