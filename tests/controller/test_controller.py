@@ -214,24 +214,26 @@ def test_a_server_that_is_away_is_waited_for_and_followed_to_its_new_ports(
         assert beside.comes("away")
         with serving(repository, runtime) as first:
             assert beside.comes("connected")
-            with Traffic(first.report["grpc"], "tiny", SHORT) as traffic:
+            with Traffic(first.report["grpc"], "tiny", SHORT) as before:
                 assert beside.comes("changed"), beside.events
-            assert traffic.failures == []
+            assert before.failures == []
             first_state = first.state
         assert beside.comes("away", 2)
         with serving(repository, runtime) as second:
             assert (second.report["http"], second.state["key"]) != (first_state["http"], first_state["key"])
             assert beside.comes("connected", 2)
             assert used(second) == {16: 2, 32: 0, 64: 1}
-            with Traffic(second.report["grpc"], "tiny", LONG) as traffic:
+            with Traffic(second.report["grpc"], "tiny", LONG) as after:
                 assert beside.comes("changed", 2), beside.events
                 assert until(lambda: used(second) == {16: 0, 32: 0, 64: 3})
-            assert traffic.failures == []
+            assert after.failures == []
             assert beside.end() == 0
     assert len(beside.of("away")) == 2
     assert "no server is running" in beside.of("away")[0]["message"]
     assert beside.of("failed") == []
     # Counters of the second server are not held against those of the first.
-    for decision in beside.of("decision"):
-        assert 2 <= decision["observed"]["seconds"] < 30
-        assert sum(decision["observed"]["queries"].values()) < 200 * decision["observed"]["seconds"]
+    observed = [decision["observed"] for decision in beside.of("decision")]
+    assert all(2 <= each["seconds"] < 30 for each in observed)
+    counts = [count for each in observed for count in each["queries"].values()]
+    assert min(counts) >= 0
+    assert 0 < sum(counts) <= before.sent + after.sent
