@@ -12,15 +12,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from demo.texts import lengthen, make_examples
+from demo.texts import lengthen, make_examples, write_labelled
 from demo.train import train_intent_classifier
 from tidal.server.child import RunningServer, tidal_serve
 from tidal_client import Client
 
 REPOSITORY = Path("model_repository")
 SOURCE = Path(".demo/intent-classifier")
-SPECS = ("demo/intents.yaml", "demo/padded.yaml", "demo/partitioned.yaml")
-MODELS = ("intents", "intents_padded", "intents_partitioned")
+SMALL = Path(".demo/intent-classifier-small")
+LABELLED = Path(".demo/intents.tsv")
+SPECS = ("demo/intents.yaml", "demo/padded.yaml", "demo/partitioned.yaml", "demo/cascade.yaml")
+MODELS = ("intents", "intents_padded", "intents_partitioned", "intents_cascade")
 CONSOLE = Console(width=None if sys.stdout.isatty() else 120)
 
 
@@ -31,6 +33,10 @@ def main() -> int:
     if not (SOURCE / "config.json").exists():
         accuracy = train_intent_classifier(SOURCE)
         CONSOLE.print(f"   accuracy on unseen texts of the same templates: {accuracy:.3f}")
+    if not (SMALL / "config.json").exists():
+        accuracy = train_intent_classifier(SMALL, layers=2, epochs=300)
+        CONSOLE.print(f"   and with its first 2 of 6 layers, for a cascade: {accuracy:.3f}")
+    write_labelled(LABELLED, 480, seed=5)
     _step(f"tidal build {' '.join(SPECS)}")
     command = [sys.executable, "-m", "tidal_client.main", "build", *SPECS, "--repository", str(REPOSITORY)]
     subprocess.run(command, check=True)
@@ -40,6 +46,7 @@ def main() -> int:
         _ask(server)
         _compare(server)
         _partitioned(server)
+        _cascade(server)
     CONSOLE.print(
         "\nThe model stays in model_repository: `.venv/bin/tidal serve` serves it on ports 8000 to 8002, then"
     )
@@ -106,6 +113,24 @@ def _partitioned(server: RunningServer) -> None:
             answer = client.classify("intents_partitioned", query)
             took = (time.perf_counter() - start) * 1e3
             table.add_row(str(len(query.split())), over, answer.label, str(answer.max_length), f"{took:.1f}")
+    CONSOLE.print(table)
+
+
+def _cascade(server: RunningServer) -> None:
+    """The `tabi` front asks a model of 2 layers, and one of 6 where that is not sure enough."""
+    table = Table(title="intents_cascade: level 1 has 2 layers, level 2 has 6", title_justify="left")
+    for column in ("text", "over", "label", "level", "confidence", "ms"):
+        table.add_column(column, justify="left" if column in ("text", "over", "label") else "right")
+    outputs = ("label", "level", "confidence")
+    with Client(server.http) as http, Client(server.grpc) as grpc:
+        for i, (text, _) in enumerate(make_examples(8, seed=11)):
+            client, over = ((http, "HTTP"), (grpc, "gRPC"))[i % 2]
+            client.classify("intents_cascade", text, outputs=outputs)
+            start = time.perf_counter()
+            answer = client.classify("intents_cascade", text, outputs=outputs)
+            took = (time.perf_counter() - start) * 1e3
+            level, confidence = (answer.other[name].item() for name in ("level", "confidence"))
+            table.add_row(text, over, answer.label, str(level), f"{confidence:.3f}", f"{took:.1f}")
     CONSOLE.print(table)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 _FILLERS = {
     "city": ["Berlin", "Osaka", "Lagos", "Lima", "Toronto", "Oslo", "Cairo", "Austin"],
@@ -97,3 +98,9 @@ def lengthen(text: str, words: int) -> str:
     """`text` with small talk before it, about `words` words in all."""
     talk = (_SMALL_TALK.split() * (words // 30 + 2))[: max(0, words - len(text.split()))]
     return " ".join([*talk, text])
+
+
+def write_labelled(target: Path, count: int, seed: int) -> None:
+    """Write examples as a labelled file: a header, then text and label name, separated by a tab."""
+    rows = "".join(f"{text}\t{LABELS[label]}\n" for text, label in make_examples(count, seed))
+    target.write_text(f"text\tlabel\n{rows}", encoding="utf-8")

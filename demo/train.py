@@ -20,8 +20,14 @@ def minilm_folder() -> Path:
     return Path(spec.origin).parent / "model"
 
 
-def train_intent_classifier(target: Path, *, seed: int = 0) -> float:
+def train_intent_classifier(target: Path, *, layers: int = 6, epochs: int = 60, seed: int = 0) -> float:
     """Train pooler and head on frozen features; write a BertForSequenceClassification folder to `target`.
+
+    Args:
+        target: folder to write.
+        layers: how many of MiniLM's 6 layers to keep, the first.
+        epochs: passes over the training texts; features of few layers need more.
+        seed: of the texts and the head.
 
     Returns:
         Accuracy on texts that training did not see.
@@ -33,7 +39,11 @@ def train_intent_classifier(target: Path, *, seed: int = 0) -> float:
     source = minilm_folder()
     tokenizer = AutoTokenizer.from_pretrained(source)
     model = BertForSequenceClassification.from_pretrained(
-        source, num_labels=len(LABELS), id2label=dict(enumerate(LABELS)), label2id={n: i for i, n in enumerate(LABELS)}
+        source,
+        num_hidden_layers=layers,
+        num_labels=len(LABELS),
+        id2label=dict(enumerate(LABELS)),
+        label2id={name: index for index, name in enumerate(LABELS)},
     )
     model.eval()
 
@@ -49,7 +59,7 @@ def train_intent_classifier(target: Path, *, seed: int = 0) -> float:
     test_x, test_y = features(make_examples(240, seed=seed + 2))
     head = [*model.bert.pooler.parameters(), *model.classifier.parameters()]
     optimiser = torch.optim.AdamW(head, lr=2e-3)
-    for _ in range(60):
+    for _ in range(epochs):
         optimiser.zero_grad()
         loss = torch.nn.functional.cross_entropy(model.classifier(model.bert.pooler(train_x)), train_y)
         loss.backward()
