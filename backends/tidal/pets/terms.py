@@ -39,7 +39,7 @@ class SparseDelta:
 
 @dataclass(frozen=True, slots=True)
 class LowRankDelta:
-    """A difference of a weight matrix as the product scale · up · down (LoRA): up [outputs, rank], down [rank, inputs]."""
+    """A weight difference scale · up · down (LoRA): up [outputs, rank], down [rank, inputs]."""
 
     down: FloatArray
     up: FloatArray

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from tidal_builders.tabi.collect import Runner, Texts, collect
 from tidal_builders.tabi.data import Queries
-from tidal_builders.tabi.outputs import LevelFacts, LevelOutputs
+from tidal_builders.tabi.outputs import REPORT, LevelFacts, LevelOutputs
 from tidal_builders.tabi.plan import CascadePlan
 from tidal_builders.tabi.search import SearchResult, search
 from tidal_builders.tabi.spec import Parts, TabiSpec
@@ -75,7 +75,7 @@ def _search(
         [LevelFacts(runner.name, each, runner.tokenizer) for runner, each in zip(runners, outputs, strict=True)],
         rerun,
         metric=plan.metric,
-        tolerance=(spec.tolerance or float(data.truth.std()) / 2) if regression else None,
+        tolerance=(spec.tolerance or float(data.truth[data.part != REPORT].std()) / 2) if regression else None,
         progress=lambda share: report("search candidates", share),
     )
     counts = np.bincount(data.part, minlength=3).tolist()
