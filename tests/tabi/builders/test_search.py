@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.tabi.builders.toy import WORDS, Toy, tokenizer_of
 from tidal.errors import InvalidArgument
-from tidal.tabi.manifest import Calibration, Candidate, Expected, Latency, Target
+from tidal.tabi.manifest import Calibration, Expected, Latency, Target
 from tidal.tabi.pruning import kept_words, prune_text
 from tidal.tabi.selection import select
 from tidal.text.words import EncodedWords, WordTokenizer
@@ -28,7 +28,6 @@ from tidal_builders.tabi.search import (
     fast_enough,
     search,
 )
-from tidal_builders.tabi.thinning import SCORE_STEP, Found, thin
 from tidal_builders.tabi.weights import Tuner, by_accuracy
 
 TOY = {"noise": (0.4, 0.1), "base_ms": (1.0, 5.0), "gain": (6.0, 15.0)}
@@ -392,52 +391,6 @@ def test_what_cannot_be_searched_is_said(tokenizer: WordTokenizer) -> None:
         search(data, levels, toy.rerun, metric="r2")
     with pytest.raises(InvalidArgument, match="the metric is accuracy"):
         search(data, levels, toy.rerun, metric="accuracy", tolerance=0.5)
-
-
-def _found(score: float, mean: float, returned: float, weighting: str = "accuracy") -> Found:
-    latency = Latency(mean=mean, p25=1, p50=1, p75=1, p99=1)
-    expected = Expected(score=score, latency=latency, returned=(returned, 1 - returned), pruned=0.0)
-    return Found((0, 1), None, 0.9, 10.0, weighting, ((1.0,), (0.5, 0.5)), expected)  # type: ignore[arg-type]
-
-
-@given(
-    st.lists(
-        st.builds(
-            _found, st.floats(0.9, 0.93), st.floats(1, 5), st.floats(0, 1), st.sampled_from(["accuracy", "tuned"])
-        ),
-        min_size=1,
-        max_size=40,
-    )
-)
-@settings(deadline=None)
-def test_what_is_dropped_costs_no_target_anything(every: list[Found]) -> None:
-    kept = thin(every)
-    assert all(each in every for each in kept)
-    for weighting in {each.weighting for each in every}:
-        all_of, left = ([each for each in some if each.weighting == weighting] for some in (every, kept))
-        candidates, few = (
-            [Candidate(name="", **_fields(each), selection=each.selection, reported=each.selection) for each in some]
-            for some in (all_of, left)
-        )
-        best = max(each.selection.score for each in all_of)
-        assert max(each.selection.score for each in left) == best
-        for step in range(900, 931):
-            if step * SCORE_STEP <= best:
-                target = Target(accuracy=step * SCORE_STEP)
-                one, other = (some[select(some, target)] for some in (candidates, few))
-                assert one.selection.latency.mean == pytest.approx(other.selection.latency.mean)
-        for target in (*(Target(latency_ms=ms) for ms in (1.5, 3, 5)), *(Target(escalation_rate=r) for r in (0.2, 1))):
-            try:
-                one = candidates[select(candidates, target)]
-            except InvalidArgument:
-                continue
-            other = few[select(few, target)]
-            assert other.selection.score >= one.selection.score - SCORE_STEP - 1e-9
-
-
-def _fields(found: Found) -> dict[str, object]:
-    names = ("levels", "cutoff", "slope", "pruning", "weights", "weighting")
-    return {name: getattr(found, name) for name in names}
 
 
 def test_no_kept_candidate_is_beaten_in_everything(found: tuple[Toy, Data, SearchResult]) -> None:
