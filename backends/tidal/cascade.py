@@ -13,6 +13,7 @@ from tidal.repository import ModelEntry, model_entries
 from tidal.tabi.choice import Choice
 from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
 from tidal.tabi.parameters import TabiParameters
+from tidal.tabi.placement import embedded_levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Cascade:
 
     Attributes:
         name: of the cascade's model.
-        levels: models of the levels that it asks, by its config.
+        levels: models of the server that it asks, by its config: its levels but for those in its own process.
         own: models of levels that its build has published for it alone, those too that it does not ask.
     """
 
@@ -40,9 +41,9 @@ def cascade(repository: Path, model: str, version: int | None = None) -> Cascade
         manifest = load_tabi_manifest(folder)
     except InvalidArgument:
         return None
-    models = [level.model for level in manifest.levels]
     own = tuple(level.model for level in manifest.levels if level.model == f"{model}_{level.name}")
-    return Cascade(model, tuple(models[index] for index in _asked(entry, manifest)), own)
+    asked = tuple(manifest.levels[index].model for index in _asked(repository, entry, manifest))
+    return Cascade(model, asked, own)
 
 
 def cascades(repository: Path) -> list[Cascade]:
@@ -51,11 +52,17 @@ def cascades(repository: Path) -> list[Cascade]:
     return [each for each in found if each is not None]
 
 
-def _asked(entry: ModelEntry, manifest: TabiManifest) -> tuple[int, ...]:
-    """Indices of the levels that a cascade asks; all where its config cannot be accepted, which its load will tell."""
+def _asked(repository: Path, entry: ModelEntry, manifest: TabiManifest) -> tuple[int, ...]:
+    """Indices of the levels that a cascade asks as models of the server.
+
+    All where its config cannot be accepted, which its load will tell.
+    """
     try:
         raw = read_config(entry.folder).get("parameters", {})
         own = {name: raw[name].get("string_value", "") for name in raw if name in TabiParameters.model_fields}
-        return Choice(manifest, TabiParameters.model_validate(own).target()).levels
+        parameters = TabiParameters.model_validate(own)
+        levels = Choice(manifest, parameters.target()).levels
+        embedded = embedded_levels(repository, manifest, parameters.levels, levels)
+        return tuple(index for index in levels if index not in embedded)
     except (InvalidArgument, ValidationError):
         return tuple(range(len(manifest.levels)))

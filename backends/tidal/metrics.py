@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,9 +86,17 @@ class Metrics:
 
     def __init__(self, system: str) -> None:
         self._prefix = f"tidal_{system}_"
+        self._labels: dict[str, str] = {}
         self._lock = threading.Lock()
         self._series: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[str, Counter | Gauge | Histogram]] = {}
         self._more: dict[str, tuple[float, ...]] = {}
+
+    def within(self, part: str, **labels: str) -> Metrics:
+        """A part of these metrics: families `tidal_<system>_<part>_<what>_<unit>`, each series with labels more."""
+        inner = copy.copy(self)  # which shares the series and their lock
+        inner._prefix = f"{self._prefix}{part}_"
+        inner._labels = {**self._labels, **labels}
+        return inner
 
     def more_buckets(self, name: str, bounds: Sequence[float]) -> None:
         """Let histograms of this name that are made from now on have these upper bounds too."""
@@ -123,7 +132,7 @@ class Metrics:
                 yield Sample(name, help, kind, labels, metric.value)
 
     def _get(self, name: str, help: str, labels: Mapping[str, str], make: Callable[[], _M]) -> _M:
-        key = (self._prefix + name, tuple(sorted(labels.items())))
+        key = (self._prefix + name, tuple(sorted({**self._labels, **labels}.items())))
         with self._lock:
             if key not in self._series:
                 self._series[key] = (help, make())

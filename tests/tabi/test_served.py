@@ -29,6 +29,8 @@ from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Una
 
 pytestmark = pytest.mark.server
 
+# Levels as models of the server instead of in the cascade's process.
+APART = CONFIG + parameter("levels", "models")
 WORDS = ("please", "book", "cancel", "change", "flight", "hotel", "weather", "music", "song", "actor", "good", "bad")
 
 
@@ -54,23 +56,24 @@ def manifests() -> dict[str, TabiManifest]:
 def server(
     cascades: Cascades, cutoff: float, manifests: dict[str, TabiManifest], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
-    """`c`; `pairs`; `line` with a config of one line; `fast`, for which the small level will do; `hurried`, whose large
+    """`c`; `apart`, the same with its levels as models; `pairs`; `line` with a config of one line; `fast`, for which the small level will do; `hurried`, whose large
     level is too slow for any deadline; `soft` and `strict`, whose large level `spare` is not always loaded."""
     repository = tmp_path_factory.mktemp("repository")
     cascades.copy_level(repository, SMALL)
     cascades.copy_level(repository, LARGE)
     cascades.copy_level(repository, LARGE, "spare")
     manifests["c"] = cascades.publish(repository, "c", cutoff)
+    manifests["apart"] = cascades.publish(repository, "apart", cutoff, config=APART)
     manifests["pairs"] = cascades.publish(repository, "pairs", cutoff, pairs=True)
     cascades.publish(repository, "line", cutoff, config='backend: "tabi"\n')
     cascades.publish(repository, "fast", cutoff, config=CONFIG + parameter("target_accuracy", 0.7))
     cascades.publish(repository, "hurried", cutoff, means_ms=(1.0, 60_000.0))
     spare = (SMALL, "spare")
-    cascades.publish(repository, "soft", cutoff, models=spare)
+    cascades.publish(repository, "soft", cutoff, models=spare, config=APART)
     strict = parameter("on_level_failure", "error")
-    cascades.publish(repository, "strict", cutoff, models=spare, config=CONFIG + strict)
+    cascades.publish(repository, "strict", cutoff, models=spare, config=APART + strict)
     with running_server(repository) as running:
-        for name in ("c", "pairs", "line", "fast", "hurried", "soft", "strict", SMALL, LARGE, "spare"):
+        for name in ("c", "apart", "pairs", "line", "fast", "hurried", "soft", "strict", SMALL, LARGE, "spare"):
             assert not running.load_error(name)
         yield running
 
@@ -85,17 +88,18 @@ def column(*texts: str | bytes) -> Any:
 
 
 class TestRoutes:
+    @pytest.mark.parametrize("model", ["c", "apart"])
     def test_equal_those_that_are_computed_offline(
-        self, cascades: Cascades, manifests: dict[str, TabiManifest], url: str
+        self, cascades: Cascades, manifests: dict[str, TabiManifest], url: str, model: str
     ) -> None:
         def ask(number: int) -> dict[str, Any]:
-            return client.infer("c", {"text_input": column(TEXTS[number])}, request_id=f"q{number}")
+            return client.infer(model, {"text_input": column(TEXTS[number])}, request_id=f"q{number}")
 
         with Client(url) as client, ThreadPoolExecutor(16) as pool:
             answers = list(pool.map(ask, range(len(TEXTS))))
         levels = []
         for number, answer in enumerate(answers):
-            wanted = cascades.walk(manifests["c"], 1, [TEXTS[number]], f"q{number}", 0)
+            wanted = cascades.walk(manifests[model], 1, [TEXTS[number]], f"q{number}", 0)
             levels.append(wanted.answer.level)
             assert answer["level"].item() == wanted.answer.level
             assert wanted.answer.label is not None
@@ -215,6 +219,7 @@ class TestRequests:
         assert shown("seen_words_total") > shown("pruned_words_total")
         assert shown("confidence_count", 'level="1"') >= 40
         assert shown("level_seconds_count", 'level="2"') > 0
+        assert shown("runtime_execute_seconds_count", 'level="2"') > 0
         assert shown("active_candidate", 'candidate="both"') == 1
         assert shown("degraded_queries_total") == 0
 
@@ -241,7 +246,7 @@ def test_a_level_that_is_not_loaded(server: RunningServer) -> None:
 def test_a_level_whose_process_is_killed_with_queries_in_it(cascades: Cascades, cutoff: float, tmp_path: Path) -> None:
     for level in (SMALL, LARGE):
         cascades.copy_level(tmp_path, level)
-    cascades.publish(tmp_path, "c", cutoff, config=CONFIG + parameter("level_timeout_ms", 1500))
+    cascades.publish(tmp_path, "c", cutoff, config=APART + parameter("level_timeout_ms", 1500))
     with running_server(tmp_path, exit_timeout_s=3) as server, Client(f"grpc://{server.grpc}") as client:
         over = threading.Event()
         answers: list[bool] = []
@@ -270,30 +275,34 @@ def test_a_level_whose_process_is_killed_with_queries_in_it(cascades: Cascades, 
 
 
 class TestUnderTidalServe:
-    def test_a_cascade_comes_and_goes_with_its_levels(self, cascades: Cascades, cutoff: float, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(("config", "levels"), [(CONFIG, set()), (APART, {SMALL, LARGE})])
+    def test_a_cascade_comes_and_goes_with_its_levels(
+        self, cascades: Cascades, cutoff: float, tmp_path: Path, config: str, levels: set[str]
+    ) -> None:
         for level in (SMALL, LARGE):
             cascades.copy_level(tmp_path, level)
         cascades.copy_level(tmp_path, LARGE, "other")
-        cascades.publish(tmp_path, "c", cutoff)
+        cascades.publish(tmp_path, "c", cutoff, config=config)
         with tidal_serve(tmp_path, "--model", "c") as server, Client(server.grpc) as client:
 
             def ready() -> set[str]:
                 return {row.name for row in server.control.index() if row.state == "READY"}
 
-            assert ready() == {"c", SMALL, LARGE}
+            assert ready() == {"c", *levels}
             assert client.infer("c", {"text_input": column("good")})["level"].item() in (1, 2)
             assert unload(server.control, tmp_path, "c").startswith("c: unloaded")
             assert until(lambda: not ready())
             assert "version 1 serves now" in load(server.control, tmp_path, "c")
-            assert ready() == {"c", SMALL, LARGE}
+            assert ready() == {"c", *levels}
             assert not client.infer("c", {"text_input": column(*TEXTS[:40])})["degraded"].any()
 
+    @pytest.mark.parametrize(("config", "apart"), [(CONFIG, False), (APART, True)])
     def test_no_request_fails_while_a_cascade_is_published(
-        self, cascades: Cascades, cutoff: float, tmp_path: Path
+        self, cascades: Cascades, cutoff: float, tmp_path: Path, config: str, apart: bool
     ) -> None:
         for level in (SMALL, LARGE):
             cascades.copy_level(tmp_path, level)
-        cascades.publish(tmp_path, "c", cutoff)
+        cascades.publish(tmp_path, "c", cutoff, config=config)
         over, failures, degraded = threading.Event(), list[str](), list[bool]()
         with tidal_serve(tmp_path) as server, Client(server.grpc) as client, ThreadPoolExecutor(4) as pool:
 
@@ -330,7 +339,7 @@ class TestUnderTidalServe:
             assert not any(degraded)
             serving = {(row.name, row.version) for row in server.control.index() if row.state == "READY"}
             assert ("c", 3) in serving
-            assert {version for name, version in serving if name == LARGE} == {2, 3}
+            assert {version for name, version in serving if name == LARGE} == ({2, 3} if apart else set())
 
 
 def test_a_cascade_that_does_not_fit_says_so(cascades: Cascades, cutoff: float, tmp_path: Path) -> None:

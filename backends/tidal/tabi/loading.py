@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tidal.arlo.embedded import EmbeddedModels, load_embedded
 from tidal.errors import InvalidArgument
 from tidal.manifest import load_manifest
 from tidal.service import Service, ServiceContext
 from tidal.tabi.choice import Choice
 from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
 from tidal.tabi.parameters import TabiParameters
+from tidal.tabi.placement import embedded_levels
 from tidal.tabi.reading import Readers
 from tidal.tabi.service import TabiService
 
@@ -30,11 +32,21 @@ def load(context: ServiceContext, parameters: TabiParameters) -> Callable[[Servi
     for problem in absent_levels(context.model_dir.parent, manifest, choice.levels):
         context.log.warning(problem)
     readers = Readers(manifest, context.version_dir, truncate=parameters.truncate)
+    repository = context.model_dir.parent
+    numbers = embedded_levels(repository, manifest, parameters.levels, choice.levels)
+    embedded = {}
+    for index in numbers:
+        level = manifest.levels[index]
+        embedded[index] = load_embedded(repository / level.model / str(level.version), level.model, context.log)
     candidate = manifest.candidates[choice.default]
     context.log.info(f"candidate '{candidate.name}' serves, on level {', '.join(str(n + 1) for n in candidate.levels)}")
 
     def start(fresh: ServiceContext) -> Service:
-        return TabiService(fresh, manifest, parameters, choice, readers)
+        counted = {
+            model.name: fresh.metrics.within("runtime", level=str(index + 1)) for index, model in embedded.items()
+        }
+        models = EmbeddedModels(fresh, list(embedded.values()), counted)
+        return TabiService(fresh, manifest, parameters, choice, readers, models)
 
     return start
 

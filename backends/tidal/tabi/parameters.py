@@ -36,6 +36,11 @@ class TabiParameters(BaseModel):
         description="most share of the queries that leave the first level, instead of the target that the cascade was "
         "built for; the best candidate within it serves",
     )
+    levels: Literal["embedded", "models"] = Field(
+        "embedded",
+        description="where levels run: in this model's process, which saves the way to others, or as models of the "
+        "server, which clients and other cascades may share; a partitioned level always is a model of the server",
+    )
     truncate: bool = Field(False, description="cut a text that no level reads as a whole instead of refusing it")
     max_in_flight: int = Field(
         24,

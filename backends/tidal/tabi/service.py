@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from tidal.arlo.embedded import EmbeddedModels
 from tidal.errors import Cancelled, Internal, TidalError, Unavailable
 from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
@@ -42,6 +43,7 @@ class TabiService:
         parameters: of its config.pbtxt.
         choice: its candidates that can serve.
         readers: its tokenizers.
+        models: of its levels; the service's own from now on.
 
     Raises:
         InvalidArgument: config.pbtxt declares an output that the model does not give.
@@ -54,6 +56,7 @@ class TabiService:
         parameters: TabiParameters,
         choice: Choice,
         readers: Readers,
+        models: EmbeddedModels,
     ) -> None:
         self._context = context
         self._manifest = manifest
@@ -74,7 +77,8 @@ class TabiService:
         self._open = 0
         self._none_open = threading.Condition(self._lock)
         self._ending = threading.Event()
-        self._models = PatientModels(LevelModels(context.call_model, manifest), self._ending)
+        self._own = models
+        self._models = PatientModels(LevelModels(models, manifest), self._ending)
         slots = max(1, parameters.max_in_flight // len(choice.levels))
         spare = _SPARE_THREADS // len(choice.levels)
         self._stations = {
@@ -112,6 +116,7 @@ class TabiService:
         self._ending.set()
         threads = [thread for station in self._stations.values() for thread in station.close()]
         self._watch.close(max(0.0, until - time.monotonic()))
+        self._own.close(max(0.0, until - time.monotonic()))
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
 

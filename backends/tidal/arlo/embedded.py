@@ -1,0 +1,169 @@
+"""Models of the `arlo` backend inside another model's process, asked as the server's own models are."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidal.arlo.loading import load
+from tidal.arlo.parameters import ArloParameters
+from tidal.errors import Internal, TidalError, Unavailable
+from tidal.manifest import load_manifest
+from tidal.metrics import Metrics
+from tidal.options import RequestOptions
+from tidal.requests import Array
+from tidal.service import Service, ServiceContext
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model's version with its engines open; `start` begins a service on it, again after a failure."""
+
+    name: str
+    version: int
+    outputs: frozenset[str]
+    start: Callable[[ServiceContext], Service]
+
+
+def load_embedded(version_dir: Path, name: str, log: logging.Logger) -> LoadedModel:
+    """Open a polymorphic model's published version in this process.
+
+    Args:
+        version_dir: the version's folder.
+        name: of the model, for what it logs.
+        log: where to.
+
+    Raises:
+        InvalidArgument: the version does not fit its files, this device or the engine library.
+    """
+    manifest = load_manifest(version_dir)
+    outputs = frozenset({"logits", *(output.name for output in manifest.extra_outputs)})
+    version = int(version_dir.name)
+    context = ServiceContext(
+        name, version, version_dir.parent, version_dir, outputs, Metrics("arlo"), log, _no_models, failed=_ignore
+    )
+    return LoadedModel(name, version, outputs, load(context, ArloParameters()))
+
+
+class EmbeddedModels:
+    """Runs loaded models, and calls them; a `ModelCall` for them and, through `others`, for every other model.
+
+    Args:
+        context: of the model whose process it is; it fails with a service that fails.
+        models: that run here.
+        metrics: by model, where each counts.
+    """
+
+    def __init__(self, context: ServiceContext, models: Sequence[LoadedModel], metrics: Mapping[str, Metrics]) -> None:
+        self._others = context.call_model
+        self._open: set[_Call] = set()
+        self._lock = threading.Lock()
+        self._failed = context.failed
+        self._services = {
+            (model.name, model.version): model.start(
+                replace(
+                    context, model=model.name, outputs=model.outputs, metrics=metrics[model.name], failed=self._fail
+                )
+            )
+            for model in models
+        }
+
+    def __call__(
+        self,
+        model: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str],
+        *,
+        version: int,
+        latency_ms: float | None = None,
+    ) -> dict[str, Array]:
+        """Run one request and wait; see `tidal.service.ModelCall`."""
+        service = self._services.get((model, version))
+        if service is None:
+            return self._others(model, inputs, outputs, version=version, latency_ms=latency_ms)
+        call = _Call(inputs, frozenset(outputs), latency_ms)
+        with self._lock:
+            self._open.add(call)
+        try:
+            service.submit([call])
+            return call.wait()
+        finally:
+            with self._lock:
+                self._open.discard(call)
+
+    def close(self, timeout_s: float) -> None:
+        """End the services, within `timeout_s` seconds for all; calls that are left are failed."""
+        until = time.monotonic() + timeout_s
+        for service in self._services.values():
+            service.close(max(0.0, until - time.monotonic()))
+        self._fail_open(Unavailable("the model stops serving here; send the request again"))
+
+    def _fail(self, error: BaseException) -> None:
+        self._fail_open(Internal(f"the model failed: {type(error).__name__}: {error}"))
+        self._failed(error)
+
+    def _fail_open(self, error: TidalError) -> None:
+        with self._lock:
+            calls = list(self._open)
+        for call in calls:
+            call.fail(error)
+
+
+class _Call:
+    """A request from this process: `PendingRequest`, and a wait for its answer."""
+
+    request_id = ""
+
+    def __init__(self, inputs: Mapping[str, Array], wanted: frozenset[str], latency_ms: float | None) -> None:
+        self.inputs = inputs
+        self.wanted = wanted
+        self.rows = len(next(iter(inputs.values())))
+        self.options = RequestOptions(latency_ms=latency_ms)
+        self.arrival = time.monotonic()
+        self.deadline = None if latency_ms is None else self.arrival + latency_ms / 1e3
+        self._settled = threading.Event()
+        self._lock = threading.Lock()
+        self._result: dict[str, Array] | TidalError | None = None
+
+    @property
+    def answered(self) -> bool:
+        return self._result is not None
+
+    def wants(self, output: str) -> bool:
+        return output in self.wanted
+
+    def cancelled(self) -> bool:
+        return False
+
+    def reply(self, outputs: Mapping[str, Array]) -> None:
+        self._settle({name: outputs[name] for name in self.wanted})
+
+    def fail(self, error: TidalError) -> None:
+        self._settle(error)
+
+    def wait(self) -> dict[str, Array]:
+        self._settled.wait()
+        assert self._result is not None
+        if isinstance(self._result, TidalError):
+            raise self._result
+        return self._result
+
+    def _settle(self, result: dict[str, Array] | TidalError) -> None:
+        with self._lock:
+            if self._result is None:
+                self._result = result
+                self._settled.set()
+
+
+def _no_models(
+    model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, version: int, latency_ms: float | None = None
+) -> dict[str, Array]:
+    raise Internal(f"a polymorphic model asked for model '{model}'")
+
+
+def _ignore(error: BaseException) -> None:
+    """Nothing runs yet that could fail."""

@@ -1,0 +1,38 @@
+"""Where a cascade's levels run: in its own process, or as models of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from tidal.errors import InvalidArgument
+from tidal.manifest import load_manifest
+from tidal.tabi.manifest import TabiManifest
+
+
+def embedded_levels(
+    repository: Path, manifest: TabiManifest, levels: Literal["embedded", "models"], asked: Iterable[int]
+) -> tuple[int, ...]:
+    """Indices of the levels that run in the cascade's process, of those that it asks.
+
+    Not a partitioned one, whose runtimes are models of the server, nor one whose version is not in the repository,
+    which a server may have from another.
+
+    Args:
+        repository: with the levels' models.
+        manifest: of the cascade.
+        levels: the parameter of the cascade's config.
+        asked: indices of levels.
+    """
+    if levels == "models":
+        return ()
+    return tuple(index for index in asked if _polymorphic(repository, manifest, index))
+
+
+def _polymorphic(repository: Path, manifest: TabiManifest, index: int) -> bool:
+    level = manifest.levels[index]
+    try:
+        return load_manifest(repository / level.model / str(level.version)).placement == "polymorphic"
+    except InvalidArgument:
+        return False
