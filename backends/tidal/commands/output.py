@@ -39,12 +39,16 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, default=str))
 
 
+def table_console() -> Console:
+    """Where tables go: as wide as the terminal is; elsewhere as wide as they are."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(width=_PLAIN_WIDTH, no_color=True, highlight=False)
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", notes: str = "") -> None:
     """A table: boxed on a terminal, aligned columns elsewhere."""
-    console = Console()
+    console = table_console()
     plain = not console.is_terminal
-    if plain:
-        console = Console(width=_PLAIN_WIDTH, no_color=True, highlight=False)
     table = Table(box=None if plain else box.ROUNDED, pad_edge=not plain, padding=(0, 2, 0, 0) if plain else (0, 1))
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=plain)

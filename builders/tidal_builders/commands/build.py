@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tidal.commands.output import table_console
 from tidal.errors import InvalidArgument, TidalError, did_you_mean
 from tidal.tabi.manifest import Target
 from tidal_builders.report import BuildReport, BuildResult, table
@@ -265,7 +266,7 @@ def _tables(report: BuildResult, repository: Path) -> list[Table]:
 def _print(report: BuildResult, repository: Path) -> None:
     for model in report.models if isinstance(report, CascadeReport) else ():
         _print(model, repository)
-    console = Console(highlight=False)
+    console = table_console()
     for grid in _tables(report, repository):
         console.print(grid)
     why = "; ".join(report.reasons)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Of the front of all candidates, what a table shows.
-_MOST_SHOWN = 12
+_MOST_SHOWN = 7
 
 
 class LevelReport(BaseModel):
@@ -98,7 +98,7 @@ def front(candidates: Sequence[Candidate]) -> list[int]:
 
 def level_table(report: SearchReport) -> Table:
     """The levels for the terminal: what each does alone and how well its confidence is calibrated."""
-    grid = Table(title=f"levels, alone, on {report.rows['report']} queries of the report part", title_justify="left")
+    grid = _table(f"levels, alone, on {report.rows['report']} queries of the report part")
     for heading in ("level", report.metric, "mean ms", "p75 ms", "p99 ms", "T", "ECE before", "ECE after"):
         grid.add_column(heading, justify="left" if heading == "level" else "right")
     for level in report.levels:
@@ -114,67 +114,67 @@ def level_table(report: SearchReport) -> Table:
 
 
 def candidate_table(report: SearchReport) -> Table:
-    """The candidates for the terminal, the chosen one in bold.
+    """The candidates for the terminal, the chosen one with a star.
 
-    Shown are the single levels, some of the front over all, and for each of these the one nearest to it with the other
-    weighting; the report itself has all.
+    Shown are the single levels, some of the front over all, the chosen one, and the nearest to it with the other
+    weighting; the report itself has all. A narrow terminal breaks the names, which are by far the widest cells.
     """
-    shown = _worth_showing(report)
-    title = (
-        f"{len(report.candidates)} candidates of {report.tried} tried ({report.too_slow} too slow at p75), "
-        f"{len(shown)} shown; bold: chosen"
+    shown, chosen = _worth_showing(report), report.candidates[report.chosen]
+    grid = _table(
+        f"{len(shown)} of {len(report.candidates)} candidates, kept of {report.tried} tried "
+        f"({report.too_slow} too slow at p75)"
     )
-    grid = Table(title=title, title_justify="left")
-    grid.add_column("levels")
-    for heading in ("c", "k", "α", "weights"):
-        grid.add_column(heading, justify="right")
-    grid.add_column("weighting")
-    for heading in ("selection", "report", "mean ms", "p50", "p75", "p99", "returned %", "pruned %"):
-        grid.add_column(heading, justify="right")
+    grid.add_column("candidate", overflow="fold")
+    for heading in ("selection", "report", "mean\nms", "p99\nms", "levels\n%", "pruned\n%"):
+        grid.add_column(heading, justify="right", no_wrap=True)
     for index in shown:
-        grid.add_row(*_cells(report, report.candidates[index]), style="bold" if index == report.chosen else None)
+        mark, style = ("* ", "bold") if index == report.chosen else ("  ", None)
+        grid.add_row(*_cells(mark, report.candidates[index]), style=style)
+    grid.caption = "* chosen" + "".join(f", {each}" for each in _weights(chosen))
     return grid
 
 
+def _table(title: str) -> Table:
+    table = Table(title=title, title_justify="left", caption_justify="left", box=None, pad_edge=False)
+    table.padding = (0, 2, 0, 0)
+    return table
+
+
+def _weights(candidate: Candidate) -> Iterator[str]:
+    """The ensemble's weights by the number of levels that have run."""
+    for weights in candidate.weights[1:]:
+        yield f"weights after {len(weights)} levels " + " ".join(f"{each:.2f}" for each in weights)
+
+
 def _worth_showing(report: SearchReport) -> list[int]:
-    """Single levels, some of the front, the nearest to each with the other weighting, and the chosen, by latency."""
+    """Single levels, some of the front, the chosen one and its like with the other weighting, by latency."""
     candidates, best = report.candidates, front(report.candidates)
-    spread = {round(place * (len(best) - 1) / (_MOST_SHOWN - 1)) for place in range(_MOST_SHOWN)}
-    shown = {report.chosen, *(best[place] for place in spread)}
-    for index in list(shown):
-        mine = candidates[index]
-        others = [
-            number
-            for number, each in enumerate(candidates)
-            if each.levels == mine.levels and each.weighting != mine.weighting
-        ]
-        if others:
-            shown.add(min(others, key=lambda each: _distance(candidates[each], mine)))
-    shown |= {index for index, each in enumerate(candidates) if len(each.levels) == 1}
-    return sorted(shown)
+    shown = {best[round(place * (len(best) - 1) / (_MOST_SHOWN - 1))] for place in range(_MOST_SHOWN)}
+    chosen = candidates[report.chosen]
+    others = [
+        index
+        for index, each in enumerate(candidates)
+        if each.levels == chosen.levels and each.weighting != chosen.weighting
+    ]
+    nearest = sorted(others, key=lambda index: _distance(candidates[index], chosen))[:1]
+    singles = [index for index, each in enumerate(candidates) if len(each.levels) == 1]
+    return sorted({*shown, report.chosen, *nearest, *singles})
 
 
 def _distance(one: Candidate, other: Candidate) -> float:
     return abs(one.selection.latency.mean - other.selection.latency.mean)
 
 
-def _cells(report: SearchReport, candidate: Candidate) -> tuple[str, ...]:
-    def shown(value: float | None) -> str:
-        return "–" if value is None else f"{value:g}"
-
-    latency = candidate.reported.latency
+def _cells(mark: str, candidate: Candidate) -> tuple[str, ...]:
+    found = candidate.reported
     return (
-        " → ".join(report.levels[level].name for level in candidate.levels),
-        shown(candidate.cutoff),
-        shown(candidate.slope),
-        shown(candidate.pruning),
-        "–" if candidate.weighting is None else " ".join(f"{each:.2f}" for each in candidate.weights[-1]),
-        candidate.weighting or "–",
+        mark + candidate.name,
         f"{candidate.selection.score:.4f}",
-        f"{candidate.reported.score:.4f}",
-        *(f"{each:.2f}" for each in (latency.mean, latency.p50, latency.p75, latency.p99)),
-        " ".join(f"{100 * each:.1f}" for each in candidate.reported.returned),
-        "–" if candidate.pruning is None else f"{100 * candidate.reported.pruned:.1f}",
+        f"{found.score:.4f}",
+        f"{found.latency.mean:.2f}",
+        f"{found.latency.p99:.2f}",
+        " ".join(f"{100 * each:.0f}" for each in found.returned),
+        "–" if candidate.pruning is None else f"{100 * found.pruned:.1f}",
     )
 
 

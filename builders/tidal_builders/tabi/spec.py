@@ -101,7 +101,7 @@ class TabiSpec(_Part):
         gt=0,
         allow_inf_nan=False,
         description="regressions: distance from the truth that still is right; default: half the standard deviation "
-        "of the labels",
+        "of the labels outside the report part",
     )
     parts: Parts = Field(Parts(), description="shares of the labelled queries, equal texts in one part")
     runtimes: RuntimeOptions = Field(RuntimeOptions(), description="options of all levels' runtimes")

@@ -21,7 +21,7 @@ class Done(NamedTuple):
 def tidal_build(*arguments: object) -> Done:
     app = typer.Typer()
     app.command()(build)
-    environment = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
+    environment = {"COLUMNS": "60", "TERM": "dumb", "NO_COLOR": "1"}
     result = CliRunner().invoke(app, [str(each) for each in arguments], env=environment)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

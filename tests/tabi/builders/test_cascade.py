@@ -94,13 +94,20 @@ def test_the_config_declares_what_the_backend_gives(built: Built) -> None:
 
 def test_what_the_command_prints(built: Built) -> None:
     for word in (
-        "small → large",
+        "small+large c=",
         "ECE before",
         "selection",
         "reviews_small: version 1 published",
         "reviews: version 1 pub",
     ):
         assert word in built.done.stdout
+    # Nobody sees it on a terminal: no cell is cut off or broken.
+    lines, names = built.done.stdout.splitlines(), {each.name for each in manifest_of(built.repository).candidates}
+    shown = next(int(line.split()[0]) for line in lines if " candidates, kept of " in line)
+    whole = [line for line in lines if line[2:].split("  ")[0] in names and len(line.split()) >= 7]
+    assert len(whole) == shown
+    assert max(map(len, whole)) > 60  # columns that the environment names
+    assert sum(line.startswith("* ") for line in whole) == 1
     for stage in ("small: compile", "large: verify", "run the levels", "search candidates"):
         assert f"reviews: {stage}" in built.done.stderr
 

@@ -39,8 +39,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> SearchReport:
     return _report(tmp_path_factory.mktemp("report"))
 
 
-def _shown(table: object) -> str:
-    console = Console(width=220, record=True, file=io.StringIO())
+def _shown(table: object, width: int = 220) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
     console.print(table)
     return console.export_text()
 
@@ -58,20 +58,34 @@ def test_tables_show_levels_and_candidates(report: SearchReport) -> None:
         assert f"{level.score:.4f}" in levels
     candidates = _shown(candidate_table(report))
     chosen = report.candidates[report.chosen]
+    assert f"* {chosen.name} " in candidates
     assert f"{chosen.reported.score:.4f}" in candidates
     assert f"{chosen.reported.latency.mean:.2f}" in candidates
-    assert "small → large" in candidates
-    assert "tuned" in candidates
-    assert "accuracy" in candidates
-    assert f"{len(report.candidates)} candidates of {report.tried} tried" in candidates
+    assert "level0+level1 c=" in candidates
+    assert f"of {len(report.candidates)} candidates, kept of {report.tried} tried" in candidates
+    assert "weights after 2 levels " + " ".join(f"{each:.2f}" for each in chosen.weights[1]) in candidates
 
 
-def test_the_chosen_one_stands_out(report: SearchReport) -> None:
+def test_the_chosen_one_stands_out_among_few(report: SearchReport) -> None:
     table = candidate_table(report)
-    bold = [number for number, row in enumerate(table.rows) if row.style == "bold"]
-    assert len(bold) == 1
-    scores = list(table.columns[7].cells)
-    assert scores[bold[0]] == f"{report.candidates[report.chosen].reported.score:.4f}"
+    names = [cell[2:] for cell in table.columns[0].cells]
+    bold = [name for name, row in zip(names, table.rows, strict=True) if row.style == "bold"]
+    assert bold == [report.candidates[report.chosen].name]
+    assert len(names) <= 12 < len(report.candidates)
+    assert {"level0", "level1"} <= set(names)
+    # What the other way to weigh the levels' answers gives, beside the chosen one.
+    assert {each.weighting for each in report.candidates if each.name in names} == {None, "accuracy", "tuned"}
+
+
+@pytest.mark.parametrize("width", [80, 100, 10_000])
+def test_no_cell_is_cut_off(report: SearchReport, width: int) -> None:
+    for table in (level_table(report), candidate_table(report)):
+        shown = _shown(table, width)
+        assert "…" not in shown
+        for column in table.columns[1:]:
+            assert all(f" {cell}" in shown for cell in column.cells)
+    lines = _shown(candidate_table(report), 10_000).splitlines()
+    assert all(any(each.startswith(str(name)) for each in lines) for name in candidate_table(report).columns[0].cells)
 
 
 def test_the_front_is_what_nothing_beats(report: SearchReport) -> None:
@@ -99,5 +113,5 @@ def test_a_regression_is_shown_too(tmp_path: Path) -> None:
     report = _report(tmp_path, "pearson")
     assert SearchReport.model_validate_json(report.model_dump_json()) == report
     assert "pearson" in _shown(level_table(report))
-    assert "→" in _shown(candidate_table(report))
+    assert "level0+level1 " in _shown(candidate_table(report))
     plot_reliability(report, tmp_path / "reliability.png")
