@@ -1,0 +1,158 @@
+"""A model of the `arlo` backend inside another model's process."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.arlo.conftest import Built
+from tidal.arlo.embedded import EmbeddedModels, LoadedModel, load_embedded
+from tidal.arlo.model import TokenRow, open_model
+from tidal.errors import Internal, InvalidArgument, NotFound, Unavailable
+from tidal.metrics import Metrics
+from tidal.requests import Array, PendingRequest
+from tidal.service import Service, ServiceContext
+
+LOG = logging.getLogger("test")
+
+
+def elsewhere(
+    model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, version: int, latency_ms: float | None = None
+) -> dict[str, Array]:
+    raise NotFound(f"{model} {version} was asked of the server")
+
+
+def make_context(failures: list[BaseException]) -> ServiceContext:
+    outputs = frozenset({"label"})
+    return ServiceContext(
+        "outer", 1, Path("outer"), Path("outer/1"), outputs, Metrics("tabi"), LOG, elsewhere, failures.append
+    )
+
+
+@pytest.fixture(scope="module")
+def loaded(built: Built) -> LoadedModel:
+    return load_embedded(built.repository / "tiny" / "1", "tiny", LOG)
+
+
+@pytest.fixture
+def failures() -> list[BaseException]:
+    return []
+
+
+@pytest.fixture
+def models(loaded: LoadedModel, failures: list[BaseException]) -> Iterator[EmbeddedModels]:
+    context = make_context(failures)
+    found = EmbeddedModels(context, [loaded], {"tiny": context.metrics.within("runtime", level="1")})
+    yield found
+    found.close(5)
+
+
+def tokens(length: int, seed: int = 0) -> dict[str, Array]:
+    ids = np.random.default_rng(seed).integers(5, 60, (1, length))
+    return {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+
+
+def test_answers_as_its_engines_do(models: EmbeddedModels, built: Built) -> None:
+    model = open_model(built.repository / "tiny" / "1")
+
+    def ask(number: int) -> None:
+        inputs = tokens(3 + number % 50, number)
+        found = models("tiny", inputs, ["logits", "attention_received"], version=1, latency_ms=60_000)
+        row = TokenRow(inputs["input_ids"][0], inputs["attention_mask"][0], inputs["token_type_ids"][0])
+        runtime = next(i for i, each in enumerate(model.manifest.runtimes) if each.max_length >= len(row.ids))
+        wanted = model.run(0, runtime, [row])
+        assert set(found) == {"logits", "attention_received"}
+        np.testing.assert_allclose(found["logits"], wanted["logits"], atol=1e-4)
+        received = wanted["attention_received"][:, : len(row.ids)]
+        np.testing.assert_allclose(found["attention_received"], received, atol=1e-3)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(ask, range(60)))
+
+
+def test_counts_under_the_outer_model(loaded: LoadedModel) -> None:
+    context = make_context([])
+    models = EmbeddedModels(context, [loaded], {"tiny": context.metrics.within("runtime", level="2")})
+    models("tiny", tokens(4), ["logits"], version=1)
+    models.close(5)
+    found = {(each.family, each.labels): each.value for each in context.metrics.samples()}
+    assert found["tidal_tabi_runtime_executed_queries_total", (("level", "2"), ("runtime", "16"))] == 1
+
+
+def test_any_other_model_or_version_is_the_servers(models: EmbeddedModels) -> None:
+    for model, version in (("other", 1), ("tiny", 2)):
+        with pytest.raises(NotFound, match=f"{model} {version} was asked of the server"):
+            models(model, tokens(4), ["logits"], version=version)
+
+
+def test_a_bad_query_gets_the_reason(models: EmbeddedModels) -> None:
+    with pytest.raises(InvalidArgument, match="input_ids row 0 has 65 tokens"):
+        models("tiny", tokens(65), ["logits"], version=1)
+
+
+def test_a_query_that_cannot_be_in_time_is_refused(models: EmbeddedModels) -> None:
+    with pytest.raises(Unavailable, match="deadline"):
+        models("tiny", tokens(64), ["logits"], version=1, latency_ms=1e-3)
+
+
+def test_a_version_that_is_not_there_does_not_load(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument):
+        load_embedded(tmp_path / "1", "tiny", LOG)
+
+
+class Stuck:
+    """A service that never answers."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        self.context = context
+        self.asked = threading.Event()
+
+    def submit(self, requests: Sequence[PendingRequest]) -> None:
+        self.asked.set()
+
+    def close(self, timeout_s: float) -> None:
+        pass
+
+
+class TestAServiceThatDoesNotAnswer:
+    @pytest.fixture
+    def stuck(self, loaded: LoadedModel, failures: list[BaseException]) -> tuple[Stuck, EmbeddedModels]:
+        made: list[Stuck] = []
+
+        def start(context: ServiceContext) -> Service:
+            made.append(Stuck(context))
+            return made[0]
+
+        model = dataclasses.replace(loaded, start=start)
+        context = make_context(failures)
+        models = EmbeddedModels(context, [model], {"tiny": context.metrics})
+        return made[0], models
+
+    def test_its_failure_ends_the_calls_and_is_the_outer_models(
+        self, stuck: tuple[Stuck, EmbeddedModels], failures: list[BaseException]
+    ) -> None:
+        service, models = stuck
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(models, "tiny", tokens(4), ["logits"], version=1)
+            assert service.asked.wait(10)
+            error = RuntimeError("broken")
+            service.context.failed(error)
+            with pytest.raises(Internal, match="RuntimeError: broken"):
+                call.result(10)
+        assert failures == [error]
+
+    def test_closing_ends_the_calls(self, stuck: tuple[Stuck, EmbeddedModels]) -> None:
+        service, models = stuck
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(models, "tiny", tokens(4), ["logits"], version=1)
+            assert service.asked.wait(10)
+            models.close(0)
+            with pytest.raises(Unavailable, match="stops serving"):
+                call.result(10)
