@@ -271,6 +271,24 @@ class Levels:
         return {name: found[name] for name in outputs}
 
 
+def holding(event: threading.Event) -> Callable[[int], None]:
+    """For `Levels.before`: a call that lasts until an event."""
+
+    def hold(_number: int) -> None:
+        event.wait(30)
+
+    return hold
+
+
+def raising(error: TidalError) -> Callable[[int], None]:
+    """For `Levels.before`: a call that fails."""
+
+    def fail(_number: int) -> None:
+        raise error
+
+    return fail
+
+
 @dataclass
 class Running:
     """A service with what it was started with."""

@@ -56,8 +56,9 @@ def manifests() -> dict[str, TabiManifest]:
 def server(
     cascades: Cascades, cutoff: float, manifests: dict[str, TabiManifest], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
-    """`c`; `apart`, the same with its levels as models; `pairs`; `line` with a config of one line; `fast`, for which the small level will do; `hurried`, whose large
-    level is too slow for any deadline; `soft` and `strict`, whose large level `spare` is not always loaded."""
+    """`c`; `apart`, the same with its levels as models; `pairs`; `line` with a config of one line; `fast`, for which
+    the small level will do; `hurried`, whose large level is too slow for any deadline; `soft` and `strict`, whose large
+    level `spare` is not always loaded."""
     repository = tmp_path_factory.mktemp("repository")
     cascades.copy_level(repository, SMALL)
     cascades.copy_level(repository, LARGE)
