@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -30,22 +31,8 @@ class LatencyProfile(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> LatencyProfile:
-        for name, axis in (("lengths", self.lengths), ("batches", self.batches)):
-            if any(b <= a for a, b in itertools.pairwise(axis)) or axis[0] < 1:
-                raise ValueError(f"{name} must be positive and ascending, got {axis}")
-        if self.batches[0] != 1:
-            raise ValueError(f"batches must begin with 1, got {self.batches}")
         for name, grid in (("median_ms", self.median_ms), ("p95_ms", self.p95_ms)):
-            sizes = [len(row) for row in grid]
-            if len(sizes) != len(self.lengths) or max(sizes) > len(self.batches) or min(sizes) < 1:
-                raise ValueError(f"{name} must have a row a length, each with a column for the first batch sizes")
-            if sizes != sorted(sizes, reverse=True):
-                raise ValueError(f"{name} must not have longer rows for longer inputs, got rows of {sizes}")
-            if sizes[0] != len(self.batches):
-                raise ValueError(
-                    f"{name} must have a column for each of the {len(self.batches)} batch sizes in its longest row, "
-                    f"got rows of {sizes}"
-                )
+            check_grid(name, self.lengths, self.batches, grid)
             if any(not 0 < value < float("inf") for row in grid for value in row):
                 raise ValueError(f"{name} must hold positive, finite milliseconds")
         if [len(row) for row in self.median_ms] != [len(row) for row in self.p95_ms]:
@@ -85,12 +72,45 @@ class LatencyProfile(BaseModel):
 
         Infinite where nothing was measured, and in row and column 0.
         """
-        sizes = np.arange(1, self.max_batch + 1)
-        by_batch = np.stack([np.interp(sizes, self.batches[: len(row)], row, right=np.inf) for row in self.median_ms])
-        lengths = np.arange(1, self.max_length + 1)
-        table = np.full((self.max_length + 1, self.max_batch + 1), np.inf)
-        for column in range(self.max_batch):
-            measured = np.isfinite(by_batch[:, column])
-            known = np.asarray(self.lengths)[measured]
-            table[1:, column + 1] = np.interp(lengths, known, by_batch[measured, column], right=np.inf)
-        return table
+        return interpolated(self.lengths, self.batches, self.median_ms)
+
+
+def check_grid(name: str, lengths: Sequence[int], batches: Sequence[int], grid: Sequence[Sequence[float]]) -> None:
+    """Hold a grid to its axes: ascending lengths and batches, a row a length, where rows of long inputs may end early.
+
+    Raises:
+        ValueError: names what is wrong, for a model's validator.
+    """
+    for axis_name, axis in (("lengths", lengths), ("batches", batches)):
+        if any(b <= a for a, b in itertools.pairwise(axis)) or axis[0] < 1:
+            raise ValueError(f"{axis_name} must be positive and ascending, got {axis}")
+    if batches[0] != 1:
+        raise ValueError(f"batches must begin with 1, got {batches}")
+    sizes = [len(row) for row in grid]
+    if len(sizes) != len(lengths) or max(sizes) > len(batches) or min(sizes) < 1:
+        raise ValueError(f"{name} must have a row a length, each with a column for the first batch sizes")
+    if sizes != sorted(sizes, reverse=True):
+        raise ValueError(f"{name} must not have longer rows for longer inputs, got rows of {sizes}")
+    if sizes[0] != len(batches):
+        raise ValueError(
+            f"{name} must have a column for each of the {len(batches)} batch sizes in its longest row, "
+            f"got rows of {sizes}"
+        )
+
+
+def interpolated(
+    lengths: Sequence[int], batches: Sequence[int], grid: Sequence[Sequence[float]]
+) -> npt.NDArray[np.float64]:
+    """A grid's values by length and batch, shape [longest + 1, largest + 1], bilinear between measured points.
+
+    Infinite where nothing was measured, and in row and column 0; below the first length what that one has.
+    """
+    sizes = np.arange(1, batches[-1] + 1)
+    by_batch = np.stack([np.interp(sizes, batches[: len(row)], row, right=np.inf) for row in grid])
+    tokens = np.arange(1, lengths[-1] + 1)
+    table = np.full((lengths[-1] + 1, batches[-1] + 1), np.inf)
+    for column in range(len(sizes)):
+        measured = np.isfinite(by_batch[:, column])
+        known = np.asarray(lengths)[measured]
+        table[1:, column + 1] = np.interp(tokens, known, by_batch[measured, column], right=np.inf)
+    return table

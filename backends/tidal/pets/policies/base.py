@@ -1,0 +1,32 @@
+"""What the scheduler takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(eq=False, slots=True)
+class Query:
+    """A waiting query; times are seconds on whatever clock the caller keeps."""
+
+    task: str
+    kind: str
+    length: int  # tokens, special tokens included
+    arrival: float
+    deadline: float | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """Queries that are to run together, never empty.
+
+    Attributes:
+        queries: of any tasks; all of one where `copy` is set.
+        copy: the task whose merged copy is to run them, None for the shared base with every task's terms.
+        seconds: what it is predicted to take.
+    """
+
+    queries: Sequence[Query]
+    copy: str | None
+    seconds: float

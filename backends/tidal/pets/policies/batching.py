@@ -1,0 +1,200 @@
+"""Which waiting queries share a batch: Coordinated Batching (PetS Algorithm 1) and what it is compared with.
+
+Every way to batch takes the waiting queries and the tables, and gives batches that neither memory nor the largest batch
+forbids; every query is in one of them. `coordinated` knows what both parts of a pass cost but looks at one at a time;
+`joint` weighs them against each other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidal.pets.policies.pool import IntArray, Plan, Pool, total_seconds
+from tidal.pets.policies.splitting import best_split, windows
+from tidal.pets.profile import FloatTable, Tables
+
+Batching = Callable[[Pool, Tables], Plan]
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Batches of a fixed size in the order of arrival, whatever the queries are; smaller where memory forbids."""
+
+    size: int
+
+    def __call__(self, pool: Pool, tables: Tables) -> Plan:
+        """Batches of a pool."""
+        plan: Plan = []
+        start, longest = 0, 0
+        for place, length in enumerate(pool.lengths.tolist()):
+            size = place - start + 1
+            longest = max(longest, length)
+            if size > self.size or not np.isfinite(tables.shared[longest, min(size, tables.most + 1)]):
+                plan.append(np.arange(start, place))
+                start, longest = place, length
+        if len(pool):
+            plan.append(np.arange(start, len(pool)))
+        return plan
+
+
+def alpha_only(pool: Pool, tables: Tables) -> Plan:
+    """Batches by the shared cost only: step 2 on single queries (§6.4). Exact where tasks' terms cost nothing."""
+    return _inter_task(_Items.queries(pool), tables)
+
+
+def beta_only(pool: Pool, tables: Tables) -> Plan:
+    """Batches of one task each, by the cost of its terms only: the mini-batches of step 1 (§6.4)."""
+    return _intra_task(pool, tables)
+
+
+def coordinated(pool: Pool, tables: Tables) -> Plan:
+    """Coordinated Batching, Algorithm 1: mini-batches by the terms' cost, then batches of them by the shared cost.
+
+    Where Algorithm 1, as printed, and its equations differ, this does what makes the programme right:
+    Eq. 5 looks α up at the length of the first mini-batch of a batch, line 23 at that of the last, which is the
+    longest as they are sorted; so do we. `min_cost` starts anew with every state, and the list of splits of step 2
+    has a place for every mini-batch (the printed one is that of the last task). Numbers of items are 1-based there.
+    """
+    return _inter_task(_Items.mini_batches(pool, tables), tables)
+
+
+@dataclass(frozen=True, slots=True)
+class BySpread:
+    """The rule of §6.4: Coordinated Batching where lengths differ little, and by the shared cost only elsewhere.
+
+    `threshold` is the standard deviation of the lengths, in tokens, from which on only the shared cost counts.
+    """
+
+    threshold: float
+
+    def __call__(self, pool: Pool, tables: Tables) -> Plan:
+        """Batches of a pool."""
+        spread = float(pool.lengths.std()) if len(pool) else 0.0
+        return (coordinated if spread < self.threshold else alpha_only)(pool, tables)
+
+
+def best_of(pool: Pool, tables: Tables) -> Plan:
+    """The better of Coordinated Batching and batches by the shared cost only, by what both are predicted to take."""
+    return _cheapest([coordinated(pool, tables), alpha_only(pool, tables)], pool, tables)
+
+
+def joint(pool: Pool, tables: Tables) -> Plan:
+    """Batches by both costs at once; never slower by Eq. 3 than any of the above but a fixed size.
+
+    Beyond the paper. One dynamic programme over a sequence, whose cost of a batch is all of Eq. 2. It is exact for
+    batches that are consecutive in the sequence; it is run on the two sequences that the others split, single queries
+    by length and mini-batches by their longest query, and the better plan taken. Over all partitions it is a
+    heuristic.
+    """
+    if not len(pool):
+        return []
+    plans = []
+    for items in (_Items.queries(pool), _Items.mini_batches(pool, tables)):
+        costs = _shared_costs(items, tables)
+        plans.append(items.joined(best_split(costs + _terms_costs(items, tables, costs.shape[1]))))
+    return _cheapest(plans, pool, tables)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Items:
+    """What a batch is put together from, each of one task, in the ascending order of the longest query.
+
+    `members` are places in the pool; the arrays have an entry an item.
+    """
+
+    members: Plan
+    sizes: IntArray
+    longest: IntArray
+    tasks: IntArray
+    kinds: IntArray
+
+    @classmethod
+    def queries(cls, pool: Pool) -> _Items:
+        order = np.argsort(pool.lengths, kind="stable")
+        members = list(order[:, None])
+        return cls(members, np.ones(len(order), np.intp), pool.lengths[order], pool.tasks[order], pool.kinds[order])
+
+    @classmethod
+    def mini_batches(cls, pool: Pool, tables: Tables) -> _Items:
+        found = _intra_task(pool, tables)
+        last = np.array([batch[-1] for batch in found], np.intp)  # its longest query
+        order = np.argsort(pool.lengths[last], kind="stable")
+        members = [found[place] for place in order]
+        sizes = np.array([len(each) for each in members], np.intp)
+        last = last[order]
+        return cls(members, sizes, pool.lengths[last], pool.tasks[last], pool.kinds[last])
+
+    def joined(self, ends: IntArray) -> Plan:
+        """Batches of the items up to each end."""
+        return [np.concatenate(self.members[start:end]) for start, end in itertools.pairwise([0, *ends.tolist()])]
+
+
+def _intra_task(pool: Pool, tables: Tables) -> Plan:
+    """Steps 0 and 1 of Algorithm 1: the mini-batches of every task, each ascending by length (Eq. 4).
+
+    One dynamic programme over all tasks, one after another in a row: a group over a border between tasks costs
+    infinitely much, so none has any.
+    """
+    if not len(pool):
+        return []
+    order = np.lexsort((pool.lengths, pool.tasks))
+    tasks, lengths = pool.tasks[order], pool.lengths[order]
+    first = np.flatnonzero(np.append(True, tasks[1:] != tasks[:-1]))
+    of_task = np.diff(first, append=len(tasks))
+    rank = np.arange(len(tasks)) - np.repeat(first, of_task)  # queries of the task before this one
+    most = min(int(of_task.max()), tables.most)
+    size = np.arange(most, 0, -1)
+    costs = tables.terms[pool.kinds[order], lengths][:, most:0:-1]
+    forbidden = ~np.isfinite(tables.shared[lengths][:, most:0:-1]) | (size > rank[:, None] + 1)
+    ends = best_split(np.where(forbidden, np.inf, costs))
+    return np.split(order, ends[:-1])
+
+
+def _inter_task(items: _Items, tables: Tables) -> Plan:
+    """Step 2 of Algorithm 1: batches of consecutive items by what all tasks share (Eq. 5)."""
+    return items.joined(best_split(_shared_costs(items, tables))) if items.members else []
+
+
+def _shared_costs(items: _Items, tables: Tables) -> FloatTable:
+    """[items, most]: α of a batch by its last item and its first, as `best_split` takes it."""
+    most = min(len(items.sizes), tables.most)
+    after = np.cumsum(items.sizes)
+    forbidden = tables.most + 1
+    size = after[:, None] - windows(after - items.sizes, most, -forbidden)
+    np.minimum(size, forbidden, out=size)
+    costs: FloatTable = tables.shared[items.longest[:, None], size]
+    return costs
+
+
+def _terms_costs(items: _Items, tables: Tables, most: int) -> FloatTable:
+    """[items, most]: the sum of β over the tasks of a batch by its last item and its first.
+
+    With a batch's last item fixed, let it grow by one item at a time towards the first. The new item's task then has
+    more queries, but no longer ones than it has already, as items are sorted: the sum grows by a difference in β.
+    """
+    place = np.arange(len(items.sizes))
+    number = np.unique(items.tasks, return_inverse=True)[1].reshape(-1)
+    last = np.full((len(place), int(number.max()) + 1), -1, np.intp)  # of each task, up to each item
+    last[place, number] = place
+    last = np.maximum.accumulate(last, axis=0)
+    # Queries up to each item in a row of the tasks, one after another: differences within a task are what counts.
+    order = np.argsort(number, kind="stable")
+    until = np.empty(len(place), np.intp)
+    until[order] = np.cumsum(items.sizes[order])
+    start = windows(place, most, 0)
+    longest = last[place[:, None], number[start]]
+    without = until[longest] - until[start]
+    limit = tables.most + 1
+    flat = tables.terms.reshape(-1, limit + 1)
+    row = (items.kinds * tables.terms.shape[1])[start] + items.longest[longest]
+    growth = flat[row, np.minimum(without + items.sizes[start], limit)] - flat[row, np.minimum(without, limit)]
+    costs: FloatTable = np.cumsum(growth[:, ::-1], axis=1)[:, ::-1]
+    return costs
+
+
+def _cheapest(plans: list[Plan], pool: Pool, tables: Tables) -> Plan:
+    return min(plans, key=lambda plan: total_seconds(pool, plan, tables))

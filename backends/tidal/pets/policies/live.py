@@ -1,0 +1,185 @@
+"""The live queue of one base: whatever waits when its engine becomes free is batched, and the best batch runs."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from itertools import count
+
+import numpy as np
+
+from tidal.errors import InvalidArgument
+from tidal.pets.policies.base import Batch, Query
+from tidal.pets.policies.batching import Batching, alpha_only, joint
+from tidal.pets.policies.order import NEVER, due, first_batch, in_time
+from tidal.pets.policies.pool import IntArray, Pool, batch_seconds
+from tidal.pets.profile import Tables
+
+
+class PetsScheduler:
+    """Plans batches of all that waits, anew whenever something came, and gives out one at a time.
+
+    One scheduler serves one base; a server with several bases has several. Not safe for several threads at once: its
+    caller holds a lock around every call. Every submitted query leaves once, in a batch, as expired, or by `clear`.
+
+    A batch that is given out keeps the deadlines of all its queries, by the profile; a query that could not keep its
+    own even alone is never in one. How the planned batches are ordered is `first_batch`'s to say.
+
+    Args:
+        tables: of the base's profile, which hold what a batch may be.
+        batching: how waiting queries are put into batches.
+        patience_s: a query that has waited so long goes before those that came after it. Queries with a deadline may
+            overtake it still, but not twice in a row, so nobody starves.
+        horizon: queries that are planned for at a time, those that can wait least: it bounds the time of planning.
+    """
+
+    def __init__(
+        self, tables: Tables, batching: Batching = joint, *, patience_s: float = 1.0, horizon: int = 512
+    ) -> None:
+        self._tables = tables
+        self._copy_tables = tables.without_terms()
+        self._batching = batching
+        self._patience_s = patience_s
+        self._horizon = horizon
+        self._waiting: dict[Query, float] = {}  # with the last moment at which each can start and keep its deadline
+        self._latest: list[tuple[float, int, Query]] = []
+        self._numbers = count()
+        self._late: list[Query] = []
+        self._plan: list[Batch] | None = None  # None where it is not that of what waits
+        self._copies: frozenset[str] = frozenset()
+        self._running = False
+        self._yielded = False
+
+    @property
+    def can_start(self) -> bool:
+        """Whether something waits and the engine is free."""
+        return len(self._waiting) > 0 and not self._running
+
+    @property
+    def copies(self) -> frozenset[str]:
+        """Tasks that have a merged copy of the base. Their queries may run there or with all others."""
+        return self._copies
+
+    @copies.setter
+    def copies(self, tasks: frozenset[str]) -> None:
+        self._copies = tasks
+        self._plan = None
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._late)
+
+    def submit(self, query: Query) -> None:
+        """Add a waiting query.
+
+        Raises:
+            InvalidArgument: it is too long to run even alone.
+        """
+        if not 1 <= query.length <= self._tables.max_length:
+            raise InvalidArgument(
+                f"a query has {query.length} tokens; accepted are 1 to {self._tables.max_length} here"
+            )
+        latest = due(query) - self._alone(query)
+        if latest < NEVER:
+            heapq.heappush(self._latest, (latest, next(self._numbers), query))
+        self._waiting[query] = latest
+        self._plan = None
+
+    def clear(self) -> None:
+        """Forget everything that waits."""
+        self._waiting.clear()
+        self._latest.clear()
+        self._late.clear()
+        self._plan = None
+
+    def expired(self, now: float) -> list[Query]:
+        """Take out the queries that would miss their deadline even if they ran at once and alone."""
+        self._set_late_aside(now)
+        late, self._late = self._late, []
+        return late
+
+    def prepare(self) -> None:
+        """Plan for what waits already, while the engine is not free yet: `next_batch` then has less to do."""
+        self._planned()
+
+    def next_batch(self, now: float) -> Batch | None:
+        """The batch to start now, or None when nothing waits or the engine is not free.
+
+        Tell `finished` when it has run. What it leaves out because it is too late, `expired` gives.
+        """
+        self._set_late_aside(now)
+        if not self.can_start:
+            return None
+        plan = self._planned()
+        place, self._yielded = first_batch(plan, now, patience_s=self._patience_s, may_yield=not self._yielded)
+        planned = plan.pop(place)
+        batch = in_time(planned, now, self._tables)
+        for query in batch.queries:
+            del self._waiting[query]
+        planned_for = sum(len(each.queries) for each in plan)
+        if batch is not planned or 2 * planned_for < min(self._horizon, len(self._waiting)):
+            self._plan = None
+        self._running = True
+        return batch
+
+    def finished(self) -> None:
+        """The batch has run, or failed: the engine is free."""
+        self._running = False
+
+    def put_back(self, batch: Batch) -> None:
+        """The engine could not run a batch: its queries wait again. It stays taken until `finished`."""
+        for query in batch.queries:
+            self.submit(query)
+
+    def _alone(self, query: Query) -> float:
+        return self._tables.alone(self._tables.kind(query.kind), query.length)
+
+    def _set_late_aside(self, now: float) -> None:
+        while self._latest and self._latest[0][0] < now:
+            query = heapq.heappop(self._latest)[2]
+            if self._waiting.pop(query, None) is not None:
+                self._late.append(query)
+                self._plan = None
+        if len(self._latest) > 2 * len(self._waiting) + 64:
+            self._latest = [entry for entry in self._latest if entry[2] in self._waiting]
+            heapq.heapify(self._latest)
+
+    def _planned(self) -> list[Batch]:
+        if self._plan is None:
+            queries: Sequence[Query] = list(self._waiting)
+            if len(queries) > self._horizon:
+                # Without a deadline, a query can wait until its patience ends.
+                queries = heapq.nsmallest(
+                    self._horizon,
+                    queries,
+                    key=lambda query: min(query.arrival + self._patience_s, self._waiting[query]),
+                )
+            self._plan = self._batches(queries)
+        return self._plan
+
+    def _batches(self, queries: Sequence[Query]) -> list[Batch]:
+        """Batches of the least predicted total: with each task that has a copy, on its copy or with the others."""
+        pool = Pool.of(self._tables, ((query.task, query.kind, query.length) for query in queries))
+        apart: list[Batch] = []
+        rest = np.arange(len(pool))
+        shared = self._run(queries, pool, rest, None)
+        for task in sorted(self._copies & {query.task for query in queries}):
+            of_task = np.array([queries[place].task == task for place in rest])
+            own = self._run(queries, pool, rest[of_task], task)
+            without = self._run(queries, pool, rest[~of_task], None)
+            if _seconds(own) + _seconds(without) < _seconds(shared):
+                apart, rest, shared = apart + own, rest[~of_task], without
+        return apart + shared
+
+    def _run(self, queries: Sequence[Query], pool: Pool, places: IntArray, copy: str | None) -> list[Batch]:
+        """Batches of some of the queries on the shared base, or on a task's copy, where terms cost nothing."""
+        tables, batching = (self._tables, self._batching) if copy is None else (self._copy_tables, alpha_only)
+        taken = pool.take(places)
+        plan = batching(taken, tables)
+        return [
+            Batch([queries[place] for place in places[batch]], copy, seconds)
+            for batch, seconds in zip(plan, batch_seconds(taken, plan, tables).tolist(), strict=True)
+        ]
+
+
+def _seconds(batches: Sequence[Batch]) -> float:
+    return sum(batch.seconds for batch in batches)

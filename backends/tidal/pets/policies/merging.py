@@ -1,0 +1,171 @@
+"""Whether tasks gain by sharing a pass (PetS Inequality 1), and which hot tasks run from merged copies instead.
+
+A copy of the base with a task's terms merged into its weights runs without task operators, but alone. With few tasks
+the operators cost more than sharing saves (§6.2.3, §7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidal.pets.policies.batching import alpha_only, joint
+from tidal.pets.policies.pool import Pool, total_seconds
+from tidal.pets.profile import FloatTable, Tables
+
+
+def saved_by_sharing(pool: Pool, tables: Tables) -> float:
+    """Seconds that these queries take less when tasks share passes than when each task runs from a merged copy.
+
+    Inequality 1, Σβ + α(T) < Σα(1), for any number of queries a task and any lengths, both sides batched as well as
+    we can; negative where copies are faster.
+    """
+    bare = tables.without_terms()
+    copies = 0.0
+    for task in np.unique(pool.tasks):
+        own = pool.take(np.flatnonzero(pool.tasks == task))
+        copies += total_seconds(own, alpha_only(own, bare), bare)
+    return copies - total_seconds(pool, joint(pool, tables), tables)
+
+
+def crossover(tables: Tables, kinds: Sequence[str], *, queries: int, length: int, most_tasks: int) -> int | None:
+    """The number of tasks from which on sharing is faster than a merged copy for every task.
+
+    Args:
+        tables: of the profile.
+        kinds: dealt to the tasks in turn.
+        queries: of each task that wait together.
+        length: of every query, in tokens.
+        most_tasks: the largest number to look at.
+
+    Returns:
+        None where copies are still faster at `most_tasks`.
+    """
+    found = None
+    for tasks in range(most_tasks, 0, -1):
+        waiting = [(str(task), kinds[task % len(kinds)], length) for task in range(tasks) for _ in range(queries)]
+        if saved_by_sharing(Pool.of(tables, waiting), tables) <= 0:
+            break
+        found = tasks
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How many queries of a task come, and how long they are."""
+
+    task: str
+    kind: str
+    per_s: float
+    length: float  # mean, in tokens
+
+
+class Arrivals:
+    """Recent arrivals of every task; what came `half_life_s` ago counts half."""
+
+    def __init__(self, half_life_s: float) -> None:
+        self._half_life_s = half_life_s
+        self._found: dict[str, tuple[str, float, float, float]] = {}  # kind, moment, and then: queries, tokens
+
+    def note(self, task: str, kind: str, length: int, now: float) -> None:
+        """A query came."""
+        _, queries, tokens = self._at(task, now)
+        self._found[task] = kind, now, queries + 1, tokens + length
+
+    def loads(self, now: float) -> list[Load]:
+        """Every task's load, the busiest first; tasks that nearly nothing came for are forgotten."""
+        loads = []
+        for task in list(self._found):
+            kind, queries, tokens = self._at(task, now)
+            if queries < 1e-3:
+                del self._found[task]
+                continue
+            # Arrivals at a constant rate add up to rate × half life / ln 2.
+            loads.append(Load(task, kind, queries * np.log(2) / self._half_life_s, tokens / queries))
+        return sorted(loads, key=lambda load: -load.per_s)
+
+    def _at(self, task: str, now: float) -> tuple[str, float, float]:
+        kind, then, queries, tokens = self._found.get(task, ("", now, 0.0, 0.0))
+        left = 0.5 ** ((now - then) / self._half_life_s)
+        return kind, queries * left, tokens * left
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRule:
+    """When a task gets a merged copy, and when it loses it.
+
+    Attributes:
+        most: copies that memory allows.
+        enter: share of the engine's time that a copy must save to be made.
+        leave: share below which it is given up; less than `enter`, so that copies do not come and go. A newcomer
+            takes the place of a task with a copy only where it saves more by the same ratio.
+    """
+
+    most: int
+    enter: float = 0.05
+    leave: float = 0.02
+
+
+def choose_copies(loads: Sequence[Load], current: Collection[str], tables: Tables, rule: MergeRule) -> frozenset[str]:
+    """The tasks that should run from merged copies, given what comes and which do so now.
+
+    One task after another is taken out of the shared passes, each time that which saves most. What a task saves is
+    Inequality 1 for it and the others: α(N) + β(n) against α(N - n) + α(n), where N queries are in a pass, as many as
+    come while the one before runs, and n of them are the task's.
+    """
+    if not loads or not rule.most:
+        return frozenset()
+    lengths = np.array([min(round(load.length), tables.max_length) for load in loads])
+    rates = np.array([load.per_s for load in loads])
+    curves = [_curve(tables.shared[max(1, length)]) for length in lengths]
+    terms = [
+        np.append(0.0, tables.terms[tables.kind(load.kind), max(1, length), 1 : len(curve)])
+        for load, length, curve in zip(loads, lengths, curves, strict=True)
+    ]
+    together = _curve(tables.shared[max(1, round(float(np.average(lengths, weights=rates))))])
+
+    def task_seconds(n: FloatTable) -> FloatTable:
+        return np.array([_seconds(each, float(queries)) for each, queries in zip(terms, n, strict=True)])
+
+    total = float(rates.sum())
+    for in_pass in range(1, len(together)):
+        n = rates / total * in_pass
+        took = _seconds(together, in_pass) + float(task_seconds(n).sum())
+        if took <= in_pass / total:
+            break
+    period = max(took, in_pass / total)
+    own = task_seconds(n)
+    alone = np.array([_seconds(curve, float(queries)) for curve, queries in zip(curves, n, strict=True)])
+    left = float(in_pass)
+    chosen: set[int] = set()
+    while len(chosen) < min(rule.most, len(loads)):
+        rest = [place for place in range(len(loads)) if place not in chosen]
+        saved = {
+            place: (
+                _seconds(together, left) + own[place] - _seconds(together, max(0.0, left - n[place])) - alone[place]
+            )
+            / period
+            for place in rest
+        }
+        worth = {place: saved[place] / (rule.leave if loads[place].task in current else rule.enter) for place in rest}
+        best = max(rest, key=worth.__getitem__)
+        if worth[best] < 1:
+            break
+        chosen.add(best)
+        left -= n[best]
+    return frozenset(loads[place].task for place in chosen)
+
+
+def _curve(row: FloatTable) -> FloatTable:
+    """Seconds by number of queries from 0 on, as far as batches may be; `row` is one of a table's."""
+    return np.append(0.0, row[1:][np.isfinite(row[1:])])
+
+
+def _seconds(curve: FloatTable, queries: float) -> float:
+    """What so many queries take on average; several of the largest batches where there are more."""
+    largest = len(curve) - 1
+    if queries > largest:
+        return float(curve[-1]) * queries / largest
+    return float(np.interp(queries, np.arange(largest + 1), curve))

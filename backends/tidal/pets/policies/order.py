@@ -1,0 +1,81 @@
+"""Which of the planned batches runs first, and which of its queries when not all can meet their deadlines in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidal.pets.policies.base import Batch, Query
+from tidal.pets.profile import Tables
+
+NEVER = float("inf")
+
+
+def due(query: Query) -> float:
+    """A query's deadline, infinite where it has none."""
+    return NEVER if query.deadline is None else query.deadline
+
+
+def first_batch(plan: Sequence[Batch], now: float, *, patience_s: float, may_yield: bool) -> tuple[int, bool]:
+    """The batch to run now, when one runs at a time.
+
+    The mean latency of batches that are all there is least when the one with the fewest seconds per query goes first
+    (Smith's rule). A query that has waited for `patience_s` goes before all that came after it. Either is put off
+    where that would make another batch late that would be in time if batches ran by deadline: then the earliest
+    deadline goes first; before a query out of patience only if it `may_yield`.
+
+    Returns:
+        A place in the plan, and whether a query out of patience was put off.
+    """
+    oldest = [min(query.arrival for query in batch.queries) for batch in plan]
+    chosen = min(range(len(plan)), key=oldest.__getitem__)
+    impatient = now - oldest[chosen] > patience_s
+    if not impatient:
+        chosen = min(range(len(plan)), key=lambda place: plan[place].seconds / len(plan[place].queries))
+    deadlines = [min(map(due, batch.queries)) for batch in plan]
+    urgent = sorted((place for place in range(len(plan)) if deadlines[place] < NEVER), key=deadlines.__getitem__)
+
+    def late(at: float, places: Sequence[int]) -> set[int]:
+        found = set()
+        for place in places:
+            at += plan[place].seconds
+            if at > deadlines[place]:
+                found.add(place)
+        return found
+
+    if not urgent or urgent[0] == chosen or (impatient and not may_yield):
+        return chosen, False
+    others = [place for place in urgent if place != chosen]
+    if late(now + plan[chosen].seconds, others) <= late(now, urgent):
+        return chosen, False
+    return urgent[0], impatient
+
+
+def in_time(batch: Batch, now: float, tables: Tables) -> Batch:
+    """The batch, or that part of it whose queries all meet their deadlines when it starts now.
+
+    The part holds the query with the earliest deadline, which must meet it alone, and of the others, those first that
+    do not make it longer, as many as join it without making any of them late.
+    """
+    if now + batch.seconds <= min(map(due, batch.queries)):
+        return batch
+    head = min(batch.queries, key=due)
+    others = [query for query in batch.queries if query is not head]
+    others.sort(key=lambda query: (max(query.length, head.length), due(query), query.arrival))
+    kept: list[Query] = []
+    groups: dict[str, tuple[int, int]] = {}  # queries and longest of each task
+    seconds, terms, longest, earliest = 0.0, 0.0, 0, NEVER
+    for query in (head, *others):
+        count, length = groups.get(query.task, (0, 0))
+        grown = count + 1, max(length, query.length)
+        task = tables.terms[tables.kind(query.kind)]
+        with_it = terms
+        if batch.copy is None:
+            with_it += float(task[grown[1], grown[0]] - task[length, count])
+        wanted = with_it + float(tables.shared[max(longest, query.length), len(kept) + 1])
+        if kept and now + wanted > min(earliest, due(query)):
+            continue
+        kept.append(query)
+        groups[query.task] = grown
+        seconds, terms = wanted, with_it
+        longest, earliest = max(longest, query.length), min(earliest, due(query))
+    return Batch(kept, batch.copy, seconds)

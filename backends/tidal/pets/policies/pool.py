@@ -1,0 +1,84 @@
+"""Waiting queries as arrays, and what a plan for them is predicted to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tidal.errors import InvalidArgument
+from tidal.pets.profile import FloatTable, Tables
+
+IntArray = npt.NDArray[np.intp]
+# Batches in the order in which they are to run, each the places of its queries in the pool.
+Plan = list[IntArray]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pool:
+    """Queries that wait (Q), one place each in arrays of the same length.
+
+    Attributes:
+        lengths: in tokens.
+        tasks: a number for each task, equal for queries of the same one.
+        kinds: places of the tasks' kinds in `Tables.terms`.
+    """
+
+    lengths: IntArray
+    tasks: IntArray
+    kinds: IntArray
+
+    @classmethod
+    def of(cls, tables: Tables, queries: Iterable[tuple[str, str, int]]) -> Pool:
+        """A pool of queries, each a task's name, its kind's name and a length.
+
+        Raises:
+            InvalidArgument: a query is too long to run even alone.
+        """
+        numbers: dict[str, int] = {}
+        tasks, kinds, lengths = [], [], []
+        for task, kind, length in queries:
+            tasks.append(numbers.setdefault(task, len(numbers)))
+            kinds.append(tables.kind(kind))
+            lengths.append(length)
+        longest = max(lengths, default=0)
+        if longest > tables.max_length:
+            raise InvalidArgument(f"a query has {longest} tokens; the longest that may run has {tables.max_length}")
+        return cls(np.array(lengths, np.intp), np.array(tasks, np.intp), np.array(kinds, np.intp))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def take(self, places: IntArray) -> Pool:
+        """Some of the queries, in the given order."""
+        return Pool(self.lengths[places], self.tasks[places], self.kinds[places])
+
+
+def batch_seconds(pool: Pool, plan: Sequence[IntArray], tables: Tables) -> FloatTable:
+    """What each batch of a plan takes (Eq. 2), [batches]; infinite for one that must not be.
+
+    A task has one operator in a batch, whichever mini-batches its queries came from: the engine slices a batch by task
+    (§3.4.3).
+    """
+    if not plan:
+        return np.zeros(0)
+    sizes = np.array([len(batch) for batch in plan])
+    places = np.concatenate(plan)
+    batch = np.repeat(np.arange(len(plan)), sizes)
+    lengths, tasks = pool.lengths[places], pool.tasks[places]
+    order = np.lexsort((lengths, tasks, batch))
+    batch, lengths, tasks, kinds = batch[order], lengths[order], tasks[order], pool.kinds[places][order]
+    last = np.flatnonzero(np.append((batch[1:] != batch[:-1]) | (tasks[1:] != tasks[:-1]), True))  # the longest of each
+    queries = np.minimum(np.diff(last, prepend=-1), tables.most + 1)
+    terms = np.bincount(batch[last], tables.terms[kinds[last], lengths[last], queries], len(plan))
+    longest = np.zeros(len(plan), np.intp)
+    np.maximum.at(longest, batch, lengths)
+    shared: FloatTable = tables.shared[longest, np.minimum(sizes, tables.most + 1)]
+    return shared + terms
+
+
+def total_seconds(pool: Pool, plan: Sequence[IntArray], tables: Tables) -> float:
+    """What a whole plan takes, its batches one after another (Eq. 3)."""
+    return float(batch_seconds(pool, plan, tables).sum())

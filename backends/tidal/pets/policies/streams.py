@@ -1,0 +1,61 @@
+"""Which of a GPU's streams runs which task's operator (PetS Algorithm 2), and how many streams there are (§6.3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidal.errors import InvalidArgument, did_you_mean
+from tidal.pets.profile import PetsProfile, StreamRule
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """The terms of one task in a batch: `queries` of it, the longest of `length` tokens."""
+
+    kind: str
+    queries: int
+    length: int
+
+
+def operational_intensity(operator: Operator, profile: PetsProfile) -> float:
+    """Operations for each byte moved: (FLOPs / β) / ω (line 5 of Algorithm 2).
+
+    Raises:
+        InvalidArgument: the profile has no operators of the kind, or does not reach so far.
+    """
+    measured = profile.operators.get(operator.kind)
+    if measured is None:
+        raise InvalidArgument(
+            f"the profile has no operators of the kind '{operator.kind}'; "
+            f"{did_you_mean(operator.kind, profile.operators)}"
+        )
+    flops = measured.flops_per_token * operator.queries * operator.length
+    seconds = profile.terms_ms[operator.kind].at(operator.length, operator.queries) / 1e3
+    moved = seconds * measured.gigabytes_per_s.at(operator.length, operator.queries) * 1e9
+    return flops / moved if moved > 0 else float("inf")
+
+
+def assign_streams(operators: Sequence[Operator], profile: PetsProfile, streams: int) -> list[int]:
+    """A stream for every operator of a batch, so that those on different streams need different resources.
+
+    Operators are sorted by operational intensity and cut into as many runs as there are streams. Algorithm 2 prints
+    ⌊idx/|S|⌋, which numbers a stream beyond the last as soon as there are more than |S|² operators, and leaves streams
+    idle when there are fewer; this is ⌊idx·|S|/|O|⌋, which is what is meant.
+
+    Raises:
+        InvalidArgument: see `operational_intensity`.
+    """
+    intensities = [operational_intensity(operator, profile) for operator in operators]
+    chosen = [0] * len(operators)
+    for index, place in enumerate(sorted(range(len(operators)), key=intensities.__getitem__)):
+        chosen[place] = index * streams // len(operators)
+    return chosen
+
+
+def stream_count(operators: Sequence[Operator], rule: StreamRule) -> int:
+    """How many streams a batch's operators run on: few for short ones, and never more than operators."""
+    if not operators:
+        return 1
+    tokens = sum(operator.queries * operator.length for operator in operators) / len(operators)
+    return min(len(operators), rule.few if tokens < rule.threshold_tokens else rule.many)

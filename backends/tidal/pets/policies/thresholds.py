@@ -1,0 +1,34 @@
+"""Thresholds that are profiled in advance: for the spread of lengths (PetS §6.4) and for streams (§6.3.3)."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One measured case: the quantity that a rule goes by, and the seconds of both ways it can choose."""
+
+    value: float
+    below: float  # of the way that is taken below the threshold
+    above: float  # of the way that is taken from the threshold on
+
+
+def best_threshold(cases: Sequence[Compared]) -> float:
+    """The threshold with which the cases together take least.
+
+    It lies half way between two cases; it is 0 where one way is always taken and the largest number where the other
+    is.
+    """
+    ordered = sorted(cases, key=lambda case: case.value)
+    totals = [sum(case.above for case in ordered)]
+    for case in ordered:
+        totals.append(totals[-1] + case.below - case.above)
+    between = [(a.value + b.value) / 2 for a, b in itertools.pairwise(ordered)]
+    # Equal values cannot be told apart: a threshold between them would not be one.
+    places = [0, *(i for i, (a, b) in enumerate(itertools.pairwise(ordered), 1) if a.value < b.value), len(ordered)]
+    thresholds = [0.0, *between, sys.float_info.max]
+    return thresholds[min(places, key=totals.__getitem__)]

@@ -1,0 +1,193 @@
+"""What a frozen encoder and the terms of fine-tuned tasks cost, measured, and the tables that batching looks it up in.
+
+A batch of N queries whose longest has L tokens takes α[N][L] for what all tasks share, and β[kind][n][l] for the terms
+of each task in it, of which n queries are, the longest of l tokens (PetS §4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tidal.errors import InvalidArgument
+from tidal.profiles import LatencyProfile, check_grid, interpolated
+
+FloatTable = npt.NDArray[np.float64]
+
+
+class Grid(BaseModel):
+    """A measured quantity by padded length and number of queries, bilinear between measured points.
+
+    `values` has a row a length and a column a number of queries; rows of long inputs may end early. Inputs below the
+    first length have what that one has; beyond the last length or number there is nothing.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    lengths: tuple[int, ...] = Field(min_length=1, description="padded lengths in tokens, ascending")
+    batches: tuple[int, ...] = Field(min_length=1, description="numbers of queries, ascending, the first is 1")
+    values: tuple[tuple[float, ...], ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> Grid:
+        check_grid("values", self.lengths, self.batches, self.values)
+        if any(not 0 <= value < float("inf") for row in self.values for value in row):
+            raise ValueError("values must be finite numbers, none below 0")
+        return self
+
+    @cached_property
+    def table(self) -> FloatTable:
+        """Values by length and number of queries; infinite where there are none, and in row and column 0."""
+        return interpolated(self.lengths, self.batches, self.values)
+
+    def at(self, length: int, batch: int) -> float:
+        """The value for `batch` queries of up to `length` tokens.
+
+        Raises:
+            InvalidArgument: it lies beyond what was measured.
+        """
+        if 1 <= length <= self.lengths[-1] and 1 <= batch <= self.batches[-1]:
+            value = float(self.table[length, batch])
+            if value < float("inf"):
+                return value
+        raise InvalidArgument(
+            f"nothing was measured for {batch} queries of {length} tokens: the grid covers lengths 1 to "
+            f"{self.lengths[-1]} and 1 to {self.batches[-1]} queries, fewer for long inputs"
+        )
+
+
+class OperatorProfile(BaseModel):
+    """What one kind's task operators do on a GPU: their arithmetic, and the bandwidth they reach (ω)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    flops_per_token: float = Field(gt=0, description="floating point operations of all layers' terms for one token")
+    gigabytes_per_s: Grid
+
+
+class StreamRule(BaseModel):
+    """How many streams a batch's task operators run on (PetS §6.3.3)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    threshold_tokens: float = Field(ge=0, description="tokens of a task, on average, from which many streams pay")
+    few: int = Field(2, ge=1, description="streams below the threshold")
+    many: int = Field(32, ge=1, description="streams from the threshold on")
+
+
+class PetsProfile(BaseModel):
+    """One base and the kinds of task it serves, measured on the device that serves them.
+
+    Raises:
+        ValidationError: `terms_ms` or `memory_bytes` does not cover all lengths and batches that `shared` covers, or
+            `operators` names kinds without terms.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    shared: LatencyProfile = Field(description="α: the encoder without any task's terms")
+    terms_ms: Mapping[str, Grid] = Field(min_length=1, description="β by kind: milliseconds for queries of one task")
+    memory_bytes: Grid = Field(description="what a batch's activations take")
+    operators: Mapping[str, OperatorProfile] = Field({}, description="by kind; for the streams of a GPU")
+    streams: StreamRule | None = None
+    spread_tokens: float | None = Field(
+        None, ge=0, description="standard deviation of lengths from which batching by length alone is better (§6.4)"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> PetsProfile:
+        grids = {f"terms_ms of {kind}": grid for kind, grid in self.terms_ms.items()}
+        for name, grid in {**grids, "memory_bytes": self.memory_bytes}.items():
+            if not _covers(grid.table, self.shared.table_ms):
+                raise ValueError(
+                    f"{name} must cover what shared covers: lengths to {self.shared.max_length} and "
+                    f"batches to {self.shared.max_batch}"
+                )
+        unknown = sorted(set(self.operators) - set(self.terms_ms))
+        if unknown:
+            raise ValueError(f"operators names {', '.join(unknown)}, which terms_ms does not have")
+        return self
+
+    def tables(self, *, max_batch: int | None = None, memory_bytes: int | None = None) -> Tables:
+        """Tables of the batches that may be.
+
+        Args:
+            max_batch: queries in a batch at most; None is what was measured.
+            memory_bytes: that a batch's activations may take; None is no limit.
+
+        Raises:
+            InvalidArgument: `max_batch` is below 1, or memory allows not even the smallest batch.
+        """
+        if max_batch is not None and max_batch < 1:
+            raise InvalidArgument(f"max_batch is {max_batch}; accepted is 1 or more")
+        shape = self.shared.table_ms.shape
+        most = shape[1] - 1 if max_batch is None else min(max_batch, shape[1] - 1)
+        # More queries or longer ones never take less, whatever noise says: what may be has no holes.
+        memory = np.maximum.accumulate(self.memory_bytes.table[1 : shape[0], 1 : most + 1], axis=0)
+        memory = np.maximum.accumulate(memory, axis=1)
+        shared = np.full((shape[0], most + 2), np.inf)
+        shared[1:, 1:-1] = self.shared.table_ms[1:, 1 : most + 1] / 1e3
+        if memory_bytes is not None:
+            shared[1:, 1:-1][memory > memory_bytes] = np.inf
+        allowed = np.isfinite(shared)
+        if not allowed.any():
+            raise InvalidArgument(
+                f"{memory_bytes} bytes of memory allow no batch; a single short query takes {memory[0, 0]:.0f}"
+            )
+        terms = np.zeros((len(self.terms_ms) + 1, *shared.shape))
+        for place, grid in enumerate(self.terms_ms.values()):
+            terms[place, :, :-1][allowed[:, :-1]] = grid.table[: shape[0], : most + 1][allowed[:, :-1]] / 1e3
+        terms[-1] = terms[:-1].max(0)
+        return Tables(tuple(self.terms_ms), shared, terms)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tables:
+    """Seconds by what batching varies, ready to be looked up by whole arrays.
+
+    Attributes:
+        kinds: names of the measured kinds, in the order of `terms`.
+        shared: [max_length + 1, most + 2] what the encoder takes by length and queries (α); infinite for what must
+            not be: beyond what was measured or fits, in row 0, column 0 and the last column, which stands for more
+            queries than may be.
+        terms: [kinds + 1, max_length + 1, most + 2] what a task's terms take by kind, length and the task's queries
+            (β); 0 where `shared` is infinite. The last one is the dearest kind, for kinds that were not measured.
+    """
+
+    kinds: tuple[str, ...]
+    shared: FloatTable
+    terms: FloatTable
+
+    @property
+    def most(self) -> int:
+        """Queries in a batch at most."""
+        return self.shared.shape[1] - 2
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of the longest query that may run, alone."""
+        return int(np.flatnonzero(np.isfinite(self.shared[:, 1]))[-1])
+
+    def kind(self, name: str) -> int:
+        """A kind's place in `terms`: the last, the dearest, for one that was not measured."""
+        return self.kinds.index(name) if name in self.kinds else len(self.kinds)
+
+    def without_terms(self) -> Tables:
+        """The same for a model that has its terms in its weights."""
+        return Tables(self.kinds, self.shared, np.zeros_like(self.terms))
+
+    def alone(self, kind: int, length: int) -> float:
+        """Seconds that one query takes in a batch of its own."""
+        return float(self.shared[length, 1] + self.terms[kind, length, 1])
+
+
+def _covers(table: FloatTable, wanted: FloatTable) -> bool:
+    rows, columns = wanted.shape
+    if table.shape[0] < rows or table.shape[1] < columns:
+        return False
+    return bool(np.isfinite(table[:rows, :columns])[np.isfinite(wanted)].all())
