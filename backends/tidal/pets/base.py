@@ -1,0 +1,130 @@
+"""The frozen encoder's layers as a published version holds them, and the digest by which tasks name their base.
+
+`pets.json` describes the base; `base.safetensors` holds the layers that tasks may change. Of the encoder's other
+weights (its embeddings) only digests are kept: enough to tell whether a fine-tuned model changed them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from tidal.errors import InvalidArgument
+from tidal.manifest import Strict
+from tidal.pets.tensor_file import Array, pack_tensors, parse_tensors, read_bounded
+from tidal.pets.terms import BaseLayers, FloatArray, LinearLayer, NormLayer
+
+BASE_FILE = "pets.json"
+LAYERS_FILE = "base.safetensors"
+_MOST_JSON_BYTES = 4 << 20
+
+
+class BaseInfo(Strict):
+    """`pets.json`: what identifies a frozen encoder."""
+
+    format: Literal[1] = 1
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 over all weights of the encoder")
+    width: int = Field(ge=1, description="of the pooled vector")
+    frozen: dict[str, str] = Field(description="digests of the weights that tasks cannot change, by name")
+
+
+def tensor_digest(array: Array) -> str:
+    """Hex SHA-256 of an array's shape and its values as float32, however they are stored."""
+    values = np.ascontiguousarray(array, dtype="<f4")
+    found = hashlib.sha256(repr(tuple(values.shape)).encode())
+    found.update(values.reshape(-1).data)
+    return found.hexdigest()
+
+
+def base_digest(tensors: Mapping[str, str]) -> str:
+    """Hex SHA-256 over the digests of all weights of an encoder, by their names without that of the model around it."""
+    lines = "".join(f"{name} {digest}\n" for name, digest in sorted(tensors.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def make_base_layers(
+    linear: Mapping[str, LinearLayer], norm: Mapping[str, NormLayer], frozen: Mapping[str, Array], width: int
+) -> tuple[BaseLayers, BaseInfo]:
+    """Layers of an encoder with its digest, and what `pets.json` says of it.
+
+    Args:
+        linear: linear layers by path; a layer without a bias has one of zeros.
+        norm: normalisations by path.
+        frozen: every other weight by name, any shape.
+        width: of the pooled vector.
+    """
+    digests = {name: tensor_digest(array) for name, array in _named(linear, norm).items()}
+    others = {name: tensor_digest(array) for name, array in frozen.items()}
+    digest = base_digest({**digests, **others})
+    return BaseLayers(digest, width, linear, norm), BaseInfo(digest=digest, width=width, frozen=others)
+
+
+def write_base_layers(version_dir: Path, layers: BaseLayers, info: BaseInfo) -> tuple[str, str]:
+    """Write both files into a staging folder of a version; returns their names, for the manifest's file records."""
+    (version_dir / LAYERS_FILE).write_bytes(pack_tensors(_named(layers.linear, layers.norm)))
+    (version_dir / BASE_FILE).write_text(info.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    return BASE_FILE, LAYERS_FILE
+
+
+def load_base_info(version_dir: Path) -> BaseInfo:
+    """Read `pets.json`.
+
+    Raises:
+        InvalidArgument: it is missing or not valid: the version is none of a model with tasks.
+    """
+    path = version_dir / BASE_FILE
+    if not path.is_file():
+        raise InvalidArgument(f"{path} is missing: this is not a version of a model that serves tasks")
+    try:
+        return BaseInfo.model_validate_json(read_bounded(path, _MOST_JSON_BYTES))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(map(str, problem["loc"])) or "file"
+        raise InvalidArgument(f"{path} is not valid: {place}: {problem['msg']}") from None
+
+
+def load_base_layers(version_dir: Path) -> BaseLayers:
+    """The layers of a published base, mapped into memory: pages that nobody reads cost none.
+
+    What is read is held to its format, not to the digest: `Version.check_files` holds a version to its files.
+
+    Raises:
+        InvalidArgument: a file is missing or not valid.
+    """
+    info = load_base_info(version_dir)
+    path = version_dir / LAYERS_FILE
+    try:
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:  # ValueError: an empty file
+        raise InvalidArgument(f"{path} cannot be read: {error}") from None
+    tensors = parse_tensors(memoryview(mapped), str(path))
+    linear: dict[str, LinearLayer] = {}
+    norm: dict[str, NormLayer] = {}
+    for name, weight in tensors.items():
+        layer, _, part = name.rpartition(".")
+        if part != "weight":
+            continue
+        bias = tensors.get(f"{layer}.bias")
+        if bias is None or weight.ndim not in (1, 2) or bias.shape != weight.shape[:1] or weight.dtype != np.float32:
+            raise InvalidArgument(f"{path}: layer '{layer}' has no float32 weight and bias that fit each other")
+        if weight.ndim == 2:
+            linear[layer] = LinearLayer(weight, bias)
+        else:
+            norm[layer] = NormLayer(weight, bias)
+    return BaseLayers(info.digest, info.width, linear, norm)
+
+
+def _named(linear: Mapping[str, LinearLayer], norm: Mapping[str, NormLayer]) -> dict[str, FloatArray]:
+    named: dict[str, FloatArray] = {}
+    layers: dict[str, LinearLayer | NormLayer] = {**linear, **norm}
+    for path, layer in layers.items():
+        named[f"{path}.weight"] = layer.weight
+        named[f"{path}.bias"] = layer.bias
+    return named

@@ -1,0 +1,65 @@
+"""Adapters: a bottleneck after the attention's and the layer's own output, before residual and LayerNorm (Houlsby).
+
+A task may carry a sparse difference beside them: a two-layer head whose first layer takes the pooler's place is one.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+
+from tidal.pets.kinds.diff_pruning import read_difference, write_difference
+from tidal.pets.kinds.kind import Kind, Storage
+from tidal.pets.kinds.tensors import LayerTensors
+from tidal.pets.tensor_file import Array
+from tidal.pets.terms import Activation, Bottleneck, LinearLayer, LinearTerms, SparseDelta
+
+# Stored by their place here: never reorder.
+ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "silu")
+assert set(ACTIVATIONS) == set(get_args(Activation))
+# What the layers are called that write into the residual stream: BERT and its kin, DistilBERT.
+_PLACES = ("output.dense", "attention.out_lin", "ffn.lin2")
+
+
+def takes_adapter(path: str) -> bool:
+    """Whether an adapter may stand after the layer."""
+    return path.endswith(_PLACES)
+
+
+def _read(tensors: LayerTensors) -> LinearTerms:
+    bottleneck = _bottleneck(tensors) if tensors.has("down") else None
+    return LinearTerms(delta=read_difference(tensors), bottleneck=bottleneck)
+
+
+def _bottleneck(tensors: LayerTensors) -> Bottleneck:
+    if not takes_adapter(tensors.path):
+        raise tensors.refuse("down", f"is no adapter's place; accepted are layers ending in {', '.join(_PLACES)}")
+    outputs = tensors.linear.shape[0]
+    down = tensors.values("down", (None, outputs), "the bottleneck's width and the layer's outputs")
+    width = len(down)
+    if width > outputs:
+        raise tensors.refuse("down", f"has the width {width}; accepted is up to {outputs}")
+    codes = tensors.octets("activation")
+    if len(codes) != 1 or codes[0] >= len(ACTIVATIONS):
+        accepted = ", ".join(f"{code} ({name})" for code, name in enumerate(ACTIVATIONS))
+        raise tensors.refuse("activation", f"is {codes.tolist()[:4]}; accepted is one of {accepted}")
+    return Bottleneck(
+        down,
+        tensors.values("down_bias", (width,), "the width of 'down'"),
+        tensors.values("up", (outputs, width), "the layer's outputs and the width of 'down'"),
+        tensors.values("up_bias", (outputs,), "the layer's outputs"),
+        ACTIVATIONS[codes[0]],
+    )
+
+
+def _write(terms: LinearTerms, layer: LinearLayer, storage: Storage) -> dict[str, Array]:
+    stored = write_difference(terms, layer, storage)
+    if terms.bottleneck is not None:
+        for part in ("down", "down_bias", "up", "up_bias"):
+            stored[part] = storage.values(getattr(terms.bottleneck, part))
+        stored["activation"] = np.asarray([ACTIVATIONS.index(terms.bottleneck.activation)], np.uint8)
+    return stored
+
+
+KIND = Kind("adapter", "bottleneck adapters (Houlsby)", (Bottleneck, SparseDelta), _read, _write)

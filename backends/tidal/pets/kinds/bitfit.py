@@ -1,0 +1,19 @@
+"""BitFit: biases of linear layers and normalisations (Ben Zaken et al.), which any kind may carry: none of its own."""
+
+from __future__ import annotations
+
+from tidal.pets.kinds.kind import Kind, Storage
+from tidal.pets.kinds.tensors import LayerTensors
+from tidal.pets.tensor_file import Array
+from tidal.pets.terms import LinearLayer, LinearTerms
+
+
+def _read(tensors: LayerTensors) -> LinearTerms:
+    return LinearTerms()
+
+
+def _write(terms: LinearTerms, layer: LinearLayer, storage: Storage) -> dict[str, Array]:
+    return {}
+
+
+KIND = Kind("bitfit", "biases (BitFit)", (), _read, _write)

@@ -1,0 +1,39 @@
+"""Diff pruning: a sparse difference of the weights (Guo et al.; PetS §3.1, X·(W + δ) = X·W + X·δ)."""
+
+from __future__ import annotations
+
+from tidal.pets.kinds.kind import Kind, Storage
+from tidal.pets.kinds.positions import pack_places, places_of, sparse_delta, take_places
+from tidal.pets.kinds.tensors import LayerTensors
+from tidal.pets.tensor_file import Array
+from tidal.pets.terms import LinearLayer, LinearTerms, SparseDelta
+
+DIFFERENCES = "differences"
+
+
+def read_difference(tensors: LayerTensors) -> SparseDelta | None:
+    """A layer's sparse difference, if it has one: the part `differences` with `gaps` or `bits`.
+
+    Raises:
+        InvalidArgument: a part is missing or does not fit the layer or the other.
+    """
+    if not tensors.has(DIFFERENCES):
+        return None
+    places = take_places(tensors)
+    values = tensors.values(DIFFERENCES, (len(places),), "a value for each of its places")
+    return sparse_delta(places, values, tensors.linear.shape)
+
+
+def write_difference(terms: LinearTerms, layer: LinearLayer, storage: Storage) -> dict[str, Array]:
+    """The parts that `read_difference` takes."""
+    if not isinstance(terms.delta, SparseDelta):
+        return {}
+    places = pack_places(places_of(terms.delta, layer.shape[1]), layer.weight.size)
+    return {DIFFERENCES: storage.values(terms.delta.values), **places}
+
+
+def _read(tensors: LayerTensors) -> LinearTerms:
+    return LinearTerms(delta=read_difference(tensors))
+
+
+KIND = Kind("diff_pruning", "sparse differences (diff pruning)", (SparseDelta,), _read, write_difference)

@@ -1,0 +1,83 @@
+"""What a kind of fine-tuning consists of, and finding one by its name."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+import tidal.pets.kinds
+from tidal.errors import InvalidArgument, did_you_mean
+from tidal.pets.kinds.tensors import LayerTensors
+from tidal.pets.tensor_file import Array
+from tidal.pets.terms import FloatArray, LinearLayer, LinearTerms
+
+_HALF = np.finfo(np.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How values are stored: as float32, or in half the bytes as float16."""
+
+    half: bool = False
+
+    def values(self, array: FloatArray) -> Array:
+        """An array as it is stored.
+
+        Raises:
+            InvalidArgument: a value is not finite, or is too large for float16.
+        """
+        if not np.isfinite(array).all():
+            raise InvalidArgument("has values that are not finite")
+        if not self.half:
+            return np.asarray(array, np.float32)
+        if array.size and np.abs(array).max() > _HALF.max:
+            raise InvalidArgument(f"has values beyond float16's {_HALF.max:g}; store it as float32")
+        return array.astype(np.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of fine-tuning.
+
+    Attributes:
+        name: as tasks and operators name it.
+        title: what it is, for people.
+        holds: the types of terms that a linear layer of it may have, biases aside: what `write` is given.
+        read: a linear layer's stored tensors to its terms. It takes every tensor that it knows; biases are not its.
+        write: a linear layer's terms to the tensors that `read` takes. Its arguments: terms, the base's layer, how
+            values are stored.
+    """
+
+    name: str
+    title: str
+    holds: tuple[type, ...]
+    read: Callable[[LayerTensors], LinearTerms]
+    write: Callable[[LinearTerms, LinearLayer, Storage], Mapping[str, Array]]
+
+
+def find_kind(name: str) -> Kind:
+    """The kind of a name.
+
+    Raises:
+        InvalidArgument: there is none; names those there are.
+    """
+    known = kinds()
+    if name not in known:
+        raise InvalidArgument(f"unknown kind '{name[:80]}': {did_you_mean(name[:80], known)}")
+    return known[name]
+
+
+@functools.cache
+def kinds() -> dict[str, Kind]:
+    """All kinds by name: the `KIND` of every module of `tidal.pets.kinds` that has one."""
+    found: dict[str, Kind] = {}
+    for module in pkgutil.iter_modules(tidal.pets.kinds.__path__, f"{tidal.pets.kinds.__name__}."):
+        kind = getattr(importlib.import_module(module.name), "KIND", None)
+        if isinstance(kind, Kind):
+            found[kind.name] = kind
+    return dict(sorted(found.items()))

@@ -1,0 +1,35 @@
+"""MaskBert: weights of the shared model are masked out, W ⊙ M (Zhao et al.; PetS §3.1).
+
+W ⊙ M = W − W ⊙ ¬M, so the difference is −W where the mask is 0: only those places are stored, no values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidal.errors import InvalidArgument
+from tidal.pets.kinds.kind import Kind, Storage
+from tidal.pets.kinds.positions import has_places, pack_places, places_of, sparse_delta, take_places
+from tidal.pets.kinds.tensors import LayerTensors
+from tidal.pets.tensor_file import Array
+from tidal.pets.terms import LinearLayer, LinearTerms, SparseDelta
+
+
+def _read(tensors: LayerTensors) -> LinearTerms:
+    if not has_places(tensors):
+        return LinearTerms()
+    layer = tensors.linear
+    masked = take_places(tensors)  # ¬M
+    return LinearTerms(delta=sparse_delta(masked, -layer.weight.reshape(-1)[masked], layer.shape))
+
+
+def _write(terms: LinearTerms, layer: LinearLayer, storage: Storage) -> dict[str, Array]:
+    if not isinstance(terms.delta, SparseDelta):
+        return {}
+    masked = places_of(terms.delta, layer.shape[1])
+    if not np.array_equal(terms.delta.values, -layer.weight.reshape(-1)[masked]):
+        raise InvalidArgument("has differences that do not make weights 0; the kind diff_pruning holds any difference")
+    return pack_places(masked, layer.weight.size)
+
+
+KIND = Kind("maskbert", "masked weights (MaskBert)", (SparseDelta,), _read, _write)

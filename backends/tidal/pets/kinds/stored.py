@@ -1,0 +1,123 @@
+"""A task's terms as named tensors of a file, and back: what all kinds share around each kind's own.
+
+Tensors are named `<layer>/<part>`. Every kind may have `head/weight` and `head/bias`, `<linear layer>/bias` and
+`<normalisation>/weight` and `/bias`; biases and normalisations are differences from the base's, for those are small
+and keep their digits as float16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+
+from tidal.errors import InvalidArgument, did_you_mean
+from tidal.pets.kinds.kind import Kind, Storage
+from tidal.pets.kinds.tensors import SEPARATOR, LayerTensors
+from tidal.pets.tensor_file import Array
+from tidal.pets.terms import BaseLayers, FloatArray, Head, LinearTerms, NormLayer, NormTerms, TaskTerms
+
+_HEAD = "head"
+
+
+def read_terms(kind: Kind, tensors: Mapping[str, Array], labels: Sequence[str], base: BaseLayers) -> TaskTerms:
+    """A task's terms from its stored tensors; arrays are copies, so that the file's content can go.
+
+    Raises:
+        InvalidArgument: a tensor is missing, unknown, or does not fit the base or the labels; names it and what is
+            accepted.
+    """
+    parts: dict[str, dict[str, Array]] = {}
+    for name, array in tensors.items():
+        path, separator, part = name.partition(SEPARATOR)
+        if not separator:
+            raise InvalidArgument(f"tensor '{name[:120]}' is unknown; accepted are names like <layer>/<part>")
+        parts.setdefault(path, {})[part] = array
+    head = _read_head(parts.pop(_HEAD, {}), labels, base)
+    linear: dict[str, LinearTerms] = {}
+    norm: dict[str, NormTerms] = {}
+    for path in sorted(parts):
+        layer = base.linear.get(path) or base.norm.get(path)
+        if layer is None:
+            nearest = did_you_mean(path[:200], [*base.linear, *base.norm]).partition(" accepted: ")[0]
+            raise InvalidArgument(f"the base has no layer '{path[:200]}' for a task to change: {nearest[:200]}")
+        layer_tensors = LayerTensors(path, layer, parts[path])
+        if isinstance(layer, NormLayer):
+            norm[path] = _read_norm(layer_tensors, layer)
+        else:
+            terms = kind.read(layer_tensors)
+            linear[path] = replace(terms, bias=_read_bias(layer_tensors))
+        if left := layer_tensors.left():
+            raise layer_tensors.refuse(left[0][:80], f"is none that the kind {kind.name} has for this layer")
+    return TaskTerms(head, linear, norm)
+
+
+def write_terms(kind: Kind, terms: TaskTerms, base: BaseLayers, storage: Storage) -> dict[str, Array]:
+    """The tensors that `read_terms` makes the same terms of; with float16, rounded to it.
+
+    Raises:
+        InvalidArgument: the kind cannot express a term, or a layer is not the base's; names the layer.
+    """
+    stored: dict[str, Array] = {}
+
+    def store(path: str, parts: Mapping[str, Array]) -> None:
+        stored.update({f"{path}{SEPARATOR}{part}": array for part, array in parts.items()})
+
+    with _naming(_HEAD):
+        store(_HEAD, {part: storage.values(getattr(terms.head, part)) for part in ("weight", "bias")})
+    for path, change in terms.linear.items():
+        layer = base.linear.get(path)
+        if layer is None:
+            raise InvalidArgument(f"the base has no linear layer '{path}'")
+        for term in (change.delta, change.bottleneck):
+            if term is not None and not isinstance(term, kind.holds):
+                raise InvalidArgument(f"layer '{path}' has a {type(term).__name__}, which the kind {kind.name} has not")
+        with _naming(path):
+            store(path, kind.write(change, layer, storage))
+            if change.bias is not None:
+                store(path, {"bias": storage.values(change.bias)})
+    for path, norm in terms.norm.items():
+        if path not in base.norm:
+            raise InvalidArgument(f"the base has no normalisation '{path}'")
+        shared = base.norm[path]
+        differences = {"weight": norm.weight - shared.weight, "bias": norm.bias - shared.bias}
+        with _naming(path):
+            store(path, {part: storage.values(array) for part, array in differences.items() if array.any()})
+    return stored
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Put the layer before what is wrong with its values."""
+    try:
+        yield
+    except InvalidArgument as error:
+        raise InvalidArgument(f"layer '{path}' {error}") from None
+
+
+def _read_head(parts: Mapping[str, Array], labels: Sequence[str], base: BaseLayers) -> Head:
+    # Not a layer of the base, but checked in the same way.
+    tensors = LayerTensors(_HEAD, NormLayer(np.zeros(0, np.float32), np.zeros(0, np.float32)), parts)
+    weight = tensors.values("weight", (len(labels), base.width), "a row for each label")
+    bias = tensors.values("bias", (len(labels),), "a value for each label")
+    if left := tensors.left():
+        raise tensors.refuse(left[0][:80], "is unknown; accepted are head/weight and head/bias")
+    return Head(weight, bias, tuple(labels))
+
+
+def _read_bias(tensors: LayerTensors) -> FloatArray | None:
+    if not tensors.has("bias"):
+        return None
+    return tensors.values("bias", tensors.linear.bias.shape, "the layer's outputs")
+
+
+def _read_norm(tensors: LayerTensors, layer: NormLayer) -> NormTerms:
+    changed = {}
+    for part in ("weight", "bias"):
+        shared = getattr(layer, part)
+        changed[part] = np.array(shared)
+        if tensors.has(part):
+            changed[part] += tensors.values(part, shared.shape, "the layer's width")
+    return NormTerms(changed["weight"], changed["bias"])

@@ -1,0 +1,242 @@
+"""Every kind's terms as stored tensors and back, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tidal.pets.kinds
+from tests.pets.bases import KINDS, NORM, OUTPUT, QUERY, WIDTH, dense, random_task, same_terms, small_base
+from tidal.errors import InvalidArgument
+from tidal.pets.kinds.kind import Storage, find_kind, kinds
+from tidal.pets.kinds.positions import pack_places, places_of, sparse_delta, take_places
+from tidal.pets.kinds.stored import read_terms, write_terms
+from tidal.pets.kinds.tensors import LayerTensors
+from tidal.pets.tensor_file import Array
+from tidal.pets.terms import LinearLayer, LinearTerms, TaskTerms
+
+BASE = small_base()
+
+
+def stored(kind: str, **how: bool) -> tuple[TaskTerms, dict[str, Array]]:
+    terms = random_task(kind, BASE)
+    return terms, write_terms(find_kind(kind), terms, BASE, Storage(**how))
+
+
+def read(kind: str, tensors: dict[str, Array], labels: int = 3) -> TaskTerms:
+    return read_terms(find_kind(kind), tensors, [f"label {number}" for number in range(labels)], BASE)
+
+
+def test_all_kinds_are_known() -> None:
+    assert set(kinds()) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestEveryKind:
+    def test_comes_back_as_it_was(self, kind: str) -> None:
+        terms, tensors = stored(kind)
+        assert same_terms(read(kind, tensors), terms)
+
+    def test_comes_back_near_it_from_half_the_bytes(self, kind: str) -> None:
+        terms, tensors = stored(kind, half=True)
+        whole = sum(array.nbytes for array in stored(kind)[1].values())
+        assert same_terms(read(kind, tensors), terms, 2e-3)
+        if kind != "maskbert":
+            assert sum(array.nbytes for array in tensors.values()) < 0.6 * whole
+
+    def test_keeps_nothing_of_the_file(self, kind: str) -> None:
+        _, tensors = stored(kind)
+        found = read(kind, tensors)
+        for array in tensors.values():
+            array[:] = 0
+        assert same_terms(found, random_task(kind, BASE))
+
+    def test_names_a_missing_tensor(self, kind: str) -> None:
+        _, tensors = stored(kind)
+        del tensors["head/bias"]
+        with pytest.raises(InvalidArgument, match="tensor 'head/bias' is missing"):
+            read(kind, tensors)
+
+    def test_refuses_values_that_are_not_finite(self, kind: str) -> None:
+        for name, array in stored(kind)[1].items():
+            if array.dtype != np.float32:
+                continue
+            tensors = stored(kind)[1]
+            tensors[name].reshape(-1)[0] = np.nan
+            with pytest.raises(InvalidArgument, match=f"'{name}' has values that are not finite"):
+                read(kind, tensors)
+
+    def test_refuses_every_tensor_of_another_shape_or_type(self, kind: str) -> None:
+        for name in stored(kind)[1]:
+            tensors = stored(kind)[1]
+            tensors[name] = tensors[name].reshape(1, *tensors[name].shape)
+            with pytest.raises(InvalidArgument, match=re.escape(f"'{name}'")):
+                read(kind, tensors)
+            tensors[name] = np.zeros(tensors[name].shape[1:], np.uint32)
+            with pytest.raises(InvalidArgument, match=re.escape(f"'{name}' is")):
+                read(kind, tensors)
+
+    def test_refuses_what_it_does_not_know(self, kind: str) -> None:
+        for name in (f"{QUERY}/extra", f"{NORM}/extra", "head/extra"):
+            _, tensors = stored(kind)
+            tensors[name] = np.zeros(1, np.float32)
+            with pytest.raises(InvalidArgument, match=f"'{name}' is"):
+                read(kind, tensors)
+        _, tensors = stored(kind)
+        tensors["plain"] = np.zeros(1, np.float32)
+        with pytest.raises(InvalidArgument, match="'plain' is unknown; accepted are names like <layer>/<part>"):
+            read(kind, tensors)
+
+    def test_names_the_layer_that_was_meant(self, kind: str) -> None:
+        _, tensors = stored(kind)
+        tensors["encoder.layer.0.output.dens/bias"] = np.zeros(WIDTH, np.float32)
+        with pytest.raises(InvalidArgument, match=f"did you mean '{OUTPUT}'"):
+            read(kind, tensors)
+
+    def test_needs_a_row_of_the_head_for_each_label(self, kind: str) -> None:
+        with pytest.raises(InvalidArgument, match=r"'head/weight' has the shape \[3, 16\]; accepted is \[4, 16\]"):
+            read(kind, stored(kind)[1], labels=4)
+
+
+class TestKinds:
+    def test_an_unknown_one_names_the_known(self) -> None:
+        with pytest.raises(InvalidArgument, match="unknown kind 'lorra': did you mean 'lora'"):
+            find_kind("lorra")
+
+    def test_a_mask_makes_weights_zero(self) -> None:
+        terms = read("maskbert", stored("maskbert")[1])
+        for path, change in terms.linear.items():
+            layer = BASE.linear[path]
+            delta = dense(change.delta, layer.shape)
+            np.testing.assert_array_equal(layer.weight + delta, np.where(delta != 0, 0, layer.weight))
+
+    def test_a_mask_holds_no_values(self) -> None:
+        assert not [name for name in stored("maskbert")[1] if name.endswith("differences")]
+
+    def test_a_mask_cannot_hold_another_difference(self) -> None:
+        with pytest.raises(InvalidArgument, match="the kind diff_pruning holds any difference"):
+            write_terms(find_kind("maskbert"), random_task("diff_pruning", BASE), BASE, Storage())
+
+    @pytest.mark.parametrize("kind", ["bitfit", "maskbert", "diff_pruning", "adapter"])
+    def test_refuses_terms_that_it_does_not_have(self, kind: str) -> None:
+        with pytest.raises(InvalidArgument, match=f"has a LowRankDelta, which the kind {kind} has not"):
+            write_terms(find_kind(kind), random_task("lora", BASE), BASE, Storage())
+
+    def test_values_beyond_float16_are_named(self) -> None:
+        terms = random_task("bitfit", BASE)
+        terms.linear[QUERY].bias[0] = 1e6  # type: ignore[index]
+        with pytest.raises(InvalidArgument, match=f"layer '{QUERY}' has values beyond float16's 65504"):
+            write_terms(find_kind("bitfit"), terms, BASE, Storage(half=True))
+
+    def test_an_adapter_stands_only_where_it_may(self) -> None:
+        _, tensors = stored("adapter")
+        for part in ("down", "down_bias", "up", "up_bias", "activation"):
+            tensors[f"{QUERY}/{part}"] = tensors.pop(f"{OUTPUT}/{part}")
+        with pytest.raises(InvalidArgument, match=f"'{QUERY}/down' is no adapter's place"):
+            read("adapter", tensors)
+
+    def test_an_activation_is_one_of_three(self) -> None:
+        _, tensors = stored("adapter")
+        tensors[f"{OUTPUT}/activation"][:] = 3
+        with pytest.raises(InvalidArgument, match=r"is \[3\]; accepted is one of 0 \(relu\), 1 \(gelu\), 2 \(silu\)"):
+            read("adapter", tensors)
+
+    @pytest.mark.parametrize(("kind", "part"), [("lora", "rank 17"), ("adapter", "width 17")])
+    def test_no_factor_is_larger_than_its_layer(self, kind: str, part: str) -> None:
+        _, tensors = stored(kind)
+        tensors[f"{OUTPUT}/down"] = np.zeros((17, tensors[f"{OUTPUT}/down"].shape[1]), np.float32)
+        with pytest.raises(InvalidArgument, match=f"'{OUTPUT}/down' has the {part}; accepted is up to 16"):
+            read(kind, tensors)
+
+    def test_a_layer_that_is_not_the_bases_is_not_written(self) -> None:
+        terms = random_task("bitfit", BASE)
+        with pytest.raises(InvalidArgument, match="the base has no linear layer 'x'"):
+            write_terms(find_kind("bitfit"), TaskTerms(terms.head, {"x": LinearTerms()}), BASE, Storage())
+
+
+class TestPlaces:
+    @settings(max_examples=300, deadline=None)
+    @given(st.data())
+    def test_come_back(self, data: st.DataObject) -> None:
+        outputs = data.draw(st.integers(1, 40))
+        inputs = data.draw(st.integers(1, 60))
+        size = outputs * inputs
+        chosen = data.draw(st.sets(st.integers(0, size - 1), max_size=data.draw(st.sampled_from([0, 3, size]))))
+        places = np.asarray(sorted(chosen), np.int64)
+        packed = pack_places(places, size)
+        assert sum(array.nbytes for array in packed.values()) <= (size + 7) // 8
+        layer = LinearLayer(np.zeros((outputs, inputs), np.float32), np.zeros(outputs, np.float32))
+        tensors = LayerTensors("layer", layer, packed)
+        np.testing.assert_array_equal(take_places(tensors), places)
+        delta = sparse_delta(places, np.ones(len(places), np.float32), layer.shape)
+        np.testing.assert_array_equal(places_of(delta, inputs), places)
+        assert dense(delta, layer.shape).sum() == len(places)
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.binary(max_size=40), st.sampled_from(["gaps", "bits"]))
+    def test_of_any_bytes_lie_within_the_layer_or_are_refused(self, content: bytes, part: str) -> None:
+        layer = LinearLayer(np.zeros((13, 23), np.float32), np.zeros(13, np.float32))
+        tensors = LayerTensors("layer", layer, {part: np.frombuffer(content, np.uint8)})
+        try:
+            places = take_places(tensors)
+        except InvalidArgument as error:
+            assert f"'layer/{part}' " in str(error)
+        else:
+            assert (np.diff(places) > 0).all()
+            assert not len(places) or (places[0] >= 0 and places[-1] < 13 * 23)
+
+    @pytest.mark.parametrize(("sparsity", "bits"), [(0.95, 0.42), (0.995, 0.065), (0.5, 1.0)])
+    def test_take_few_bits_a_weight(self, sparsity: float, bits: float) -> None:
+        size = 384 * 384
+        places = np.flatnonzero(np.random.default_rng(0).random(size) > sparsity)
+        assert sum(array.nbytes for array in pack_places(places, size).values()) * 8 / size <= bits
+
+
+class TestSixthKind:
+    """What docs/pets.md shows: a module of this form is all that a new kind takes."""
+
+    MODULE = """
+        from tidal.pets.kinds.kind import Kind
+        from tidal.pets.terms import LinearTerms, LowRankDelta
+
+        def _read(tensors):
+            if not tensors.has("down"):
+                return LinearTerms()
+            outputs, inputs = tensors.linear.shape
+            down = tensors.values("down", (None, inputs), "rank and the layer's inputs")
+            up = tensors.values("up", (outputs, len(down)), "the layer's outputs and the rank")
+            singular = tensors.values("singular", (len(down),), "the rank")
+            return LinearTerms(delta=LowRankDelta(singular[:, None] * down, up, 1.0))
+
+        def _write(terms, layer, storage):
+            if terms.delta is None:
+                return {}
+            import numpy as np
+            ones = np.full(len(terms.delta.down), terms.delta.scale, np.float32)
+            return {"down": terms.delta.down, "up": terms.delta.up, "singular": ones}
+
+        KIND = Kind("adalora", "AdaLoRA", (LowRankDelta,), _read, _write)
+    """
+
+    def test_is_one_module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "adalora.py").write_text(textwrap.dedent(self.MODULE))
+        monkeypatch.setattr(tidal.pets.kinds, "__path__", [*tidal.pets.kinds.__path__, str(tmp_path)])
+        kinds.cache_clear()
+        try:
+            terms = random_task("lora", BASE)
+            found = read("adalora", write_terms(find_kind("adalora"), terms, BASE, Storage()))
+            for path, change in terms.linear.items():
+                shape = BASE.linear[path].shape
+                np.testing.assert_allclose(
+                    dense(found.linear[path].delta, shape), dense(change.delta, shape), rtol=1e-5, atol=1e-6
+                )
+        finally:
+            kinds.cache_clear()
+            sys.modules.pop("tidal.pets.kinds.adalora", None)
