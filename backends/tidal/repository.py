@@ -74,9 +74,9 @@ class ModelEntry:
         Everything is on disk before the one rename that makes it visible, so a reader, also after a power loss,
         sees the whole version or none of it.
         """
-        _sync_tree(staging)
+        sync_tree(staging)
         staging.rename(self.version_dir(version))
-        _sync(self.folder)
+        sync(self.folder)
 
     def remove(self, version: int) -> None:
         """Remove a version."""
@@ -101,14 +101,15 @@ def write_atomically(path: Path, content: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def _is_version(name: str) -> bool:
     return name.isascii() and name.isdigit() and name == str(int(name)) and int(name) > 0
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Put a file or the names in a folder on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -116,6 +117,7 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _sync_tree(root: Path) -> None:
+def sync_tree(root: Path) -> None:
+    """Put a folder and all that is in it on disk."""
     for path in (root, *root.rglob("*")):
-        _sync(path)
+        sync(path)
