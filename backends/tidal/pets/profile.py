@@ -103,7 +103,7 @@ class PetsProfile(BaseModel):
     def _check(self) -> PetsProfile:
         grids = {f"terms_ms of {kind}": grid for kind, grid in self.terms_ms.items()}
         for name, grid in {**grids, "memory_bytes": self.memory_bytes}.items():
-            if not _covers(grid.table, self.shared.table_ms):
+            if not _covers(grid, self.shared):
                 raise ValueError(
                     f"{name} must cover what shared covers: lengths to {self.shared.max_length} and "
                     f"batches to {self.shared.max_batch}"
@@ -186,7 +186,10 @@ class Tables:
         return float(self.shared[length, 1] + self.terms[kind, length, 1])
 
 
-def _covers(table: FloatTable, wanted: FloatTable) -> bool:
+def _covers(grid: Grid, shared: LatencyProfile) -> bool:
+    # Not the cached tables: a model that holds arrays cannot be compared.
+    table = interpolated(grid.lengths, grid.batches, grid.values)
+    wanted = interpolated(shared.lengths, shared.batches, shared.median_ms)
     rows, columns = wanted.shape
     if table.shape[0] < rows or table.shape[1] < columns:
         return False

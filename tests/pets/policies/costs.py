@@ -1,0 +1,74 @@
+"""Profiles of given costs, and Equations 2 to 5 written out: slow, and after the paper's text."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from tidal.pets.policies import Pool
+from tidal.pets.profile import Grid, PetsProfile, Tables
+from tidal.profiles import LatencyProfile
+
+# By length and number of queries.
+Cost = Callable[[int, int], float]
+INFINITE = float("inf")
+
+
+def make_profile(
+    shared: Cost,
+    terms: Mapping[str, Cost],
+    *,
+    longest: int = 16,
+    most: int = 16,
+    memory: Cost = lambda length, queries: length * queries,
+) -> PetsProfile:
+    """Costs in milliseconds and bytes, measured at every length and number of queries."""
+    lengths, batches = tuple(range(1, longest + 1)), tuple(range(1, most + 1))
+
+    def rows(cost: Cost) -> tuple[tuple[float, ...], ...]:
+        return tuple(tuple(cost(length, n) for n in batches) for length in lengths)
+
+    alpha = rows(shared)
+    return PetsProfile(
+        shared=LatencyProfile(lengths=lengths, batches=batches, median_ms=alpha, p95_ms=alpha, threads=1),
+        terms_ms={kind: Grid(lengths=lengths, batches=batches, values=rows(cost)) for kind, cost in terms.items()},
+        memory_bytes=Grid(lengths=lengths, batches=batches, values=rows(memory)),
+    )
+
+
+def alpha(tables: Tables, lengths: Sequence[int]) -> float:
+    """α of a batch of these queries, infinite where it must not be."""
+    return float(tables.shared[max(lengths), len(lengths)]) if len(lengths) <= tables.most else INFINITE
+
+
+def beta(tables: Tables, kind: int, lengths: Sequence[int]) -> float:
+    """β of a mini-batch, infinite where it could not run as a batch of its own."""
+    return INFINITE if alpha(tables, lengths) == INFINITE else float(tables.terms[kind, max(lengths), len(lengths)])
+
+
+def batch_latency(tables: Tables, pool: Pool, batch: Sequence[int]) -> float:
+    """Equation 2."""
+    total = alpha(tables, [int(pool.lengths[place]) for place in batch])
+    for task in {int(pool.tasks[place]) for place in batch}:
+        own = [place for place in batch if pool.tasks[place] == task]
+        total += beta(tables, int(pool.kinds[own[0]]), [int(pool.lengths[place]) for place in own])
+    return total
+
+
+def splits(items: int) -> Iterator[list[range]]:
+    """Every way to cut a sequence into consecutive groups."""
+    for cuts in itertools.product((False, True), repeat=max(0, items - 1)):
+        edges = [0, *(place + 1 for place, cut in enumerate(cuts) if cut), items]
+        yield [range(a, b) for a, b in itertools.pairwise(edges)]
+
+
+def partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
+    """Every way to put items into groups."""
+    if not items:
+        yield []
+        return
+    first, rest = items[0], items[1:]
+    for partition in partitions(rest):
+        yield [[first], *partition]
+        for place, group in enumerate(partition):
+            yield [*partition[:place], [first, *group], *partition[place + 1 :]]

@@ -1,0 +1,117 @@
+"""What a profile accepts, and the tables that it gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from tests.pets.policies.costs import make_profile
+from tidal.errors import InvalidArgument
+from tidal.pets.profile import Grid, PetsProfile
+from tidal.profiles import LatencyProfile
+
+ALPHA = ((4.0, 6.0, 14.0), (8.0, 12.0), (32.0,))  # no large batches of long inputs
+BETA = ((0.5, 1.0, 3.0), (1.0, 2.0), (4.0,))
+AXES: dict[str, Any] = {"lengths": (8, 16, 64), "batches": (1, 2, 4)}
+PROFILE = PetsProfile(
+    shared=LatencyProfile(**AXES, median_ms=ALPHA, p95_ms=ALPHA, threads=1),
+    terms_ms={
+        "adapter": Grid(**AXES, values=BETA),
+        "bias": Grid(lengths=(64,), batches=(1, 8), values=((0.0, 0.4),)),
+    },
+    memory_bytes=Grid(lengths=(1, 64), batches=(1, 4), values=((10, 40), (640, 2560))),
+)
+
+
+def test_tables_are_seconds_between_measured_points_and_infinite_beyond() -> None:
+    tables = PROFILE.tables()
+    assert tables.shared.shape == (65, 6)
+    assert (tables.most, tables.max_length) == (4, 64)
+    assert tables.shared[3, 1] == 4e-3  # shorter than measured
+    assert tables.shared[12, 2] == pytest.approx(9e-3)
+    assert tables.shared[8, 3] == pytest.approx(10e-3)
+    assert tables.terms[0, 12, 2] == pytest.approx(1.5e-3)
+    assert tables.terms[1, 8, 3] == pytest.approx(0.4e-3 * 2 / 7)
+    for length, queries in ((9, 3), (17, 2), (64, 2), (8, 5), (8, 0), (0, 1)):
+        assert tables.shared[length, queries] == np.inf
+
+
+def test_what_costs_no_query_costs_nothing() -> None:
+    assert (PROFILE.tables().terms[:, :, 0] == 0).all()
+
+
+def test_a_kind_that_was_not_measured_counts_as_the_dearest() -> None:
+    tables = make_profile(lambda length, n: 9.0, {"a": lambda length, n: float(n), "b": lambda length, n: 5.0}).tables()
+    assert [tables.kind(name) for name in ("a", "b", "new")] == [0, 1, 2]
+    assert tables.terms[2, 4].tolist()[:-1] == pytest.approx([0, *[max(n, 5) / 1e3 for n in range(1, 17)]])
+
+
+def test_memory_and_the_largest_batch_forbid() -> None:
+    tables = PROFILE.tables(max_batch=2, memory_bytes=300)
+    assert tables.most == 2
+    assert tables.max_length == 30
+    assert np.isfinite(tables.shared[15, 2])
+    assert tables.shared[16, 2] == np.inf
+    assert tables.terms[0, 16, 2] == 0
+
+
+def test_noise_leaves_no_holes_in_what_memory_allows() -> None:
+    memory = {(4, 2): 100.0}
+    profile = make_profile(
+        lambda length, n: 1.0, {"a": lambda length, n: 1.0}, memory=lambda length, n: memory.get((length, n), 10.0)
+    )
+    allowed = np.isfinite(profile.tables(memory_bytes=50).shared)
+    assert allowed[3, 2]
+    assert allowed[16, 1]
+    assert not allowed[4:, 2:].any()
+
+
+def test_a_limit_that_allows_nothing_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="9 bytes of memory allow no batch; a single short query takes 10"):
+        PROFILE.tables(memory_bytes=9)
+    with pytest.raises(InvalidArgument, match="max_batch is 0; accepted is 1 or more"):
+        PROFILE.tables(max_batch=0)
+
+
+@pytest.mark.parametrize(("length", "queries"), [(65, 1), (0, 1), (8, 0), (8, 5), (16, 3)])
+def test_a_grid_never_extrapolates(length: int, queries: int) -> None:
+    grid = PROFILE.terms_ms["adapter"]
+    assert grid.at(12, 2) == 1.5
+    with pytest.raises(InvalidArgument, match="covers lengths 1 to 64 and 1 to 4 queries, fewer for long"):
+        grid.at(length, queries)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"terms_ms": {}}, "terms_ms"),
+        ({"terms_ms": {"bias": Grid(lengths=(32,), batches=(1, 4), values=((1, 1),))}}, "terms_ms of bias must cover"),
+        ({"terms_ms": {"bias": Grid(lengths=(64,), batches=(1, 2), values=((1, 1),))}}, "terms_ms of bias must cover"),
+        ({"terms_ms": {"bias": Grid(**AXES, values=((1, 1, 1), (1,), (1,)))}}, "terms_ms of bias must cover"),
+        ({"memory_bytes": Grid(lengths=(8,), batches=(1,), values=((1,),))}, "memory_bytes must cover"),
+        ({"operators": {"lora": {"flops_per_token": 1, "gigabytes_per_s": PROFILE.memory_bytes}}}, "names lora"),
+        ({"spread_tokens": -1}, "spread_tokens"),
+        ({"streams": {"threshold_tokens": 1, "many": 0}}, "many"),
+        ({"beta": 1}, "beta"),
+    ],
+)
+def test_a_profile_that_does_not_fit_itself_is_refused(change: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        PetsProfile.model_validate({**dict(PROFILE), **change})
+
+
+@pytest.mark.parametrize(
+    "values", [((-1.0, 0, 0), *BETA[1:]), ((float("nan"), 0, 0), *BETA[1:]), BETA[:2], ((), (), ())]
+)
+def test_a_grid_that_does_not_fit_itself_is_refused(values: object) -> None:
+    with pytest.raises(ValidationError):
+        Grid(**AXES, values=values)  # type: ignore[arg-type]
+
+
+def test_it_survives_json() -> None:
+    again = PetsProfile.model_validate_json(PROFILE.model_dump_json())
+    assert again == PetsProfile.model_validate(PROFILE.model_dump())
+    assert (again.tables().terms == PROFILE.tables().terms).all()
