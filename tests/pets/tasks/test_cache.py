@@ -1,0 +1,405 @@
+"""Which tasks are in memory: a budget that holds, tasks in use that stay, and an answer for everybody who waits."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from tests.pets.bases import MADE
+from tests.waiting import until
+from tidal.errors import Internal, InvalidArgument, Unavailable
+from tidal.manifest import FileRecord
+from tidal.pets.tasks.cache import Lease, TaskCache
+from tidal.pets.tasks.folder import Stamp, Task
+from tidal.pets.tasks.manifest import TaskInfo
+from tidal.pets.terms import Head, TaskTerms
+
+INFO = TaskInfo(
+    kind="bitfit",
+    base="0" * 64,
+    labels=("a",),
+    created="2026",
+    tensors=FileRecord(path="task.safetensors", bytes=1, sha256=""),
+    memory_bytes=0,
+    provenance=MADE,
+)
+# Bytes of a task here.
+SIZE = 40
+
+
+def task(name: str, size: int = SIZE) -> Task:
+    head = Head(np.zeros((1, size // 4 - 1), np.float32), np.zeros(1, np.float32), ("a",))
+    return Task(name, replace_label(name), TaskTerms(head))
+
+
+def replace_label(name: str) -> TaskInfo:
+    return INFO.model_copy(update={"labels": (name,)})
+
+
+@dataclass
+class Engine:
+    """Stands for an engine: which tasks are in it, and what has gone wrong."""
+
+    loaded: dict[str, int] = field(default_factory=dict)
+    history: list[str] = field(default_factory=list)
+    in_use: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def load(self, found: Task) -> str:
+        with self.lock:
+            handle = f"{found.name}#{len(self.history)}"
+            self.loaded[handle] = found.terms.bytes
+            self.history.append(handle)
+            return handle
+
+    def unload(self, handle: str) -> None:
+        with self.lock:
+            if self.in_use.get(handle):
+                self.problems.append(f"{handle} left in use")
+            if self.loaded.pop(handle, None) is None:
+                self.problems.append(f"{handle} left twice")
+
+    def loads(self) -> list[str]:
+        return [handle.partition("#")[0] for handle in self.history]
+
+    def inside(self) -> set[str]:
+        with self.lock:
+            return {handle.partition("#")[0] for handle in self.loaded}
+
+
+def stamps(*names: str, version: int = 0) -> dict[str, Stamp]:
+    return dict.fromkeys(names, (version, 0, 0))
+
+
+@contextmanager
+def cache_of(
+    engine: Engine,
+    known: Mapping[str, Stamp],
+    room: int,
+    read: Callable[[str], Task] = task,
+    load: Callable[[Task], str] | None = None,
+) -> Iterator[TaskCache[str]]:
+    """A cache with room for `room` tasks."""
+    cache = TaskCache(read, load or engine.load, engine.unload, room * SIZE)
+    cache.update(known)
+    try:
+        yield cache
+    finally:
+        cache.close()
+    assert not engine.problems
+    assert cache.state().bytes == sum(engine.loaded.values())
+
+
+def use(cache: TaskCache[str], name: str) -> None:
+    with cache.acquire(name).result(10) as lease:
+        assert lease.info.labels == (name,)
+        assert lease.handle.startswith(f"{name}#")
+
+
+class TestUsing:
+    def test_loads_once_and_keeps(self) -> None:
+        engine = Engine()
+        with cache_of(engine, stamps("a", "b"), 2) as cache:
+            assert cache.state().resident == 0
+            for name in ("a", "b", "a", "b"):
+                use(cache, name)
+            assert engine.loads() == ["a", "b"]
+            assert (cache.state().resident, cache.state().bytes, cache.state().known) == (2, 2 * SIZE, 2)
+        assert not engine.loaded
+
+    def test_is_done_at_once_when_in_memory(self) -> None:
+        with cache_of(Engine(), stamps("a"), 1) as cache:
+            use(cache, "a")
+            future = cache.acquire("a")
+            assert future.done()
+            future.result().release()
+
+    def test_many_who_wait_share_one_load(self) -> None:
+        engine, go = Engine(), threading.Event()
+
+        def read(name: str) -> Task:
+            go.wait(10)
+            return task(name)
+
+        with cache_of(engine, stamps("a"), 1, read) as cache:
+            waiting = [cache.acquire("a") for _ in range(20)]
+            assert not any(future.done() for future in waiting)
+            go.set()
+            handles = {future.result(10).handle for future in waiting}
+            assert handles == {"a#0"}
+            for future in waiting:
+                future.result().release()
+
+    def test_an_unknown_name_names_close_ones(self) -> None:
+        with cache_of(Engine(), stamps("mood", "topic"), 1) as cache:
+            with pytest.raises(InvalidArgument, match="unknown task 'moood': did you mean 'mood'"):
+                cache.acquire("moood")
+            assert (cache.knows("mood"), cache.knows("moood"), cache.names()) == (True, False, ["mood", "topic"])
+
+    def test_releasing_twice_counts_once(self) -> None:
+        engine = Engine()
+        with cache_of(engine, stamps("a", "b"), 1) as cache:
+            first, second = cache.acquire("a").result(10), cache.acquire("a").result(10)
+            first.release()
+            first.release()
+            pending = cache.acquire("b")
+            assert engine.inside() == {"a"}  # the second still has it
+            second.release()
+            pending.result(10).release()
+
+    def test_who_no_longer_waits_holds_nothing(self) -> None:
+        engine, go = Engine(), threading.Event()
+
+        def read(name: str) -> Task:
+            go.wait(10)
+            return task(name)
+
+        with cache_of(engine, stamps("a", "b"), 1, read) as cache:
+            assert cache.acquire("a").cancel()
+            go.set()
+            use(cache, "b")
+            until(lambda: engine.inside() == {"b"})
+
+
+class TestBudget:
+    def test_the_least_recently_used_leaves(self) -> None:
+        engine = Engine()
+        with cache_of(engine, stamps("a", "b", "c"), 2) as cache:
+            for name in ("a", "b", "a", "c"):
+                use(cache, name)
+            assert engine.inside() == {"a", "c"}
+            assert cache.state().evictions == 1
+
+    def test_what_is_in_use_stays_before_what_is_not(self) -> None:
+        engine = Engine()
+        with cache_of(engine, stamps("a", "b", "c"), 2) as cache:
+            held = cache.acquire("a").result(10)
+            use(cache, "b")
+            use(cache, "c")
+            assert engine.inside() == {"a", "c"}
+            held.release()
+
+    def test_waits_for_room_where_all_is_in_use(self) -> None:
+        engine = Engine()
+        with cache_of(engine, stamps("a", "b"), 1) as cache:
+            held = cache.acquire("a").result(10)
+            pending = cache.acquire("b")
+            wait_for([pending], 0.05)
+            assert not pending.done()
+            held.release()
+            pending.result(10).release()
+            assert engine.inside() == {"b"}
+
+    def test_tasks_that_are_always_in_use_let_others_in(self) -> None:
+        """Whoever asks for a task that was told to leave waits behind the one that needs its room."""
+        engine = Engine()
+        with cache_of(engine, stamps("a", "b"), 1) as cache:
+            held = cache.acquire("a").result(10)
+            other = cache.acquire("b")
+            until(lambda: cache.state().resident == 0)
+            again = cache.acquire("a")
+            assert not again.done()
+            held.release()
+            other.result(10).release()
+            again.result(10).release()
+            assert engine.loads() == ["a", "b", "a"]
+
+    def test_a_task_larger_than_the_budget_is_refused(self) -> None:
+        with cache_of(Engine(), stamps("a"), 1, lambda name: task(name, 2 * SIZE)) as cache:
+            with pytest.raises(InvalidArgument, match="task 'a' takes 80 bytes in memory, the model's budget"):
+                cache.acquire("a").result(10)
+            assert cache.state().bytes == 0
+
+    def test_a_large_task_takes_the_room_of_several(self) -> None:
+        engine = Engine()
+        sizes = {"a": SIZE, "b": SIZE, "c": SIZE, "large": 2 * SIZE}
+        with cache_of(engine, stamps(*sizes), 3, lambda name: task(name, sizes[name])) as cache:
+            for name in ("a", "b", "c", "large"):
+                use(cache, name)
+            assert engine.inside() == {"c", "large"}
+
+
+class TestFailing:
+    def test_answers_all_and_is_tried_again_when_the_files_change(self) -> None:
+        engine, reads, go = Engine(), [0], threading.Event()
+
+        def read(name: str) -> Task:
+            reads[0] += 1
+            go.wait(10)
+            if reads[0] == 1:
+                raise InvalidArgument("it is damaged")
+            return task(name)
+
+        with cache_of(engine, stamps("a"), 1, read) as cache:
+            waiting = [cache.acquire("a") for _ in range(3)]
+            go.set()
+            for future in waiting:
+                with pytest.raises(InvalidArgument, match="it is damaged"):
+                    future.result(10)
+            with pytest.raises(InvalidArgument, match="it is damaged"):
+                cache.acquire("a").result(10)
+            cache.update(stamps("a"))
+            with pytest.raises(InvalidArgument, match="it is damaged"):
+                cache.acquire("a").result(10)
+            assert (reads[0], cache.state().failures) == (1, 1)
+            cache.update(stamps("a", version=1))
+            use(cache, "a")
+
+    def test_whatever_the_failure_is(self) -> None:
+        def load(found: Task) -> str:
+            if found.name == "a":
+                raise MemoryError("too much")
+            return Engine.load(engine, found)
+
+        engine = Engine()
+        with cache_of(engine, stamps("a", "b"), 1, load=load) as cache:
+            with pytest.raises(Internal, match="task 'a' could not be loaded: MemoryError: too much"):
+                cache.acquire("a").result(10)
+            use(cache, "b")  # its room was given back
+
+    def test_to_unload_gives_the_room_back(self) -> None:
+        def unload(_handle: str) -> None:
+            raise RuntimeError("no")
+
+        cache = TaskCache(task, Engine().load, unload, SIZE)
+        cache.update(stamps("a", "b"))
+        use(cache, "a")
+        use(cache, "b")
+        cache.close()
+
+
+class TestChanging:
+    def test_a_removed_task_is_unknown_and_leaves_when_unused(self) -> None:
+        engine = Engine()
+        with cache_of(engine, stamps("a", "b"), 2) as cache:
+            held = cache.acquire("a").result(10)
+            use(cache, "b")
+            cache.update({})
+            with pytest.raises(InvalidArgument, match="unknown task 'a'"):
+                cache.acquire("a")
+            assert engine.inside() == {"a"}
+            held.release()
+            assert not engine.inside()
+
+    def test_a_changed_task_is_read_anew_while_the_old_one_is_in_use(self) -> None:
+        engine = Engine()
+        with cache_of(engine, stamps("a"), 2) as cache:
+            held = cache.acquire("a").result(10)
+            cache.update(stamps("a", version=1))
+            with cache.acquire("a").result(10) as lease:
+                assert lease.handle != held.handle
+            held.release()
+            until(lambda: len(engine.loaded) == 1)
+
+    def test_one_that_changes_as_it_loads_is_read_again(self) -> None:
+        engine, go = Engine(), threading.Event()
+
+        def read(name: str) -> Task:
+            go.wait(10)
+            return task(name)
+
+        with cache_of(engine, stamps("a"), 2, read) as cache:
+            first = cache.acquire("a")
+            cache.update(stamps("a", version=1))
+            second = cache.acquire("a")
+            go.set()
+            assert first.result(10).handle != second.result(10).handle
+            first.result().release()
+            second.result().release()
+            until(lambda: len(engine.loaded) == 1)
+
+
+class TestClosing:
+    def test_answers_who_waits_and_waits_for_nobody(self) -> None:
+        engine = Engine()
+        with cache_of(engine, stamps("a", "b", "c"), 1) as cache:
+            held = cache.acquire("a").result(10)
+            waiting = [cache.acquire("b"), cache.acquire("c"), cache.acquire("b")]
+            cache.close()
+            for future in waiting:
+                with pytest.raises(Unavailable, match="the model is leaving"):
+                    future.result(10)
+            with pytest.raises(Unavailable):
+                cache.acquire("a")
+            assert engine.inside() == {"a"}
+            held.release()
+            assert not engine.inside()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_under_threads_the_budget_holds_and_nobody_waits_for_ever(seed: int) -> None:
+    """Queries of ten tasks through room for three, while tasks are removed, come back, change and fail."""
+    engine, names = Engine(), [f"t{number}" for number in range(10)]
+    budget, over = 3 * SIZE, []
+
+    def read(name: str) -> Task:
+        if random.random() < 0.05:
+            raise InvalidArgument("by chance")
+        return task(name, SIZE if random.random() < 0.8 else 2 * SIZE)
+
+    def load(found: Task) -> str:
+        handle = engine.load(found)
+        with engine.lock:
+            if sum(engine.loaded.values()) > budget:
+                over.append(dict(engine.loaded))
+        return handle
+
+    cache = TaskCache(read, load, engine.unload, budget, loaders=3)
+    cache.update(stamps(*names))
+    answers: list[str] = []
+
+    def query(draw: random.Random) -> None:
+        for _ in range(60):
+            name = draw.choice(names)
+            try:
+                future: Future[Lease[str]] = cache.acquire(name)
+                if draw.random() < 0.1 and future.cancel():
+                    answers.append("cancelled")
+                    continue
+                lease = future.result(30)
+            except InvalidArgument as error:
+                answers.append(str(error))
+                continue
+            with engine.lock:
+                engine.in_use[lease.handle] = engine.in_use.get(lease.handle, 0) + 1
+                if lease.handle not in engine.loaded:
+                    engine.problems.append(f"{lease.handle} is not there")
+            threading.Event().wait(draw.random() * 0.002)
+            with engine.lock:
+                engine.in_use[lease.handle] -= 1
+            lease.release()
+            answers.append("answered")
+
+    def change(draw: random.Random, stop: threading.Event) -> None:
+        version = 0
+        while not stop.wait(0.002):
+            version += 1
+            kept = draw.sample(names, 8)
+            known = stamps(*kept) | stamps(*kept[:2], version=version)
+            cache.update(known)
+
+    stop = threading.Event()
+    threads = [threading.Thread(target=query, args=(random.Random(seed * 100 + each),)) for each in range(8)]
+    changer = threading.Thread(target=change, args=(random.Random(seed), stop))
+    for thread in (*threads, changer):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stop.set()
+    changer.join()
+    assert len(answers) == 8 * 60
+    assert answers.count("answered") > 100
+    assert not over
+    assert not engine.problems
+    cache.close()
+    assert not engine.loaded
+    assert cache.state().bytes == 0
