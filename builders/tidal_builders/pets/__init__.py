@@ -1,0 +1,1 @@
+"""Builds what the `pets` backend serves: a frozen encoder, and tasks made for it."""
