@@ -108,7 +108,7 @@ def test_a_profile_that_does_not_fit_itself_is_refused(change: dict[str, object]
 )
 def test_a_grid_that_does_not_fit_itself_is_refused(values: object) -> None:
     with pytest.raises(ValidationError):
-        Grid(**AXES, values=values)  # type: ignore[arg-type]
+        Grid(**AXES, values=values)
 
 
 def test_it_survives_json() -> None:

@@ -1,0 +1,49 @@
+"""The spread of lengths from which the shared cost alone is the better guide, found by simulation (PetS §6.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tidal.pets.policies.batching import alpha_only, coordinated
+from tidal.pets.policies.pool import Pool, total_seconds
+from tidal.pets.policies.thresholds import Compared, best_threshold
+from tidal.pets.profile import Tables
+
+# The paper's protocol.
+QUERIES = 1024
+MEAN_TOKENS = 32
+# [CLS], [SEP] and a word between them.
+_SHORTEST = 3
+
+
+def draw_pool(tables: Tables, *, queries: int, tasks: int, spread: float, mean: float, seed: int) -> Pool:
+    """Queries of random tasks, each task of a random measured kind, with lengths of a Gaussian distribution.
+
+    Lengths are rounded, at least those of one word, and at most the longest that may run.
+    """
+    random = np.random.default_rng(seed)
+    kinds = random.integers(0, len(tables.kinds), tasks)
+    of_task = random.integers(0, tasks, queries)
+    lengths = np.clip(np.rint(random.normal(mean, spread, queries)), _SHORTEST, tables.max_length)
+    return Pool(lengths.astype(np.intp), of_task.astype(np.intp), kinds[of_task].astype(np.intp))
+
+
+def spread_threshold(
+    tables: Tables,
+    *,
+    spreads: Sequence[float] = (0.5, 1, 2, 3, 4, 6, 8, 12, 16),
+    tasks: Sequence[int] = (32, 64, 128),
+    queries: int = QUERIES,
+    mean: float = MEAN_TOKENS,
+    seed: int = 0,
+) -> float:
+    """The threshold of `BySpread` for a profile: what the rule of §6.4 wants measured in advance."""
+    cases = []
+    for count in tasks:
+        for spread in spreads:
+            pool = draw_pool(tables, queries=queries, tasks=count, spread=spread, mean=mean, seed=seed)
+            both = (total_seconds(pool, batching(pool, tables), tables) for batching in (coordinated, alpha_only))
+            cases.append(Compared(spread, *both))
+    return best_threshold(cases)

@@ -1,0 +1,74 @@
+"""Ways to batch mixed lengths and kinds, compared by what a profile predicts (PetS §6.4, Figure 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidal.pets.policies import Batching, Fixed, alpha_only, best_of, beta_only, coordinated, joint, total_seconds
+from tidal.pets.policies.spread import MEAN_TOKENS, QUERIES, draw_pool
+from tidal.pets.profile import Tables
+
+# The paper's protocol.
+SPREADS = (1, 2, 4, 8)
+TASKS = (32, 64, 128)
+# Sizes that `tuned_fixed` tries, where a batch may be so large.
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+TUNED_FIXED = "tuned_fixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Seconds that a way to batch is predicted to take for a pool (Eq. 3), and how many batches it makes."""
+
+    batching: str
+    spread: float  # standard deviation of the lengths, in tokens
+    tasks: int
+    seconds: float
+    batches: int
+
+
+def ways(fixed_size: int) -> dict[str, Batching]:
+    """The paper's four ways, and the two that weigh them, by name."""
+    return {
+        "fixed": Fixed(fixed_size),
+        "alpha_only": alpha_only,
+        "beta_only": beta_only,
+        "coordinated": coordinated,
+        "best_of": best_of,
+        "joint": joint,
+    }
+
+
+def compare(
+    tables: Tables,
+    batchings: Mapping[str, Batching],
+    *,
+    spreads: Sequence[float] = SPREADS,
+    tasks: Sequence[int] = TASKS,
+    queries: int = QUERIES,
+    mean: float = MEAN_TOKENS,
+    seed: int = 0,
+) -> list[Predicted]:
+    """Every way on every pool, and `tuned_fixed`, the best fixed size for that very pool."""
+    found = []
+    for count in tasks:
+        for spread in spreads:
+            pool = draw_pool(tables, queries=queries, tasks=count, spread=spread, mean=mean, seed=seed)
+            fixed = [Fixed(size)(pool, tables) for size in _SIZES if size <= tables.most]
+            plans = {name: batching(pool, tables) for name, batching in batchings.items()}
+            plans[TUNED_FIXED] = min(fixed, key=lambda plan: total_seconds(pool, plan, tables))
+            for name, plan in plans.items():
+                found.append(Predicted(name, spread, count, total_seconds(pool, plan, tables), len(plan)))
+    return found
+
+
+def speedup(found: Sequence[Predicted], batching: str, over: str) -> float:
+    """By how much a way is faster than another, on average over the pools."""
+    seconds = {(each.batching, each.spread, each.tasks): each.seconds for each in found}
+    ratios = [
+        seconds[over, spread, tasks] / took for (name, spread, tasks), took in seconds.items() if name == batching
+    ]
+    return float(np.mean(ratios))

@@ -1,0 +1,300 @@
+"""The live queue: what it gives out and when, deadlines, patience, merged copies, and what always holds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.pets.policies.costs import make_profile
+from tidal.errors import InvalidArgument
+from tidal.pets.policies import Batch, Batching, PetsScheduler, Query, alpha_only, beta_only, coordinated, joint
+from tidal.pets.profile import Tables
+
+# Nothing is gained by a shared pass: every batch is one query, of a millisecond a token.
+NO_GAIN = make_profile(lambda length, n: length * n**1.1, {"a": lambda length, n: 0.0}, longest=100).tables()
+# Everything is: a pass takes 10 ms, and each task in it 1 ms.
+ALL_GAIN = make_profile(lambda length, n: 10.0, {"a": lambda length, n: 1.0}, longest=100).tables()
+
+
+def query(length: int, arrival: float = 0.0, deadline: float | None = None, task: str = "A") -> Query:
+    return Query(task, "a", length, arrival, deadline)
+
+
+def submitted(tables: Tables, *queries: Query, batching: Batching = joint, patience_s: float = 1e9) -> PetsScheduler:
+    scheduler = PetsScheduler(tables, batching, patience_s=patience_s)
+    for each in queries:
+        scheduler.submit(each)
+    return scheduler
+
+
+def start(scheduler: PetsScheduler, now: float = 0.0) -> Batch:
+    batch = scheduler.next_batch(now)
+    assert batch is not None
+    return batch
+
+
+def drain(scheduler: PetsScheduler, now: float = 0.0) -> list[list[Query]]:
+    """What runs, batch after batch, by the profile's own time."""
+    order = []
+    while (batch := scheduler.next_batch(now)) is not None:
+        order.append(list(batch.queries))
+        now += batch.seconds
+        scheduler.finished()
+    return order
+
+
+class TestBatches:
+    def test_whatever_waits_when_the_engine_becomes_free_is_planned_for(self) -> None:
+        first, second, third = query(10), query(10, 0.001, task="B"), query(20, 0.002, task="C")
+        scheduler = submitted(ALL_GAIN, first)
+        batch = start(scheduler)
+        assert (batch.queries, batch.copy, batch.seconds) == ([first], None, pytest.approx(0.011))
+        scheduler.submit(second)
+        scheduler.submit(third)
+        assert not scheduler.can_start
+        assert scheduler.next_batch(0.005) is None
+        scheduler.finished()
+        assert scheduler.can_start
+        batch = start(scheduler, 0.011)
+        assert set(batch.queries) == {second, third}
+        assert batch.seconds == pytest.approx(0.012)
+        scheduler.finished()
+        assert (len(scheduler), scheduler.can_start, scheduler.next_batch(1.0)) == (0, False, None)
+
+    def test_it_batches_as_it_is_told(self) -> None:
+        tables = make_profile(lambda length, n: 10.0, {"a": lambda length, n: 1.0 * n**2}).tables()
+        queries = [query(5) for _ in range(4)]
+        assert len(drain(submitted(tables, *queries, batching=beta_only))) == 4
+        assert len(drain(submitted(tables, *queries, batching=coordinated))) == 1
+
+    def test_a_plan_made_ahead_is_the_same(self) -> None:
+        queries = [query(length, task=str(length % 3)) for length in (5, 60, 7, 80, 9)]
+        ahead, late = submitted(NO_GAIN, *queries), submitted(NO_GAIN, *queries)
+        ahead.prepare()
+        assert drain(ahead) == drain(late)
+
+    def test_one_that_is_too_long_is_refused(self) -> None:
+        scheduler = submitted(ALL_GAIN)
+        for length in (0, 101):
+            with pytest.raises(InvalidArgument, match=f"a query has {length} tokens; accepted are 1 to 100"):
+                scheduler.submit(query(length))
+        assert len(scheduler) == 0
+
+    def test_what_was_put_back_runs_later(self) -> None:
+        scheduler = submitted(ALL_GAIN, query(5), query(6))
+        batch = start(scheduler)
+        scheduler.put_back(batch)
+        assert (len(scheduler), scheduler.can_start) == (2, False)
+        scheduler.finished()
+        assert set(start(scheduler).queries) == set(batch.queries)
+
+    def test_a_long_queue_is_planned_a_part_at_a_time_those_who_can_wait_least_first(self) -> None:
+        scheduler = PetsScheduler(ALL_GAIN, patience_s=1.0, horizon=4)
+        old = [query(5, arrival=0.1 * i) for i in range(8)]
+        urgent = query(5, arrival=0.9, deadline=0.95)
+        for each in (*reversed(old), urgent):
+            scheduler.submit(each)
+        found = [set(batch) for batch in drain(scheduler, 0.9)]
+        assert found == [{*old[:3], urgent}, set(old[3:7]), {old[7]}]
+
+    def test_clear_forgets_what_waits(self) -> None:
+        scheduler = submitted(ALL_GAIN, query(5), query(6, deadline=1.0))
+        scheduler.clear()
+        assert (len(scheduler), scheduler.can_start, scheduler.expired(9.0)) == (0, False, [])
+        scheduler.submit(query(7))
+        assert len(drain(scheduler)) == 1
+
+
+class TestOrder:
+    def test_the_fewest_seconds_a_query_go_first(self) -> None:
+        long, short, middle = query(90), query(10, 0.1), query(40)
+        assert drain(submitted(NO_GAIN, long, short, middle), 0.1) == [[short], [middle], [long]]
+
+    def test_a_crowd_goes_before_a_lone_query_that_is_shorter(self) -> None:
+        # Ten of 40 tokens share a pass of 40 ms, the lone one takes 20; together 500.
+        tables = make_profile(
+            lambda length, n: length * (1 if length < 50 or n == 1 else n), {"a": lambda *_: 0.0}, longest=60
+        )
+        lone, crowd = query(60), [query(40) for _ in range(10)]
+        assert [len(batch) for batch in drain(submitted(tables.tables(), lone, *crowd))] == [10, 1]
+
+    def test_who_lost_patience_goes_before_who_came_later(self) -> None:
+        long, short = query(90, 0.0), query(10, 0.4)
+        assert drain(submitted(NO_GAIN, long, short, patience_s=0.6), 0.5) == [[short], [long]]
+        assert drain(submitted(NO_GAIN, long, short, patience_s=0.4), 0.5) == [[long], [short]]
+
+    def test_nobody_starves_beside_an_endless_stream_of_cheaper_ones_with_deadlines(self) -> None:
+        victim = query(90, 0.0)
+        scheduler = submitted(NO_GAIN, victim, patience_s=1.0)
+        now = 0.0
+        for _ in range(500):
+            scheduler.submit(query(10, now, deadline=now + 0.03))
+            scheduler.expired(now)
+            batch = start(scheduler, now)
+            if victim in batch.queries:
+                break
+            now += batch.seconds
+            scheduler.finished()
+        assert 1.0 < now < 1.1
+
+    def test_out_of_patience_one_yields_to_a_deadline_but_not_twice(self) -> None:
+        old = [query(50, 0.001 * i) for i in range(2)]
+        urgent = [query(10, 2.0, deadline=2.0 + 0.015 + 0.06 * i) for i in range(2)]
+        scheduler = submitted(NO_GAIN, *old, *urgent, patience_s=1.0)
+        assert drain(scheduler, 2.0) == [[urgent[0]], [old[0]], [urgent[1]], [old[1]]]
+
+
+class TestDeadlines:
+    def test_the_earliest_goes_first_where_it_would_be_late_otherwise(self) -> None:
+        cheap, urgent = query(10), query(50, deadline=0.055)
+        assert drain(submitted(NO_GAIN, cheap, urgent)) == [[urgent], [cheap]]
+        relaxed = query(50, deadline=0.061)
+        assert drain(submitted(NO_GAIN, cheap, relaxed)) == [[cheap], [relaxed]]
+
+    def test_deadlines_behind_the_earliest_count_too(self) -> None:
+        # The cheap one would leave the first in time, but not the second.
+        cheap, first, second = query(10), query(30, deadline=0.045), query(50, deadline=0.085)
+        assert drain(submitted(NO_GAIN, cheap, first, second)) == [[first], [second], [cheap]]
+
+    def test_a_batch_leaves_out_what_would_make_it_late(self) -> None:
+        tables = make_profile(lambda length, n: 10 + 0.1 * length * n, {"a": lambda *_: 0.0}, longest=100).tables()
+        tight = query(20, deadline=0.0162)  # 12 ms alone, 16 with two others as short
+        short, long = [query(10) for _ in range(3)], query(21)
+        scheduler = submitted(tables, long, *short, tight)
+        batch = start(scheduler)
+        assert set(batch.queries) == {tight, *short[:2]}
+        assert batch.seconds == pytest.approx(0.016)
+        scheduler.finished()
+        assert drain(scheduler, 0.016) == [[short[2], long]]
+
+    def test_one_that_cannot_make_it_is_never_run(self) -> None:
+        late, fine = query(50, deadline=0.049), query(50)
+        scheduler = submitted(NO_GAIN, late, fine)
+        assert drain(scheduler) == [[fine]]
+        assert len(scheduler) == 1
+        assert scheduler.expired(0.0) == [late]
+        assert scheduler.expired(9.0) == []
+        assert len(scheduler) == 0
+
+    def test_passed_deadlines_do_not_pile_up(self) -> None:
+        scheduler = submitted(NO_GAIN)
+        for i in range(2000):
+            scheduler.submit(query(10, i * 1e-3, deadline=1e6))
+            start(scheduler, i * 1e-3)
+            scheduler.finished()
+        assert len(scheduler._latest) < 200
+
+
+class TestCopies:
+    # Two passes take 20 ms, and a query's terms 3.
+    TABLES = make_profile(lambda length, n: 10.0, {"a": lambda length, n: 3.0 * n}).tables()
+
+    def batches(self, hot: int, others: int) -> list[tuple[str | None, int]]:
+        scheduler = submitted(self.TABLES, *(query(5, task="hot") for _ in range(hot)))
+        for number in range(others):
+            scheduler.submit(query(5, task=str(number)))
+        scheduler.copies = frozenset({"hot", "unused"})
+        found = []
+        while (batch := scheduler.next_batch(0.0)) is not None:
+            scheduler.finished()
+            found.append((batch.copy, len(batch.queries)))
+        return sorted(found, key=str)
+
+    def test_many_of_a_hot_task_run_on_its_copy(self) -> None:
+        assert self.batches(4, 3) == [("hot", 4), (None, 3)]
+
+    def test_few_run_with_the_others(self) -> None:
+        assert self.batches(3, 3) == [(None, 6)]
+
+    def test_alone_they_need_no_terms(self) -> None:
+        assert self.batches(1, 0) == [("hot", 1)]
+
+    def test_a_copy_that_is_gone_is_not_used(self) -> None:
+        scheduler = submitted(self.TABLES, *(query(5, task="hot") for _ in range(4)))
+        scheduler.copies = frozenset({"hot"})
+        scheduler.prepare()
+        scheduler.copies = frozenset()
+        assert start(scheduler).copy is None
+
+
+_EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), st.integers(1, 16), st.one_of(st.none(), st.floats(0.0, 0.2))),
+        st.tuples(st.sampled_from(("next", "expire", "finish", "put back", "prepare")), st.just(0), st.none()),
+        st.tuples(st.just("copies"), st.integers(0, 1), st.none()),
+    ),
+    max_size=80,
+)
+
+
+@given(
+    events=_EVENTS, batching=st.sampled_from((joint, coordinated, alpha_only, beta_only)), patience=st.floats(0, 0.1)
+)
+@settings(max_examples=300, deadline=None)
+def test_no_query_is_lost_duplicated_late_or_in_a_batch_that_must_not_be(
+    events: list[tuple[str, int, float | None]], batching: Batching, patience: float
+) -> None:
+    profile = make_profile(
+        lambda length, n: 2 + 0.3 * length * n**0.9,
+        {"a": lambda length, n: 0.5 + 0.2 * n, "b": lambda length, n: 0.1 * n * length},
+    )
+    tables = profile.tables(memory_bytes=60)
+    scheduler = PetsScheduler(tables, batching, patience_s=patience, horizon=6)
+    waiting: set[Query] = set()
+    running: Batch | None = None
+    now = 0.0
+
+    def run() -> None:
+        nonlocal running
+        could = scheduler.can_start
+        batch = scheduler.next_batch(now)
+        if batch is None:
+            assert not could or not scheduler.can_start
+            return
+        assert running is None
+        running = batch
+        found = set(batch.queries)
+        assert len(found) == len(batch.queries) > 0
+        assert found <= waiting
+        waiting.difference_update(found)
+        assert max(each.length for each in found) * len(found) <= 60
+        assert len(found) <= 16
+        assert batch.copy in (None, *scheduler.copies)
+        if batch.copy is not None:
+            assert {each.task for each in found} == {batch.copy}
+        for each in found:
+            if each.deadline is not None:
+                assert now + batch.seconds <= each.deadline + 1e-12
+
+    for number, (event, value, relative) in enumerate(events):
+        now += 0.004
+        if event == "submit":
+            task = f"{'ab'[number % 2]}{number % 5}"
+            deadline = None if relative is None else now + relative
+            waiting.add(added := Query(task, task[0], value, now, deadline))
+            scheduler.submit(added)
+        elif event == "next":
+            run()
+        elif event == "expire":
+            for each in scheduler.expired(now):
+                assert each.deadline is not None
+                assert now + tables.alone(tables.kind(each.kind), each.length) > each.deadline
+                waiting.remove(each)
+        elif event == "prepare":
+            scheduler.prepare()
+        elif event == "copies":
+            scheduler.copies = frozenset({"a0", "b1"} if value else ())
+        elif running is not None:
+            if event == "put back":
+                scheduler.put_back(running)
+                waiting.update(running.queries)
+            running = None
+            scheduler.finished()
+        assert len(scheduler) == len(waiting)
+    while waiting:
+        scheduler.finished()
+        running = None
+        run()
+        waiting.difference_update(scheduler.expired(now))
+    assert len(scheduler) == 0
