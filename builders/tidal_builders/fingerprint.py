@@ -27,6 +27,8 @@ _ENGINE_LIBRARIES: dict[EngineKind, tuple[str, ...]] = {
 }
 # Files of a Hugging Face folder that decide what the model computes. Pickled weights are not read.
 SOURCE_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model")
+# Builders that have nothing to do with compiling a classifier, by folder.
+_OTHERS = frozenset({"tabi", "pets"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +132,10 @@ def changes(built: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def _code_hash() -> str:
-    """Hash over the code that decides what is built: the builders (not of cascades), the engines and the manifest."""
+    """Hash over the code that decides what is built: the builders (not `_OTHERS`), the engines and the manifest."""
     library, builders = (Path(package.__path__[0]) for package in (tidal, tidal_builders))
-    own = hash_files(builders, (path for path in builders.rglob("*.py") if path.parent != builders / "tabi"))
+    own = hash_files(
+        builders, (path for path in builders.rglob("*.py") if not _OTHERS & set(path.relative_to(builders).parts))
+    )
     used = [*library.glob("engines/**/*.py"), library / "manifest.py", library / "profiles.py"]
     return hashlib.sha256((own + hash_files(library, used)).encode()).hexdigest()

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tidal.errors import InvalidArgument
+from tidal_builders.rows import Columns, Rows, label_numbers, read_rows, refuse
 from tidal_builders.tabi.outputs import Data
-from tidal_builders.tabi.rows import Rows, read_rows, refuse
-from tidal_builders.tabi.spec import Columns, Parts
+from tidal_builders.tabi.spec import Parts
 
 # Queries that a part needs at least: fewer say nothing about a threshold.
 _LEAST_ROWS = 10
@@ -53,31 +53,6 @@ def labelled_data(rows: Rows, labels: Sequence[str] | None, parts: Parts) -> Dat
         return _parted(rows, values, ranks * _RANGES // len(ranks), parts)
     numbers = label_numbers(rows, labels)
     return _parted(rows, numbers, numbers, parts)
-
-
-def label_numbers(rows: Rows, labels: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The label of each row as its place in `labels`, int64 [n].
-
-    A file names its labels or numbers them from 0. Where any row has a name all must, for names may look like numbers.
-
-    Raises:
-        InvalidArgument: a row has another label; names its line and what is accepted.
-    """
-    by_name = {name: number for number, name in enumerate(labels)}
-    by_number = {str(number): number for number in range(len(labels))}
-    named = any(label in by_name for label in rows.labels)
-    numbers = by_name if named else by_number
-    what = "label names" if named else f"numbers 0 to {len(labels) - 1}, or label names"
-    few = f"{', '.join(labels[:6])}{' …' if len(labels) > 6 else ''}"
-    refuse(
-        rows.path,
-        [
-            f"line {line}: unknown label '{label[:60]}', accepted are {what} ({few})"
-            for line, label in zip(rows.lines, rows.labels, strict=True)
-            if label not in numbers
-        ],
-    )
-    return np.asarray([numbers[label] for label in rows.labels], np.int64)
 
 
 def regression_values(rows: Rows) -> npt.NDArray[np.float64]:

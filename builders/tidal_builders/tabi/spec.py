@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tidal.tabi.manifest import Metric, Target
+from tidal_builders.rows import Columns
 from tidal_builders.runtime_options import RuntimeOptions
 
 
@@ -36,16 +37,6 @@ class LevelSpec(_Part):
     runtimes: RuntimeOptions | None = Field(
         None, description="options of this level's runtimes, each in place of the one that all levels have"
     )
-
-
-class Columns(_Part):
-    """Names of the columns (of JSON lines: the fields) of the labelled file."""
-
-    text: str | None = Field(None, min_length=1, description="the text; default: text or text_a")
-    pair: str | None = Field(
-        None, min_length=1, description="the second text of a pair; default: text_pair or text_b, where there is one"
-    )
-    label: str = Field("label", min_length=1, description="the label, by name or number, or the value of a regression")
 
 
 class Parts(_Part):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tidal.errors import InvalidArgument
-from tidal_builders.tabi.data import label_numbers, labelled_data, regression_values, split
-from tidal_builders.tabi.rows import Rows
+from tidal_builders.rows import Rows, label_numbers
+from tidal_builders.tabi.data import labelled_data, regression_values, split
 from tidal_builders.tabi.spec import Parts
 
 

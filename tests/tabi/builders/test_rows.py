@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidal.errors import InvalidArgument
-from tidal_builders.tabi.rows import read_rows
-from tidal_builders.tabi.spec import Columns
+from tidal_builders.rows import Columns, read_rows
 
 SINGLE = (("a good film",), ('he said "no", twice',))
 

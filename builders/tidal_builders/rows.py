@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
 from tidal.errors import InvalidArgument, did_you_mean
-from tidal_builders.tabi.spec import Columns
 
 _TEXT, _PAIR = ("text", "text_a"), ("text_pair", "text_b")
 # Bad rows that an error tells of.
@@ -21,6 +24,18 @@ _TOLD = 3
 
 # The line that a row begins at, and its values by column.
 _Row = tuple[int, dict[str, Any]]
+
+
+class Columns(BaseModel):
+    """Names of the columns (of JSON lines: the fields) of the labelled file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: str | None = Field(None, min_length=1, description="the text; default: text or text_a")
+    pair: str | None = Field(
+        None, min_length=1, description="the second text of a pair; default: text_pair or text_b, where there is one"
+    )
+    label: str = Field("label", min_length=1, description="the label, by name or number, or the value of a regression")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +97,31 @@ def read_rows(path: Path, columns: Columns) -> Rows:
             wrong.append(f"line {line}: '{label}' is {_shown(row.get(label))}, expected a name or a number")
     refuse(path, wrong)
     return Rows(path, tuple(lines), tuple(texts), tuple(labels))
+
+
+def label_numbers(rows: Rows, labels: Sequence[str]) -> npt.NDArray[np.int64]:
+    """The label of each row as its place in `labels`, int64 [n].
+
+    A file names its labels or numbers them from 0. Where any row has a name all must, for names may look like numbers.
+
+    Raises:
+        InvalidArgument: a row has another label; names its line and what is accepted.
+    """
+    by_name = {name: number for number, name in enumerate(labels)}
+    by_number = {str(number): number for number in range(len(labels))}
+    named = any(label in by_name for label in rows.labels)
+    numbers = by_name if named else by_number
+    what = "label names" if named else f"numbers 0 to {len(labels) - 1}, or label names"
+    few = f"{', '.join(labels[:6])}{' …' if len(labels) > 6 else ''}"
+    refuse(
+        rows.path,
+        [
+            f"line {line}: unknown label '{label[:60]}', accepted are {what} ({few})"
+            for line, label in zip(rows.lines, rows.labels, strict=True)
+            if label not in numbers
+        ],
+    )
+    return np.asarray([numbers[label] for label in rows.labels], np.int64)
 
 
 def refuse(path: Path, wrong: Sequence[str]) -> None:
