@@ -1,0 +1,1 @@
+"""Trains a small task of any kind on a frozen Hugging Face encoder, on a CPU in minutes."""

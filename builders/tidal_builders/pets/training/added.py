@@ -1,0 +1,108 @@
+"""Kinds that add to a frozen encoder: adapters behind its layers, and low-rank differences beside them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.nn import Linear, Module, Parameter, ReLU, Sequential
+
+from tidal.pets.kinds.adapter import takes_adapter
+from tidal.pets.terms import BaseLayers, Bottleneck, LinearTerms, LowRankDelta
+from tidal_builders.pets.training.changed import Norms, Terms, array_of
+from tidal_builders.pets.training.settings import Settings
+
+# Low-rank differences of the attention's query and value (Hu et al.): BERT and its kin, DistilBERT.
+_LOW_RANK = (".self.query", ".self.value", "attention.q_lin", "attention.v_lin")
+_SCALE = 2.0
+# Adapters are near the identity at first.
+_SPREAD = 1e-2
+
+
+class Adapters:
+    """Bottlenecks behind the attention's and the layer's own output, and the normalisations (Houlsby et al.)."""
+
+    def __init__(self, encoder: Module, base: BaseLayers, settings: Settings) -> None:
+        self._norms = Norms(encoder, base)
+        self._adapters: dict[str, tuple[Linear, Linear]] = {}
+        for path, layer in base.linear.items():
+            if takes_adapter(path):
+                outputs = layer.shape[0]
+                down, up = Linear(outputs, settings.bottleneck), Linear(settings.bottleneck, outputs)
+                torch.nn.init.normal_(down.weight, std=_SPREAD)
+                for start in (down.bias, up.weight, up.bias):
+                    torch.nn.init.zeros_(start)
+                self._adapters[path] = down, up
+                _add(encoder.get_submodule(path), Sequential(down, ReLU(), up), of_output=True)
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """What is trained."""
+        found = [each for pair in self._adapters.values() for part in pair for each in part.parameters()]
+        return [*found, *self._norms.parameters]
+
+    def progressed(self, done: float) -> None:
+        """Nothing changes on the way."""
+
+    def terms(self) -> Terms:
+        """What it came to."""
+        linear = {
+            path: LinearTerms(
+                bottleneck=Bottleneck(
+                    array_of(down.weight), array_of(down.bias), array_of(up.weight), array_of(up.bias), "relu"
+                )
+            )
+            for path, (down, up) in self._adapters.items()
+        }
+        return linear, self._norms.terms()
+
+
+class LowRank:
+    """Differences of a low rank of the attention's query and value (LoRA, Hu et al.)."""
+
+    def __init__(self, encoder: Module, base: BaseLayers, settings: Settings) -> None:
+        self._parts: dict[str, tuple[Linear, Linear]] = {}
+        for path, layer in base.linear.items():
+            if path.endswith(_LOW_RANK):
+                outputs, inputs = layer.shape
+                down = Linear(inputs, settings.rank, bias=False)
+                up = Linear(settings.rank, outputs, bias=False)
+                torch.nn.init.kaiming_uniform_(down.weight, a=math.sqrt(5))
+                torch.nn.init.zeros_(up.weight)
+                self._parts[path] = down, up
+                _add(encoder.get_submodule(path), Sequential(down, up, _Times(_SCALE)), of_output=False)
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """What is trained."""
+        return [each for pair in self._parts.values() for part in pair for each in part.parameters()]
+
+    def progressed(self, done: float) -> None:
+        """Nothing changes on the way."""
+
+    def terms(self) -> Terms:
+        """What it came to."""
+        linear = {
+            path: LinearTerms(delta=LowRankDelta(array_of(down.weight), array_of(up.weight), _SCALE))
+            for path, (down, up) in self._parts.items()
+        }
+        return linear, {}
+
+
+class _Times(Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self._factor = factor
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self._factor * values
+
+
+def _add(layer: Module, branch: Module, *, of_output: bool) -> None:
+    """Add a branch to what a layer gives: of the layer's output, or beside the layer, of its input."""
+
+    def add(_: Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = output + branch(output if of_output else inputs[0])
+        return found
+
+    layer.register_forward_hook(add)

@@ -1,0 +1,83 @@
+"""A task's full model in unmodified `transformers`: its terms in a copy of the weights. What answers are held to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import Module
+
+from tidal.errors import Unsupported
+from tidal.pets.terms import Bottleneck, FloatArray, TaskTerms
+from tidal_builders.pets.merging import weight_difference
+
+_ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": torch.nn.functional.relu, "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu,
+}  # fmt: skip
+
+
+def merged_classifier(source: str | Path, terms: TaskTerms) -> Any:
+    """`AutoModelForSequenceClassification` of a base with a task merged into its weights, in evaluation mode.
+
+    Adapters are no weights of such a model: they are forward hooks.
+
+    Args:
+        source: the base, a Hugging Face id or folder.
+        terms: of the task.
+
+    Raises:
+        Unsupported: the model's classifier is not one linear layer on the pooled vector.
+    """
+    from transformers import AutoModelForSequenceClassification
+
+    labels = terms.head.labels
+    model = AutoModelForSequenceClassification.from_pretrained(
+        source,
+        num_labels=len(labels),
+        id2label=dict(enumerate(labels)),
+        label2id={label: number for number, label in enumerate(labels)},
+        ignore_mismatched_sizes=True,
+    )
+    head = getattr(model, "classifier", None)
+    if not isinstance(head, torch.nn.Linear):
+        raise Unsupported(f"{type(model).__name__} has no classifier of one linear layer that a task could replace")
+    merge_terms(model.base_model, terms)
+    with torch.no_grad():
+        head.weight.copy_(torch.from_numpy(terms.head.weight))
+        head.bias.copy_(torch.from_numpy(terms.head.bias))
+    return model.eval()
+
+
+@torch.no_grad()
+def merge_terms(encoder: Module, terms: TaskTerms) -> None:
+    """Change an encoder's weights into a task's; its classifier aside."""
+    for path, own in terms.linear.items():
+        layer = encoder.get_submodule(path)
+        weight, bias = layer.get_parameter("weight"), layer.get_parameter("bias")
+        if own.delta is not None:
+            weight.add_(torch.from_numpy(weight_difference(own, (weight.shape[0], weight.shape[1]))))
+        if own.bias is not None:
+            bias.add_(torch.from_numpy(own.bias))
+        if own.bottleneck is not None:
+            layer.register_forward_hook(_bottleneck(own.bottleneck))
+    for path, norm in terms.norm.items():
+        layer = encoder.get_submodule(path)
+        layer.get_parameter("weight").copy_(torch.from_numpy(norm.weight))
+        layer.get_parameter("bias").copy_(torch.from_numpy(norm.bias))
+
+
+def _bottleneck(terms: Bottleneck) -> Any:
+    down, down_bias, up, up_bias = (_tensor(getattr(terms, part)) for part in ("down", "down_bias", "up", "up_bias"))
+    activation = _ACTIVATIONS[terms.activation]
+
+    def add(_: Module, __: Any, output: torch.Tensor) -> torch.Tensor:
+        inner = activation(torch.nn.functional.linear(output, down, down_bias))
+        return output + torch.nn.functional.linear(inner, up, up_bias)
+
+    return add
+
+
+def _tensor(array: FloatArray) -> torch.Tensor:
+    return torch.from_numpy(array)

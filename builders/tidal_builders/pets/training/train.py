@@ -1,0 +1,145 @@
+"""Trains a task of any kind and gives it in the unified form."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.nn import Module, Parameter
+
+from tidal import device
+from tidal.errors import InvalidArgument
+from tidal.pets.terms import BaseLayers, Head, TaskTerms
+from tidal_builders.pets.training.added import Adapters, LowRank
+from tidal_builders.pets.training.changed import Biases, Differences, Masks, Terms, array_of
+from tidal_builders.pets.training.examples import Examples
+from tidal_builders.pets.training.settings import Settings
+
+_WARM_UP = 0.06
+_DROPOUT = 0.1
+
+Progress = Callable[[float], None]
+
+
+class Change(Protocol):
+    """What a kind trains in an encoder."""
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """What is trained."""
+
+    def progressed(self, done: float) -> None:
+        """Hear of every step; `done` is the share of the training."""
+
+    def terms(self) -> Terms:
+        """What it came to."""
+
+
+_CHANGES: dict[str, Callable[[Module, BaseLayers, Settings], Change]] = {
+    "adapter": Adapters, "bitfit": Biases, "diff_pruning": Differences, "lora": LowRank, "maskbert": Masks,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A trained task, the mean loss of every pass, and the seconds that training took."""
+
+    terms: TaskTerms
+    losses: tuple[float, ...]
+    seconds: float
+
+
+def train_task(
+    encoder: Module,
+    tokenizer: Any,
+    base: BaseLayers,
+    kind: str,
+    texts: Sequence[Sequence[str]],
+    truth: Sequence[str],
+    labels: Sequence[str],
+    settings: Settings = Settings(),  # noqa: B008 - immutable
+    progress: Progress = lambda _: None,
+) -> Trained:
+    """Train a task of one kind.
+
+    Args:
+        encoder: a `transformers` encoder as `AutoModel` gives it. It is changed: take another one for the next task.
+        tokenizer: its.
+        base: the encoder's layers.
+        kind: adapter, bitfit, diff_pruning, lora or maskbert.
+        texts: of one string each, or of two.
+        truth: the label of each.
+        labels: all labels, in the order of the classifier's outputs.
+        settings: of the training.
+        progress: told the share that is done, after every step.
+
+    Raises:
+        InvalidArgument: the kind is not trained here, there are no texts, or a label is none of `labels`.
+    """
+    rate = settings.rate_of(kind)
+    unknown = sorted(set(truth) - set(labels))
+    if unknown or not texts or len(texts) != len(truth):
+        reason = f"label '{unknown[0]}' is none of the task's" if unknown else "there must be a label for every text"
+        raise InvalidArgument(f"{len(texts)} texts and {len(truth)} labels: {reason}")
+    # Threads that wait for each other by spinning take the cores that they wait for, where there is other work.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    begin = time.monotonic()
+    torch.manual_seed(settings.seed)
+    encoder.requires_grad_(False)
+    change = _CHANGES[kind](encoder, base, settings)
+    head = torch.nn.Linear(base.width, len(labels))
+    torch.nn.init.normal_(head.weight, std=0.02)
+    torch.nn.init.zeros_(head.bias)
+    examples = Examples(tokenizer, texts, settings.longest)
+    wanted = torch.tensor([list(labels).index(label) for label in truth])
+    parameters = change.parameters
+    optimiser = torch.optim.AdamW(
+        [{"params": parameters, "lr": rate}, {"params": head.parameters(), "lr": settings.head_rate}], weight_decay=0.0
+    )
+    steps = settings.epochs * -(-len(examples) // settings.batch)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda step: min((step + 1) / max(1.0, _WARM_UP * steps), (steps - step) / steps)
+    )
+    draw = np.random.default_rng(settings.seed)
+    encoder.train()
+    losses, step = [], 0
+    for _ in range(settings.epochs):
+        total = 0.0
+        for rows in examples.shuffled(settings.batch, draw):
+            with _precision():
+                pooled = torch.nn.functional.dropout(pooled_vectors(encoder, examples.padded(rows)), _DROPOUT)
+                logits = head(pooled)
+            loss = torch.nn.functional.cross_entropy(logits.float(), wanted[rows])
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_([*parameters, *head.parameters()], 1.0)
+            optimiser.step()
+            schedule.step()
+            step += 1
+            change.progressed(step / steps)
+            progress(step / steps)
+            total += len(rows) * loss.item()
+        losses.append(total / len(examples))
+    linear, norm = change.terms()
+    terms = TaskTerms(Head(array_of(head.weight), array_of(head.bias), tuple(labels)), linear, norm)
+    return Trained(terms, tuple(losses), time.monotonic() - begin)
+
+
+def pooled_vectors(encoder: Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The vectors [rows, width] that classifiers read: the pooler's, or the first token's where there is none."""
+    found = encoder(**inputs)
+    pooled = getattr(found, "pooler_output", None)
+    vectors: torch.Tensor = found.last_hidden_state[:, 0] if pooled is None else pooled
+    return vectors
+
+
+def _precision() -> AbstractContextManager[object]:
+    """bf16 products where the processor has them: half the time."""
+    fast = {"avx512_bf16", "amx_bf16"} & set(device.cpu().features)
+    return torch.autocast("cpu", torch.bfloat16) if fast else nullcontext()
