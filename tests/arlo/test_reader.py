@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from tests.models import make_tiny_classifier
 from tidal.arlo.reader import read_rows
@@ -37,6 +40,15 @@ def test_text_and_its_ids_read_the_same(tokenizer: TextTokenizer) -> None:
     (from_ids,) = read_rows({"input_ids": from_text.ids[None]}, tokenizer)
     assert from_ids.ids.tolist() == from_text.ids.tolist()
     assert from_ids.mask.tolist() == from_text.mask.tolist()
+
+
+def test_ids_may_have_gaps(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    Tokenizer(WordLevel({"[UNK]": 0, "one": 7}, unk_token="[UNK]")).save(str(file))
+    (row,) = read_rows({"input_ids": ids([7])}, TextTokenizer(file, 16))
+    assert row.ids.tolist() == [7]
+    with pytest.raises(InvalidArgument, match="accepted are 0 to 7"):
+        read_rows({"input_ids": ids([8])}, TextTokenizer(file, 16))
 
 
 @pytest.mark.parametrize(

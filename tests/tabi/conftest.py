@@ -39,10 +39,14 @@ def parameter(name: str, value: object) -> str:
 
 
 class OpenLevel:
-    """A level's engines in this process: an independent way to its outputs, one query at a time."""
+    """A level's engines in this process: an independent way to its outputs, one query at a time.
 
-    def __init__(self, version_dir: Path) -> None:
+    `order` has the place of each of the cascade's labels in its logits, where that is not theirs.
+    """
+
+    def __init__(self, version_dir: Path, order: Sequence[int] | None = None) -> None:
         self._model: EncoderModel = open_model(version_dir)
+        self._order = slice(None) if order is None else list(order)
         manifest = self._model.manifest
         self._tokenizer = WordTokenizer(version_dir / manifest.tokenizer.file, manifest.max_length, truncate=True)
 
@@ -52,12 +56,13 @@ class OpenLevel:
         assert not isinstance(found, InvalidArgument)
         return found
 
-    def run(self, query: EncodedWords) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Logits [classes] and importance [length]."""
+    def run(self, query: EncodedWords) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
+        """Logits [classes] and, of a level that gives it, importance [length]."""
         length = len(query.ids)
         runtime = next(i for i, each in enumerate(self._model.manifest.runtimes) if each.max_length >= length)
         outputs = self._model.run(0, runtime, [TokenRow(query.ids, np.ones(length, np.int64), query.type_ids)])
-        return outputs["logits"][0], outputs["attention_received"][0, :length]
+        received = outputs.get("attention_received")
+        return outputs["logits"][0, self._order], None if received is None else received[0, :length]
 
 
 @dataclass(frozen=True)
@@ -150,19 +155,8 @@ class Cascades:
         return manifest
 
     def walk(self, manifest: TabiManifest, version: int, texts: Sequence[str], request_id: str, row: int) -> Walked:
-        """One query's way through the chosen candidate, by the levels in this process."""
-        chosen = manifest.candidates[manifest.chosen]
-        key = request_key(request_id, [text.encode() for text in texts])
-        route = Route(manifest, chosen, key, row, version, last_level=len(manifest.levels) - 1)
-        read = tuple(texts)
-        while True:
-            level = route.level
-            query = self.open[level].read(read)
-            logits, importance = self.open[level].run(query)
-            if not route.feed(logits):
-                return Walked(route.answer(), read)
-            assert chosen.pruning is not None
-            read = prune_text(query.texts, query.spans, kept_words(query, importance, chosen.pruning))
+        """See `walk`; the levels are those of this repository."""
+        return walk(manifest, self.open, version, texts, request_id, row)
 
 
 @dataclass(frozen=True)
@@ -171,6 +165,25 @@ class Walked:
 
     answer: Answer
     read: tuple[str, ...]
+
+
+def walk(
+    manifest: TabiManifest, levels: Sequence[OpenLevel], version: int, texts: Sequence[str], request_id: str, row: int
+) -> Walked:
+    """One query's way through the chosen candidate, by levels in this process; every level tokenises what it reads."""
+    chosen = manifest.candidates[manifest.chosen]
+    key = request_key(request_id, [text.encode() for text in texts])
+    route = Route(manifest, chosen, key, row, version, last_level=len(manifest.levels) - 1)
+    read = tuple(texts)
+    while True:
+        level = levels[route.level]
+        query = level.read(read)
+        logits, importance = level.run(query)
+        if not route.feed(logits):
+            return Walked(route.answer(), read)
+        if chosen.pruning is not None:
+            assert importance is not None
+            read = prune_text(query.texts, query.spans, kept_words(query, importance, chosen.pruning))
 
 
 def candidates(cutoff: float) -> tuple[Candidate, ...]:

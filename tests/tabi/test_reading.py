@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from tests.tabi.serving import VERSION, cascades, word_id, write_cascade
 from tidal.errors import InvalidArgument
@@ -70,6 +72,19 @@ def test_what_no_level_reads_as_a_whole_is_refused_unless_it_is_to_be_cut(tmp_pa
     with pytest.raises(InvalidArgument, match="text_input row 1 has 9 tokens; this model reads at most 8"):
         made.first(0, [(b"a",), long])
     assert len(readers(tmp_path, lengths=(5, 8), truncate=True).first(0, [long])[0].ids) == 5
+
+
+def test_a_query_may_be_whole_for_a_level_with_another_tokenizer(tmp_path: Path) -> None:
+    manifest = write_cascade(tmp_path, cascades(), tokenizers=(0, 100), lengths=(8, 8))
+    file = tmp_path / str(VERSION) / manifest.levels[1].tokenizer.file
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.pre_tokenizer = WhitespaceSplit()  # a token for "a-b", which are three for the first level
+    tokenizer.save(str(file))
+    made = Readers(manifest, tmp_path / str(VERSION), truncate=False)
+    for level in (0, 1):
+        assert len(made.first(level, [(b"a-b a-b a-b",)])[0].ids) == (8, 5)[level]
+        with pytest.raises(InvalidArgument, match="text_input row 0 has 9 tokens; this model reads at most 8"):
+            made.first(level, [(b"a b c d e a b",)])
 
 
 def test_pairs(tmp_path: Path) -> None:

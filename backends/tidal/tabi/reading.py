@@ -38,8 +38,8 @@ class Pruned:
 class Readers:
     """The tokenizers of a cascade's levels; levels with the same file and limit share one.
 
-    Each level reads as much of a query as fits it. A query that not even the longest level reads as a whole is refused,
-    unless queries are to be cut.
+    Each level reads as much of a query as fits it. A query that no level reads as a whole is refused, unless queries
+    are to be cut.
 
     Args:
         manifest: of the cascade.
@@ -57,10 +57,10 @@ class Readers:
             if key not in shared:
                 shared[key] = WordTokenizer(version_dir / level.tokenizer.file, level.max_length, truncate=True)
         self._tokenizers = [shared[key] for key in zip(self._hashes, self._lengths, strict=True)]
-        longest = max(manifest.levels, key=lambda level: level.max_length)
-        self._strict = None
-        if not truncate:
-            self._strict = TextTokenizer(version_dir / longest.tokenizer.file, longest.max_length)
+        # The longest level of each tokenizer, the longest of all at the end: what refuses a query is told by that.
+        ascending = sorted(zip(self._lengths, self._hashes, manifest.levels, strict=True), key=lambda each: each[0])
+        longest = {key: (level.tokenizer.file, length) for length, key, level in ascending}
+        self._strict = [] if truncate else [TextTokenizer(version_dir / file, n) for file, n in longest.values()]
 
     def first(self, level: int, queries: Sequence[Texts]) -> list[EncodedWords]:
         """Queries as a level reads them before any other has.
@@ -73,10 +73,12 @@ class Readers:
             InvalidArgument: a text is empty, not valid UTF-8 or too long; names the input and the row.
         """
         read = self._encode(level, queries)
-        if self._strict is not None and any(self._cut(level, each) for each in read):
-            for item in self._strict.encode(*_columns(queries)):
-                if isinstance(item, InvalidArgument):
-                    raise item
+        if self._strict and any(self._cut(level, each) for each in read):
+            columns = _columns(queries)
+            for by_tokenizer in zip(*(each.encode(*columns) for each in self._strict), strict=True):
+                refusals = [each for each in by_tokenizer if isinstance(each, InvalidArgument)]
+                if len(refusals) == len(by_tokenizer):
+                    raise refusals[-1]
         return read
 
     def next(

@@ -37,7 +37,8 @@ class TextTokenizer:
         if truncate:
             self._tokenizer.enable_truncation(max_length)
         self.max_length = max_length
-        self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        # Ids are below this. They may have gaps, so it can be more than there are tokens.
+        self.vocab_size: int = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
 
     def encode(self, texts: Sequence[bytes], pairs: Sequence[bytes] | None = None) -> list[Encoded | InvalidArgument]:
         """Tokenise rows of `text_input` and, for pairs, `text_pair`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,6 +75,17 @@ def answers_of(model: Path, texts: list[str]) -> list[str]:
         encoded = [tokenizer(text, truncation=True, return_tensors="pt") for text in texts]
         numbers = [int(source.eval()(**each).logits[0].argmax()) for each in encoded]
     return [source.config.id2label[number] for number in numbers]
+
+
+def values_of(model: Path, queries: Sequence[tuple[str, ...]]) -> list[float]:
+    """Values that the source model, a regression, itself gives to texts or pairs of them."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer, source = AutoTokenizer.from_pretrained(model), AutoModelForSequenceClassification.from_pretrained(model)
+    with torch.inference_mode():
+        encoded = [tokenizer(*query, truncation=True, return_tensors="pt") for query in queries]
+        return [float(source.eval()(**each).logits[0, 0]) for each in encoded]
 
 
 def write_spec(path: Path, models: Path, data: Path, **fields: object) -> Path:

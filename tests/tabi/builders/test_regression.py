@@ -6,12 +6,10 @@ import json
 from pathlib import Path
 
 import numpy as np
-import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.models import make_tiny_classifier
 from tests.tabi.builders.command import tidal_build
-from tests.tabi.builders.conftest import write_spec
+from tests.tabi.builders.conftest import values_of, write_spec
 from tidal.model_config import read_config
 from tidal.tabi.manifest import load_tabi_manifest
 from tidal_builders.tabi.data import read_queries
@@ -25,13 +23,7 @@ def test_a_cascade_of_regressions(tmp_path: Path) -> None:
     make_tiny_classifier(models / "small", layers=1, hidden=32, labels=["score"], max_position=64)
     make_tiny_classifier(models / "large", layers=2, hidden=64, labels=["score"], max_position=64, seed=1)
     first, second = make_texts(100, seed=1), make_texts(100, seed=2)
-    tokenizer = AutoTokenizer.from_pretrained(models / "large")
-    source = AutoModelForSequenceClassification.from_pretrained(models / "large").eval()
-    with torch.inference_mode():
-        values = [
-            float(source(**tokenizer(*pair, truncation=True, return_tensors="pt")).logits[0, 0])
-            for pair in zip(first, second, strict=True)
-        ]
+    values = values_of(models / "large", list(zip(first, second, strict=True)))
     data = tmp_path / "pairs.jsonl"
     rows = [{"one": a, "two": b, "score": value} for a, b, value in zip(first, second, values, strict=True)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
