@@ -7,6 +7,7 @@ BIN    := $(VENV)/bin
 # that, or to one of its CUDA indexes on a GPU host.
 TORCH_INDEX ?=
 DATA ?=
+NATIVE := backends/pets/native
 
 SHELL := bash
 .SHELLFLAGS := -o pipefail -ec
@@ -16,7 +17,13 @@ SHELL := bash
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-install: $(VENV)/.installed ## Make the virtual environment with everything in it
+install: $(NATIVE)/build/.built ## Make the virtual environment with everything in it
+
+# What stands in the graphs of encoders that serve many tasks: operations of our own, compiled against OpenVINO's wheel.
+$(NATIVE)/build/.built: $(VENV)/.installed $(wildcard $(NATIVE)/*.cpp $(NATIVE)/*.hpp)
+	@echo "== compiling the pets backend's operations (some seconds)"
+	@$(BIN)/python -m tidal.pets.engine.build >/dev/null
+	@touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or set PYTHON=" >&2; exit 1; }
@@ -55,5 +62,5 @@ bench: install ## Run the benchmarks and write benchmarks/results: make bench [D
 	@$(if $(DATA),$(BIN)/python -m benchmarks.tabi --json benchmarks/results/tabi.json --data $(DATA))
 
 clean: ## Remove what the build made (the virtual environment stays)
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .demo *.egg-info backends/*.egg-info
+	rm -rf build dist $(NATIVE)/build .pytest_cache .mypy_cache .ruff_cache .hypothesis .demo *.egg-info backends/*.egg-info
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,181 @@
+"""Runs batches whose rows have tasks of their own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+
+from tidal.errors import InvalidArgument, Unsupported
+from tidal.pets.engine.description import GRAPH_FILE, Description, read_description
+from tidal.pets.engine.merging import merge_into
+from tidal.pets.engine.native import core, hold, library
+from tidal.pets.engine.tasks import LoadedTask, load_task
+from tidal.pets.terms import FloatArray, TaskTerms
+
+PetsPrecision = Literal["fp32", "bf16"]
+
+_HINTS: dict[PetsPrecision, str] = {"fp32": "f32", "bf16": "bf16"}
+_Ids = npt.NDArray[np.integer[Any]]
+
+
+class PetsEngine:
+    """A frozen encoder that runs rows of any tasks in one batch.
+
+    Tasks come and go at any time, while batches run too. `run` may be called from several threads; as many batches run
+    at once as the engine has contexts. The GIL is released while a batch runs.
+    """
+
+    def __init__(self, compiled: ov.CompiledModel, description: Description, contexts: int) -> None:
+        self.description = description
+        self._requests: queue.SimpleQueue[ov.InferRequest] = queue.SimpleQueue()
+        for _ in range(contexts):
+            self._requests.put(compiled.create_infer_request())
+        # Held while handles are read: a task that another thread removes must not vanish in between.
+        self._handles = threading.Lock()
+
+    def add(self, terms: TaskTerms) -> LoadedTask:
+        """Copy a task's terms into the engine's memory, packed for its kernels.
+
+        Raises:
+            InvalidArgument: the terms do not fit the encoder; says where.
+        """
+        return load_task(terms, self.description)
+
+    def remove(self, task: LoadedTask) -> None:
+        """Let a task go; batches that run with it end undisturbed, and its memory is freed with the last of them."""
+        with self._handles:
+            task.release()
+
+    def run(
+        self,
+        tasks: Sequence[LoadedTask],
+        ids: _Ids,
+        lengths: npt.NDArray[np.integer[Any]],
+        type_ids: _Ids | None = None,
+    ) -> list[FloatArray]:
+        """Answer a batch: for every row the logits of its task, [classes].
+
+        Args:
+            tasks: of every row.
+            ids: [rows, tokens] token ids, padded at the end of a row with any id.
+            lengths: [rows] real tokens of every row, at least 1.
+            type_ids: [rows, tokens] token types; zeros when absent.
+
+        Raises:
+            InvalidArgument: shapes differ, an id is none of the vocabulary, or a task was removed.
+        """
+        pooled = self.pooled(tasks, ids, lengths, type_ids)
+        return [task.head.weight @ vector + task.head.bias for task, vector in zip(tasks, pooled, strict=True)]
+
+    def pooled(
+        self,
+        tasks: Sequence[LoadedTask | None],
+        ids: _Ids,
+        lengths: npt.NDArray[np.integer[Any]],
+        type_ids: _Ids | None = None,
+    ) -> FloatArray:
+        """Pooled vectors [rows, width] of a batch; where a row's task is None, the base's own. See `run`."""
+        inputs = self._inputs(tasks, ids, lengths, type_ids)
+        handles = np.empty(len(tasks), np.uintp)
+        counts = np.ascontiguousarray(lengths, np.int32)
+        request = self._requests.get()
+        try:
+            with self._handles:
+                handles[:] = [0 if task is None else task.handle for task in tasks]
+                batch = library().tidal_batch_begin(len(tasks), handles.ctypes.data, counts.ctypes.data)
+            hold(batch)
+            try:
+                inputs["batch"] = np.asarray([batch], np.int32)
+                for name, array in inputs.items():
+                    # OpenVINO reads the array where it lies, and does not keep it alive: `inputs` does.
+                    request.set_tensor(name, ov.Tensor(array, shared_memory=True))
+                request.infer(share_outputs=True)
+                found: FloatArray = request.get_output_tensor(0).data.copy()
+            finally:
+                library().tidal_batch_end(batch)
+        finally:
+            self._requests.put(request)
+        return found
+
+    def _inputs(
+        self, tasks: Sequence[LoadedTask | None], ids: _Ids, lengths: npt.NDArray[np.integer[Any]], types: _Ids | None
+    ) -> dict[str, npt.NDArray[Any]]:
+        described = self.description
+        if ids.ndim != 2 or 0 in ids.shape or ids.shape[1] > described.longest:
+            raise InvalidArgument(f"ids have shape {ids.shape}, accepted is [rows, 1 to {described.longest}]")
+        if len(tasks) != len(ids) or lengths.shape != (len(ids),):
+            raise InvalidArgument(f"{len(tasks)} tasks and {lengths.shape} lengths do not fit {len(ids)} rows of ids")
+        if lengths.min() < 1 or lengths.max() > ids.shape[1]:
+            raise InvalidArgument(f"lengths are {lengths.min()} to {lengths.max()}, accepted are 1 to {ids.shape[1]}")
+        inputs = {"input_ids": _bounded("ids", ids, described.vocabulary)}
+        if described.types:
+            given = np.zeros(ids.shape, np.int32) if types is None else types
+            if given.shape != ids.shape:
+                raise InvalidArgument(f"type_ids have shape {given.shape}, ids have {ids.shape}")
+            inputs["token_type_ids"] = _bounded("type_ids", given, described.types)
+        return inputs
+
+
+def open_engine(
+    folder: Path,
+    *,
+    threads: int,
+    precision: PetsPrecision = "fp32",
+    contexts: int = 1,
+    merged: TaskTerms | None = None,
+) -> PetsEngine:
+    """Open an encoder that `export_encoder` wrote.
+
+    Args:
+        folder: with `encoder.xml` and `encoder.json`.
+        threads: of each context.
+        precision: of the shared products; tasks' own terms are always computed in fp32.
+        contexts: batches that may run at once; they share the weights.
+        merged: a task whose differences and normalisations become part of this engine's own weights: the engine is
+            a copy of the encoder for that task alone. It is run with what `unmerged` leaves.
+
+    Raises:
+        InvalidArgument: the files cannot be read, or `merged` does not fit them.
+        NotFound: the library with the graph's operations is not built.
+        Unsupported: this processor does not run the precision.
+    """
+    description = read_description(folder)
+    try:
+        graph = core().read_model(folder / GRAPH_FILE)
+    except RuntimeError as error:
+        reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), "unknown")
+        raise InvalidArgument(f"{folder / GRAPH_FILE} is no readable graph: {reason}") from None
+    if merged is not None:
+        merge_into(graph, description, merged)
+    compiled = core().compile_model(
+        graph,
+        "CPU",
+        {
+            "INFERENCE_PRECISION_HINT": _HINTS[precision],
+            "PERFORMANCE_HINT": "LATENCY" if contexts == 1 else "THROUGHPUT",
+            "NUM_STREAMS": contexts,
+            "INFERENCE_NUM_THREADS": contexts * threads,
+            # Two compiled models in one process would be pinned to the same cores.
+            "ENABLE_CPU_PINNING": False,
+        },
+    )
+    granted = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+    if granted != _HINTS[precision]:
+        raise Unsupported(f"this processor does not run {precision}: OpenVINO grants {granted} instead")
+    return PetsEngine(compiled, description, contexts)
+
+
+def _bounded(what: str, array: _Ids, limit: int) -> npt.NDArray[np.int32]:
+    if not np.issubdtype(array.dtype, np.integer):
+        raise InvalidArgument(f"{what} are {array.dtype}, accepted are whole numbers")
+    if array.min() < 0 or array.max() >= limit:
+        raise InvalidArgument(f"{what} are {array.min()} to {array.max()}, accepted are 0 to {limit - 1}")
+    # A copy where it is needed: OpenVINO insists on contiguous, writeable memory.
+    return np.require(array, np.int32, ["C", "W"])

@@ -1,0 +1,154 @@
+"""An encoder as an OpenVINO graph whose operations look up every row's task in the running batch.
+
+A block is four shared products and an operation behind each: all of query, key and value are one product, activation,
+residual and normalisation are computed where the task's terms are, and attention skips padding. Only the first token's
+vector is pooled, so the last block computes nothing for the others that it does not need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+from openvino.utils.node_factory import NodeFactory
+
+from tidal.pets.engine.description import Description, LinearPlace, NormPlace
+from tidal.pets.engine.native import library, library_path
+from tidal.pets.terms import FloatArray
+from tidal_builders.pets.encoder import BlockPaths, Encoder
+
+
+def build_graph(encoder: Encoder, digest: str) -> tuple[ov.Model, Description]:
+    """Make the graph of an encoder and say what is where in it.
+
+    Inputs of the graph: `input_ids` i32 [rows, tokens], `token_type_ids` alike where the encoder has types, `batch` i32
+    [1]. Output: `pooled` f32 [rows, width].
+
+    Args:
+        encoder: its weights.
+        digest: of all its weights, by which tasks name it.
+    """
+    return _Graph(encoder).build(digest)
+
+
+@dataclass
+class _Graph:
+    encoder: Encoder
+    linear: list[LinearPlace] = field(default_factory=list)
+    norm: list[NormPlace] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        library()
+        self.factory = NodeFactory("opset13")
+        self.factory.add_extension(str(library_path()))
+        self.batch = ops.parameter([1], np.int32, name="batch")
+
+    def build(self, digest: str) -> tuple[ov.Model, Description]:
+        encoder = self.encoder
+        ids = ops.parameter([-1, -1], np.int32, name="input_ids")
+        inputs = [ids]
+        hidden = ops.gather(_constant(encoder.words, "words"), ids, _axis(0))
+        tokens = ops.gather(ops.shape_of(ids, "i32"), _axis([1]), _axis(0))
+        hidden = ops.add(hidden, ops.slice(_constant(encoder.positions, "positions"), _axis([0]), tokens, _axis([1])))
+        if encoder.types is not None:
+            types = ops.parameter([-1, -1], np.int32, name="token_type_ids")
+            inputs.append(types)
+            hidden = ops.add(hidden, ops.gather(_constant(encoder.types, "types"), types, _axis(0)))
+        weight, bias, attributes = self._norm(encoder.embedding_norm)
+        hidden = self._create("TaskNorm", [hidden, weight, bias, self.batch], attributes)
+        for block in encoder.blocks:
+            hidden = self._block(block, hidden, last=block is encoder.blocks[-1])
+        pooled = ops.squeeze(_first_token(hidden), _axis([1]))
+        if encoder.pooler is not None:
+            pooled = self._linear([encoder.pooler.path], pooled, encoder.pooler.activation)
+        result = ops.result(pooled)
+        inputs.append(self.batch)
+        for port, name in [
+            *((node.output(0), node.get_friendly_name()) for node in inputs),
+            (pooled.output(0), "pooled"),
+        ]:
+            port.get_tensor().set_names({name})
+        description = Description(
+            digest=digest,
+            model_type=encoder.model_type,
+            width=encoder.width,
+            vocabulary=encoder.words.shape[0],
+            longest=encoder.positions.shape[0],
+            types=0 if encoder.types is None else encoder.types.shape[0],
+            linear=tuple(self.linear),
+            norm=tuple(self.norm),
+        )
+        return ov.Model([result], inputs, "encoder"), description
+
+    def _block(self, block: BlockPaths, hidden: Any, *, last: bool) -> Any:
+        if last:
+            first = _first_token(hidden)
+            query = self._linear([block.query], first)
+            key = self._linear([block.key, block.value], hidden)
+        else:
+            first = hidden
+            query = key = self._linear([block.query, block.key, block.value], hidden)
+        shape = {"heads": self.encoder.heads, "width": self.encoder.width}
+        mixed = self._create("RowAttention", [query, key, self.batch], shape)
+        attended = self._linear_norm(block.attention_output, block.attention_norm, mixed, first)
+        inner = self._linear([block.inner], attended, self.encoder.activation)
+        return self._linear_norm(block.outer, block.output_norm, inner, attended)
+
+    def _linear(self, paths: list[str], source: Any, activation: str = "none") -> Any:
+        shared, first = self._product(paths, source)
+        attributes = {
+            "layers": list(range(first, first + len(paths))),
+            "outputs": [self.encoder.linear[path].shape[0] for path in paths],
+            "activation": activation,
+        }
+        return self._create("TaskLinear", [shared, source, self.batch], attributes)
+
+    def _linear_norm(self, path: str, norm: str, source: Any, residual: Any) -> Any:
+        shared, number = self._product([path], source)
+        weight, bias, attributes = self._norm(norm)
+        return self._create(
+            "TaskLinearNorm", [shared, source, residual, weight, bias, self.batch], {"layer": number, **attributes}
+        )
+
+    def _product(self, paths: list[str], source: Any) -> tuple[Any, int]:
+        """The shared product with its bias, and the number of the first of its layers."""
+        layers = [self.encoder.linear[path] for path in paths]
+        weight, bias = f"{paths[0]}.weight", f"{paths[0]}.bias"
+        number, first = len(self.linear), 0
+        for path, layer in zip(paths, layers, strict=True):
+            outputs, inputs = layer.shape
+            place = LinearPlace(path=path, outputs=outputs, inputs=inputs, weight=weight, bias=bias, first=first)
+            self.linear.append(place)
+            first += outputs
+        matrix = _constant(np.concatenate([layer.weight for layer in layers]), weight)
+        vector = np.concatenate([layer.bias for layer in layers])
+        rank = len(source.output(0).get_partial_shape())
+        shared = ops.matmul(source, matrix, False, True)
+        return ops.add(shared, _constant(vector.reshape((1,) * (rank - 1) + (-1,)), bias)), number
+
+    def _norm(self, path: str) -> tuple[Any, Any, dict[str, Any]]:
+        layer = self.encoder.norm[path]
+        place = NormPlace(path=path, width=len(layer.weight), weight=f"{path}.weight", bias=f"{path}.bias")
+        attributes = {"norm": len(self.norm), "epsilon": float(self.encoder.epsilon)}
+        self.norm.append(place)
+        return _constant(layer.weight, place.weight), _constant(layer.bias, place.bias), attributes
+
+    def _create(self, kind: str, arguments: list[Any], attributes: dict[str, Any]) -> Any:
+        return self.factory.create(kind, [node.output(0) for node in arguments], attributes)
+
+
+def _constant(array: FloatArray, name: str) -> Any:
+    node = ops.constant(np.ascontiguousarray(array, np.float32))
+    node.set_friendly_name(name)
+    return node
+
+
+def _axis(value: int | list[int]) -> Any:
+    return ops.constant(np.asarray(value, np.int32))
+
+
+def _first_token(hidden: Any) -> Any:
+    return ops.slice(hidden, _axis([0]), _axis([1]), _axis([1]), _axis([1]))

@@ -1,0 +1,121 @@
+"""Every row of every batch equals the task's own merged, unmodified model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.pets.engine.conftest import ENCODERS, VOCABULARY, Bench, Loaded
+from tests.pets.engine.truth import KINDS, Exported, Truth, random_terms
+from tidal.pets.engine.engine import open_engine
+from tidal.pets.engine.merging import unmerged
+
+TOLERANCE = 1e-4
+
+
+def compare(
+    bench: Bench, rows: Sequence[tuple[Loaded, int]], seed: int, *, extra: int = 0, types: bool = False
+) -> None:
+    """Run rows of (task, length), padded `extra` tokens beyond the longest, and hold each to its own model."""
+    rng = np.random.default_rng(seed)
+    lengths = np.asarray([length for _, length in rows])
+    ids = rng.integers(4, VOCABULARY, (len(rows), lengths.max() + extra))
+    type_ids = rng.integers(0, 2, ids.shape) if types else None
+    found = bench.engine.run([loaded.task for loaded, _ in rows], ids, lengths, type_ids)
+    for row, (loaded, length) in enumerate(rows):
+        own_types = None if type_ids is None else type_ids[row, :length].tolist()
+        expected = loaded.truth.logits(ids[row, :length].tolist(), own_types)
+        np.testing.assert_allclose(found[row], expected, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_each_type_of_terms_alone(bench: Callable[[str], Bench], encoder: str, kind: str) -> None:
+    made = bench(encoder)
+    compare(made, [(made.tasks[kind], length) for length in (5, 1, 17)], seed=1)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "head"])
+def test_terms_change_the_answer(bench: Callable[[str], Bench], kind: str) -> None:
+    made = bench("bert")
+    ids, lengths = np.full((1, 6), 9), np.asarray([6])
+    changed, base = (made.engine.pooled([task], ids, lengths) for task in (made.tasks[kind].task, None))
+    assert np.abs(changed - base).max() > 100 * TOLERANCE
+
+
+def test_all_types_in_one_batch_at_every_level(bench: Callable[[str], Bench], level: str) -> None:
+    for encoder in ENCODERS:
+        made = bench(encoder)
+        rows = [(loaded, 1 + 7 * place % 40) for place, loaded in enumerate(made.tasks.values())]
+        compare(made, rows, seed=2, extra=3)
+
+
+def test_token_types_are_read(bench: Callable[[str], Bench]) -> None:
+    made = bench("bert")
+    compare(made, [(loaded, 12) for loaded in made.tasks.values()], seed=3, types=True)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 40)), min_size=1, max_size=12),
+    encoder=st.sampled_from(sorted(ENCODERS)),
+    extra=st.integers(0, 8),
+    seed=st.integers(0, 1000),
+)
+def test_any_mixture_in_any_order_with_any_padding(
+    bench: Callable[[str], Bench], rows: list[tuple[str, int]], encoder: str, extra: int, seed: int
+) -> None:
+    made = bench(encoder)
+    compare(made, [(made.tasks[kind], length) for kind, length in rows], seed, extra=extra)
+
+
+def test_rows_without_a_task_are_the_base(bench: Callable[[str], Bench]) -> None:
+    made = bench("bert")
+    ids = np.arange(4, 34).reshape(3, 10)
+    pooled = made.engine.pooled([None, made.tasks["sparse"].task, None], ids, np.asarray([10, 4, 7]))
+    base = Truth(made.base.model, made.tasks["head"].terms)
+    np.testing.assert_allclose(pooled[0], base.pooled(ids[0].tolist()), atol=TOLERANCE)
+    np.testing.assert_allclose(pooled[2], base.pooled(ids[2, :7].tolist()), atol=TOLERANCE)
+
+
+def test_padding_is_not_read(bench: Callable[[str], Bench]) -> None:
+    made = bench("bert")
+    tasks = [loaded.task for loaded in made.tasks.values()]
+    ids = np.full((len(tasks), 20), 7)
+    lengths = np.arange(len(tasks)) + 3
+    padded = ids.copy()
+    for row, length in enumerate(lengths):
+        padded[row, length:] = 40
+    for one, other in zip(made.engine.run(tasks, ids, lengths), made.engine.run(tasks, padded, lengths), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_merged_copy(bench: Callable[[str], Bench], kind: str) -> None:
+    made = bench("bert")
+    loaded = made.tasks[kind]
+    engine = open_engine(made.base.folder, threads=1, merged=loaded.terms)
+    rest = unmerged(loaded.terms)
+    copy = Bench(made.base, engine, {})
+    assert all(own.delta is None and own.bias is None for own in rest.linear.values())
+    same: Any = Loaded(engine.add(rest), loaded.terms, made.base)
+    compare(copy, [(same, 9), (same, 2)], seed=4)
+
+
+def test_bf16_answers_are_near(exported: Callable[[str], Exported]) -> None:
+    base = exported("wide_bert")
+    try:
+        engine = open_engine(base.folder, threads=2, precision="bf16")
+    except Exception as error:
+        pytest.skip(str(error))
+    ids, lengths = np.random.default_rng(0).integers(4, VOCABULARY, (8, 16)), np.full(8, 16)
+    terms = [random_terms(kind, base.layers, seed) for seed, kind in enumerate(KINDS)]
+    found = engine.run([engine.add(own) for own in terms], ids, lengths)
+    for row, own in enumerate(terms):
+        expected = Truth(base.model, own).logits(ids[row].tolist())
+        assert np.abs(found[row] - expected).max() < 0.05 * max(1.0, np.abs(expected).max())
