@@ -13,14 +13,15 @@ import typer
 
 from benchmarks.report import Report, progress
 from benchmarks.serving_path.prepare import cache_folder
-from benchmarks.tabi import equality, figures, offline, outcome, packing, plot, setting
+from benchmarks.tabi import equality, figures, importance, offline, outcome, packing, plot, setting
+from benchmarks.tabi.importance import Importance
 from benchmarks.tabi.offline import OpenLevel
 from benchmarks.tabi.outcome import TaskOutcome
 from benchmarks.tabi.packing import Packing
 from benchmarks.tabi.prepare import Artefacts, prepare
 from benchmarks.tabi.repository import LARGE_PADDED, Served, write_repository
 from benchmarks.tabi.rounds import FULL, QUICK, Size, measure_task
-from benchmarks.tabi.sweeps import QUICK_SCALES, SCALES, Point, Sweeps
+from benchmarks.tabi.sweeps import QUICK_SCALES, SCALES, Point, PrunedWords, Sweeps
 from benchmarks.tabi.variants import (
     LARGE,
     MIDDLE,
@@ -38,6 +39,9 @@ from tidal.manifest import MANIFEST_FILE
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.tabi.manifest import TabiManifest
 
+# Queries that the cost of importance is measured on.
+_TEXTS = 300
+
 
 @dataclass(slots=True)
 class Findings:
@@ -48,6 +52,8 @@ class Findings:
     bounds: dict[str, figures.Bound] = field(default_factory=dict)
     cutoffs: dict[str, list[Point]] = field(default_factory=dict)
     scales: dict[str, list[Point]] = field(default_factory=dict)
+    pruned: dict[str, list[PrunedWords]] = field(default_factory=dict)
+    importance: dict[str, Importance] = field(default_factory=dict)
     dispatchers: dict[str, list[Point]] = field(default_factory=dict)
     ensembles: dict[str, tuple[float, float]] = field(default_factory=dict)
     engines: dict[str, float] = field(default_factory=dict)
@@ -88,12 +94,15 @@ def main(
     outcome.add_bounds(report, found.bounds, found.engines)
     outcome.add_points(report, "cut-off c (Figure 8), engines alone", found.cutoffs)
     outcome.add_points(report, "pruning scale α (Figure 9), the last level's engine on re-routed queries", found.scales)
+    outcome.add_pruned_words(report, found.pruned)
+    if found.importance:
+        outcome.add_importance(report, found.importance)
     outcome.add_points(report, "other dispatchers, engines alone", found.dispatchers)
     rows = [[task, f"{single:.2%}", f"{both:.2%}"] for task, (single, both) in found.ensembles.items()]
     report.add_table("the ensemble (§7.3.4) on re-routed queries", ["task", "last level", "ensemble"], rows)
-    for name in ("dispatch", "bounds"):
+    for name in ("dispatch", "bounds", "importance"):
         report.measured[name] = {task: asdict(each) for task, each in getattr(found, name).items()}
-    for name in ("cutoffs", "scales", "dispatchers"):
+    for name in ("cutoffs", "scales", "pruned", "dispatchers"):
         report.measured[name] = {task: [asdict(p) for p in points] for task, points in getattr(found, name).items()}
     report.measured["ensembles"] = found.ensembles
     report.measured["engines"] = found.engines
@@ -155,6 +164,9 @@ def _task(
         print(f"{task}: no cascade of two levels meets the target of {choice.target:.2%}; nothing to take parts from")
         return
     _parts(found, done, manifest, choice, systems, sample, levels, quick=size is QUICK)
+    first = choice.two_levels.levels[0]
+    if size is not QUICK and manifest.levels[first].attention:
+        found.importance[task] = importance.measure(artefacts, first, levels[first], sample.texts[:_TEXTS])
 
 
 def _parts(
@@ -179,6 +191,7 @@ def _parts(
     sweeps = Sweeps(manifest, two, levels, sample)
     found.cutoffs[done.name] = sweeps.cutoffs()
     found.scales[done.name] = sweeps.scales(QUICK_SCALES if quick else SCALES)
+    found.pruned[done.name] = sweeps.pruned_words()
     found.dispatchers[done.name] = sweeps.dispatchers()
     found.ensembles[done.name] = sweeps.ensemble_gain()
     found.engines[done.name] = sweeps.engines_ratio()

@@ -12,10 +12,11 @@ from benchmarks.report import Claim, Report
 from benchmarks.tabi import figures
 from benchmarks.tabi.equality import Equality
 from benchmarks.tabi.figures import COCKTAIL, Bound, Dispatch, SystemFigures
+from benchmarks.tabi.importance import Importance
 from benchmarks.tabi.rounds import LOAD, TaskRun
 from benchmarks.tabi.serial import Cell
 from benchmarks.tabi.statistics import resampled
-from benchmarks.tabi.sweeps import Point
+from benchmarks.tabi.sweeps import PUBLISHED, Point, PrunedWords
 from benchmarks.tabi.variants import EXACT, LARGE, TABI
 from benchmarks.tabi.voting import Ensemble
 
@@ -139,6 +140,42 @@ def add_points(report: Report, title: str, found: Mapping[str, Sequence[Point]])
         for point in points
     ]
     report.add_table(title, ["task", "setting", "accuracy", "mean ms", "early", "words pruned"], rows)
+
+
+def add_pruned_words(report: Report, found: Mapping[str, Sequence[PrunedWords]]) -> None:
+    """The share of the words that go, a row a task and scale, beside the paper's of SST-2."""
+    rows = [
+        [
+            task,
+            f"{each.scale:g}",
+            f"{each.re_routed:.1%}",
+            f"{each.every:.1%}",
+            f"{PUBLISHED[each.scale]:.1%}" if task == "sst2" else "-",
+        ]
+        for task, scales in found.items()
+        for each in scales
+    ]
+    columns = ["task", "α", "of re-routed queries", "of all queries", "paper (§7.4)"]
+    report.add_table("words that pruning removes", columns, rows)
+
+
+def add_importance(report: Report, found: Mapping[str, Importance]) -> None:
+    """What the attention that words receive costs the first level's engine, a row a task."""
+    rows = [
+        [
+            task,
+            each.level,
+            f"{each.with_ms:.2f}",
+            f"{each.without_ms:.2f}",
+            f"{each.ratio:.3f}",
+            f"{min(each.ratios):.3f}-{max(each.ratios):.3f}",
+        ]
+        for task, each in found.items()
+    ]
+    columns = ["task", "level", "with, ms", "without, ms", "ratio", "rounds"]
+    report.add_table(
+        "extracting importance: a query on the level's engine, and on one without that output", columns, rows
+    )
 
 
 def add_claims(report: Report, outcomes: Sequence[TaskOutcome]) -> None:

@@ -20,6 +20,8 @@ Floats = npt.NDArray[np.float64]
 CUTOFFS = tuple(round(0.05 + 0.1 * step, 2) for step in range(10))
 SCALES = (None, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1)
 QUICK_SCALES = (None, 0.5, 0.7, 0.9)
+# Share of the words that the paper removes from SST-2, by α (§7.4).
+PUBLISHED = {0.5: 0.038, 0.7: 0.142, 0.9: 0.625}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,15 @@ class Point:
     mean_ms: float
     returned: float
     pruned: float
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedWords:
+    """Share of the words that a pruning scale removes: from the queries that go on, and if all did."""
+
+    scale: float
+    re_routed: float
+    every: float
 
 
 class Sweeps:
@@ -67,6 +78,17 @@ class Sweeps:
             early = 1 - float(goes_on.mean())
             points.append(Point(name, float(share @ right), float(share @ outputs.latency_ms), early, removed))
         return points
+
+    def pruned_words(self) -> list[PrunedWords]:
+        """How many words go at the scales of which the paper says it."""
+        assert self._two.cutoff is not None
+        goes_on = self._softly(self._two.cutoff)
+        found = []
+        for scale in PUBLISHED:
+            pruned, _ = self._run(scale)
+            every = float(pruned.removed.sum() / pruned.words.sum())
+            found.append(PrunedWords(scale, float(goes_on @ pruned.removed / (goes_on @ pruned.words)), every))
+        return found
 
     def dispatchers(self) -> list[Point]:
         """Eq. 4 against a probability that falls linearly and a hard cut-off: at its c, and at its early returns."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.report import Report
-from benchmarks.tabi import figures, outcome, variants
+from benchmarks.tabi import figures, importance, outcome, variants
 from benchmarks.tabi.crowd import Crowd
 from benchmarks.tabi.equality import Equality
 from benchmarks.tabi.outcome import TaskOutcome
@@ -19,13 +19,17 @@ from benchmarks.tabi.prepare import write_labelled
 from benchmarks.tabi.rounds import FULL, TaskRun
 from benchmarks.tabi.serial import Cell
 from benchmarks.tabi.statistics import paired_difference, resampled, right_by_query
-from benchmarks.tabi.sweeps import equal_share, linear_probability
-from benchmarks.tabi.tasks import HELD_OUT, TASKS, Task, load
+from benchmarks.tabi.sweeps import Sweeps, equal_share, linear_probability
+from benchmarks.tabi.tasks import HELD_OUT, TASKS, Queries, Task, load
 from benchmarks.tabi.variants import LARGE, MIDDLE, SMALL, TABI, choose, fronts
 from benchmarks.tabi.voting import find_ensemble
+from tests.tabi.builders.toy import Toy, tokenizer_of
 from tidal.manifest import TokenizerInfo
+from tidal.tabi.confidence import confidence
 from tidal.tabi.dispatcher import reroute_probability
 from tidal.tabi.manifest import Calibration, Candidate, Expected, Latency, Level, TabiManifest, Target
+from tidal.tabi.pruning import kept_words
+from tidal.text.words import EncodedWords, WordTokenizer
 
 TRUTH = ("a", "b", "a", "b")
 
@@ -325,3 +329,57 @@ def test_claims_have_the_names_and_goals_that_were_asked_for():
 def test_a_run_that_was_cut_short_is_read_back(tmp_path):
     a_run().save(tmp_path / "run.json")
     assert TaskRun.read(tmp_path / "run.json") == a_run()
+
+
+class ToyLevel:
+    """A level of a small world in place of an engine; keeps what it was asked."""
+
+    def __init__(self, toy: Toy, place: int, tokenizer: WordTokenizer, asked: list[tuple[int, str]]) -> None:
+        self._toy, self._place, self._tokenizer, self._asked = toy, place, tokenizer, asked
+        self.vocabulary = b""
+
+    def read(self, texts: tuple[str, ...]) -> EncodedWords:
+        (found,) = self._tokenizer.encode([texts[0].encode()], None)
+        assert isinstance(found, EncodedWords)
+        return found
+
+    def run(self, query: EncodedWords) -> tuple[np.ndarray, np.ndarray]:
+        self._asked.append((self._place, query.texts[0]))
+        found = self._toy.outputs(self._place, [query.texts])
+        assert found.importance is not None
+        return found.logits[0], found.importance[0]
+
+
+def test_words_pruned_are_those_of_queries_that_go_on_and_of_all(tmp_path):
+    toy = Toy(noise=(1.0, 0.1), base_ms=(1.0, 5.0), classes=2)
+    data = toy.data(60)
+    tokenizer = tokenizer_of(tmp_path)
+    levels = [ToyLevel(toy, place, tokenizer, []) for place in (0, 1)]
+    two = candidate((0, 1), 0.9, 2.0)
+    queries = Queries(data.texts, tuple("ab"[number] for number in data.truth))
+    found = Sweeps(manifest(two), two, levels, queries).pruned_words()  # type: ignore[arg-type]
+    small = toy.outputs(0, data.texts)
+    goes_on = reroute_probability(confidence(Calibration(temperature=1.7), small.logits), 0.9, 10.0)
+    for each, scale in zip(found, (0.5, 0.7, 0.9), strict=True):
+        stay = [
+            kept_words(levels[0].read(text), received, scale)
+            for text, received in zip(data.texts, small.importance, strict=True)
+        ]
+        words, gone = np.array([len(kept) for kept in stay]), np.array([(~kept).sum() for kept in stay])
+        assert each.scale == scale
+        assert each.every == pytest.approx(gone.sum() / words.sum())
+        assert each.re_routed == pytest.approx((goes_on * gone).sum() / (goes_on * words).sum())
+    assert found[0].every < found[2].every
+    report = Report("tabi", True)
+    outcome.add_pruned_words(report, {"sst2": found, "qnli": found})
+    assert list(report.tables[0].columns[4].cells) == ["3.8%", "14.2%", "62.5%", "-", "-", "-"]
+
+
+def test_engines_with_and_without_importance_take_turns(tmp_path):
+    asked: list[tuple[int, str]] = []
+    toy, tokenizer = Toy(noise=(1.0, 0.1), base_ms=(1.0, 5.0)), tokenizer_of(tmp_path)
+    levels = [ToyLevel(toy, place, tokenizer, asked) for place in (0, 1)]
+    read = [levels[0].read((text,)) for text in ("w1", "w2", "w3")]
+    assert len(importance._round(levels, read)) == 2  # type: ignore[arg-type]
+    assert asked[2:] == [(0, "w1"), (1, "w1"), (1, "w2"), (0, "w2"), (0, "w3"), (1, "w3")]
+    assert importance.Importance("small", 3.0, 2.0, (1.4, 1.6, 1.5)).ratio == 1.5
