@@ -52,6 +52,7 @@ _KNOWN = {
     "build": _Known("Compile, verify, profile and publish a model from its spec.", "build"),
     "serve": _Known("Serve a model repository with a real tritonserver.", "serve"),
     "models": _Known("List, load, unload and reload the models of a running server.", "serve"),
+    "tasks": _Known("List, add and remove the fine-tuned tasks of a model.", "serve"),
     "controller": _Known("Fit instances to the lengths of the queries, beside a running server.", "serve"),
     "simulate": _Known("Say what the serving policies would do on GPUs that are not at hand.", "serve"),
     "infer": _Known("Send texts to a model and print its answers.", "client"),

@@ -17,8 +17,9 @@ from tests.pets.bases import MADE
 from tests.waiting import until
 from tidal.errors import Internal, InvalidArgument, Unavailable
 from tidal.manifest import FileRecord
-from tidal.pets.tasks.cache import Lease, TaskCache
+from tidal.pets.tasks.cache import TaskCache
 from tidal.pets.tasks.folder import Stamp, Task
+from tidal.pets.tasks.lease import Lease
 from tidal.pets.tasks.manifest import TaskInfo
 from tidal.pets.terms import Head, TaskTerms
 

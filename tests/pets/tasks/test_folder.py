@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,14 @@ class TestAdding:
             thread.join()
         assert sorted(outcomes) == ["added", *["taken"] * 7]
         assert [path.name for path in tmp_path.iterdir()] == ["mood"]
+
+
+def test_what_a_killed_command_left_is_cleared_long_after(tmp_path: Path) -> None:
+    for name, age in ((".staging-old", 4000), (".staging-new", 10)):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, times=(time.time() - age,) * 2)
+    add(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".staging-new", "mood"]
 
 
 class TestChanging:

@@ -13,77 +13,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Generic
 
 from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.pets.tasks.folder import Stamp, Task
-from tidal.pets.tasks.manifest import TaskInfo
+from tidal.pets.tasks.lease import CacheState, Entry, Handle, Lease
 from tidal.pets.tasks.names import unknown_task
 
-Handle = TypeVar("Handle")
-
 _LEAVING = "the model is leaving"
-
-
-@dataclass(frozen=True, slots=True)
-class CacheState:
-    """What is in memory, for metrics.
-
-    Attributes:
-        bytes: of the resident tasks, retired ones included.
-        resident: tasks that queries get at once.
-        loading: tasks that queries wait for.
-        known: tasks that there are.
-        loads: tasks loaded since the start.
-        evictions: tasks that left for others.
-        failures: loads that failed.
-    """
-
-    bytes: int
-    resident: int
-    loading: int
-    known: int
-    loads: int
-    evictions: int
-    failures: int
-
-
-@dataclass(slots=True)
-class _Entry(Generic[Handle]):
-    """A task in memory, or on its way there."""
-
-    name: str
-    stamp: Stamp
-    state: Literal["loading", "resident", "failed"] = "loading"
-    waiters: list[Future[Lease[Handle]]] = field(default_factory=list)
-    pins: int = 0
-    bytes: int = 0
-    # Set with the state.
-    handle: Handle | None = None
-    info: TaskInfo | None = None
-    error: TidalError | None = None
-
-
-class Lease(Generic[Handle]):
-    """A task in use: it stays in memory until the lease is released, once, or its `with` block ends."""
-
-    def __init__(self, info: TaskInfo, handle: Handle, release: Callable[[], None]) -> None:
-        self.info = info
-        self.handle = handle
-        self._release: Callable[[], None] | None = release
-
-    def release(self) -> None:
-        """Let go; a second time does nothing."""
-        release, self._release = self._release, None
-        if release is not None:
-            release()
-
-    def __enter__(self) -> Lease[Handle]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 class TaskCache(Generic[Handle]):
@@ -115,9 +52,9 @@ class TaskCache(Generic[Handle]):
         self._changed = threading.Condition()
         self._known: dict[str, Stamp] = {}
         # By name, least recently used first; entries that were retired are no longer here.
-        self._entries: dict[str, _Entry[Handle]] = {}
+        self._entries: dict[str, Entry[Handle]] = {}
         # Loads that wait for room, first come first served.
-        self._turns: deque[_Entry[Handle]] = deque()
+        self._turns: deque[Entry[Handle]] = deque()
         self._used = self._loads = self._evictions = self._failures = 0
         self._closed = False
         self._pool = ThreadPoolExecutor(loaders, "task-loader")
@@ -155,15 +92,16 @@ class TaskCache(Generic[Handle]):
             Unavailable: the cache is closed.
         """
         future: Future[Lease[Handle]] = Future()
+        known = self._known  # replaced whole, never changed
+        if name not in known:
+            raise unknown_task(name, known)  # slow, so outside of the lock
         with self._changed:
             if self._closed:
                 raise Unavailable(_LEAVING)
-            stamp = self._known.get(name)
-            if stamp is None:
-                raise unknown_task(name, self._known)
+            stamp = self._known.get(name, known[name])
             entry = self._entries.pop(name, None)
             if entry is None:
-                entry = _Entry(name, stamp)
+                entry = Entry(name, stamp)
                 self._pool.submit(self._bring, entry)
             self._entries[name] = entry  # the most recently used now
             if entry.state == "loading":
@@ -197,7 +135,7 @@ class TaskCache(Generic[Handle]):
         self._take_out(leaving)
         self._pool.shutdown(wait=True)
 
-    def _bring(self, entry: _Entry[Handle]) -> None:
+    def _bring(self, entry: Entry[Handle]) -> None:
         """Load a task and answer who waits for it; runs on a loader."""
         reserved = False
         try:
@@ -229,13 +167,13 @@ class TaskCache(Generic[Handle]):
         if entry.state == "resident":
             self._release(entry)
 
-    def _waiters(self, entry: _Entry[Handle]) -> list[Future[Lease[Handle]]]:
+    def _waiters(self, entry: Entry[Handle]) -> list[Future[Lease[Handle]]]:
         # Running now: a waiter that was cancelled before is left out, and none can be from here on.
         waiters = [waiter for waiter in entry.waiters if waiter.set_running_or_notify_cancel()]
         entry.waiters = []
         return waiters
 
-    def _answer(self, entry: _Entry[Handle], waiter: Future[Lease[Handle]]) -> None:
+    def _answer(self, entry: Entry[Handle], waiter: Future[Lease[Handle]]) -> None:
         """Give a waiter the task that is pinned for it, or what kept it from loading."""
         if entry.error is not None:
             # One for each: raising adds to an exception.
@@ -245,7 +183,7 @@ class TaskCache(Generic[Handle]):
         assert entry.info is not None
         waiter.set_result(Lease(entry.info, entry.handle, lambda: self._release(entry)))
 
-    def _reserve(self, entry: _Entry[Handle], size: int) -> None:
+    def _reserve(self, entry: Entry[Handle], size: int) -> None:
         """Count a task's bytes once there is room for them: what was used least recently leaves.
 
         Raises:
@@ -256,7 +194,7 @@ class TaskCache(Generic[Handle]):
             raise InvalidArgument(
                 f"task '{entry.name}' takes {size} bytes in memory, the model's budget for tasks is {self._budget}"
             )
-        leaving: list[_Entry[Handle]] = []
+        leaving: list[Entry[Handle]] = []
         with self._changed:
             self._turns.append(entry)
         while True:
@@ -276,7 +214,7 @@ class TaskCache(Generic[Handle]):
                 if not leaving:
                     self._changed.wait()
 
-    def _make_room(self, needed: int) -> list[_Entry[Handle]]:
+    def _make_room(self, needed: int) -> list[Entry[Handle]]:
         """Retire tasks until `needed` bytes leave, now or once nobody uses them; those to take out now.
 
         What is in use is retired only where the rest is not enough.
@@ -285,7 +223,7 @@ class TaskCache(Generic[Handle]):
         idle = [entry for entry in resident if entry.pins == 0]
         # What was retired before and is still in use leaves too, in time.
         needed -= self._used - sum(entry.bytes for entry in self._entries.values() if entry.state != "failed")
-        leaving: list[_Entry[Handle]] = []
+        leaving: list[Entry[Handle]] = []
         for entry in (*idle, *(entry for entry in resident if entry.pins > 0)):
             if needed <= 0:
                 break
@@ -295,13 +233,13 @@ class TaskCache(Generic[Handle]):
                 leaving.append(entry)
         return leaving
 
-    def _retire(self, entry: _Entry[Handle]) -> bool:
+    def _retire(self, entry: Entry[Handle]) -> bool:
         """Have nobody find an entry any more; whether it can be taken out now."""
         if self._entries.get(entry.name) is entry:
             del self._entries[entry.name]
         return entry.state == "resident" and entry.pins == 0
 
-    def _release(self, entry: _Entry[Handle]) -> None:
+    def _release(self, entry: Entry[Handle]) -> None:
         with self._changed:
             entry.pins -= 1
             retired = self._entries.get(entry.name) is not entry
@@ -310,7 +248,7 @@ class TaskCache(Generic[Handle]):
                 self._changed.notify_all()  # it could leave now
         self._take_out(leaving)
 
-    def _take_out(self, leaving: list[_Entry[Handle]]) -> None:
+    def _take_out(self, leaving: list[Entry[Handle]]) -> None:
         """Unload retired entries that nobody uses; each is given to this once."""
         for entry in leaving:
             handle, entry.handle = entry.handle, None

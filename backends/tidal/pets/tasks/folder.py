@@ -10,7 +10,9 @@ import ctypes
 import hashlib
 import os
 import shutil
+import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +30,7 @@ from tidal.repository import STAGING_PREFIX, sync, sync_tree
 TASKS_FOLDER = "tasks"
 # A task's file beyond twice the layers that it changes is no task's; classifiers come on top.
 _BYTES_BESIDE = 64 << 20
+_ABANDONED_S = 3600
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
 _HERE = -100  # AT_FDCWD
 
@@ -187,6 +190,7 @@ def _place(tasks: Path, name: str, info: TaskInfo, content: bytes, base: BaseLay
     if final.exists() and not replace:
         raise taken
     tasks.mkdir(parents=True, exist_ok=True)
+    _clear_abandoned(tasks)
     staging = _aside(tasks)
     staging.mkdir()
     try:
@@ -224,6 +228,14 @@ def _exchange(staging: Path, final: Path) -> None:
 def _aside(tasks: Path) -> Path:
     """A name beside the tasks that is nobody's, and no task's."""
     return tasks / f"{STAGING_PREFIX}{uuid.uuid4().hex}"
+
+
+def _clear_abandoned(tasks: Path) -> None:
+    """Remove what commands that were killed left behind, long after."""
+    for path in tasks.glob(f"{STAGING_PREFIX}*"):
+        with suppress(OSError):  # another command clears too
+            if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _most_bytes(base: BaseLayers, labels: int) -> int:

@@ -1,0 +1,74 @@
+"""A task in memory: as the cache keeps it, and as a query has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+
+from tidal.errors import TidalError
+from tidal.pets.tasks.folder import Stamp
+from tidal.pets.tasks.manifest import TaskInfo
+
+Handle = TypeVar("Handle")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheState:
+    """What is in memory, for metrics.
+
+    Attributes:
+        bytes: of the resident tasks, retired ones included.
+        resident: tasks that queries get at once.
+        loading: tasks that queries wait for.
+        known: tasks that there are.
+        loads: tasks loaded since the start.
+        evictions: tasks that left for others.
+        failures: loads that failed.
+    """
+
+    bytes: int
+    resident: int
+    loading: int
+    known: int
+    loads: int
+    evictions: int
+    failures: int
+
+
+@dataclass(slots=True)
+class Entry(Generic[Handle]):
+    """A task in memory, or on its way there."""
+
+    name: str
+    stamp: Stamp
+    state: Literal["loading", "resident", "failed"] = "loading"
+    waiters: list[Future[Lease[Handle]]] = field(default_factory=list)
+    pins: int = 0
+    bytes: int = 0
+    # Set with the state.
+    handle: Handle | None = None
+    info: TaskInfo | None = None
+    error: TidalError | None = None
+
+
+class Lease(Generic[Handle]):
+    """A task in use: it stays in memory until the lease is released, once, or its `with` block ends."""
+
+    def __init__(self, info: TaskInfo, handle: Handle, release: Callable[[], None]) -> None:
+        self.info = info
+        self.handle = handle
+        self._release: Callable[[], None] | None = release
+
+    def release(self) -> None:
+        """Let go; a second time does nothing."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def __enter__(self) -> Lease[Handle]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
