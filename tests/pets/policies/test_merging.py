@@ -32,7 +32,7 @@ def test_inequality_1() -> None:
 
 
 @given(fixed=st.integers(1, 40), each=st.integers(1, 9), terms=st.integers(1, 9), queries=st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_crossover_is_where_what_passes_cost_outweighs_the_terms(
     fixed: int, each: int, terms: int, queries: int
 ) -> None:

@@ -10,9 +10,10 @@ from tidal.pets.policies.batching import (
     beta_only,
     coordinated,
     joint,
+    soonest,
 )
 from tidal.pets.policies.live import PetsScheduler
-from tidal.pets.policies.pool import Plan, Pool, batch_seconds, total_seconds
+from tidal.pets.policies.pool import Plan, Pool, batch_seconds, sum_of_waiting, total_seconds
 
 __all__ = [
     "Batch",
@@ -29,5 +30,7 @@ __all__ = [
     "beta_only",
     "coordinated",
     "joint",
+    "soonest",
+    "sum_of_waiting",
     "total_seconds",
 ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidal.pets.policies.pool import IntArray, Plan, Pool, total_seconds
+from tidal.pets.policies.pool import IntArray, Plan, Pool, sum_of_waiting, total_seconds
 from tidal.pets.policies.splitting import best_split, windows
 from tidal.pets.profile import FloatTable, Tables
 
@@ -90,13 +90,17 @@ def joint(pool: Pool, tables: Tables) -> Plan:
     by length and mini-batches by their longest query, and the better plan taken. Over all partitions it is a
     heuristic.
     """
-    if not len(pool):
-        return []
-    plans = []
-    for items in (_Items.queries(pool), _Items.mini_batches(pool, tables)):
-        costs = _shared_costs(items, tables)
-        plans.append(items.joined(best_split(costs + _terms_costs(items, tables, costs.shape[1]))))
-    return _cheapest(plans, pool, tables)
+    return _cheapest(_both_costs(pool, tables, of_all=False), pool, tables)
+
+
+def soonest(pool: Pool, tables: Tables) -> Plan:
+    """Batches by both costs whose queries together wait least, in the order of the plan.
+
+    As `joint`, but a batch's cost is what it takes times the queries that are not answered before it ends: a pair
+    shares a pass only where that is nearly free, and a crowd takes any gain.
+    """
+    plans = _both_costs(pool, tables, of_all=True)
+    return min(plans, key=lambda plan: sum_of_waiting(pool, plan, tables), default=[])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,23 +182,37 @@ def _terms_costs(items: _Items, tables: Tables, most: int) -> FloatTable:
     """
     place = np.arange(len(items.sizes))
     number = np.unique(items.tasks, return_inverse=True)[1].reshape(-1)
-    last = np.full((len(place), int(number.max()) + 1), -1, np.intp)  # of each task, up to each item
+    last = np.zeros((len(place), int(number.max()) + 1), np.intp)  # of each task, up to each item
     last[place, number] = place
     last = np.maximum.accumulate(last, axis=0)
     # Queries up to each item in a row of the tasks, one after another: differences within a task are what counts.
     order = np.argsort(number, kind="stable")
     until = np.empty(len(place), np.intp)
     until[order] = np.cumsum(items.sizes[order])
-    start = windows(place, most, 0)
-    longest = last[place[:, None], number[start]]
-    without = until[longest] - until[start]
-    limit = tables.most + 1
-    flat = tables.terms.reshape(-1, limit + 1)
-    row = (items.kinds * tables.terms.shape[1])[start] + items.longest[longest]
-    growth = flat[row, np.minimum(without + items.sizes[start], limit)] - flat[row, np.minimum(without, limit)]
+    _, lengths, columns = tables.terms.shape
+    # From here on by a batch's last item and the one that it grows by.
+    where = place[:, None], windows(number, most, int(number[0]))
+    without = until[last][where] - windows(until, most, int(until[0]))
+    row = (items.longest * columns)[last][where] + windows(items.kinds * lengths * columns, most, 0)
+    with_it = without + windows(items.sizes, most, 0)
+    flat = tables.terms.reshape(-1)
+    growth = flat[row + np.minimum(with_it, columns - 1)] - flat[row + np.minimum(without, columns - 1)]
     costs: FloatTable = np.cumsum(growth[:, ::-1], axis=1)[:, ::-1]
     return costs
 
 
+def _both_costs(pool: Pool, tables: Tables, *, of_all: bool) -> list[Plan]:
+    """The best split of both sequences by all of Eq. 2, weighted by the queries that wait if `of_all`; none of none."""
+    plans = []
+    for items in (_Items.queries(pool), _Items.mini_batches(pool, tables)) if len(pool) else ():
+        costs = _shared_costs(items, tables)
+        most = costs.shape[1]
+        costs += _terms_costs(items, tables, most)
+        if of_all:
+            costs *= windows(np.cumsum(items.sizes[::-1])[::-1], most, 1)
+        plans.append(items.joined(best_split(costs)))
+    return plans
+
+
 def _cheapest(plans: list[Plan], pool: Pool, tables: Tables) -> Plan:
-    return min(plans, key=lambda plan: total_seconds(pool, plan, tables))
+    return min(plans, key=lambda plan: total_seconds(pool, plan, tables), default=[])

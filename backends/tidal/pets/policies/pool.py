@@ -82,3 +82,10 @@ def batch_seconds(pool: Pool, plan: Sequence[IntArray], tables: Tables) -> Float
 def total_seconds(pool: Pool, plan: Sequence[IntArray], tables: Tables) -> float:
     """What a whole plan takes, its batches one after another (Eq. 3)."""
     return float(batch_seconds(pool, plan, tables).sum())
+
+
+def sum_of_waiting(pool: Pool, plan: Sequence[IntArray], tables: Tables) -> float:
+    """Sum over queries of the seconds until each is answered, when batches run in the plan's order."""
+    return float(
+        sum(len(batch) * at for batch, at in zip(plan, batch_seconds(pool, plan, tables).cumsum(), strict=True))
+    )
