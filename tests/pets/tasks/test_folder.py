@@ -7,6 +7,7 @@ import json
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,14 @@ class TestAdding:
         second = add(tmp_path, seed=1, replace=True)
         assert load_task(tmp_path, "mood", BASE).info == second.info
         assert [path.name for path in tmp_path.iterdir()] == ["mood"]
+
+    def test_needs_labels_that_differ(self, tmp_path: Path) -> None:
+        terms = random_task("lora", BASE)
+        twice = replace(terms, head=replace(terms.head, labels=("a", "b", "a")))
+        with pytest.raises(
+            InvalidArgument, match="task 'mood' cannot be stored: file: Value error, labels must differ"
+        ):
+            add_task(tmp_path, "mood", "lora", twice, BASE, MADE)
 
     def test_that_fails_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def no_space(_root: Path) -> None:

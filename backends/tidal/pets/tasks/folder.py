@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from tidal.errors import InvalidArgument, NotFound, TidalError
 from tidal.manifest import FileRecord
 from tidal.pets.kinds.kind import Storage, find_kind
 from tidal.pets.kinds.stored import read_terms, write_terms
-from tidal.pets.tasks.manifest import TASK_FILE, TENSORS_FILE, Provenance, TaskInfo, read_task_info
+from tidal.pets.tasks.manifest import TASK_FILE, TENSORS_FILE, Provenance, TaskInfo, problems, read_task_info
 from tidal.pets.tasks.names import check_task_name, is_task_name, unknown_task
 from tidal.pets.tensor_file import pack_tensors, parse_tensors, read_bounded
 from tidal.pets.terms import BaseLayers, TaskTerms
@@ -150,15 +152,18 @@ def add_task(
     """
     check_task_name(name)
     content = pack_tensors(write_terms(find_kind(kind), terms, base, storage))
-    info = TaskInfo(
-        kind=kind,
-        base=base.digest,
-        labels=terms.head.labels,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        tensors=FileRecord(path=TENSORS_FILE, bytes=len(content), sha256=hashlib.sha256(content).hexdigest()),
-        memory_bytes=terms.bytes,
-        provenance=provenance,
-    )
+    try:
+        info = TaskInfo(
+            kind=kind,
+            base=base.digest,
+            labels=terms.head.labels,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            tensors=FileRecord(path=TENSORS_FILE, bytes=len(content), sha256=hashlib.sha256(content).hexdigest()),
+            memory_bytes=terms.bytes,
+            provenance=provenance,
+        )
+    except ValidationError as error:
+        raise InvalidArgument(f"task '{name}' cannot be stored: {problems(error)}") from None
     return _place(tasks, name, info, content, base, replace)
 
 

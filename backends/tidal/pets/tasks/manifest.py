@@ -69,5 +69,9 @@ def read_task_info(folder: Path) -> TaskInfo:
     try:
         return TaskInfo.model_validate_json(read_bounded(path, _MOST_JSON_BYTES))
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()[:3])
-        raise InvalidArgument(f"{path} is not valid: {problems}") from None
+        raise InvalidArgument(f"{path} is not valid: {problems(error)}") from None
+
+
+def problems(error: ValidationError) -> str:
+    """What is wrong with a `task.json`, the first of it."""
+    return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()[:3])

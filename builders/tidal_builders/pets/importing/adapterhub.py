@@ -1,0 +1,169 @@
+"""Bottleneck adapters as AdapterHub's library saves them: an adapter's folder, with its head beside or in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidal.errors import InvalidArgument, Unsupported
+from tidal.pets.kinds.positions import sparse_delta
+from tidal.pets.tasks.manifest import Provenance
+from tidal.pets.terms import Activation, Bottleneck, FloatArray, Head, LinearTerms, SparseDelta, TaskTerms
+from tidal_builders.pets.importing.files import layer_path, read_json, read_weights
+from tidal_builders.pets.importing.found import Base, Imported, Wishes, labels_of
+
+CONFIG_FILE, HEAD_CONFIG_FILE = "adapter_config.json", "head_config.json"
+_SAVE = "save it anew with `model.save_adapter(folder, name, use_safetensors=True)`"
+_ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
+# Older releases name a configuration in place of its fields.
+_NAMED: dict[str, dict[str, Any]] = {
+    "houlsby": {"non_linearity": "swish"}, "double_seq_bn": {"non_linearity": "swish"},
+    "pfeiffer": {"original_ln_before": True}, "seq_bn": {"original_ln_before": True},
+}  # fmt: skip
+# What a bottleneck has to be, where the unified form has one: between a layer's output and the residual sum.
+_REQUIRED: dict[str, Any] = {
+    "original_ln_before": False, "original_ln_after": True, "ln_before": False, "ln_after": False,
+    "is_parallel": False, "use_gating": False, "phm_layer": False, "inv_adapter": None,
+}  # fmt: skip
+_NAME = re.compile(r"(?P<at>.+)\.adapters\.[^.]+\.adapter_(?P<part>down\.0|up)\.(?P<term>weight|bias)")
+# The linear layer that a module's adapters follow, by how the module's name ends.
+_FOLLOWS = {"attention_adapters": "attention.out_lin", "output_adapters": "ffn.lin2"}
+_POOLER = "pooler.dense"
+
+
+def import_adapterhub(folder: Path, base: Base, wishes: Wishes) -> Imported:
+    """A task of an AdapterHub folder that holds an adapter and its head.
+
+    A head of two layers is carried where its first one can stand in for the base's pooler: as a difference of it.
+
+    Raises:
+        InvalidArgument: a file is missing or wrong, or the shapes are not the base's.
+        Unsupported: the adapter or its head is of a form that a task cannot have; says what.
+    """
+    described = read_json(folder / CONFIG_FILE)
+    config = _config(described.get("config"))
+    activation, scale = _check(config)
+    tensors = read_weights(folder, "adapter.safetensors", "pytorch_adapter.bin", _SAVE)
+    parts: dict[str, dict[str, FloatArray]] = {}
+    for name, array in tensors.items():
+        found = _NAME.fullmatch(name)
+        path = _path(found["at"], base) if found else None
+        if found is None or path is None:
+            raise Unsupported(f"tensor '{name}' is no bottleneck after a layer of the base")
+        parts.setdefault(path, {})[f"{found['part'].removesuffix('.0')}.{found['term']}"] = array
+    linear = {path: LinearTerms(bottleneck=_bottleneck(path, each, activation, scale, base)) for path, each in
+              sorted(parts.items())}  # fmt: skip
+    head, pooler, notes = _head(folder, base, wishes)
+    if pooler is not None:
+        linear[_POOLER] = pooler
+    made_for = described.get("model_name") or "a base that it does not name"
+    notes = (f"made for {made_for}: AdapterHub keeps no hash of its base, so only shapes were compared", *notes)
+    return Imported(
+        "adapter", TaskTerms(head, linear), Provenance(format="adapterhub", source=str(folder), notes=notes)
+    )
+
+
+def _config(found: Any) -> dict[str, Any]:
+    if isinstance(found, str) and found in _NAMED:
+        return _NAMED[found]
+    if not isinstance(found, dict):
+        raise Unsupported(f"{CONFIG_FILE} describes no bottleneck adapter: config is {str(found)[:60]}")
+    return found
+
+
+def _check(config: Mapping[str, Any]) -> tuple[Activation, float]:
+    """Activation and scale of a configuration that is a Houlsby adapter."""
+    if config.get("architecture") not in (None, "bottleneck"):
+        raise Unsupported(f"architecture is {config['architecture']}; accepted are bottleneck adapters")
+    for name, required in _REQUIRED.items():
+        if config.get(name, required) != required:
+            also = " (as in Pfeiffer's seq_bn)" if name == "original_ln_before" else ""
+            raise Unsupported(
+                f"{name} is {config[name]}{also}: the adapter does not stand between a layer's output and the residual "
+                "sum; accepted are Houlsby's (double_seq_bn)"
+            )
+    if not isinstance(config.get("residual_before_ln", True), bool):
+        raise Unsupported(f"residual_before_ln is {config['residual_before_ln']}; accepted are true and false")
+    activation = _ACTIVATIONS.get(str(config.get("non_linearity")).lower())
+    if activation is None:
+        raise Unsupported(f"non_linearity is {config.get('non_linearity')}; accepted: {', '.join(_ACTIVATIONS)}")
+    scale = config.get("scaling", 1.0)
+    if not isinstance(scale, int | float):
+        raise Unsupported(f"scaling is {scale}; accepted is a number")
+    return activation, float(scale)
+
+
+def _path(at: str, base: Base) -> str | None:
+    """The linear layer of the base after which the adapters of a module stand."""
+    around, _, last = at.rpartition(".")
+    return layer_path(f"{around}.{_FOLLOWS[last]}" if last in _FOLLOWS else f"{at}.dense", base.layers.linear)
+
+
+def _bottleneck(
+    path: str, parts: Mapping[str, FloatArray], activation: Activation, scale: float, base: Base
+) -> Bottleneck:
+    outputs = base.layers.linear[path].shape[0]
+    width = len(parts.get("down.weight", ()))
+    wanted = {
+        "down.weight": (width, outputs),
+        "down.bias": (width,),
+        "up.weight": (outputs, width),
+        "up.bias": (outputs,),
+    }
+    shapes = {name: array.shape for name, array in parts.items()}
+    if shapes != wanted or not width:
+        raise InvalidArgument(f"the adapter after '{path}' has the shapes {shapes}; the base's layer takes {wanted}")
+    up, up_bias = np.float32(scale) * parts["up.weight"], np.float32(scale) * parts["up.bias"]
+    return Bottleneck(parts["down.weight"], parts["down.bias"], up, up_bias, activation)
+
+
+def _head(folder: Path, base: Base, wishes: Wishes) -> tuple[Head, LinearTerms | None, tuple[str, ...]]:
+    """The classifier, what it takes in the pooler's place, and notes."""
+    if not (folder / HEAD_CONFIG_FILE).is_file():
+        raise Unsupported(f"{folder} holds no head; save it with `save_adapter(folder, name, with_head=True)`")
+    described = read_json(folder / HEAD_CONFIG_FILE)
+    # A head of transformers' own model class has no configuration of the library's.
+    config = described.get("config") or {"head_type": "classification", "layers": 1, "use_pooler": True}
+    if config.get("head_type") != "classification":
+        raise Unsupported(f"the head's type is {config.get('head_type')}; accepted is classification")
+    tensors = read_weights(folder, "model_head.safetensors", "pytorch_model_head.bin", _SAVE)
+    # heads.<name>.<place>.weight, or classifier.weight: in the order of their places.
+    layers = [
+        (tensors[name], tensors.get(f"{name.removesuffix('weight')}bias"))
+        for name in sorted(tensors, key=lambda name: [int(n) for n in re.findall(r"\.(\d+)\.", name)])
+        if name.endswith("weight")
+    ]
+    weight, bias = layers[-1] if layers else (np.zeros((0, 0), np.float32), None)
+    if weight.ndim != 2 or weight.shape[1] != base.layers.width or len(layers) != config.get("layers"):
+        raise InvalidArgument(f"the head is not the one that {HEAD_CONFIG_FILE} describes, or not for this base")
+    named = described.get("label2id") or config.get("label2id")
+    labels = sorted(named, key=named.__getitem__) if isinstance(named, dict) else None
+    head = Head(
+        weight,
+        bias if bias is not None else np.zeros(len(weight), np.float32),
+        labels_of(wishes.labels, labels, len(weight)),
+    )
+    if len(layers) == 1 and config.get("use_pooler"):
+        return head, None, ()
+    pooler = base.layers.linear.get(_POOLER)
+    replaces = len(layers) == 2 and not config.get("use_pooler") and config.get("activation_function") == "tanh"
+    if not replaces or pooler is None or layers[0][0].shape != pooler.shape:
+        raise Unsupported(
+            f"the head has {config.get('layers')} layers, use_pooler {config.get('use_pooler')} and "
+            f"{config.get('activation_function')}; accepted are 1 on the pooler, and 2 with tanh without it, whose "
+            "first one then takes the pooler's place"
+        )
+    first, first_bias = layers[0]
+    shift = (first_bias if first_bias is not None else 0) - pooler.bias
+    note = f"the head's first layer is carried as a difference of {_POOLER}, {pooler.weight.size} values"
+    return head, LinearTerms(_whole(first - pooler.weight), shift.astype(np.float32)), (note,)
+
+
+def _whole(difference: FloatArray) -> SparseDelta:
+    """A difference that is nowhere 0, as a sparse one."""
+    places = np.flatnonzero(difference)
+    return sparse_delta(places, difference.reshape(-1)[places], (difference.shape[0], difference.shape[1]))

@@ -1,0 +1,160 @@
+"""A fully fine-tuned checkpoint of the base: BitFit where only biases and normalisations changed, else differences.
+
+Of the differences of linear weights the largest are kept. How large counts over the whole model, not within each
+matrix: fine-tuning changes some layers much more than others, and values go where they keep the most of the change.
+Biases, normalisations and the classifier are kept whole; embeddings cannot be changed by a task.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from tidal.errors import InvalidArgument, Unsupported
+from tidal.pets.base import tensor_digest
+from tidal.pets.kinds.positions import sparse_delta
+from tidal.pets.tasks.manifest import Provenance
+from tidal.pets.terms import FloatArray, Head, LinearLayer, LinearTerms, NormTerms, TaskTerms
+from tidal_builders.pets.encoder import read_encoder
+from tidal_builders.pets.importing.accuracy import measure_kept
+from tidal_builders.pets.importing.files import array_of
+from tidal_builders.pets.importing.found import Base, Imported, Wishes, labels_of
+
+# RoBERTa's head: the first of its layers is what BERT has as a pooler.
+_TWO_LAYERS = ("dense", "out_proj")
+
+
+def import_checkpoint(folder: Path, base: Base, wishes: Wishes) -> Imported:
+    """A task of a classifier's folder in Hugging Face's format, with weights as safetensors.
+
+    Raises:
+        InvalidArgument: it is no such folder, or its layers are not the base's.
+        Unsupported: its head is of a form that a task cannot have.
+    """
+    if not 0 <= wishes.sparsity < 1:
+        raise InvalidArgument(f"the sparsity is {wishes.sparsity:g}; accepted is 0 up to, but not, 1")
+    model = load_classifier(folder)
+    encoder = read_encoder(model)
+    linear, norm = dict(encoder.linear), dict(encoder.norm)
+    weight, bias, first = _head(model)
+    if first is not None and "pooler.dense" in base.layers.linear:
+        linear["pooler.dense"] = first
+    elif first is not None:
+        raise Unsupported(
+            f"{type(model).__name__} has a head of two layers, and the base no pooler to stand in for one"
+        )
+    _check_layers(linear, {path: layer.shape for path, layer in base.layers.linear.items()}, folder)
+    _check_layers(norm, {path: layer.weight.shape for path, layer in base.layers.norm.items()}, folder)
+
+    named = [str(model.config.id2label[number]) for number in range(len(weight))]
+    head = Head(weight, bias, labels_of(wishes.labels, named, len(weight)))
+    norms = {
+        path: NormTerms(layer.weight, layer.bias)
+        for path, layer in norm.items()
+        if not _same(layer, base.layers.norm[path])
+    }
+    differences = {path: layer.weight - base.layers.linear[path].weight for path, layer in linear.items()}
+    biases = {path: layer.bias - base.layers.linear[path].bias for path, layer in linear.items()}
+    changed = any(difference.any() for difference in differences.values())
+    notes = [_lost(encoder.frozen, base)]
+    if changed:
+        kept, note = _largest(differences, wishes.sparsity)
+        notes.append(note)
+    linears = {
+        path: LinearTerms(
+            delta=sparse_delta(kept[path], differences[path].reshape(-1)[kept[path]], linear[path].shape)
+            if changed and len(kept[path])
+            else None,
+            bias=biases[path] if biases[path].any() else None,
+        )
+        for path in linear
+        if biases[path].any() or (changed and len(kept[path]))
+    }
+    terms = TaskTerms(head, linears, norms)
+    measured = None
+    if wishes.data is not None:
+        measured = measure_kept(folder, model, terms, base, wishes.data, wishes.base_model)
+    provenance = Provenance(
+        format="checkpoint", source=str(folder), notes=tuple(note for note in notes if note), kept=measured
+    )
+    return Imported("diff_pruning" if changed else "bitfit", terms, provenance)
+
+
+def load_classifier(folder: Path) -> Any:
+    """The sequence classifier of a folder, in float32; raises as `import_checkpoint`."""
+    if not any(folder.glob("*.safetensors")):
+        raise InvalidArgument(
+            f"{folder} has no weights as safetensors, and pickled ones (pytorch_model.bin) are not read, for they can "
+            "run code: save the model with a current transformers' `save_pretrained(folder)`"
+        )
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            model, info = AutoModelForSequenceClassification.from_pretrained(
+                folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True, local_files_only=True
+            )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InvalidArgument(f"{folder} holds no sequence classifier: {reason}") from None
+    if missing := sorted(info["missing_keys"]):
+        raise InvalidArgument(f"{folder} has no weights for {', '.join(missing[:4])}: it is no fine-tuned classifier")
+    return model.eval()
+
+
+def _head(model: Any) -> tuple[FloatArray, FloatArray, LinearLayer | None]:
+    """Weight and bias of the classifier, and the layer before it where the head has one of its own."""
+    found = getattr(model, "classifier", None)
+    first = None
+    if found is not None and all(isinstance(getattr(found, part, None), torch.nn.Linear) for part in _TWO_LAYERS):
+        first = LinearLayer(array_of(found.dense.weight), array_of(found.dense.bias))
+        found = found.out_proj
+    if not isinstance(found, torch.nn.Linear):
+        raise Unsupported(f"{type(model).__name__} has a head of a form that a task cannot have")
+    return array_of(found.weight), array_of(found.bias), first
+
+
+def _check_layers(found: Mapping[str, Any], wanted: Mapping[str, tuple[int, ...]], folder: Path) -> None:
+    shapes = {path: tuple(layer.weight.shape) for path, layer in found.items()}
+    for path in sorted({*shapes, *wanted}):
+        if shapes.get(path) != wanted.get(path):
+            raise InvalidArgument(
+                f"{folder} is no fine-tuned version of this base: layer '{path}' is {shapes.get(path) or 'missing'} in "
+                f"it, {wanted.get(path) or 'missing'} in the base"
+            )
+
+
+def _same(left: Any, right: Any) -> bool:
+    return np.array_equal(left.weight, right.weight) and np.array_equal(left.bias, right.bias)
+
+
+def _lost(frozen: Mapping[str, FloatArray], base: Base) -> str:
+    """What of the checkpoint a task cannot carry."""
+    lost = [name for name, array in frozen.items() if tensor_digest(array) != base.info.frozen.get(name)]
+    return f"not carried, for a task cannot change it: {', '.join(lost)}" if lost else ""
+
+
+def _largest(
+    differences: Mapping[str, FloatArray], sparsity: float
+) -> tuple[dict[str, np.ndarray[Any, np.dtype[np.int64]]], str]:
+    """Places of the largest differences of a whole model, by layer and ascending, and what they are a share of."""
+    sizes = np.concatenate([np.abs(difference).reshape(-1) for difference in differences.values()])
+    count = min(round(len(sizes) * (1 - sparsity)), int(np.count_nonzero(sizes)))
+    chosen = np.zeros(len(sizes), bool)
+    if count:
+        least = np.partition(sizes, len(sizes) - count)[len(sizes) - count]
+        np.greater(sizes, least, out=chosen)
+        # Exactly so many, also among equals.
+        chosen[np.flatnonzero(sizes == least)[: count - int(chosen.sum())]] = True
+    share = float(np.dot(sizes[chosen], sizes[chosen]) / np.dot(sizes, sizes))
+    ends = np.cumsum([difference.size for difference in differences.values()])
+    parts = np.split(chosen, ends[:-1])
+    note = (
+        f"kept the {count} largest of {len(sizes)} weight differences ({sparsity:.2%} sparse, over the whole model), "
+        f"{share:.1%} of their sum of squares"
+    )
+    return {path: np.flatnonzero(part) for path, part in zip(differences, parts, strict=True)}, note

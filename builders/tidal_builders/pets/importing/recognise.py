@@ -1,0 +1,35 @@
+"""Which importer a folder is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidal.errors import InvalidArgument
+from tidal_builders.pets.importing import adapterhub, peft_lora
+from tidal_builders.pets.importing.files import read_json
+from tidal_builders.pets.importing.found import Base, Imported, Wishes
+
+
+def import_task(source: Path, base: Base, wishes: Wishes) -> Imported:
+    """Make a task of a folder of peft or AdapterHub, or of a fine-tuned checkpoint, told apart by their files.
+
+    Raises:
+        InvalidArgument: it is none of them, or one of its files is wrong.
+        Unsupported: it changes what a task cannot; says what.
+    """
+    if not source.is_dir():
+        raise InvalidArgument(
+            f"{source} is not a folder; accepted are those of a task, peft, AdapterHub or a checkpoint"
+        )
+    if (source / peft_lora.CONFIG_FILE).is_file():
+        config = read_json(source / peft_lora.CONFIG_FILE)
+        found = peft_lora.import_peft if "peft_type" in config else adapterhub.import_adapterhub
+        return found(source, base, wishes)
+    if (source / "config.json").is_file():
+        from tidal_builders.pets.importing.checkpoint import import_checkpoint  # transformers: slow to load
+
+        return import_checkpoint(source, base, wishes)
+    raise InvalidArgument(
+        f"{source} is nothing that a task can be made of: accepted are folders with task.json (a stored task), "
+        "adapter_config.json (peft, AdapterHub) or config.json (a fine-tuned checkpoint)"
+    )

@@ -1,0 +1,189 @@
+"""LoRA that an unmodified peft saved, as tasks: the same weights, the same answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification
+
+from tests.pets.bases import MADE, same_terms
+from tests.pets.importing.reference import answer, logits
+from tidal.errors import InvalidArgument, TidalError, Unsupported
+from tidal.pets.tasks.folder import add_task, load_task
+from tidal.pets.terms import LowRankDelta
+from tidal_builders.pets.importing.found import Base, Wishes
+from tidal_builders.pets.importing.recognise import import_task
+from tidal_builders.pets.merging import merged_weights
+
+NO_WISHES = Wishes()
+
+
+def saved(base_folder: Path, folder: Path, **options: Any) -> Any:
+    """Save a LoRA of random values by peft; returns the model merged by peft."""
+    torch.manual_seed(1)
+    model = AutoModelForSequenceClassification.from_pretrained(base_folder)
+    chosen = {"task_type": "SEQ_CLS", "r": 4, "lora_alpha": 6, "target_modules": ["query", "value"]} | options
+    lora = get_peft_model(model, LoraConfig(**chosen))
+    with torch.no_grad():
+        for _name, weight in lora.named_parameters():
+            if weight.requires_grad:
+                weight.add_(torch.randn_like(weight) * 0.1)
+    lora.save_pretrained(folder)
+    return lora.eval().merge_and_unload()
+
+
+def edit(folder: Path, **changed: Any) -> None:
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"target_modules": "all-linear", "r": 3},
+        {"use_rslora": True},
+        {"bias": "all"},
+        {"bias": "lora_only"},
+        {"lora_bias": True},
+        {"rank_pattern": {"value": 2}, "alpha_pattern": {r"layer\.1\..*query": 32, "value": 5}},
+        {"layers_to_transform": [1], "init_lora_weights": "gaussian"},
+    ],
+)
+def test_is_what_peft_merges(base_folder: Path, base: Base, tmp_path: Path, options: dict[str, Any]) -> None:
+    merged = saved(base_folder, tmp_path / "peft", **options)
+    found = import_task(tmp_path / "peft", base, NO_WISHES)
+    assert found.kind == "lora"
+    assert found.terms.head.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    ours = merged_weights(found.terms, base.layers)
+    theirs = merged.base_model.state_dict()
+    changed = {name for name, value in theirs.items() if not np.array_equal(value, shared(base, name, value))}
+    assert changed <= ours.keys()
+    for name, value in ours.items():
+        np.testing.assert_allclose(value, theirs[name], atol=1e-6)
+    np.testing.assert_allclose(answer(base_folder, found.terms, base.layers), logits(merged), atol=1e-5)
+
+    add_task(tmp_path / "tasks", "mood", "lora", found.terms, base.layers, MADE)
+    assert same_terms(load_task(tmp_path / "tasks", "mood", base.layers).terms, found.terms)
+
+
+def shared(base: Base, name: str, default: Any) -> Any:
+    path, _, part = name.rpartition(".")
+    layer = base.layers.linear.get(path) or base.layers.norm.get(path)
+    return getattr(layer, part) if layer is not None else default
+
+
+def test_ranks_and_scales_follow_the_patterns(base_folder: Path, base: Base, tmp_path: Path) -> None:
+    saved(base_folder, tmp_path, rank_pattern={"value": 2}, alpha_pattern={"layer.1.attention.self.value": 5})
+    scales = {
+        path.removeprefix("encoder.layer."): (len(change.delta.down), change.delta.scale)
+        for path, change in import_task(tmp_path, base, NO_WISHES).terms.linear.items()
+        if isinstance(change.delta, LowRankDelta)
+    }
+    assert scales == {
+        "0.attention.self.query": (4, 1.5),
+        "0.attention.self.value": (2, 3.0),
+        "1.attention.self.query": (4, 1.5),
+        "1.attention.self.value": (2, 2.5),
+    }
+
+
+def test_labels_are_those_wanted(base_folder: Path, base: Base, tmp_path: Path) -> None:
+    saved(base_folder, tmp_path)
+    assert import_task(tmp_path, base, Wishes(labels=("a", "b", "c"))).terms.head.labels == ("a", "b", "c")
+    with pytest.raises(InvalidArgument, match="the head has 3 classes, labels are 2: a, b"):
+        import_task(tmp_path, base, Wishes(labels=("a", "b")))
+    (tmp_path / "config.json").write_text('{"id2label": {"0": "x", "2": "z", "1": "y"}}')
+    assert import_task(tmp_path, base, NO_WISHES).terms.head.labels == ("x", "y", "z")
+
+
+def test_says_that_the_base_was_not_compared(base_folder: Path, base: Base, tmp_path: Path) -> None:
+    saved(base_folder, tmp_path)
+    assert "peft keeps no hash of its base" in import_task(tmp_path, base, NO_WISHES).provenance.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"peft_type": "IA3"}, "peft_type is IA3; accepted is LORA"),
+        ({"use_dora": True}, "DoRA scales whole columns"),
+        ({"init_lora_weights": "pissa_niter_4"}, "changed the base's own weights"),
+        ({"fan_in_fan_out": True}, "fan_in_fan_out is set"),
+        ({"use_something_new": {"a": 1}}, "use_something_new is set, which plain LoRA has not"),
+        ({"layer_replication": [[0, 1]]}, "layer_replication is set"),
+        ({"r": None}, "gives no r and lora_alpha"),
+        ({"r": 0}, "gives no r and lora_alpha"),
+        ({"alpha_pattern": {"(": 1}}, "has patterns that are none"),
+        ({"bias": "some"}, "bias is 'some'; accepted: none, all, lora_only"),
+    ],
+)
+def test_refuses_what_a_task_cannot_be(
+    base_folder: Path, base: Base, tmp_path: Path, changed: dict[str, Any], reason: str
+) -> None:
+    saved(base_folder, tmp_path)
+    edit(tmp_path, **changed)
+    with pytest.raises(TidalError) as caught:
+        import_task(tmp_path, base, NO_WISHES)
+    assert reason in str(caught.value)
+
+
+def test_refuses_real_dora(base_folder: Path, base: Base, tmp_path: Path) -> None:
+    saved(base_folder, tmp_path, use_dora=True)
+    with pytest.raises(Unsupported, match="DoRA"):
+        import_task(tmp_path, base, NO_WISHES)
+
+
+class TestTensors:
+    def refused(self, base: Base, folder: Path, tensors: dict[str, torch.Tensor]) -> str:
+        save_file(tensors, folder / "adapter_model.safetensors")
+        with pytest.raises(TidalError) as caught:
+            import_task(folder, base, NO_WISHES)
+        return str(caught.value)
+
+    @pytest.fixture
+    def tensors(self, base_folder: Path, tmp_path: Path) -> dict[str, torch.Tensor]:
+        saved(base_folder, tmp_path)
+        return load_file(tmp_path / "adapter_model.safetensors")
+
+    def test_of_another_base(self, base: Base, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+        name = "base_model.model.bert.encoder.layer.1.attention.self.query.lora_A.weight"
+        assert "the base's layer takes [rank, 32]" in self.refused(base, tmp_path, tensors | {name: torch.ones(4, 31)})
+
+    def test_without_a_classifier(self, base: Base, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+        left = {name: value for name, value in tensors.items() if "classifier" not in name}
+        assert "it holds no classifier of one linear layer" in self.refused(base, tmp_path, left)
+
+    def test_of_layers_that_are_not_there(self, base: Base, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+        name = "base_model.model.bert.encoder.layer.9.attention.self.query.lora_A.weight"
+        reason = self.refused(base, tmp_path, tensors | {name: torch.ones(4, 32)})
+        assert "which is no linear layer of the base" in reason
+
+    def test_that_replace_a_module(self, base: Base, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+        name = "base_model.model.bert.pooler.dense.weight"
+        assert "is trained as a whole" in self.refused(base, tmp_path, tensors | {name: torch.ones(32, 32)})
+
+    def test_that_are_pickled_are_not_read(self, base: Base, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+        (tmp_path / "adapter_model.safetensors").unlink()
+        torch.save(tensors, tmp_path / "adapter_model.bin")
+        with pytest.raises(InvalidArgument, match=r"weights pickled .* they can run code: save it anew"):
+            import_task(tmp_path, base, NO_WISHES)
+
+    def test_that_are_damaged(self, base: Base, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+        path = tmp_path / "adapter_model.safetensors"
+        path.write_bytes(path.read_bytes()[:-10])
+        with pytest.raises(InvalidArgument, match=r"adapter_model.safetensors cannot be read"):
+            import_task(tmp_path, base, NO_WISHES)
+
+
+def test_a_folder_of_something_else_names_what_is_accepted(base: Base, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="nothing that a task can be made of"):
+        import_task(tmp_path, base, NO_WISHES)
+    with pytest.raises(InvalidArgument, match="is not a folder"):
+        import_task(tmp_path / "absent", base, NO_WISHES)
