@@ -1,0 +1,200 @@
+"""`python -m benchmarks.pets [--quick] [--data DIR] [--json FILE]`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.pets import answers, breakdown, capacity, changes, outcome, peft_batches, plot, strategies, throughput
+from benchmarks.pets.full_models import FullModels
+from benchmarks.pets.prepare import LONGEST, MODEL, Artefacts, prepare
+from benchmarks.pets.systems import PARS, SEQS, forms, write_full, write_tidal
+from benchmarks.pets.tasks import DENSE_KINDS, KINDS, random_tasks
+from benchmarks.pets.throughput import TIDAL, Case, Outcome
+from benchmarks.pets.waves import Shape
+from benchmarks.report import Report, progress
+from benchmarks.serving_path.prepare import cache_folder
+from benchmarks.texts import TextMaker
+from tidal.pets.engine.engine import open_engine
+from tidal.pets.manifest import ENGINE_FOLDER
+from tidal.pets.policies.merging import crossover
+from tidal.pets.tasks.folder import tasks_folder
+from tidal.server.child import RunningServer, tidal_serve
+
+_PARS_SHAPES = (Shape(16, 1, 16), Shape(16, 1, 32), Shape(16, 1, 64), Shape(16, 2, 32))
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured.
+
+    Attributes:
+        cases: rounds and seconds of every case of throughput.
+        tasks: numbers of tasks that are swept.
+        search_s: seconds for each form of full models.
+        batching: of the ways to batch.
+        rows: rows that are held to full models.
+        most: labelled queries of each real task.
+        changes_s: seconds for which tasks come and go.
+        fill: whether capacity is counted, and BERT-base's measured.
+        rounds: of what is timed in this process.
+    """
+
+    cases: throughput.Size
+    tasks: tuple[int, ...]
+    search_s: float
+    batching: strategies.Size
+    rows: int
+    most: int
+    changes_s: float
+    fill: bool
+    rounds: int
+
+
+FULL = Size(throughput.Size(5, 3.0), (1, 2, 4, 8, 16, 32, 64, 128), 3.0, strategies.FULL, 2000, 100_000, 20.0, True, 15)
+QUICK = Size(throughput.Size(2, 1.0), (), 0.7, strategies.QUICK, 1000, 40, 5.0, False, 4)
+
+
+def main(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases and rounds; under 3 minutes.")] = False,
+    data: Annotated[Path | None, typer.Option(help="Folder with the real tasks' train.tsv.gz and dev.tsv.gz.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write results here, tables and plot beside it.")] = None,
+) -> None:
+    """Compare one full model for each task with many tasks on one frozen encoder (MiniLM, fp32, OpenVINO)."""
+    report = Report("pets", quick)
+    size = QUICK if quick else FULL
+    artefacts = prepare(data)
+    _add_setting(report, artefacts)
+    with tempfile.TemporaryDirectory(prefix="pets-repository-", dir=cache_folder()) as folder:
+        outcomes = _served(report, artefacts, Path(folder), size)
+    executed, memories = _in_process(report, artefacts, size)
+    report.finish(json)
+    if json is not None:
+        plot.save(json.with_suffix(".png"), outcomes, executed, memories)
+
+
+def _add_setting(report: Report, artefacts: Artefacts) -> None:
+    real = ", ".join(f"{task.name} ({task.kind})" for task in artefacts.real_tasks) or "none (no --data)"
+    facts = {
+        "artefacts": artefacts.digest,
+        "base": "all-MiniLM-L6-v2, real weights; fp32, OpenVINO, "
+        f"{artefacts.manifest.threads} threads for every system together",
+        "speed and memory": f"random tasks of published sizes (random weights): {', '.join(KINDS)}",
+        "answers": f"real tasks, trained: {real}",
+        "throughput": "a request is a task's queries; waves of all tasks, two under way; texts sent once; no cache",
+    }
+    report.measured["setting"] = facts
+    report.add_table("setting", ["what", ""], [[name, text] for name, text in facts.items()])
+
+
+def _served(report: Report, artefacts: Artefacts, repository: Path, size: Size) -> list[Outcome]:
+    """Everything that goes through a server."""
+    dense = [task.task for task in random_tasks(32, DENSE_KINDS)]
+    every = [task.task for task in random_tasks(max(32, *size.tasks) if size.tasks else 32)]
+    places = [artefacts.random / task for task in dict.fromkeys([*every, *dense])]
+    real = [artefacts.real / task.task for task in artefacts.real_tasks]
+    write_tidal(repository, artefacts, [*places, *real])
+    tried = forms(len(os.sched_getaffinity(0)))
+    for name, form in tried.items():
+        few = [artefacts.random / task for task in every[:16]]
+        write_full(repository, name, form, artefacts, few if form.system == PARS else places)
+        write_full(repository, f"{name}_few", form, artefacts, few)
+    maker = TextMaker(artefacts.version / artefacts.manifest.tokenizer.file, seed=2)
+    progress("starting tidal serve")
+    with tidal_serve(repository, "--model", MODEL) as server:
+        few_forms = {f"{name}_few": form for name, form in tried.items()}
+        best, rows = throughput.fastest_forms(server, few_forms, every, maker, size.search_s)
+        best = {system: name.removesuffix("_few") for system, name in best.items()}
+        outcome.add_forms(report, rows, best)
+        outcomes = _throughput(server, best, dense, every, maker, size)
+        outcome.add_throughput(report, outcomes)
+        outcome.add_throughput_claims(report, outcomes)
+        _add_crossover(report, artefacts, outcomes)
+        progress(f"comparing {size.rows} served rows with full models")
+        texts = [maker.text(length) for length in range(8, LONGEST + 1)] * 2
+        asked = [*places[:32], *real]
+        same = answers.measure_agreement(server, MODEL, artefacts, asked, texts, size.rows)
+        accuracies = answers.measure_accuracy(server, MODEL, artefacts, size.most) if real else []
+        outcome.add_answers(report, same, accuracies)
+        progress("adding and removing tasks under load")
+        plan = changes.Plan(MODEL, tasks_folder(repository / MODEL), every[:16], places[16:24], size.changes_s)
+        outcome.add_changes(report, changes.measure(server, plan, artefacts.base, maker))
+    return outcomes
+
+
+def _throughput(
+    server: RunningServer,
+    best: dict[str, str],
+    dense: Sequence[str],
+    every: Sequence[str],
+    maker: TextMaker,
+    size: Size,
+) -> list[Outcome]:
+    progress(f"loading {best[SEQS]} with full models of all tasks")
+    server.control.load(best[SEQS], None)
+    against = {TIDAL: MODEL, SEQS: best[SEQS]}
+    cases = [
+        Case("dense,16", tuple(dense), Shape(32, 1, 16), against),
+        Case("all,16", tuple(every), Shape(32, 1, 16), against),
+        Case("all,32", tuple(every), Shape(32, 1, 32), against),
+    ]
+    if size.tasks:
+        cases += [Case("lengths", tuple(every), Shape(32, 1, length), against) for length in (64, 128)]
+        cases += [Case("queries of a task", tuple(every), Shape(32, batch, 32), against) for batch in (2, 4)]
+        cases += [Case("tasks", tuple(every), Shape(tasks, 1, 32), against) for tasks in size.tasks]
+    outcomes = [throughput.measure(server, case, maker, size.cases) for case in cases]
+    server.control.unload(best[SEQS])
+    progress(f"loading {best[PARS]} with full models of 16 tasks")
+    server.control.load(best[PARS], None)
+    pars = [Case(PARS, tuple(every), shape, {TIDAL: MODEL, PARS: best[PARS]}) for shape in _PARS_SHAPES]
+    outcomes += [throughput.measure(server, case, maker, size.cases) for case in pars]
+    server.control.unload(best[PARS])
+    return outcomes
+
+
+def _add_crossover(report: Report, artefacts: Artefacts, outcomes: Sequence[Outcome]) -> None:
+    """From how many tasks on sharing is faster: measured against full models, and by Inequality 1 on the profile."""
+    tables = artefacts.manifest.profile.tables()
+    predicted = {length: crossover(tables, KINDS, queries=1, length=length, most_tasks=32) for length in (16, 32, 64)}
+    report.measured["crossover"] = {"measured, 32 tokens": outcome.crossover(outcomes), "predicted": predicted}
+    print(f"sharing is faster from so many tasks on, by Inequality 1 against merged copies: {predicted}")
+    if any(each.case.name == "tasks" for each in outcomes):
+        print(f"measured against full models, 32 tokens: {outcome.crossover(outcomes)}")
+
+
+def _in_process(
+    report: Report, artefacts: Artefacts, size: Size
+) -> tuple[list[strategies.Executed], list[breakdown.Memory]]:
+    """What is measured on the engine itself."""
+    held = [capacity.measure_minilm(artefacts, fill=size.fill)]
+    if size.fill:
+        held.append(capacity.measure_bert_base(artefacts))
+    outcome.add_capacity(report, held)
+    threads = artefacts.manifest.threads
+    engine = open_engine(artefacts.version / ENGINE_FOLDER, threads=threads)
+    profile = artefacts.manifest.profile
+    executed, tuned = strategies.compare(engine, artefacts.base, profile.tables(), profile.spread_tokens, size.batching)
+    outcome.add_strategies(report, executed, tuned)
+    progress("time of a pass, and mixed batches of LoRA")
+    models = FullModels(artefacts.full, artefacts.base)
+    times = breakdown.time_split(engine, artefacts.base, models, threads, size.rounds)
+    first = held[0]
+    memories = breakdown.memory_split(
+        engine, first.tasks.shared, first.tasks.mean, first.full.mean, (1, 8, 32, 64, 128, 512)
+    )
+    outcome.add_splits(report, times, memories)
+    missing = peft_batches.why_not()
+    lengths = (16, 32) if size.fill else (16,)
+    found = missing or peft_batches.measure(engine, artefacts.base, lengths, threads, size.rounds)
+    outcome.add_peft(report, found)
+    return executed, memories
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,90 @@
+"""Where time and memory go: what all tasks share and what is each task's own (PetS Figures 9 and 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.pets.full_models import FullModels, run
+from benchmarks.pets.tasks import KINDS
+from benchmarks.pets.timing import medians
+from tidal.pets.engine.engine import PetsEngine
+from tidal.pets.terms import BaseLayers
+from tidal_builders.pets.profiling import activation_bytes
+from tidal_builders.pets.typical import typical_task
+
+# The paper's workloads: queries of each of eight random tasks, and tokens.
+WORKLOADS = ((1, 64), (2, 32))
+_TASKS = 8
+_TOKEN = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Milliseconds of one pass of eight tasks, of the base alone on the same rows, and of eight full models in turn."""
+
+    batch: int
+    length: int
+    together: float
+    shared: float
+    full: float
+
+    @property
+    def own(self) -> float:
+        """Share of the pass that the tasks' operators take."""
+        return max(0.0, 1 - self.shared / self.together)
+
+
+def time_split(engine: PetsEngine, base: BaseLayers, models: FullModels, threads: int, rounds: int) -> list[Split]:
+    """Both workloads, in turns."""
+    terms = [typical_task(KINDS[number % len(KINDS)], base, seed=number) for number in range(_TASKS)]
+    tasks = [engine.add(each) for each in terms]
+    compiled = [models.compile(each, threads) for each in terms]
+    found = []
+    for batch, length in WORKLOADS:
+        rows = _TASKS * batch
+        ids, lengths = np.full((rows, length), _TOKEN, np.int32), np.full(rows, length, np.int32)
+        of_rows = [task for task in tasks for _ in range(batch)]
+        one = np.full((batch, length), _TOKEN, np.int64)
+        inputs = {"input_ids": one, "attention_mask": np.ones_like(one), "token_type_ids": np.zeros_like(one)}
+
+        def full(inputs: dict[str, np.ndarray] = inputs) -> None:
+            for model in compiled:
+                run(model, inputs)
+
+        calls: list[Callable[[], object]] = [
+            lambda of_rows=of_rows, ids=ids, lengths=lengths: engine.pooled(of_rows, ids, lengths),  # type: ignore[misc]
+            lambda ids=ids, lengths=lengths: engine.pooled([None] * len(ids), ids, lengths),  # type: ignore[misc]
+            full,
+        ]
+        found.append(Split(batch, length, *medians(calls, rounds)))
+    for task in tasks:
+        engine.remove(task)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes with some tasks: what they share, what is theirs, a batch's activations, and full models instead."""
+
+    tasks: int
+    shared: float
+    own: float
+    data: float
+    full: float
+
+
+def memory_split(engine: PetsEngine, shared: float, each: float, full: float, counts: Sequence[int]) -> list[Memory]:
+    """By number of tasks, one query of 128 tokens each; from measured bytes, activations computed.
+
+    Args:
+        engine: of the base.
+        shared: bytes of the base.
+        each: bytes of a task, mean of the kinds.
+        full: bytes of a full model.
+        counts: numbers of tasks.
+    """
+    data = activation_bytes(engine.description) * 128
+    return [Memory(count, shared, each * count, data * count, full * count) for count in counts]

@@ -1,0 +1,118 @@
+"""How many tasks a process holds in 2 GiB of weights, against full models (PetS §6.2.1, Table 5)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.pets import full_models
+from benchmarks.pets.prepare import Artefacts
+from benchmarks.report import progress
+from tidal.pets.base import load_base_layers, write_base_layers
+from tidal.pets.manifest import ENGINE_FOLDER
+from tidal_builders.pets.base import export_encoder
+
+BUDGET = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a process holds.
+
+    Attributes:
+        shared: bytes of what all tasks share.
+        each: bytes of one more, by kind.
+        count: how many were in memory in the end, the kinds in turns.
+        weights: bytes of all of them.
+        with_batch: the same after a batch of 32 queries of 128 tokens.
+        survived: whether that batch was answered.
+        seconds: that filling took.
+    """
+
+    shared: float
+    each: Mapping[str, float]
+    count: int
+    weights: float
+    with_batch: float
+    survived: bool
+    seconds: float
+
+    @property
+    def mean(self) -> float:
+        """Bytes of one more, mean of the kinds."""
+        return float(np.mean(list(self.each.values())))
+
+    def capacity(self, budget: int) -> float:
+        """Tasks that a budget holds: counted where it was filled, else by what one takes."""
+        if self.weights >= budget:
+            return float(self.count)
+        return (budget - self.shared) / self.mean
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Tasks and full models of one base, and whether both were counted (else extrapolated from measured bytes)."""
+
+    base: str
+    tasks: Held
+    full: Held
+
+    @property
+    def counted(self) -> bool:
+        """Whether 2 GiB were filled with both."""
+        return min(self.tasks.weights, self.full.weights) >= BUDGET
+
+    @property
+    def ratio(self) -> float:
+        """Tasks for each full model in the budget."""
+        return self.tasks.capacity(BUDGET) / self.full.capacity(BUDGET)
+
+
+def measure_minilm(artefacts: Artefacts, *, fill: bool) -> Capacity:
+    """With MiniLM; `fill` fills the budget, else capacity follows from what a few take."""
+    version = artefacts.version
+    places = {"version": version, "engine": version / ENGINE_FOLDER}
+    return _measure("MiniLM", places, artefacts.full, BUDGET if fill else 0, 4)
+
+
+def measure_bert_base(artefacts: Artefacts) -> Capacity:
+    """With a base of BERT-base's size and random weights: a few of each kind."""
+    folder = artefacts.folder / "bert-base"
+    if not (folder / "full" / full_models.DONE).exists():
+        progress("capacity: making a base of BERT-base's size with random weights")
+        _make_bert_base(folder)
+    places = {"version": folder, "engine": folder / ENGINE_FOLDER}
+    return _measure("BERT-base (random weights)", places, folder / "full", 0, 1)
+
+
+def _make_bert_base(folder: Path) -> None:
+    import torch
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    model = BertModel(BertConfig()).eval()
+    layers, info = export_encoder(model, folder / ENGINE_FOLDER)
+    write_base_layers(folder, layers, info)
+    model.save_pretrained(folder / "model")
+    full_models.write_templates(folder / "model", load_base_layers(folder), folder / "full")
+
+
+def _measure(name: str, places: Mapping[str, Path], full: Path, budget: int, count: int) -> Capacity:
+    found = []
+    for extra in ([], ["--full", str(full)]):
+        progress(f"capacity: {name}, {'full models' if extra else 'tasks'} in a process of its own")
+        options = [part for option, place in places.items() for part in (f"--{option}", str(place))]
+        command = [sys.executable, "-m", "benchmarks.pets.capacity_child", *options, *extra]
+        command += ["--budget", str(budget), "--count", str(count)]
+        # One arena: memory that threads hold back would count as tasks'.
+        environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+        found.append(Held(**json.loads(output.splitlines()[-1])))
+    return Capacity(name, *found)

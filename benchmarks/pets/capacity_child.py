@@ -1,0 +1,107 @@
+"""Fills a process of its own with models or tasks and tells its memory; `python -m benchmarks.pets.capacity_child`.
+
+Prints one JSON object. Memory is the process's proportional set size: pages that are shared count in part, a mapped
+file's count as far as they were read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import psutil
+import typer
+
+from tidal.pets.base import load_base_layers
+from tidal.pets.engine.engine import open_engine
+from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
+
+# The paper's protocol: what survives a batch of this shape.
+_ROWS, _TOKENS = 32, 128
+_VARIANTS = 2
+
+
+def memory() -> int:
+    """Bytes that this process takes, after what was freed is given back."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(psutil.Process().memory_full_info().pss)
+
+
+def main(
+    version: Annotated[Path, typer.Option(help="Folder with a base's layers and engine.")],
+    engine: Annotated[Path, typer.Option(help="Folder with the engine's graph.")],
+    full: Annotated[Path | None, typer.Option(help="Folder with full models' graphs: fill with full models.")] = None,
+    budget: Annotated[int, typer.Option(help="Bytes to fill; 0 only measures what one takes.")] = 0,
+    count: Annotated[int, typer.Option(help="Copies to measure one by.")] = 4,
+) -> None:
+    """Measure what the base, and each task of every kind or each full model, takes; fill a budget with them."""
+    base = load_base_layers(version)
+    terms = {kind: [typical_task(kind, base, seed=seed) for seed in range(_VARIANTS)] for kind in TYPICAL_KINDS}
+    ids = np.full((_ROWS, _TOKENS), 1000, np.int32)
+    lengths = np.full(_ROWS, _TOKENS, np.int32)
+    start = memory()
+    each: dict[str, float] = {}
+    kept = []
+    begin = time.monotonic()
+    if full is None:
+        opened = open_engine(engine, threads=2)
+        opened.pooled([None], ids[:1, :8], np.array([8], np.int32))
+        shared = memory() - start
+
+        def add(kind: str, number: int) -> None:
+            kept.append(opened.add(terms[kind][number % _VARIANTS]))
+    else:
+        from benchmarks.pets.full_models import FullModels
+
+        models = FullModels(full, base)
+        rows = {name: np.ones((1, 8), np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
+
+        def add(kind: str, number: int) -> None:
+            kept.append(models.compile(terms[kind][number % _VARIANTS], 2, own_tables=True))
+            kept[-1](rows)
+
+        # Graphs that models are made from are no model's own.
+        for kind in ("bitfit", "adapter"):
+            add(kind, 0)
+        kept.clear()
+        shared = 0
+    base_line = memory()
+    for kind in TYPICAL_KINDS:
+        before = memory()
+        for number in range(count):
+            add(kind, number)
+        each[kind] = (memory() - before) / count
+    number = len(kept)
+    while budget and memory() - base_line + shared < budget:
+        # Looking at memory takes longer than adding a task: add as many as surely fit.
+        left = budget - (memory() - base_line + shared)
+        for _ in range(max(1, int(left / max(each.values()) / 2))):
+            add(TYPICAL_KINDS[number % len(TYPICAL_KINDS)], number // len(TYPICAL_KINDS))
+            number += 1
+    weights = memory() - base_line + shared
+    if full is None:
+        tasks = [kept[row % len(kept)] for row in range(_ROWS)]
+        survived = len(opened.run(tasks, ids, lengths)) == _ROWS
+    else:
+        batch = {name: np.ones((_ROWS, _TOKENS), np.int64) for name in rows}
+        survived = kept[-1](batch)[0].shape[0] == _ROWS
+    found = {
+        "shared": shared,
+        "each": each,
+        "count": number - 1 if budget else number,  # the last one did not fit any more
+        "weights": weights,
+        "with_batch": memory() - base_line + shared,
+        "survived": bool(survived),
+        "seconds": time.monotonic() - begin,
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    typer.run(main)

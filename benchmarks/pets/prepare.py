@@ -1,0 +1,172 @@
+"""What the benchmark needs, made once: the base by `tidal build`, real and random tasks, and a full model's graph."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import demo.train
+import tidal_builders.pets.training
+from benchmarks.pets import full_models, tasks
+from benchmarks.pets.tasks import REAL_TASKS, RealTask
+from benchmarks.report import progress
+from benchmarks.serving_path.prepare import cache_folder
+from demo.train import minilm_folder
+from tidal.pets.base import load_base_layers
+from tidal.pets.manifest import PetsManifest, load_pets_manifest
+from tidal.pets.tasks.folder import add_task, scan, tasks_folder
+from tidal.pets.tasks.manifest import Provenance
+from tidal.pets.terms import BaseLayers
+from tidal.repository import ModelEntry
+
+MODEL = "minilm"
+# Longer texts are cut, by the server and offline.
+LONGEST = 128
+
+
+class Artefacts:
+    """What was made; `digest` names recipe, code and data, and `data` is None where there are no real tasks."""
+
+    def __init__(self, folder: Path, data: Path | None) -> None:
+        self.folder = folder
+        self.data = data
+        self.digest = folder.name.removeprefix("pets-")
+
+    @property
+    def repository(self) -> Path:
+        """Where `tidal build` published the base."""
+        return self.folder / "repository"
+
+    @property
+    def random(self) -> Path:
+        """The folder of the random tasks."""
+        return self.folder / "random"
+
+    @property
+    def full(self) -> Path:
+        """The folder with graphs of full models."""
+        return self.folder / "full"
+
+    @property
+    def version(self) -> Path:
+        """The base's newest version folder."""
+        latest = ModelEntry(self.repository / MODEL).latest()
+        assert latest is not None
+        return latest
+
+    @property
+    def real(self) -> Path:
+        """The folder of the real tasks."""
+        return tasks_folder(self.repository / MODEL)
+
+    @cached_property
+    def manifest(self) -> PetsManifest:
+        """The base's."""
+        return load_pets_manifest(self.version)
+
+    @cached_property
+    def base(self) -> BaseLayers:
+        """The base's layers."""
+        return load_base_layers(self.version)
+
+    @cached_property
+    def real_tasks(self) -> list[RealTask]:
+        """Those that were trained: none without data."""
+        return [] if self.data is None else list(REAL_TASKS)
+
+
+def prepare(data: Path | None) -> Artefacts:
+    """Make what is missing; a run that was cut short goes on with the task that it was at.
+
+    Args:
+        data: folder of the real tasks; None leaves them out.
+    """
+    artefacts = Artefacts(cache_folder() / f"pets-{_digest(data)}", data)
+    artefacts.folder.mkdir(parents=True, exist_ok=True)
+    _build(artefacts)
+    if not (artefacts.full / full_models.DONE).exists():
+        progress("converting full models: one graph without and one with adapters")
+        full_models.write_templates(minilm_folder(), artefacts.base, artefacts.full)
+    _make_random(artefacts)
+    there = scan(artefacts.real)
+    for number, task in enumerate(artefacts.real_tasks):
+        if task.task not in there:
+            progress(f"training {task.name} ({task.kind}), {number + 1} of {len(REAL_TASKS)}")
+            _train(artefacts, task)
+    return artefacts
+
+
+def _build(artefacts: Artefacts) -> None:
+    spec = artefacts.folder / f"{MODEL}.yaml"
+    spec.write_text(f"kind: pets\nname: {MODEL}\nmodel: {minilm_folder()}\nmax_length: {LONGEST}\ntruncate: true\n")
+    progress("building the base (nothing to do when it is up to date)")
+    command = [sys.executable, "-m", "tidal_client.main", "build", str(spec)]
+    subprocess.run([*command, "--repository", str(artefacts.repository)], check=True, stdout=sys.stderr)
+
+
+def _make_random(artefacts: Artefacts) -> None:
+    from tidal_builders.pets.typical import typical_task
+
+    there = scan(artefacts.random)
+    missing = [task for task in tasks.random_tasks(tasks.RANDOM_TASKS) if task.task not in there]
+    if missing:
+        progress(f"making {len(missing)} random tasks")
+    made = Provenance(format="random", source="published sizes, random values: for speed only")
+    for task in missing:
+        terms = typical_task(task.kind, artefacts.base, seed=task.number)
+        add_task(artefacts.random, task.task, task.kind, terms, artefacts.base, made)
+
+
+def _train(artefacts: Artefacts, task: RealTask) -> None:
+    from transformers import AutoModel, AutoTokenizer
+    from transformers.utils import logging
+
+    from tidal_builders.pets.training.settings import Settings
+    from tidal_builders.pets.training.train import train_task
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    assert artefacts.data is not None
+    split = tasks.load(artefacts.data, task)
+    source = minilm_folder()
+    found = train_task(
+        AutoModel.from_pretrained(source),
+        AutoTokenizer.from_pretrained(source),
+        artefacts.base,
+        task.kind,
+        split.train.texts,
+        split.train.truth,
+        split.labels,
+        Settings(epochs=task.epochs, longest=LONGEST),
+    )
+    losses = ", ".join(f"{loss:.3f}" for loss in found.losses)
+    progress(f"trained {task.task} in {found.seconds:.0f} s; mean loss by pass: {losses}")
+    made = Provenance(
+        format="trained",
+        source=str(source),
+        notes=(f"{len(split.train)} texts of {task.name}, {task.epochs} passes, {found.seconds:.0f} s",),
+    )
+    add_task(artefacts.real, task.task, task.kind, found.terms, artefacts.base, made)
+
+
+def _digest(data: Path | None) -> str:
+    """Names what everything is made from: recipe, the code that trains and converts, and the data."""
+    files = sorted(Path(next(iter(tidal_builders.pets.training.__path__))).glob("*.py"))
+    files += [Path(str(module.__file__)) for module in (tasks, full_models, demo.train)]
+    text = "".join(file.read_text() for file in files) + ("" if data is None else tasks.digest(data))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def main(data: Annotated[Path | None, typer.Option(help="Folder with the tasks' train.tsv.gz.")] = None) -> None:
+    """Build, train and make what `python -m benchmarks.pets` measures; at most half an hour, once."""
+    print(f"artefacts {prepare(data).digest}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

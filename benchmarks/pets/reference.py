@@ -1,0 +1,63 @@
+"""Answers of tasks' full models in unmodified `transformers`, which the server's are held to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.pets.prepare import LONGEST
+from demo.train import minilm_folder
+from tidal.pets.tasks.folder import load_task
+from tidal.pets.terms import BaseLayers, FloatArray
+from tidal_builders.pets.training.examples import Examples
+from tidal_builders.pets.training.merged import merged_classifier
+
+# A task's folder, and a text or two.
+Row = tuple[Path, tuple[str, ...]]
+
+
+def expected(rows: Sequence[Row], base: BaseLayers, *, batch: int = 1) -> list[FloatArray]:
+    """Logits of each row, [classes], from the merged full model of its task.
+
+    Args:
+        rows: what was asked.
+        base: of the tasks.
+        batch: rows of a task and of like lengths that are asked together.
+    """
+    from transformers import AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    source = minilm_folder()
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    of_task: dict[Path, list[int]] = defaultdict(list)
+    for number, (folder, _) in enumerate(rows):
+        of_task[folder].append(number)
+    found: dict[int, FloatArray] = {}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # its threads wait for each other by spinning, which other load draws out
+    for folder, numbers in of_task.items():
+        model = merged_classifier(source, load_task(folder.parent, folder.name, base).terms)
+        examples = Examples(tokenizer, [rows[number][1] for number in numbers], LONGEST)
+        for places in examples.sorted(batch):
+            with torch.inference_mode():
+                logits = model(**examples.padded(places)).logits.numpy()
+            found |= {numbers[place]: row for place, row in zip(places, logits, strict=True)}
+    torch.set_num_threads(threads)
+    return [found[number] for number in range(len(rows))]
+
+
+def labels_of(folders: Sequence[Path], base: BaseLayers) -> Mapping[Path, tuple[str, ...]]:
+    """Labels of each task."""
+    return {folder: load_task(folder.parent, folder.name, base).terms.head.labels for folder in folders}
+
+
+def agreement(found: Sequence[FloatArray], wanted: Sequence[FloatArray]) -> tuple[float, float]:
+    """Share of rows with the same label, and the largest difference of a logit."""
+    same = np.mean([int(a.argmax()) == int(b.argmax()) for a, b in zip(found, wanted, strict=True)])
+    return float(same), max(float(np.abs(a - b).max()) for a, b in zip(found, wanted, strict=True))

@@ -1,0 +1,165 @@
+"""Ways to batch mixed lengths and kinds, executed on the real engine (PetS §6.4, Figure 12)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.pets.batching import ways
+from benchmarks.report import progress
+from tidal.pets.engine.engine import PetsEngine
+from tidal.pets.engine.tasks import LoadedTask
+from tidal.pets.policies import Batching, BySpread, Fixed, Plan, Pool, batch_seconds
+from tidal.pets.policies.spread import draw_pool
+from tidal.pets.profile import Tables
+from tidal.pets.terms import BaseLayers
+from tidal_builders.pets.typical import typical_task
+
+FIXED, TUNED = "fixed", "tuned fixed"
+# What the server uses, and Algorithm 1 as printed.
+SERVED, PRINTED = "joint", "coordinated"
+FIXED_SIZE = 32
+_SIZES = (8, 16, 32, 48, 64)
+_MEAN_TOKENS = 32
+_TUNING_SEED, _SEED = 500, 900
+# Different values of each kind; tasks beyond share theirs, each in memory of its own.
+_VARIANTS = 4
+_VOCABULARY = range(1000, 29000)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Queries of a pool, spreads of their lengths, tasks of them, and rounds."""
+
+    queries: int
+    spreads: tuple[float, ...]
+    tasks: tuple[int, ...]
+    rounds: int
+
+
+FULL = Size(1024, (1, 2, 4, 8), (32, 64, 128), 3)
+QUICK = Size(256, (1, 8), (32,), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """One way on one pool in one round: measured and predicted seconds, seconds of planning, and batches."""
+
+    batching: str
+    tasks: int
+    spread: float
+    seconds: float
+    predicted: float
+    planning: float
+    batches: int
+
+
+class Tasks:
+    """Random tasks of every kind in an engine, made as they are needed."""
+
+    def __init__(self, engine: PetsEngine, base: BaseLayers) -> None:
+        self._engine = engine
+        self._base = base
+        self._terms = {}
+        self._loaded: dict[tuple[str, int], LoadedTask] = {}
+
+    def get(self, kind: str, number: int) -> LoadedTask:
+        """A task of a kind; another number is another task."""
+        key = kind, number % _VARIANTS
+        if key not in self._terms:
+            self._terms[key] = typical_task(kind, self._base, seed=key[1])
+        if (kind, number) not in self._loaded:
+            self._loaded[kind, number] = self._engine.add(self._terms[key])
+        return self._loaded[kind, number]
+
+
+def execute(engine: PetsEngine, tasks: Tasks, pool: Pool, plan: Plan, kinds: Sequence[str], seed: int) -> float:
+    """Run a plan's batches one after another; the seconds that they took."""
+    draw = np.random.default_rng(seed)
+    batches = []
+    for places in plan:
+        lengths = pool.lengths[places].astype(np.int32)
+        ids = draw.integers(_VOCABULARY.start, _VOCABULARY.stop, (len(places), int(lengths.max())), np.int32)
+        batches.append(
+            ([tasks.get(kinds[pool.kinds[place]], int(pool.tasks[place])) for place in places], ids, lengths)
+        )
+    begin = time.perf_counter()
+    for of_rows, ids, lengths in batches:
+        engine.run(of_rows, ids, lengths)
+    return time.perf_counter() - begin
+
+
+def tuned_size(engine: PetsEngine, tasks: Tasks, tables: Tables, size: Size) -> int:
+    """The fastest fixed size on queries that are not measured later."""
+    took = {}
+    for candidate in (each for each in _SIZES if each <= tables.most):
+        took[candidate] = 0.0
+        for spread in size.spreads:
+            pool = _draw(tables, size.queries // 2, size.tasks[0], spread, _TUNING_SEED)
+            took[candidate] += execute(engine, tasks, pool, Fixed(candidate)(pool, tables), tables.kinds, _TUNING_SEED)
+    return min(took, key=took.__getitem__)
+
+
+def compare(
+    engine: PetsEngine, base: BaseLayers, tables: Tables, spread_tokens: float | None, size: Size
+) -> tuple[list[Executed], int]:
+    """Every way on every pool, round by round in turns; and the tuned fixed size.
+
+    `spread_tokens` is the threshold of §6.4's rule, where the profile has one.
+    """
+    tasks = Tasks(engine, base)
+    progress("batching: tuning the fixed size on other queries")
+    tuned = tuned_size(engine, tasks, tables, size)
+    batchings: dict[str, Batching] = {**ways(FIXED_SIZE), TUNED: Fixed(tuned)}
+    if spread_tokens is not None:
+        batchings["by_spread"] = BySpread(spread_tokens)
+    found = []
+    for count in size.tasks:
+        for spread in size.spreads:
+            progress(f"batching: {size.queries} queries of {count} tasks, lengths with a deviation of {spread:g}")
+            for turn in range(size.rounds):
+                pool = _draw(tables, size.queries, count, spread, _SEED + turn)
+                found += _round(engine, tasks, tables, batchings, pool, (count, spread, turn))
+    return found, tuned
+
+
+def _round(
+    engine: PetsEngine,
+    tasks: Tasks,
+    tables: Tables,
+    batchings: Mapping[str, Batching],
+    pool: Pool,
+    case: tuple[int, float, int],
+) -> list[Executed]:
+    count, spread, turn = case
+    order = list(batchings)
+    found = []
+    for name in order[turn % len(order) :] + order[: turn % len(order)]:
+        begin = time.perf_counter()
+        plan = batchings[name](pool, tables)
+        planning = time.perf_counter() - begin
+        predicted = float(batch_seconds(pool, plan, tables).sum())
+        seconds = execute(engine, tasks, pool, plan, tables.kinds, _SEED + turn)
+        found.append(Executed(name, count, spread, seconds, predicted, planning, len(plan)))
+    return found
+
+
+def speedup(found: Sequence[Executed], batching: str, over: str, tasks: int | None = None) -> float:
+    """By how much a way is faster than another: mean over pools of the ratio of both ways' summed rounds."""
+    sums: dict[tuple[str, int, float], float] = {}
+    for each in found:
+        key = each.batching, each.tasks, each.spread
+        sums[key] = sums.get(key, 0.0) + each.seconds
+    ratios = [
+        sums[over, count, spread] / seconds
+        for (name, count, spread), seconds in sums.items()
+        if name == batching and tasks in (None, count)
+    ]
+    return float(np.mean(ratios))
+
+
+def _draw(tables: Tables, queries: int, tasks: int, spread: float, seed: int) -> Pool:
+    return draw_pool(tables, queries=queries, tasks=tasks, spread=spread, mean=_MEAN_TOKENS, seed=seed)

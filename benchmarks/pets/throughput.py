@@ -1,0 +1,132 @@
+"""Answers a second of full models and of shared passes, in turns, on waves of the same shape."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from benchmarks.pets.systems import FullForm
+from benchmarks.pets.waves import Shape, Waves, make_waves, run_waves
+from benchmarks.report import progress
+from benchmarks.texts import TextMaker
+from tidal.server.child import RunningServer
+
+TIDAL = "PetS"
+_SEARCHED = Shape(16, 1, 16)
+_SEARCH_SEED = 77
+_MOST_WAVES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is measured: which tasks, the shape of a wave, and the systems by their models' names."""
+
+    name: str
+    tasks: tuple[str, ...]
+    shape: Shape
+    models: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Rounds, and about how many seconds of each system in a round."""
+
+    rounds: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A case's results by system and round."""
+
+    case: Case
+    found: Mapping[str, Sequence[Waves]]
+
+    def per_second(self, system: str) -> float:
+        """Median over the rounds."""
+        return statistics.median(each.per_second for each in self.found[system])
+
+    def ratio(self, over: str) -> float:
+        """Median over the rounds of PetS against another system."""
+        pairs = zip(self.found[TIDAL], self.found[over], strict=True)
+        return statistics.median(ours.per_second / theirs.per_second for ours, theirs in pairs)
+
+    def latency(self, system: str, percent: float) -> float:
+        """Median over the rounds of a percentile, in ms."""
+        return statistics.median(each.percentile(percent) for each in self.found[system])
+
+    @property
+    def failed(self) -> int:
+        """Requests of all systems that failed."""
+        return sum(each.failed for results in self.found.values() for each in results)
+
+
+def fastest_forms(
+    server: RunningServer, forms: Mapping[str, FullForm], tasks: Sequence[str], maker: TextMaker, seconds: float
+) -> tuple[dict[str, str], list[list[str]]]:
+    """The fastest model of each system on texts that are not measured later, and a table row for each form.
+
+    Models are loaded one at a time.
+    """
+    speeds: dict[str, float] = {}
+    sizes: dict[str, float] = {}
+    for name, form in forms.items():
+        progress(f"loading {name}: {form.system}, {form.label}")
+        before = server_memory(server)
+        server.control.load(name, None)
+        shape = Shape(min(_SEARCHED.tasks, len(tasks)), _SEARCHED.batch, _SEARCHED.length)
+        speeds[name] = _timed(server, name, tasks, shape, maker, seconds).per_second
+        sizes[name] = server_memory(server) - before
+        server.control.unload(name)
+    best = {}
+    for system in dict.fromkeys(form.system for form in forms.values()):
+        best[system] = max((name for name in forms if forms[name].system == system), key=speeds.__getitem__)
+    rows = [
+        [
+            form.system,
+            form.label,
+            f"{speeds[name]:.0f}",
+            f"{sizes[name] / (1 << 20):.0f}",
+            "yes" if best[form.system] == name else "",
+        ]
+        for name, form in forms.items()
+    ]
+    return best, rows
+
+
+def server_memory(server: RunningServer) -> float:
+    """Bytes that the server's processes take: proportional set size, so that what they share counts once."""
+    process = psutil.Process(server.state.server_pid)
+    return float(sum(each.memory_full_info().pss for each in (process, *process.children(recursive=True))))
+
+
+def measure(server: RunningServer, case: Case, maker: TextMaker, size: Size) -> Outcome:
+    """Rounds of a case: all systems in turns, with texts of their own."""
+    found: dict[str, list[Waves]] = {system: [] for system in case.models}
+    order = list(case.models)
+    for turn in range(size.rounds):
+        shift = turn % len(order)
+        for system in order[shift:] + order[:shift]:
+            waves = _timed(server, case.models[system], case.tasks, case.shape, maker, size.seconds)
+            if waves.failed:
+                raise SystemExit(f"{case.name}, {system}: {waves.failed} requests failed: {waves.first_error}")
+            found[system].append(waves)
+    ratios = ", ".join(
+        f"{system} {statistics.median(w.per_second for w in each):.0f}/s" for system, each in found.items()
+    )
+    progress(f"{case.name}: {ratios}")
+    return Outcome(case, found)
+
+
+def _timed(
+    server: RunningServer, model: str, tasks: Sequence[str], shape: Shape, maker: TextMaker, seconds: float
+) -> Waves:
+    """About so many seconds of waves; a few first say how many that are."""
+    first = run_waves(server.grpc, model, make_waves(maker, tasks, shape, 4))
+    if first.failed:
+        return first
+    count = max(4, min(_MOST_WAVES, round(seconds * first.per_second / (shape.tasks * shape.batch))))
+    return run_waves(server.grpc, model, make_waves(maker, tasks, shape, count), warm=0)
