@@ -138,6 +138,20 @@ class TestOrder:
             scheduler.finished()
         assert 1.0 < now < 1.1
 
+    def test_nobody_starves_who_would_make_batch_after_batch_late(self) -> None:
+        # Together 20 ms, the hasty one has 16: it goes alone although both are planned for one batch.
+        tables = make_profile(lambda length, n: 10.0 + 5 * n, {"a": lambda *_: 0.0}).tables()
+        victim = query(8)
+        scheduler, now = submitted(tables, victim, patience_s=0.1), 0.0
+        for _ in range(50):
+            scheduler.submit(query(8, now, deadline=now + 0.016))
+            batch = start(scheduler, now)
+            if victim in batch.queries:
+                break
+            now += batch.seconds
+            scheduler.finished()
+        assert 0.1 < now < 0.14
+
     def test_out_of_patience_one_yields_to_a_deadline_but_not_twice(self) -> None:
         old = [query(50, 0.001 * i) for i in range(2)]
         urgent = [query(10, 2.0, deadline=2.0 + 0.015 + 0.06 * i) for i in range(2)]
@@ -167,6 +181,13 @@ class TestDeadlines:
         assert batch.seconds == pytest.approx(0.016)
         scheduler.finished()
         assert drain(scheduler, 0.016) == [[short[2], long]]
+
+    def test_one_in_a_hurry_is_not_lost_because_its_batch_is_slow(self) -> None:
+        # The long ones together take 60 ms, too much for the one that has 28; alone it takes 25.
+        tables = make_profile(lambda length, n: 5 if length <= 10 else 20 + 5 * n, {"a": lambda *_: 0.0}, longest=40)
+        crowd, long, tight = [query(10) for _ in range(5)], [query(40) for _ in range(7)], query(40, deadline=0.028)
+        order = drain(submitted(tables.tables(), *crowd, *long, tight))
+        assert [set(batch) for batch in order] == [{tight}, set(crowd), set(long)]
 
     def test_one_that_cannot_make_it_is_never_run(self) -> None:
         late, fine = query(50, deadline=0.049), query(50)

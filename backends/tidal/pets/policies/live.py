@@ -23,7 +23,7 @@ class PetsScheduler:
     caller holds a lock around every call. Every submitted query leaves once, in a batch, as expired, or by `clear`.
 
     A batch that is given out keeps the deadlines of all its queries, by the profile; a query that could not keep its
-    own even alone is never in one. How the planned batches are ordered is `first_batch`'s to say.
+    own even alone is never in one. Which planned batch goes first is `first_batch`'s to say.
 
     Args:
         tables: of the base's profile, which hold what a batch may be.
@@ -48,7 +48,7 @@ class PetsScheduler:
         self._plan: list[Batch] | None = None  # None where it is not that of what waits
         self._copies: frozenset[str] = frozenset()
         self._running = False
-        self._yielded = False
+        self._put_off = False  # whether the oldest query, out of patience, was not in the last batch
 
     @property
     def can_start(self) -> bool:
@@ -110,9 +110,8 @@ class PetsScheduler:
         if not self.can_start:
             return None
         plan = self._planned()
-        place, self._yielded = first_batch(plan, now, patience_s=self._patience_s, may_yield=not self._yielded)
+        place, batch = self._choose(plan, now)
         planned = plan.pop(place)
-        batch = in_time(planned, now, self._tables)
         for query in batch.queries:
             del self._waiting[query]
         planned_for = sum(len(each.queries) for each in plan)
@@ -129,6 +128,22 @@ class PetsScheduler:
         """The engine could not run a batch: its queries wait again. It stays taken until `finished`."""
         for query in batch.queries:
             self.submit(query)
+
+    def _choose(self, plan: Sequence[Batch], now: float) -> tuple[int, Batch]:
+        """The place of the planned batch that runs now, and what of it runs."""
+        places = {query: place for place, batch in enumerate(plan) for query in batch.queries}
+        oldest = min(places, key=lambda query: query.arrival)
+        impatient = now - oldest.arrival > self._patience_s
+        if impatient and self._put_off:
+            place = places[oldest]
+            batch = in_time(plan[place], now, self._tables, oldest)
+        else:
+            # What would run of each: one that has to start now shall not be lost because its whole batch is too slow.
+            parts = [in_time(batch, now, self._tables) for batch in plan]
+            place = first_batch(parts, now, places[oldest] if impatient else None)
+            batch = parts[place]
+        self._put_off = impatient and oldest not in batch.queries
+        return place, batch
 
     def _alone(self, query: Query) -> float:
         return self._tables.alone(self._tables.kind(query.kind), query.length)

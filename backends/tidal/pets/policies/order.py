@@ -15,21 +15,15 @@ def due(query: Query) -> float:
     return NEVER if query.deadline is None else query.deadline
 
 
-def first_batch(plan: Sequence[Batch], now: float, *, patience_s: float, may_yield: bool) -> tuple[int, bool]:
-    """The batch to run now, when one runs at a time.
+def first_batch(plan: Sequence[Batch], now: float, preferred: int | None = None) -> int:
+    """The place of the batch to run now, when one runs at a time.
 
     The mean latency of batches that are all there is least when the one with the fewest seconds per query goes first
-    (Smith's rule). A query that has waited for `patience_s` goes before all that came after it. Either is put off
-    where that would make another batch late that would be in time if batches ran by deadline: then the earliest
-    deadline goes first; before a query out of patience only if it `may_yield`.
-
-    Returns:
-        A place in the plan, and whether a query out of patience was put off.
+    (Smith's rule). It, or the one `preferred` to it, is put off where it would make another batch late that would be
+    in time if batches ran by deadline: then the earliest deadline goes first.
     """
-    oldest = [min(query.arrival for query in batch.queries) for batch in plan]
-    chosen = min(range(len(plan)), key=oldest.__getitem__)
-    impatient = now - oldest[chosen] > patience_s
-    if not impatient:
+    chosen = preferred
+    if chosen is None:
         chosen = min(range(len(plan)), key=lambda place: plan[place].seconds / len(plan[place].queries))
     deadlines = [min(map(due, batch.queries)) for batch in plan]
     urgent = sorted((place for place in range(len(plan)) if deadlines[place] < NEVER), key=deadlines.__getitem__)
@@ -42,23 +36,23 @@ def first_batch(plan: Sequence[Batch], now: float, *, patience_s: float, may_yie
                 found.add(place)
         return found
 
-    if not urgent or urgent[0] == chosen or (impatient and not may_yield):
-        return chosen, False
     others = [place for place in urgent if place != chosen]
-    if late(now + plan[chosen].seconds, others) <= late(now, urgent):
-        return chosen, False
-    return urgent[0], impatient
+    if not others or late(now + plan[chosen].seconds, others) <= late(now, urgent):
+        return chosen
+    return urgent[0]
 
 
-def in_time(batch: Batch, now: float, tables: Tables) -> Batch:
+def in_time(batch: Batch, now: float, tables: Tables, head: Query | None = None) -> Batch:
     """The batch, or that part of it whose queries all meet their deadlines when it starts now.
 
-    The part holds the query with the earliest deadline, which must meet it alone, and of the others, those first that
-    do not make it longer, as many as join it without making any of them late.
+    The part holds `head`, which must meet its deadline alone and is the query with the earliest one where none is
+    given, and of the others, those first that do not make it longer, as many as join it without making any of them
+    late.
     """
     if now + batch.seconds <= min(map(due, batch.queries)):
         return batch
-    head = min(batch.queries, key=due)
+    if head is None:
+        head = min(batch.queries, key=due)
     others = [query for query in batch.queries if query is not head]
     others.sort(key=lambda query: (max(query.length, head.length), due(query), query.arrival))
     kept: list[Query] = []
