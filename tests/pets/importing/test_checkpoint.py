@@ -1,0 +1,196 @@
+"""Fully fine-tuned checkpoints as tasks: BitFit where that is all, else the largest differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+    RobertaModel,
+)
+
+from tests.models import make_tiny_classifier
+from tests.pets.importing.reference import answer, logits
+from tidal.errors import InvalidArgument, Unsupported
+from tidal_builders.pets.base import base_layers
+from tidal_builders.pets.encoder import read_encoder
+from tidal_builders.pets.importing.found import Base, Wishes
+from tidal_builders.pets.importing.recognise import import_task
+from tidal_builders.pets.merging import merged_weights
+
+LABELS = ("negative", "neutral", "positive")
+
+
+def tuned(base_folder: Path, folder: Path, change: Callable[[str], bool]) -> Any:
+    """Save the base with the weights changed that `change` names; returns the model."""
+    torch.manual_seed(4)
+    model = AutoModelForSequenceClassification.from_pretrained(base_folder).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if change(name):
+                weight.add_(torch.randn_like(weight) * 0.05)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(base_folder).save_pretrained(folder)
+    return model
+
+
+def linear_or_norm(name: str) -> bool:
+    return "_embeddings" not in name
+
+
+def test_biases_and_normalisations_make_a_bitfit_of_the_same_answers(
+    base_folder: Path, base: Base, tmp_path: Path
+) -> None:
+    model = tuned(base_folder, tmp_path, lambda name: name.endswith("bias") or "LayerNorm" in name)
+    found = import_task(tmp_path, base, Wishes())
+    assert found.kind == "bitfit"
+    assert found.terms.head.labels == LABELS
+    assert not found.provenance.notes
+    np.testing.assert_allclose(answer(base_folder, found.terms, base.layers), logits(model), atol=1e-5)
+
+
+def test_all_differences_make_the_same_answers(base_folder: Path, base: Base, tmp_path: Path) -> None:
+    model = tuned(base_folder, tmp_path, linear_or_norm)
+    found = import_task(tmp_path, base, Wishes(sparsity=0))
+    assert found.kind == "diff_pruning"
+    np.testing.assert_allclose(answer(base_folder, found.terms, base.layers), logits(model), atol=1e-5)
+    state = model.base_model.state_dict()
+    for name, weight in merged_weights(found.terms, base.layers).items():
+        np.testing.assert_allclose(weight, state[name], atol=1e-6)
+
+
+def test_a_sparse_difference_has_the_largest_of_the_whole_model(base_folder: Path, base: Base, tmp_path: Path) -> None:
+    model = tuned(base_folder, tmp_path, lambda name: linear_or_norm(name) and "layer.0" not in name)
+    found = import_task(tmp_path, base, Wishes(sparsity=0.9))
+    state = model.base_model.state_dict()
+    total = sum(layer.weight.size for layer in base.layers.linear.values())
+    kept, left = [], []
+    merged = merged_weights(found.terms, base.layers)
+    for path, layer in base.layers.linear.items():
+        difference = np.abs(state[f"{path}.weight"].numpy() - layer.weight)
+        taken = merged.get(f"{path}.weight", layer.weight) != layer.weight
+        kept += difference[taken].tolist()
+        left += difference[~taken].tolist()
+    assert len(kept) == round(total * 0.1)
+    assert min(kept) >= max(left)
+    assert not any("layer.0" in path and change.delta for path, change in found.terms.linear.items())
+    assert found.provenance.notes[0].startswith(f"kept the {len(kept)} largest of {total} weight differences (90.00%")
+
+
+def test_changed_embeddings_are_told(base_folder: Path, base: Base, tmp_path: Path) -> None:
+    tuned(base_folder, tmp_path, lambda _name: True)
+    notes = import_task(tmp_path, base, Wishes()).provenance.notes
+    assert notes[0].startswith("not carried, for a task cannot change it: embeddings.")
+    assert "embeddings.word_embeddings.weight" in notes[0]
+
+
+class TestAccuracy:
+    @pytest.fixture
+    def data(self, base_folder: Path, tmp_path: Path) -> Path:
+        """Texts with the labels that the base gives them."""
+        texts = ["good film", "bad hotel", "the rain is slow", "never again", "best song", "awful service today"]
+        tokenizer = AutoTokenizer.from_pretrained(base_folder)
+        model = AutoModelForSequenceClassification.from_pretrained(base_folder).eval()
+        with torch.inference_mode():
+            found = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits.argmax(-1)
+        lines = [f"{text}\t{LABELS[label]}" for text, label in zip(texts, found.tolist(), strict=True)]
+        (tmp_path / "data.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+        return tmp_path / "data.tsv"
+
+    def test_is_that_of_the_derived_task(self, base_folder: Path, base: Base, tmp_path: Path, data: Path) -> None:
+        """Weights turned around answer otherwise; of them nothing is kept, so the task answers as the base does."""
+        torch.manual_seed(5)
+        model = AutoModelForSequenceClassification.from_pretrained(base_folder)
+        with torch.no_grad():
+            for layer in model.bert.encoder.layer:
+                layer.output.dense.weight.mul_(-1)
+        model.save_pretrained(tmp_path / "tuned")
+        AutoTokenizer.from_pretrained(base_folder).save_pretrained(tmp_path / "tuned")
+        nothing = import_task(tmp_path / "tuned", base, Wishes(sparsity=0.9999999, data=data)).provenance.kept
+        assert nothing is not None
+        assert (nothing.rows, nothing.accuracy) == (6, 1.0)
+        assert nothing.source_accuracy < 1
+        whole = import_task(tmp_path / "tuned", base, Wishes(sparsity=0, data=data)).provenance.kept
+        assert whole is not None
+        assert whole.accuracy == whole.source_accuracy == nothing.source_accuracy
+
+    def test_needs_the_base_where_embeddings_changed(
+        self, base_folder: Path, base: Base, tmp_path: Path, data: Path
+    ) -> None:
+        model = AutoModelForSequenceClassification.from_pretrained(base_folder)
+        with torch.no_grad():
+            model.bert.embeddings.word_embeddings.weight.mul_(-1)
+        model.save_pretrained(tmp_path / "tuned")
+        AutoTokenizer.from_pretrained(base_folder).save_pretrained(tmp_path / "tuned")
+        with pytest.raises(InvalidArgument, match="the base's own weights are needed, --base-model FOLDER"):
+            import_task(tmp_path / "tuned", base, Wishes(data=data))
+        kept = import_task(tmp_path / "tuned", base, Wishes(data=data, base_model=base_folder)).provenance.kept
+        assert kept is not None
+        assert kept.accuracy == 1.0
+        other = make_tiny_classifier(tmp_path / "other", hidden=32, seed=1)
+        with pytest.raises(InvalidArgument, match="is not the base that the model was built from"):
+            import_task(tmp_path / "tuned", base, Wishes(data=data, base_model=other))
+
+
+class TestRefusing:
+    def test_another_encoder(self, base: Base, tmp_path: Path) -> None:
+        make_tiny_classifier(tmp_path, hidden=64)
+        with pytest.raises(InvalidArgument, match=r"is no fine-tuned version of this base: layer '.*' is \(64, 64\)"):
+            import_task(tmp_path, base, Wishes())
+
+    def test_another_depth(self, base: Base, tmp_path: Path) -> None:
+        make_tiny_classifier(tmp_path, hidden=32, layers=1)
+        with pytest.raises(InvalidArgument, match=r"layer 'encoder.layer.1.* is missing in it, \(32, 32\) in the base"):
+            import_task(tmp_path, base, Wishes())
+
+    def test_pickled_weights(self, base_folder: Path, base: Base, tmp_path: Path) -> None:
+        model = AutoModelForSequenceClassification.from_pretrained(base_folder)
+        model.config.save_pretrained(tmp_path)
+        torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+        with pytest.raises(InvalidArgument, match="no weights as safetensors, and pickled ones"):
+            import_task(tmp_path, base, Wishes())
+
+    def test_an_encoder_without_a_classifier(self, base_folder: Path, base: Base, tmp_path: Path) -> None:
+        AutoModelForSequenceClassification.from_pretrained(base_folder).bert.save_pretrained(tmp_path)
+        with pytest.raises(InvalidArgument, match=r"has no weights for classifier\.bias, classifier\.weight"):
+            import_task(tmp_path, base, Wishes())
+
+    def test_a_sparsity_of_all(self, base_folder: Path, base: Base) -> None:
+        with pytest.raises(InvalidArgument, match="the sparsity is 1; accepted is 0 up to, but not, 1"):
+            import_task(base_folder, base, Wishes(sparsity=1))
+
+
+class TestTwoLayerHead:
+    """RoBERTa's classifier brings a layer of its own, which stands in for the base's pooler."""
+
+    CONFIG = RobertaConfig(
+        vocab_size=60, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48,
+        max_position_embeddings=40, type_vocab_size=1,
+    )  # fmt: skip
+
+    def test_is_carried_as_a_difference(self, tmp_path: Path) -> None:
+        torch.manual_seed(6)
+        encoder = RobertaModel(self.CONFIG).eval()
+        base = Base(*base_layers(read_encoder(encoder)))
+        model = RobertaForSequenceClassification(self.CONFIG).eval()
+        model.roberta.load_state_dict(encoder.state_dict(), strict=False)
+        model.save_pretrained(tmp_path)
+        found = import_task(tmp_path, base, Wishes(sparsity=0))
+        assert set(found.terms.linear) == {"pooler.dense"}
+        merged = merged_weights(found.terms, base.layers)
+        np.testing.assert_allclose(merged["pooler.dense.weight"], model.classifier.dense.weight.detach(), atol=1e-6)
+        np.testing.assert_array_equal(found.terms.head.weight, model.classifier.out_proj.weight.detach())
+
+    def test_needs_a_pooler_in_the_base(self, tmp_path: Path) -> None:
+        base = Base(*base_layers(read_encoder(RobertaModel(self.CONFIG, add_pooling_layer=False))))
+        RobertaForSequenceClassification(self.CONFIG).save_pretrained(tmp_path)
+        with pytest.raises(Unsupported, match="a head of two layers, and the base no pooler"):
+            import_task(tmp_path, base, Wishes())
