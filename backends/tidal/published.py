@@ -8,11 +8,17 @@ from pydantic import BaseModel
 
 from tidal.errors import InvalidArgument, did_you_mean
 from tidal.manifest import MANIFEST_FILE, EngineManifest, Manifest, read_manifest
+from tidal.pets.manifest import PetsManifest
 from tidal.tabi.manifest import TabiManifest
 
-AnyManifest = Manifest | EngineManifest | TabiManifest
+AnyManifest = Manifest | EngineManifest | TabiManifest | PetsManifest
 
-KINDS: dict[str, type[AnyManifest]] = {"arlo": Manifest, "engine": EngineManifest, "tabi": TabiManifest}
+KINDS: dict[str, type[AnyManifest]] = {
+    "arlo": Manifest,
+    "engine": EngineManifest,
+    "tabi": TabiManifest,
+    "pets": PetsManifest,
+}
 
 
 class _Kind(BaseModel):

@@ -1,0 +1,161 @@
+"""Merged copies of the base for hot tasks: made, kept and given up as the load says (PetS Inequality 1)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tidal.errors import TidalError
+from tidal.metrics import Metrics
+from tidal.pets.engine.tasks import LoadedTask
+from tidal.pets.library import Engine, TaskLibrary
+from tidal.pets.policies import Query
+from tidal.pets.policies.merging import Arrivals, MergeRule, choose_copies
+from tidal.pets.profile import Tables
+from tidal.pets.tasks.lease import Lease
+from tidal.pets.terms import TaskTerms
+from tidal.service import ServiceContext
+
+# Opens a copy of the base with a task's terms in its weights, and gives what is left of the task there.
+OpenCopy = Callable[[TaskTerms], tuple[Engine, LoadedTask]]
+
+# Between two looks at the load, and what came so long ago counts half in it.
+_CHOOSE_S = 2.0
+_HALF_LIFE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A merged copy of the base for one task.
+
+    Attributes:
+        source: the task in the shared base, which queries wait with; another one is another version of the task.
+        engine: of the copy.
+        task: what is left of the task there.
+        lease: keeps the task in memory.
+    """
+
+    source: LoadedTask
+    engine: Engine
+    task: LoadedTask
+    lease: Lease[LoadedTask]
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """When copies are made, and how.
+
+    Attributes:
+        open_copy: opens one.
+        tables: of the base's profile.
+        rule: how many there may be, and what they have to save.
+    """
+
+    open_copy: OpenCopy
+    tables: Tables
+    rule: MergeRule
+
+
+class Copies:
+    """The copies of one service, on a thread of their own: a copy takes the memory of a whole encoder.
+
+    Args:
+        context: what the service is started with.
+        library: the model's tasks.
+        merging: when they are made.
+        changed: told which tasks have one.
+    """
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        library: TaskLibrary,
+        merging: Merging,
+        changed: Callable[[frozenset[str]], None],
+    ) -> None:
+        self._log = context.log
+        self._library = library
+        self._merging = merging
+        self._changed = changed
+        self._shown = _shown(context.metrics)
+        self._copies: dict[str, Copy] = {}
+        self._arrivals = Arrivals(_HALF_LIFE_S)
+        self._lock = threading.Lock()
+        self._leaving = threading.Event()
+        self._thread = context.start_thread("copies", self._run) if merging.rule.most else None
+
+    def note(self, queries: Sequence[Query]) -> None:
+        """Queries came."""
+        if self._thread is not None:
+            now = time.monotonic()
+            with self._lock:
+                for query in queries:
+                    self._arrivals.note(query.task, query.kind, query.length, now)
+
+    def find(self, name: str, tasks: Sequence[LoadedTask]) -> Copy | None:
+        """The copy that answers for these queries' task; None where it is gone or is of another version of it."""
+        found = self._copies.get(name)
+        return found if found is not None and all(task is found.source for task in tasks) else None
+
+    def close(self, timeout_s: float) -> None:
+        """End the thread and give up all copies."""
+        self._leaving.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        for name in list(self._copies):
+            self._drop(name)
+
+    def _run(self) -> None:
+        while not self._leaving.wait(_CHOOSE_S):
+            with self._lock:
+                loads = self._arrivals.loads(time.monotonic())
+            wanted = choose_copies(loads, frozenset(self._copies), self._merging.tables, self._merging.rule)
+            for name in [name for name in self._copies if name not in wanted or not self._holds(name)]:
+                self._drop(name)
+            for name in sorted(wanted.difference(self._copies)):
+                if not self._leaving.is_set():
+                    self._make(name)
+
+    def _make(self, name: str) -> None:
+        try:
+            task = self._library.read(name)
+            lease = self._library.acquire(name).result(timeout=_HALF_LIFE_S)
+            if lease.info != task.info:  # replaced in between: again next time
+                lease.release()
+                return
+            engine, left = self._merging.open_copy(task.terms)
+        except (TidalError, TimeoutError) as error:
+            self._log.warning(f"task '{name}' gets no merged copy: {error}")
+            return
+        self._copies[name] = Copy(lease.handle, engine, left, lease)
+        self._tell()
+        self._log.info(f"task '{name}' runs from a merged copy of the base from now on")
+
+    def _holds(self, name: str) -> bool:
+        """Whether a copy is of its task's present version."""
+        try:
+            future = self._library.acquire(name)
+        except TidalError:
+            return False
+        if not future.done() or future.exception() is not None:
+            future.cancel()
+            return False
+        with future.result() as lease:
+            return lease.handle is self._copies[name].source
+
+    def _drop(self, name: str) -> None:
+        copy = self._copies.pop(name)
+        self._tell()
+        copy.lease.release()
+
+    def _tell(self) -> None:
+        self._shown(len(self._copies))
+        self._changed(frozenset(self._copies))
+
+
+def _shown(metrics: Metrics) -> Callable[[float], None]:
+    gauge = metrics.gauge("merged_copies", "Tasks that have a merged copy of the base")
+    gauge.set(0)
+    return gauge.set

@@ -1,0 +1,105 @@
+"""Requests on their way through the `pets` service, and the answer that is made of their rows."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tidal.arlo.model import TokenRow, probabilities
+from tidal.errors import InvalidArgument, TidalError
+from tidal.pets.engine.tasks import LoadedTask
+from tidal.pets.policies import Query
+from tidal.pets.tasks.lease import Lease
+from tidal.pets.terms import FloatArray
+from tidal.requests import Array, PendingRequest
+
+_OUTPUTS = ("label", "logits", "probabilities")
+
+
+class Job:
+    """A request, its tokens, and its task, which it keeps in memory while any of its rows waits or runs."""
+
+    def __init__(self, request: PendingRequest, task: str, tokens: list[TokenRow]) -> None:
+        self.request = request
+        self.task = task
+        self.tokens = tokens
+        self.failed = False
+        self._lease: Lease[LoadedTask] | None = None
+        self._vectors: list[FloatArray | None] = [None] * len(tokens)
+        self._unanswered = self._held = len(tokens)
+        self._lock = threading.Lock()
+
+    def rows(self, lease: Lease[LoadedTask]) -> list[Row]:
+        """The job's queries, now that its task is in memory; each of them is to `leave` once."""
+        self._lease = lease
+        handle, kind, request = lease.handle, lease.info.kind, self.request
+        return [
+            Row(
+                self.task, kind, len(tokens.ids), request.arrival, request.deadline,
+                tokens=tokens, job=self, index=index, loaded=handle,
+            )
+            for index, tokens in enumerate(self.tokens)
+        ]  # fmt: skip
+
+    def finish(self, row: int, pooled: FloatArray) -> bool:
+        """Keep a row's pooled vector; whether it was the last row."""
+        self._vectors[row] = pooled
+        with self._lock:
+            self._unanswered -= 1
+            return self._unanswered == 0
+
+    def fail(self, error: TidalError) -> None:
+        """Answer the request with an error; its rows are of no use any more."""
+        if not self.failed:
+            self.failed = True
+            self.request.fail(error)
+
+    def leave(self) -> None:
+        """A row neither waits nor runs any more; with the last one the task may leave memory."""
+        with self._lock:
+            self._held -= 1
+            lease = self._lease if self._held == 0 else None
+        if lease is not None:
+            lease.release()
+
+    @property
+    def pooled(self) -> FloatArray:
+        """[rows, width], when all rows are there."""
+        return np.asarray(self._vectors, np.float32)
+
+
+@dataclass(eq=False, slots=True)
+class Row(Query):
+    """A query in the scheduler's queue, with what is needed to run and answer it."""
+
+    tokens: TokenRow = field(kw_only=True)
+    job: Job = field(kw_only=True)
+    index: int = field(kw_only=True)
+    loaded: LoadedTask = field(kw_only=True)
+
+
+def check_outputs(declared: frozenset[str]) -> None:
+    """Hold a model's config to what a task can answer.
+
+    Raises:
+        InvalidArgument: config.pbtxt declares an output that the model does not give.
+    """
+    for name in sorted(declared.difference(_OUTPUTS)):
+        raise InvalidArgument(
+            f"config.pbtxt declares the output '{name}', which this model does not give; it gives {', '.join(_OUTPUTS)}"
+        )
+
+
+def reply(job: Job, task: LoadedTask) -> None:
+    """Answer a request whose rows are all there, by its task's own classifier."""
+    head, request = task.head, job.request
+    logits = np.asarray(job.pooled @ head.weight.T + head.bias, np.float32)
+    outputs: dict[str, Array] = {"logits": logits}
+    if request.wants("probabilities"):
+        outputs["probabilities"] = probabilities(logits)
+    if request.wants("label"):
+        labels = [head.labels[place].encode() for place in logits.argmax(-1)]
+        outputs["label"] = np.array(labels, object)[:, None]
+    request.reply(outputs)

@@ -1,0 +1,75 @@
+"""Opening a published base as its manifest says, and starting services on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tidal import device
+from tidal.pets.base import load_base_layers
+from tidal.pets.copies import Merging
+from tidal.pets.engine.engine import PetsEngine, open_engine
+from tidal.pets.engine.merging import unmerged
+from tidal.pets.engine.tasks import LoadedTask
+from tidal.pets.library import TaskLibrary
+from tidal.pets.manifest import ENGINE_FOLDER, load_pets_manifest
+from tidal.pets.parameters import PetsParameters
+from tidal.pets.policies import PetsScheduler
+from tidal.pets.policies.merging import MergeRule
+from tidal.pets.service import PetsService
+from tidal.pets.tasks.folder import tasks_folder
+from tidal.pets.terms import TaskTerms
+from tidal.service import Service, ServiceContext
+from tidal.text import TextTokenizer
+
+
+def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[ServiceContext], Service]:
+    """Open the published base once; what comes back starts a service on it, again after a failure.
+
+    Tasks load on their first use, anew for every service.
+
+    Raises:
+        InvalidArgument: the version does not fit its files, this device, the engine library or the config.
+        NotFound: the library with the engine's operations is not built.
+    """
+    manifest = load_pets_manifest(context.version_dir)
+    manifest.check(context.version_dir, device.here(manifest.device.kind))
+    batching = parameters.strategy(manifest.profile)
+    tables = manifest.profile.tables(max_batch=parameters.max_batch, memory_bytes=parameters.batch_bytes)
+    tokenizer = TextTokenizer(
+        context.version_dir / manifest.tokenizer.file,
+        min(manifest.max_length, tables.max_length),
+        truncate=parameters.truncate,
+    )
+    base = load_base_layers(context.version_dir)
+    folder = context.version_dir / ENGINE_FOLDER
+    engine = open_engine(folder, threads=manifest.threads)
+    _warm_up(engine, [length for length in manifest.profile.shared.lengths if length <= tables.max_length])
+
+    def open_copy(terms: TaskTerms) -> tuple[PetsEngine, LoadedTask]:
+        copy = open_engine(folder, threads=manifest.threads, merged=terms)
+        return copy, copy.add(unmerged(terms))
+
+    def start(fresh: ServiceContext) -> Service:
+        library = TaskLibrary(tasks_folder(fresh.model_dir), base, engine, parameters.task_bytes, fresh.metrics)
+        scheduler = PetsScheduler(tables, batching, patience_s=parameters.patience_ms / 1e3)
+        merging = Merging(open_copy, tables, MergeRule(parameters.merged_copies))
+        return PetsService(
+            fresh,
+            tokenizer,
+            engine,
+            library,
+            scheduler,
+            merging,
+            type_ids=manifest.tokenizer.type_ids,
+            lengths=manifest.profile.shared.lengths,
+        )
+
+    return start
+
+
+def _warm_up(engine: PetsEngine, lengths: list[int]) -> None:
+    """Run the base alone at each measured length, so that no query pays for its first pass."""
+    for length in lengths:
+        engine.pooled([None], np.zeros((1, length), np.int32), np.array([length], np.int32))

@@ -1,0 +1,42 @@
+"""What a published base holds: its encoder's graph, what identifies it to tasks, and what it and its tasks cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from tidal.manifest import Published, TokenizerInfo, Verification, read_manifest
+from tidal.pets.profile import PetsProfile
+
+ENGINE_FOLDER = "engines"
+
+
+class PetsManifest(Published):
+    """A published version of a frozen encoder that serves fine-tuned tasks; the tasks lie beside the versions."""
+
+    kind: Literal["pets"]
+    tokenizer: TokenizerInfo
+    base: str = Field(pattern=r"^[0-9a-f]{64}$", description="digest of the encoder's weights: what tasks name")
+    width: int = Field(ge=1, description="of the pooled vector, which the tasks' classifiers read")
+    max_length: int = Field(ge=1, description="longest input in tokens that was profiled, and is served")
+    threads: int = Field(ge=1, description="CPU threads of the engine")
+    zeroed: tuple[str, ...] = Field((), description="weights that the source lacks, which are 0 here")
+    verification: Verification = Field(description="of the base, and of a typical task of every kind")
+    profile: PetsProfile
+
+    @model_validator(mode="after")
+    def _check(self) -> PetsManifest:
+        if self.profile.shared.max_length != self.max_length:
+            raise ValueError(f"the profile ends at length {self.profile.shared.max_length}, not at {self.max_length}")
+        return self
+
+
+def load_pets_manifest(version_dir: Path) -> PetsManifest:
+    """Read and validate `manifest.json` of a version of a base.
+
+    Raises:
+        InvalidArgument: the file is missing, is not valid, or names a field that this release does not know.
+    """
+    return read_manifest(version_dir, PetsManifest)

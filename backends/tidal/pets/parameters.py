@@ -1,0 +1,92 @@
+"""What an operator may set in a `pets` model's config.pbtxt."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tidal.errors import InvalidArgument
+from tidal.pets.policies import Batching, BySpread, Fixed, alpha_only, beta_only, coordinated, joint, soonest
+from tidal.pets.profile import PetsProfile
+
+_MIB = 1 << 20
+_PLAIN: dict[str, Batching] = {
+    "joint": joint,
+    "soonest": soonest,
+    "coordinated": coordinated,
+    "alpha_only": alpha_only,
+    "beta_only": beta_only,
+}
+
+
+class PetsParameters(BaseModel):
+    """Parameters of the `pets` backend beside those that all backends share."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    truncate: bool = Field(False, description="cut a longer text to the model's limit instead of refusing it")
+    batching: Literal["joint", "soonest", "coordinated", "alpha_only", "beta_only", "by_spread", "fixed"] = Field(
+        "joint", description="how waiting queries are put into batches"
+    )
+    fixed_size: int | None = Field(None, ge=1, le=4096, description="queries in a batch; with batching fixed only")
+    spread_tokens: float | None = Field(
+        None,
+        ge=0,
+        le=1e6,
+        description="standard deviation of lengths from which tasks' terms no longer count; with batching by_spread "
+        "only, default: the build's",
+    )
+    max_batch: int | None = Field(
+        None, ge=1, le=4096, description="queries in a batch at most; default: the largest that the build measured"
+    )
+    batch_memory_mb: float | None = Field(
+        None, gt=0, le=1e7, description="MiB that a batch's activations may take; default: no limit"
+    )
+    task_memory_mb: float = Field(2048.0, gt=0, le=1e7, description="MiB that the tasks in memory may take")
+    merged_copies: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="hot tasks at most that run from copies of the base with their terms in its weights; each takes "
+        "the memory of the base",
+    )
+    patience_ms: float = Field(
+        1000.0, gt=0, le=3_600_000, description="milliseconds after which a query goes before those that came later"
+    )
+
+    @property
+    def task_bytes(self) -> int:
+        """Bytes that the tasks in memory may take."""
+        return int(self.task_memory_mb * _MIB)
+
+    @property
+    def batch_bytes(self) -> int | None:
+        """Bytes that a batch's activations may take."""
+        return None if self.batch_memory_mb is None else int(self.batch_memory_mb * _MIB)
+
+    def strategy(self, profile: PetsProfile) -> Batching:
+        """How queries are batched.
+
+        Raises:
+            InvalidArgument: parameters that do not go together, or a threshold that nobody gives.
+        """
+        if (self.fixed_size is not None) != (self.batching == "fixed"):
+            raise InvalidArgument(
+                f"config.pbtxt has batching {self.batching} "
+                + ("without fixed_size" if self.batching == "fixed" else "and fixed_size, which goes with fixed only")
+            )
+        if self.fixed_size is not None:
+            return Fixed(self.fixed_size)
+        if self.batching == "by_spread":
+            threshold = profile.spread_tokens if self.spread_tokens is None else self.spread_tokens
+            if threshold is None:
+                raise InvalidArgument(
+                    "config.pbtxt has batching by_spread without spread_tokens, and the build measured no threshold"
+                )
+            return BySpread(threshold)
+        if self.spread_tokens is not None:
+            raise InvalidArgument(
+                f"config.pbtxt has batching {self.batching} and spread_tokens, which goes with by_spread only"
+            )
+        return _PLAIN[self.batching]

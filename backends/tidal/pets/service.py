@@ -1,0 +1,253 @@
+"""The `pets` service: reads requests, gets their tasks into memory, and runs what waits in planned batches."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from tidal.errors import Cancelled, Internal, TidalError, Unavailable
+from tidal.pets.copies import Copies, Merging
+from tidal.pets.engine.tasks import LoadedTask
+from tidal.pets.intake import LEAVING, Intake
+from tidal.pets.jobs import Job, Row, check_outputs, reply
+from tidal.pets.library import Engine, TaskLibrary
+from tidal.pets.metrics import PetsMetrics
+from tidal.pets.policies import Batch, PetsScheduler
+from tidal.pets.terms import FloatArray
+from tidal.requests import PendingRequest
+from tidal.service import ServiceContext
+from tidal.text import TextTokenizer
+
+# Asking whether a client has gone costs a call to the server process: not worth it for a query that hardly waited.
+_CHECK_CANCELLED_AFTER_S = 0.05
+# Planning begins so long before the engine is expected to be free, beside twice what planning took last.
+_PLANNING_MARGIN_S = 0.0005
+
+# A request whose rows all ran, and its task.
+_Finished = tuple[Job, LoadedTask]
+
+
+class PetsService:
+    """An intake, two threads that run batches by turns, and one that answers.
+
+    Requests are read, and tasks loaded, while a batch runs. Of the two runners one has the engine; the other plans the
+    next batch shortly before the engine is expected to be free, and takes it where the first has to answer.
+
+    Args:
+        context: what the service is started with.
+        tokenizer: the model's, limited to what may run.
+        engine: runs batches.
+        library: the model's tasks; the service's own from now on.
+        scheduler: says what runs next; the service's own from now on.
+        merging: when hot tasks get merged copies.
+        type_ids: whether the engine reads token types.
+        lengths: bounds in tokens that queries are counted by.
+
+    Raises:
+        InvalidArgument: config.pbtxt declares an output that the model does not give.
+    """
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        tokenizer: TextTokenizer,
+        engine: Engine,
+        library: TaskLibrary,
+        scheduler: PetsScheduler,
+        merging: Merging,
+        *,
+        type_ids: bool,
+        lengths: Sequence[int],
+    ) -> None:
+        check_outputs(context.outputs)
+        self._type_ids = type_ids
+        self._engine = engine
+        self._scheduler = scheduler
+        self._metrics = PetsMetrics(context.metrics, lengths)
+        self._changed = threading.Condition()
+        self._draining = False  # nothing more comes
+        self._ended = False  # nothing is run any more
+        self._planning_s = 0.0
+        self._plan_at: float | None = None  # when to plan while the engine runs; None: planned, or it does not run
+        self._answers: queue.SimpleQueue[list[_Finished] | None] = queue.SimpleQueue()
+        self._copies = Copies(context, library, merging, self._have_copies)
+        self._runners = [context.start_thread("runner", self._work) for _ in range(2)]
+        self._responder = context.start_thread("responder", self._respond)
+        self._intake = Intake(context, tokenizer, library, self._metrics, self._admit, self._last_admitted)
+
+    def submit(self, requests: Sequence[PendingRequest]) -> None:
+        """Hand requests to the thread that reads them; does not wait."""
+        if not self._intake.take(requests):
+            for request in requests:
+                request.fail(Unavailable(LEAVING))
+
+    def close(self, timeout_s: float) -> None:
+        """Finish what waits, then end the threads; rows that are left after `timeout_s` stay unanswered."""
+        until = time.monotonic() + timeout_s
+        self._intake.stop()
+        for thread in self._runners:
+            thread.join(max(0.0, until - time.monotonic()))
+        with self._changed:
+            self._ended = True
+            self._scheduler.clear()
+            self._changed.notify_all()
+        self._answers.put(None)
+        self._responder.join(max(0.0, until - time.monotonic()))
+        self._copies.close(max(0.0, until - time.monotonic()))
+        self._intake.close(max(0.0, until - time.monotonic()))
+
+    def _admit(self, rows: Sequence[Row]) -> bool:
+        with self._changed:
+            if self._ended:
+                return False
+            self._copies.note(rows)
+            for row in rows:
+                self._scheduler.submit(row)
+            self._metrics.waiting.set(len(self._scheduler))
+            if self._scheduler.can_start or (self._plan_at is not None and time.monotonic() >= self._plan_at):
+                self._changed.notify()
+        return True
+
+    def _have_copies(self, tasks: frozenset[str]) -> None:
+        with self._changed:
+            self._scheduler.copies = tasks
+
+    def _last_admitted(self) -> None:
+        with self._changed:
+            self._draining = True
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        try:
+            self._serve()
+        except BaseException:
+            # The boundary answers what is outstanding and starts a fresh service: leave nothing for the other to run.
+            with self._changed:
+                self._ended = True
+                self._scheduler.clear()
+                self._changed.notify_all()
+            raise
+
+    def _serve(self) -> None:
+        ran = False
+        finished: list[_Finished] = []
+        while True:
+            with self._changed:
+                if ran:
+                    ran = False
+                    self._scheduler.finished()
+                    self._plan_at = None
+                late, batch, now = self._next()
+                if self._scheduler.can_start:
+                    self._changed.notify()
+                if batch is None and not late and not finished:
+                    if self._ended or (self._draining and not len(self._scheduler)):
+                        self._changed.notify_all()
+                        return
+                    self._changed.wait(self._prepare(now))
+                    continue
+            if batch is None:
+                self._answer(finished)
+            elif finished:
+                self._answers.put(finished)
+            finished = []
+            self._refuse(late, now)
+            if batch is not None:
+                finished = self._run(batch, now)
+                ran = True
+
+    def _next(self) -> tuple[list[Row], Batch | None, float]:
+        """Queries that are too late, the batch to start, and the moment that was decided for."""
+        now = time.monotonic()
+        batch = self._scheduler.next_batch(now)
+        late = cast(list[Row], self._scheduler.expired(now))
+        if batch is not None:
+            self._plan_at = now + max(0.0, batch.seconds - 2 * self._planning_s - _PLANNING_MARGIN_S)
+            # The other runner waits for the moment to plan.
+            self._changed.notify()
+        self._metrics.waiting.set(len(self._scheduler))
+        return late, batch, now
+
+    def _prepare(self, now: float) -> float | None:
+        """Plan for what waits if it is time to, once a batch; the seconds until then, None for as long as it takes."""
+        if self._plan_at is None:
+            return None
+        if now < self._plan_at:
+            return self._plan_at - now
+        if len(self._scheduler):
+            self._plan_at = None
+            self._scheduler.prepare()
+            self._planning_s = time.monotonic() - now
+        return None
+
+    def _refuse(self, late: Sequence[Row], now: float) -> None:
+        for row in late:
+            self._metrics.refused("deadline", 1)
+            waited = (now - row.arrival) * 1e3
+            row.job.fail(
+                Unavailable(
+                    f"the deadline of {row.job.request.options.latency_ms:g} ms cannot be met: "
+                    f"{waited:.0f} ms have passed in the queue"
+                )
+            )
+            row.job.leave()
+
+    def _run(self, batch: Batch, now: float) -> list[_Finished]:
+        """Run a batch; the requests that it completed."""
+        taken = cast(Sequence[Row], batch.queries)
+        finished: list[_Finished] = []
+        try:
+            rows = [row for row in taken if self._still_wanted(row, now)]
+            if rows:
+                vectors = self._vectors(rows, batch.copy)
+                self._metrics.ran(rows, now, time.monotonic() - now)
+                for row, vector in zip(rows, vectors, strict=True):
+                    if row.job.finish(row.index, vector):
+                        finished.append((row.job, row.loaded))
+        except Exception as error:
+            answer = error if isinstance(error, TidalError) else Internal(f"the engine failed: {error}")
+            for row in taken:
+                row.job.fail(answer)
+        finally:
+            for row in taken:
+                row.job.leave()
+        return finished
+
+    def _vectors(self, rows: Sequence[Row], merged: str | None) -> FloatArray:
+        """Pooled vectors [rows, width], from the copy of the task `merged` or from the shared base."""
+        lengths = np.array([row.length for row in rows], np.int32)
+        ids = np.zeros((len(rows), int(lengths.max())), np.int32)
+        types = np.zeros_like(ids) if self._type_ids else None
+        for place, row in enumerate(rows):
+            ids[place, : row.length] = row.tokens.ids
+            if types is not None:
+                types[place, : row.length] = row.tokens.type_ids
+        tasks = [row.loaded for row in rows]
+        copy = None if merged is None else self._copies.find(merged, tasks)
+        if copy is None:
+            return self._engine.pooled(tasks, ids, lengths, types)
+        self._metrics.merged.inc(len(rows))
+        return copy.engine.pooled([copy.task] * len(rows), ids, lengths, types)
+
+    @staticmethod
+    def _still_wanted(row: Row, now: float) -> bool:
+        job = row.job
+        if job.failed or job.request.answered:
+            return False
+        if now - row.arrival > _CHECK_CANCELLED_AFTER_S and job.request.cancelled():
+            job.fail(Cancelled("the client cancelled the request while it waited"))
+            return False
+        return True
+
+    def _respond(self) -> None:
+        while (finished := self._answers.get()) is not None:
+            self._answer(finished)
+
+    def _answer(self, finished: Sequence[_Finished]) -> None:
+        for job, task in finished:
+            reply(job, task)
