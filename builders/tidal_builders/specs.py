@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.json_schema import models_json_schema
 
 from tidal.errors import InvalidArgument, did_you_mean
+from tidal_builders.pets.spec import PetsSpec
 from tidal_builders.runtime_options import RuntimeOptions
 from tidal_builders.tabi.spec import TabiSpec
 
@@ -44,9 +45,13 @@ class ArloSpec(RuntimeOptions):
         return value
 
 
-Spec = ArloSpec | TabiSpec
+Spec = ArloSpec | TabiSpec | PetsSpec
 # Every kind of spec that `tidal build` reads.
-SPECS: dict[str, type[ArloSpec] | type[TabiSpec]] = {"arlo": ArloSpec, "tabi": TabiSpec}
+SPECS: dict[str, type[ArloSpec] | type[TabiSpec] | type[PetsSpec]] = {
+    "arlo": ArloSpec,
+    "tabi": TabiSpec,
+    "pets": PetsSpec,
+}
 
 
 def spec_schema() -> dict[str, Any]:

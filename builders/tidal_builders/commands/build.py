@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from tidal.commands.output import table_console
 from tidal.errors import InvalidArgument, TidalError, did_you_mean
 from tidal.tabi.manifest import Target
-from tidal_builders.report import BuildReport, BuildResult, table
+from tidal_builders.commands.progress import progress, stdout_kept_clean
+from tidal_builders.pets.report import PetsReport, cost_table
+from tidal_builders.pets.spec import PetsSpec
+from tidal_builders.report import BuildReport, BuildResult, Outcome, table
 from tidal_builders.specs import ArloSpec, Spec, load_spec, spec_schema
 from tidal_builders.tabi.report import CascadeReport
 from tidal_builders.tabi.spec import TabiSpec
 
 DONE, STALE, BAD_INPUT, FAILED = 0, 1, 2, 3
+_REPORTS: dict[str, type[BuildResult]] = {"arlo": BuildReport, "tabi": CascadeReport, "pets": PetsReport}
 
 
 def build(
@@ -80,6 +80,12 @@ def build(
       - {name: large, model: ./roberta-large-reviews}
     data: labelled.tsv      # columns text (and text_pair) and label
     target: {accuracy: 0.95}
+    ```
+
+    Or a frozen encoder for any number of fine-tuned tasks, which `tidal tasks` adds:
+
+    ```yaml
+    {kind: pets, name: base, model: ./bert-base}
     ```
 
     `tidal build --schema` prints every field with its meaning and default.
@@ -188,65 +194,33 @@ def _plan(path: Path, spec: Spec, repository: Path, force: bool) -> BuildResult:
 
         plan = make_plan(spec, repository, path.parent)
         reasons, version = plan.reasons or (("forced",) if force else plan.missing), plan.version
+    elif isinstance(spec, PetsSpec):
+        from tidal_builders.pets.plan import plan_pets
+
+        base = plan_pets(spec, repository, path.parent)
+        reasons, version = base.reasons or (("forced",) if force else ()), base.version
     else:
         from tidal_builders.tabi.plan import plan_cascade
 
         cascade = plan_cascade(spec, repository, path.parent)
         reasons, version = cascade.reasons or (("forced",) if force else ()), cascade.version
-    kind = BuildReport if isinstance(spec, ArloSpec) else CascadeReport
-    return kind(name=spec.name, outcome="stale" if reasons else "current", reasons=reasons, version=version)
+    outcome: Outcome = "stale" if reasons else "current"
+    return _REPORTS[spec.kind](name=spec.name, outcome=outcome, reasons=reasons, version=version)
 
 
 def _build(path: Path, spec: Spec, repository: Path, force: bool) -> BuildResult:
-    with _progress(spec.name) as report, _stdout_kept_clean():
+    with progress(spec.name) as report, stdout_kept_clean():
         if isinstance(spec, ArloSpec):
             from tidal_builders.arlo import build_arlo
 
             return build_arlo(spec, repository, spec_file=path, force=force, report=report)
+        if isinstance(spec, PetsSpec):
+            from tidal_builders.pets.build import build_pets
+
+            return build_pets(spec, repository, spec_file=path, force=force, report=report)
         from tidal_builders.tabi.build import build_tabi
 
         return build_tabi(spec, repository, spec_file=path, force=force, report=report)
-
-
-@contextmanager
-def _progress(name: str) -> Iterator[Callable[[str, float], None]]:
-    """Bars on standard error, one a stage; a line a stage where that is no terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        said: set[str] = set()
-
-        def line(stage: str, _share: float) -> None:
-            if stage not in said:
-                said.add(stage)
-                console.print(f"{name}: {stage}", markup=False, highlight=False, soft_wrap=True)
-
-        yield line
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bars:
-        tasks: dict[str, object] = {}
-
-        def bar(stage: str, share: float) -> None:
-            for other, task in tasks.items():
-                if other != stage:
-                    bars.update(task, completed=1.0)  # type: ignore[arg-type]
-                    bars.stop_task(task)  # type: ignore[arg-type]
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(f"{name}: {stage}", total=1.0)
-            bars.update(tasks[stage], completed=share)  # type: ignore[arg-type]
-
-        yield bar
-
-
-@contextmanager
-def _stdout_kept_clean() -> Iterator[None]:
-    """Send what libraries print to standard error: standard output belongs to the result."""
-    stdout = sys.stdout
-    sys.stdout = sys.stderr
-    try:
-        yield
-    finally:
-        sys.stdout = stdout
 
 
 def _tables(report: BuildResult, repository: Path) -> list[Table]:
@@ -255,11 +229,14 @@ def _tables(report: BuildResult, repository: Path) -> list[Table]:
         return [table(report)] if report.rows else []
     if report.outcome != "published":
         return []
+    if isinstance(report, PetsReport):
+        return [cost_table(report)]
     from tidal_builders.tabi.figures import SearchReport, candidate_table, level_table
     from tidal_builders.tabi.publish import REPORT_DATA
 
-    written = repository / report.name / str(report.version) / REPORT_DATA
-    found = SearchReport.model_validate_json(written.read_bytes())
+    found = SearchReport.model_validate_json(
+        (repository / report.name / f"{report.version}/{REPORT_DATA}").read_bytes()
+    )
     return [level_table(found), candidate_table(found)]
 
 

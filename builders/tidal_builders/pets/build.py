@@ -1,0 +1,242 @@
+"""From a spec to a published base: export, verify, profile, publish."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from tidal import device
+from tidal.errors import InvalidArgument
+from tidal.manifest import MANIFEST_FILE, FileRecord, Source, TokenizerInfo, sha256_file
+from tidal.pets.base import load_base_layers, write_base_layers
+from tidal.pets.engine.engine import PetsEngine, open_engine
+from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest
+from tidal.pets.profile import PetsProfile
+from tidal.repository import write_atomically
+from tidal_builders.arlo.samples import sample_texts
+from tidal_builders.pets.base import export_encoder
+from tidal_builders.pets.config import pets_config_pbtxt
+from tidal_builders.pets.plan import PetsPlan, plan_pets
+from tidal_builders.pets.profiling import measure_profile
+from tidal_builders.pets.report import PetsReport, report_of
+from tidal_builders.pets.source import BaseSource, load_base
+from tidal_builders.pets.spec import PetsSpec
+from tidal_builders.pets.verify import Verified, verify
+from tidal_builders.workspace import Workspace, build_lock, drop_workspaces, open_workspace
+
+Report = Callable[[str, float], None]
+_FACTS = "facts.json"
+_TOKENIZER = "tokenizer/tokenizer.json"
+
+
+class _Facts(BaseModel):
+    """What is kept of the source model beside its files."""
+
+    architecture: str
+    max_length: int
+    pad_token_id: int
+    type_ids: bool
+    zeroed: tuple[str, ...]
+
+
+def build_pets(
+    spec: PetsSpec,
+    repository: Path,
+    *,
+    spec_file: Path | None = None,
+    force: bool = False,
+    report: Report = lambda _stage, _share: None,
+) -> PetsReport:
+    """Build a base into a repository, if it is not there already; its tasks, which lie beside the versions, stay.
+
+    Finished stages are kept under `<model>/.build/`, so a build that was killed goes on where it stopped. Builds of
+    the same model wait for each other.
+
+    Args:
+        spec: what to build.
+        repository: the model repository; it is made where it does not exist.
+        spec_file: where the spec was read from: relative paths of the spec start from its folder (without it: from
+            the working directory), and the manifest names it in the command that rebuilds the model.
+        force: build anew, from the first stage on.
+        report: told the name of the running stage and the share of it that is done.
+
+    Returns:
+        The report; its outcome is "missed" where the engine misses its tolerance.
+
+    Raises:
+        InvalidArgument: the spec asks for what the source model does not have.
+        TidalError: a stage failed.
+    """
+    begin = time.monotonic()
+    base = spec_file.parent if spec_file else Path()
+    plan = plan_pets(spec, repository, base)
+    if not plan.reasons and not force:
+        return _current(spec, plan, begin)
+    with build_lock(plan.entry.folder, lambda message: report(message, 0.0)):
+        plan = plan_pets(spec, repository, base)  # whoever held the lock may have built it
+        if not plan.reasons and not force:
+            return _current(spec, plan, begin)
+        plan.entry.clear_staging()
+        work = open_workspace(plan.entry.folder, plan.fingerprint, anew=force)
+        stages = _Stages(spec, plan, work, report)
+        reasons = plan.reasons or ("forced",)
+        if stages.verified.misses:
+            made = PetsReport(name=spec.name, outcome="missed", reasons=stages.verified.misses)
+            made = made.model_copy(update={"verification": stages.verified.verification})
+        else:
+            manifest, version = _publish(stages, str(spec_file) if spec_file else f"<spec of {spec.name}>")
+            _write_config(spec, plan)
+            made = report_of(manifest, version).model_copy(update={"outcome": "published", "reasons": reasons})
+            drop_workspaces(plan.entry.folder)
+    return made.model_copy(update={"reused": work.reused, "seconds": time.monotonic() - begin})
+
+
+class _Stages:
+    """A build's stages, each done when it is first asked for."""
+
+    def __init__(self, spec: PetsSpec, plan: PetsPlan, work: Workspace, report: Report) -> None:
+        self.spec, self.plan, self.report = spec, plan, report
+        self._work = work
+
+    @cached_property
+    def folder(self) -> Path:
+        """Engine, layers, tokenizer, and what else is taken from the source."""
+        return self._work.directory("base", self._export)
+
+    @cached_property
+    def facts(self) -> _Facts:
+        """Of the source model."""
+        return _Facts.model_validate_json((self.folder / _FACTS).read_bytes())
+
+    @cached_property
+    def verified(self) -> Verified:
+        """How far the engine is from the source model."""
+        return self._work.record("verified", Verified, self._verify)
+
+    @cached_property
+    def profile(self) -> PetsProfile:
+        """What it costs here."""
+        return self._work.record("profile", PetsProfile, self._measure)
+
+    @cached_property
+    def _source(self) -> BaseSource:
+        self.report("load", 0.0)
+        return load_base(self.plan.source)
+
+    @cached_property
+    def _engine(self) -> PetsEngine:
+        return open_engine(self.folder / ENGINE_FOLDER, threads=self.plan.threads)
+
+    def _export(self, folder: Path) -> None:
+        source, longest = self._source, self.spec.max_length
+        if longest is not None and longest > source.max_length:
+            raise InvalidArgument(
+                f"field 'max_length': {longest} tokens exceed the model's longest input of {source.max_length}"
+            )
+        self.report("export", 0.0)
+        layers, info = export_encoder(source.model, folder / ENGINE_FOLDER)
+        write_base_layers(folder, layers, info)
+        content = json.loads(source.tokenizer.backend_tokenizer.to_str())
+        # The server decides on both.
+        content["truncation"] = content["padding"] = None
+        (folder / _TOKENIZER).parent.mkdir()
+        (folder / _TOKENIZER).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        facts = _Facts(
+            architecture=type(source.model).__name__,
+            max_length=longest or source.max_length,
+            pad_token_id=source.tokenizer.pad_token_id or 0,
+            type_ids=source.type_ids,
+            zeroed=source.zeroed,
+        )
+        (folder / _FACTS).write_text(facts.model_dump_json())
+
+    def _verify(self) -> Verified:
+        samples = None if self.plan.samples is None else self.plan.samples.read_text(encoding="utf-8")
+        texts, _ = sample_texts(samples)
+        return verify(
+            self._engine,
+            self._source,
+            load_base_layers(self.folder),
+            texts,
+            max_length=self.facts.max_length,
+            tolerance=self.spec.tolerance,
+            progress=partial(self.report, "verify"),
+        )
+
+    def _measure(self) -> PetsProfile:
+        return measure_profile(
+            self._engine,
+            load_base_layers(self.folder),
+            max_length=self.facts.max_length,
+            max_batch=self.spec.max_batch,
+            max_tokens=self.spec.max_tokens,
+            threads=self.plan.threads,
+            seconds=self.spec.profile_seconds,
+            progress=partial(self.report, "profile"),
+        )
+
+
+def _publish(stages: _Stages, spec_file: str) -> tuple[PetsManifest, int]:
+    """Gather everything aside and make it the newest version, all at once."""
+    plan, facts, profile = stages.plan, stages.facts, stages.profile
+    stages.report("publish", 0.0)
+    staging = plan.entry.new_staging()
+    shutil.copytree(stages.folder, staging, dirs_exist_ok=True)
+    (staging / _FACTS).unlink()
+    layers = load_base_layers(staging)
+    manifest = PetsManifest(
+        kind="pets",
+        name=stages.spec.name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        spec=spec_file,
+        fingerprint=plan.fingerprint,
+        ingredients=plan.ingredients,
+        libraries={
+            name.removeprefix("library "): version
+            for name, version in plan.ingredients.items()
+            if name.startswith("library ")
+        },
+        files=tuple(
+            FileRecord(path=str(path.relative_to(staging)), bytes=path.stat().st_size, sha256=sha256_file(path))
+            for path in sorted(staging.rglob("*"))
+            if path.is_file()
+        ),
+        source=Source(
+            model=stages.spec.model, architecture=facts.architecture, sha256=plan.ingredients["source files"]
+        ),
+        engine="openvino",
+        precision="fp32",
+        device=device.here("cpu"),
+        tokenizer=TokenizerInfo(
+            file=_TOKENIZER, max_length=facts.max_length, pad_token_id=facts.pad_token_id, type_ids=facts.type_ids
+        ),
+        base=layers.digest,
+        width=layers.width,
+        max_length=facts.max_length,
+        threads=plan.threads,
+        zeroed=facts.zeroed,
+        verification=stages.verified.verification,
+        profile=profile,
+    )
+    (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
+    return manifest, plan.entry.publish(staging)
+
+
+def _current(spec: PetsSpec, plan: PetsPlan, begin: float) -> PetsReport:
+    assert plan.published is not None
+    _write_config(spec, plan)
+    return report_of(plan.published, plan.version).model_copy(update={"seconds": time.monotonic() - begin})
+
+
+def _write_config(spec: PetsSpec, plan: PetsPlan) -> None:
+    """Write `config.pbtxt` where there is none; one that is there belongs to the operator."""
+    path = plan.entry.folder / "config.pbtxt"
+    if not path.exists():
+        write_atomically(path, pets_config_pbtxt(spec))

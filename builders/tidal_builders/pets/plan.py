@@ -1,0 +1,105 @@
+"""Whether a base has to be built, found without loading it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import tidal
+import tidal_builders
+from tidal import device
+from tidal.device import library_version
+from tidal.errors import InvalidArgument
+from tidal.manifest import sha256_file
+from tidal.pets.engine.native import source_folder as native_sources
+from tidal.pets.manifest import PetsManifest, load_pets_manifest
+from tidal.repository import ModelEntry
+from tidal_builders.fingerprint import changes, fingerprint, hash_files, hash_source, source_folder
+from tidal_builders.pets.spec import PetsSpec
+
+_LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "openvino")
+
+
+@dataclass(frozen=True, slots=True)
+class PetsPlan:
+    """What would be built from what, and why; nothing has to be built when there are no reasons."""
+
+    entry: ModelEntry
+    source: Path
+    samples: Path | None
+    threads: int
+    ingredients: dict[str, str]
+    published: PetsManifest | None
+    reasons: tuple[str, ...]
+
+    @property
+    def version(self) -> int | None:
+        """The newest published version."""
+        return max(self.entry.versions(), default=None)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything that a version is made of."""
+        return fingerprint(self.ingredients)
+
+
+def plan_pets(spec: PetsSpec, repository: Path, base: Path) -> PetsPlan:
+    """Compare what is published with what the spec, the source, the code, the libraries and the device are now.
+
+    Args:
+        spec: what is asked for.
+        repository: the model repository; it need not exist.
+        base: folder that relative paths of the spec start from.
+
+    Raises:
+        InvalidArgument: the source model or the samples cannot be found.
+    """
+    source = source_folder(spec.model, spec.revision, base)
+    samples = None if spec.samples is None else base / spec.samples.expanduser()
+    if samples is not None and not samples.is_file():
+        raise InvalidArgument(f"field 'samples': there is no file {samples}")
+    threads = spec.threads or len(os.sched_getaffinity(0))
+    parts = {f"spec.{name}": json.dumps(value) for name, value in json.loads(spec.model_dump_json()).items()}
+    parts |= {
+        "source files": hash_source(source),
+        "samples file": sha256_file(samples) if samples else "none",
+        "builder code": _code_hash(),
+        "device": str(device.here("cpu")),
+        "threads": str(threads),
+    }
+    parts |= {f"library {name}": library_version(name) or "none" for name in _LIBRARIES}
+    entry = ModelEntry(repository / spec.name)
+    published, reasons = _compare(entry, parts)
+    return PetsPlan(entry, source, samples, threads, parts, published, tuple(reasons))
+
+
+def _compare(entry: ModelEntry, parts: Mapping[str, str]) -> tuple[PetsManifest | None, list[str]]:
+    latest = entry.latest()
+    if latest is None:
+        return None, ["no version is published"]
+    try:
+        manifest = load_pets_manifest(latest)
+        if reasons := changes(manifest.ingredients, parts):
+            return manifest, reasons
+        manifest.check(latest, device.here(manifest.device.kind))
+    except InvalidArgument as error:
+        return None, [str(error)]
+    return manifest, []
+
+
+def _code_hash() -> str:
+    """Hash over the code that decides what is built and how fast it is: of the base, not of tasks."""
+    library, builders, native = (
+        Path(tidal.__path__[0]),
+        Path(tidal_builders.__path__[0]),
+        native_sources(),
+    )
+    own = [*builders.glob("pets/*.py"), *builders.glob("arlo/sa*.py"), builders / "timing.py", builders / "texts.py"]
+    used = [*library.glob("pets/engine/*.py"), *library.glob("pets/policies/*.py"), library / "manifest.py"]
+    used += [library / "pets" / f"{name}.py" for name in ("base", "manifest", "profile", "terms")]
+    hashes = hash_files(builders, own) + hash_files(library, used) + hash_files(native, native.glob("*.?pp"))
+    return hashlib.sha256(hashes.encode()).hexdigest()

@@ -1,0 +1,133 @@
+"""What the base and the terms of its tasks cost on this machine: α and β of PetS §4.1, by length and queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from tidal.pets.engine.description import Description
+from tidal.pets.engine.engine import PetsEngine
+from tidal.pets.engine.tasks import LoadedTask
+from tidal.pets.policies.spread import spread_threshold
+from tidal.pets.profile import Grid, PetsProfile
+from tidal.pets.terms import BaseLayers
+from tidal.profiles import LatencyProfile
+from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
+from tidal_builders.timing import Call, Progress, Timing, measure
+
+# Padded lengths that are measured, as far as the base reads them, beside its longest.
+_LENGTHS = (8, 16, 32, 64, 128, 256, 512)
+_TOKEN = 1
+_ROUNDS = 4
+_BASE = "base"
+# Of an operation's tensors in float32; ids, types and lengths are small beside them.
+_BYTES = 4
+
+# The base alone or a kind, padded length, queries.
+_Cell = tuple[str, int, int]
+
+
+def grid_of(max_length: int, max_batch: int, max_tokens: int) -> dict[int, tuple[int, ...]]:
+    """The numbers of queries to measure for every padded length, 1 to `max_batch` in doubling steps, as far as a batch
+    has at most `max_tokens`; 1 always."""
+    lengths = [*(length for length in _LENGTHS if length < max_length), max_length]
+    batches = sorted({max_batch, *(2**k for k in range(max_batch.bit_length()) if 2**k <= max_batch)})
+    return {length: tuple(n for n in batches if n == 1 or n * length <= max_tokens) for length in lengths}
+
+
+def measure_profile(
+    engine: PetsEngine,
+    layers: BaseLayers,
+    *,
+    max_length: int,
+    max_batch: int,
+    max_tokens: int,
+    threads: int,
+    seconds: float,
+    progress: Progress,
+) -> PetsProfile:
+    """Measure α with the base alone, and β of every kind as what a batch of one typical task takes beyond that.
+
+    All are measured in the same rounds. β is evened out: more or longer queries never take less.
+
+    Args:
+        engine: of the base.
+        layers: of the base.
+        max_length: longest input.
+        max_batch: largest batch.
+        max_tokens: of a batch.
+        threads: of the engine.
+        seconds: no round beyond the second begins after so many.
+        progress: told the share that is done.
+    """
+    grid = grid_of(max_length, max_batch, max_tokens)
+    tasks: dict[str, LoadedTask | None] = {_BASE: None}
+    tasks |= {kind: engine.add(typical_task(kind, layers)) for kind in TYPICAL_KINDS}
+    calls: dict[_Cell, Call] = {
+        (name, length, n): partial(_run, engine, task, length, n)
+        for name, task in tasks.items()
+        for length, numbers in grid.items()
+        for n in numbers
+    }
+    timings = measure(calls, rounds=_ROUNDS, budget_s=seconds, progress=progress)
+    for task in tasks.values():
+        if task is not None:
+            engine.remove(task)
+    return _profile(timings, grid, engine.description, threads)
+
+
+def _run(engine: PetsEngine, task: LoadedTask | None, length: int, n: int, _worker: int) -> None:
+    engine.pooled([task] * n, np.full((n, length), _TOKEN, np.int32), np.full(n, length, np.int32))
+
+
+def _profile(
+    timings: Mapping[_Cell, Timing], grid: Mapping[int, Sequence[int]], description: Description, threads: int
+) -> PetsProfile:
+    lengths, batches = tuple(grid), tuple(grid[min(grid)])
+
+    def rows(of: Mapping[tuple[int, int], float]) -> tuple[tuple[float, ...], ...]:
+        return tuple(tuple(of[length, n] for n in numbers) for length, numbers in grid.items())
+
+    cells = [(length, n) for length, numbers in grid.items() for n in numbers]
+    alpha = {(length, n): timings[_BASE, length, n] for length, n in cells}
+    shared = LatencyProfile(
+        lengths=lengths,
+        batches=batches,
+        median_ms=rows({cell: timing.median_ms for cell, timing in alpha.items()}),
+        p95_ms=rows({cell: timing.p95_ms for cell, timing in alpha.items()}),
+        threads=threads,
+    )
+    terms = {
+        kind: Grid(
+            lengths=lengths,
+            batches=batches,
+            values=rows(_rising({cell: timings[kind, *cell].median_ms - alpha[cell].median_ms for cell in cells})),
+        )
+        for kind in TYPICAL_KINDS
+    }
+    token_bytes = activation_bytes(description)
+    memory = Grid(
+        lengths=lengths, batches=batches, values=rows({(length, n): token_bytes * length * n for length, n in cells})
+    )
+    profile = PetsProfile(shared=shared, terms_ms=terms, memory_bytes=memory)
+    return profile.model_copy(update={"spread_tokens": spread_threshold(profile.tables())})
+
+
+def _rising(values: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+    """The same by length and queries, none below 0, and none below what fewer or shorter queries take."""
+    return {
+        (length, n): max(0.0, *(value for (other, m), value in values.items() if other <= length and m <= n))
+        for length, n in values
+    }
+
+
+def activation_bytes(description: Description) -> float:
+    """Memory that a token of a batch takes: the tensors of an encoder's layer that are in use at the same time.
+
+    In attention these are the layer's input, queries, keys and values before and after the tasks' terms; in the
+    feed-forward part its input, and the inner layer before and after.
+    """
+    inner = max(place.outputs for place in description.linear)
+    return _BYTES * float(max(7 * description.width, description.width + 2 * inner))

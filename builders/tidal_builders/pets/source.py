@@ -1,0 +1,85 @@
+"""A base as Hugging Face loads it, with its fast tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from tidal.errors import InvalidArgument
+from tidal_builders.arlo.source import quiet
+
+_POOLER = "pooler."
+
+
+@dataclass(frozen=True, slots=True)
+class BaseSource:
+    """An unmodified encoder in float32 on the CPU.
+
+    Attributes:
+        zeroed: weights that the folder lacks, which are 0; see `load_base`.
+    """
+
+    folder: Path
+    model: Any
+    tokenizer: Any
+    max_length: int
+    zeroed: tuple[str, ...]
+
+    @property
+    def type_ids(self) -> bool:
+        """Whether the model reads token_type_ids."""
+        return "token_type_ids" in self.tokenizer.model_input_names
+
+
+def load_base(folder: Path) -> BaseSource:
+    """Load an encoder and its tokenizer.
+
+    Folders of encoders that were only pre-trained may lack the pooler, which `transformers` then fills with random
+    numbers. Here it is 0: every task of such a base brings a pooler of its own, as a difference from 0.
+
+    Raises:
+        InvalidArgument: the folder holds no encoder, no fast tokenizer, or weights that are pickled or of another
+            model.
+    """
+    if not any(folder.glob("*.safetensors")):
+        raise InvalidArgument(
+            f"field 'model': {folder} has no weights as safetensors, and pickled ones (pytorch_model.bin) are not "
+            "read, for they can run code: save the model with `save_pretrained(folder, safe_serialization=True)`"
+        )
+    with quiet():
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
+            model, info = AutoModel.from_pretrained(
+                folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True
+            )
+        except (OSError, ValueError, KeyError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise InvalidArgument(f"field 'model': {folder} holds no encoder: {reason}") from None
+    missing = sorted(info["missing_keys"])
+    if lost := [name for name in missing if not name.startswith(_POOLER)]:
+        raise InvalidArgument(f"field 'model': {folder} has no weights for {', '.join(lost[:4])}")
+    if not getattr(tokenizer, "is_fast", False):
+        raise InvalidArgument(f"field 'model': the tokenizer of {folder} has no fast version (tokenizer.json)")
+    largest, vocabulary = max(tokenizer.get_vocab().values()), model.get_input_embeddings().num_embeddings
+    if largest >= vocabulary:
+        raise InvalidArgument(
+            f"field 'model': the tokenizer of {folder} has the id {largest}, the model ids below {vocabulary}"
+        )
+    with torch.no_grad():
+        for name in missing:
+            model.get_parameter(name).zero_()
+    return BaseSource(folder, model.eval(), tokenizer, _max_length(model, tokenizer), tuple(missing))
+
+
+def _max_length(model: Any, tokenizer: Any) -> int:
+    """Longest input: positions that the model has and its tokenizer allows."""
+    limit = int(min(tokenizer.model_max_length, model.config.max_position_embeddings))
+    for name, layer in model.named_modules():
+        # RoBERTa and its kin count positions from behind the padding index.
+        if name.endswith("position_embeddings") and getattr(layer, "padding_idx", None) is not None:
+            limit = min(limit, layer.num_embeddings - layer.padding_idx - 1)
+    return limit

@@ -1,0 +1,126 @@
+"""How far the engine is from the source model, for the base alone and for a typical task of every kind at once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from pydantic import BaseModel
+
+from tidal.manifest import Verification
+from tidal.pets.engine.engine import PetsEngine
+from tidal.pets.terms import BaseLayers, FloatArray, TaskTerms
+from tidal_builders.arlo.samples import Row, batches, draw_samples, longest, pad
+from tidal_builders.pets.source import BaseSource
+from tidal_builders.pets.training.merged import merge_terms
+from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
+
+# Queries of each: the base, and every kind.
+_QUERIES = 10
+_LARGEST_BATCH = 16
+
+
+class Verified(BaseModel):
+    """How far the engine is off; `errors` by kind, the base's own under "base"."""
+
+    verification: Verification
+    errors: dict[str, float]
+
+    @property
+    def misses(self) -> tuple[str, ...]:
+        """What keeps the base from being published, a clause each."""
+        found = self.verification
+        said = [
+            f"'{name}': largest error of the pooled vector {error:.3g} exceeds the tolerance {found.tolerance:g}"
+            for name, error in self.errors.items()
+            if not error <= found.tolerance
+        ]
+        if found.argmax_agreement < 1:
+            said.append(f"{found.argmax_agreement:.1%} of the samples keep their label, all must")
+        return tuple(said)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A query, whose it is, and the source model's pooled vector [width]."""
+
+    variant: str
+    row: Row
+    pooled: FloatArray
+
+
+def verify(
+    engine: PetsEngine,
+    source: BaseSource,
+    layers: BaseLayers,
+    texts: Sequence[str],
+    *,
+    max_length: int,
+    tolerance: float,
+    progress: Callable[[float], None],
+) -> Verified:
+    """Run queries of all kinds in mixed batches, and each alone on its own merged source model.
+
+    Args:
+        engine: of the exported base.
+        source: the base.
+        layers: the base's.
+        texts: to make queries of.
+        max_length: of the longest query in tokens.
+        tolerance: largest accepted difference.
+        progress: told the share that is done.
+    """
+    whole = {name.rpartition(".")[0] for name in source.zeroed}
+    tasks = {kind: typical_task(kind, layers, whole=sorted(whole)) for kind in TYPICAL_KINDS}
+    samples: list[_Sample] = []
+    for number, (variant, terms) in enumerate([("base", None), *tasks.items()]):
+        samples += _ask_source(variant, terms, source, texts, max_length, seed=number)
+        progress((number + 1) / (len(tasks) + 1))
+    loaded = {kind: engine.add(terms) for kind, terms in tasks.items()}
+    errors = dict.fromkeys(["base", *tasks], 0.0)
+    same = 0
+    pad_id = source.tokenizer.pad_token_id or 0
+    for group in batches([sample.row for sample in samples], _LARGEST_BATCH, seed=0):
+        chosen = [samples[place] for place in group]
+        batch = pad([sample.row for sample in chosen], longest([sample.row for sample in chosen]), pad_id)
+        lengths = np.array([len(sample.row["input_ids"]) for sample in chosen])
+        of = [loaded.get(sample.variant) for sample in chosen]
+        got = engine.pooled(of, batch["input_ids"], lengths, batch.get("token_type_ids"))
+        for sample, vector in zip(chosen, got, strict=True):
+            error = float(np.abs(vector - sample.pooled).max())
+            # A value that is not a number is no small error.
+            errors[sample.variant] = float("inf") if np.isnan(error) else max(errors[sample.variant], error)
+            head = tasks.get(sample.variant, tasks[TYPICAL_KINDS[0]]).head
+            logits = [head.weight @ each + head.bias for each in (vector, sample.pooled)]
+            same += int(logits[0].argmax() == logits[1].argmax())
+    for task in loaded.values():
+        engine.remove(task)
+    verification = Verification(
+        samples=len(samples),
+        max_abs_error=max(errors.values()),
+        tolerance=tolerance,
+        argmax_agreement=same / len(samples),
+    )
+    return Verified(verification=verification, errors=errors)
+
+
+def _ask_source(
+    variant: str, terms: TaskTerms | None, source: BaseSource, texts: Sequence[str], max_length: int, seed: int
+) -> list[_Sample]:
+    model = source.model
+    if terms is not None:
+        model = copy.deepcopy(source.model)
+        merge_terms(model, terms)
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if source.type_ids else [])]
+    rows = draw_samples(source.tokenizer, texts, max_length, _QUERIES, names, seed=seed)
+    samples = []
+    for row in rows:
+        with torch.inference_mode():
+            found = model(**{name: torch.from_numpy(values)[None] for name, values in row.items()})
+        pooled = getattr(found, "pooler_output", None)
+        vector = found.last_hidden_state[:, 0] if pooled is None else pooled
+        samples.append(_Sample(variant, row, vector[0].numpy()))
+    return samples
