@@ -53,12 +53,14 @@ test: install lint ## Lint, types and all tests, through a real server
 bench-artefacts: install ## Train and build what the benchmarks need, once: make bench-artefacts [DATA=DIR]
 	@$(BIN)/python -m benchmarks.serving_path.prepare
 	@$(BIN)/python -m benchmarks.arlo.prepare
+	@$(BIN)/python -m benchmarks.pets.prepare $(if $(DATA),--data $(DATA))
 	@$(if $(DATA),$(BIN)/python -m benchmarks.tabi.prepare --data $(DATA),echo "levels of Tabi's cascades are trained on real data: make bench-artefacts DATA=DIR")
 
 bench: install ## Run the benchmarks and write benchmarks/results: make bench [DATA=DIR]
 	@$(BIN)/python -m benchmarks.serving_path --json benchmarks/results/serving_path.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.arlo --json benchmarks/results/arlo.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.arlo_cluster --json benchmarks/results/arlo_cluster.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.pets --json benchmarks/results/pets.json $(if $(DATA),--data $(DATA))
 	@$(if $(DATA),$(BIN)/python -m benchmarks.tabi --json benchmarks/results/tabi.json --data $(DATA))
 
 clean: ## Remove what the build made (the virtual environment stays)
