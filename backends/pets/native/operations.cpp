@@ -3,95 +3,22 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <numeric>
 
 #include "openvino/core/attribute_visitor.hpp"
-#include "tasks.hpp"
-#include "tbb/blocked_range.h"
-#include "tbb/parallel_for.h"
-#include "tbb/task_arena.h"
+#include "rows.hpp"
 
 namespace tidal {
 namespace {
+
+// Linear layers that one operation stands behind.
+constexpr std::size_t most_layers = 8;
 
 Activation activation_named(const std::string& name) {
     static const char* const names[] = {"none", "relu", "gelu", "silu", "gelu_tanh", "tanh"};
     for (int i = 0; i < 6; ++i)
         if (name == names[i]) return static_cast<Activation>(i);
     OPENVINO_THROW("unknown activation ", name);
-}
-
-// Rows and tokens of a tensor [rows, tokens, width] or [rows, width].
-struct Extent {
-    explicit Extent(const ov::Tensor& tensor) {
-        const ov::Shape& shape = tensor.get_shape();
-        rows = shape[0];
-        tokens = shape.size() == 3 ? shape[1] : 1;
-        width = shape.back();
-    }
-    std::size_t rows, tokens, width;
-};
-
-class Rows {
-public:
-    Rows(const ov::Tensor& number, const Extent& extent) : extent_(extent) {
-        const std::int32_t wanted = *number.data<const std::int32_t>();
-        batch_ = running_batch(wanted);
-        OPENVINO_ASSERT(batch_ || wanted == 0, "no running batch has the number ", wanted);
-        OPENVINO_ASSERT(!batch_ || batch_->tasks.size() == extent.rows, "the batch has other rows than the tensors");
-    }
-    const Task* task(std::size_t row) const { return batch_ ? batch_->tasks[row].get() : nullptr; }
-    std::size_t length(std::size_t row) const {
-        return batch_ ? std::min<std::size_t>(batch_->lengths[row], extent_.tokens) : extent_.tokens;
-    }
-    int widest_dense() const { return batch_ ? batch_->widest_dense : 0; }
-
-private:
-    Extent extent_;
-    const Batch* batch_;
-};
-
-// Scratch of the calling thread, aligned for vectors.
-float* scratch(std::size_t floats) {
-    struct Free {
-        void operator()(float* memory) const { std::free(memory); }
-    };
-    thread_local std::unique_ptr<float, Free> memory;
-    thread_local std::size_t room = 0;
-    if (room < floats) {
-        memory.reset();
-        room = 0;
-        memory.reset(static_cast<float*>(std::aligned_alloc(64, (floats * sizeof(float) + 63) / 64 * 64)));
-        if (!memory) throw std::bad_alloc();
-        room = floats;
-    }
-    return memory.get();
-}
-
-template <typename Work>
-void in_parallel(std::size_t count, const Work& work) {
-    // Some pieces take many times as long as others: small ranges, yet not so small that handing out is what is paid.
-    const std::size_t threads = static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
-    const std::size_t grain = std::max<std::size_t>(1, count / (threads * 16));
-    tbb::parallel_for(
-        tbb::blocked_range<std::size_t>(0, count, grain),
-        [&](const tbb::blocked_range<std::size_t>& range) {
-            for (std::size_t i = range.begin(); i < range.end(); ++i) work(i);
-        },
-        tbb::simple_partitioner{});
-}
-
-// Call work(row, first token, real tokens) for all blocks; what is padding is cleared.
-template <typename Work>
-void for_blocks(const Rows& rows, const Extent& extent, float* output, std::size_t width, const Work& work) {
-    const std::size_t blocks = (extent.tokens + kBlock - 1) / kBlock;
-    in_parallel(extent.rows * blocks, [&](std::size_t index) {
-        const std::size_t row = index / blocks, first = index % blocks * kBlock;
-        const std::size_t end = std::min(first + kBlock, extent.tokens);
-        const std::size_t real = std::clamp(rows.length(row), first, end);
-        if (real > first) work(row, first, real - first);
-        if (end > real)
-            std::memset(output + (row * extent.tokens + real) * width, 0, (end - real) * width * sizeof(float));
-    });
 }
 
 NormSite norm_site(const Task* task, std::int64_t norm, const ov::Tensor& weight, const ov::Tensor& bias) {
@@ -107,6 +34,13 @@ NormSite norm_site(const Task* task, std::int64_t norm, const ov::Tensor& weight
 // ---- TaskLinear
 
 void TaskLinear::validate_and_infer_types() {
+    OPENVINO_ASSERT(get_input_size() == 3 && !layers_.empty() && layers_.size() <= most_layers &&
+                        layers_.size() == outputs_.size(),
+                    "TaskLinear takes three inputs and one to ", most_layers, " layers");
+    const ov::PartialShape& shape = get_input_partial_shape(0);
+    const std::int64_t width = std::accumulate(outputs_.begin(), outputs_.end(), std::int64_t{0});
+    OPENVINO_ASSERT(shape.rank().is_dynamic() || shape[shape.size() - 1].compatible(width),
+                    "TaskLinear's layers have other outputs than its first input");
     set_output_type(0, get_input_element_type(0), get_input_partial_shape(0));
 }
 
@@ -141,7 +75,7 @@ bool TaskLinear::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inp
     const int widest = *std::max_element(widths.begin(), widths.end());
     const std::size_t room = level.linear_scratch(static_cast<int>(input_width), widest, rows.widest_dense());
     for_blocks(rows, extent, output, extent.width, [&](std::size_t row, std::size_t first, std::size_t tokens) {
-        const LinearSite* sites[8] = {};
+        const LinearSite* sites[most_layers] = {};
         const Task* task = rows.task(row);
         for (std::size_t i = 0; i < layers_.size() && task; ++i) sites[i] = task->linear(layers_[i]);
         const std::size_t token = row * extent.tokens + first;
