@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, DistilBertConfig, DistilBertForSequenceClassification
 
 from tests.pets.importing.reference import IDS, MASK, answer
 from tidal.errors import TidalError
 from tidal.pets.terms import FloatArray
+from tidal_builders.pets.base import base_layers
+from tidal_builders.pets.encoder import read_encoder
 from tidal_builders.pets.importing.found import Base, Wishes
 from tidal_builders.pets.importing.recognise import import_task
 
@@ -139,6 +141,35 @@ def test_a_head_of_a_plain_transformers_model(base: Base, tmp_path: Path) -> Non
     save(tmp_path, heads={"classifier.weight": torch.ones(3, WIDTH), "classifier.bias": torch.zeros(3)})
     (tmp_path / "head_config.json").write_text(json.dumps({"config": None, "label2id": {"x": 0, "y": 1, "z": 2}}))
     assert import_task(tmp_path, base, Wishes()).terms.head.labels == ("x", "y", "z")
+
+
+def test_distilbert_and_its_own_head(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    config = DistilBertConfig(vocab_size=99, dim=WIDTH, n_layers=1, n_heads=2, hidden_dim=48, num_labels=3)
+    model = DistilBertForSequenceClassification(config)
+    base = Base(*base_layers(read_encoder(model)))
+    places = {"attention_adapters": "attention.out_lin", "output_adapters": "ffn.lin2"}
+    tensors = {
+        name.replace("bert.encoder.layer.0.output", f"distilbert.transformer.layer.0.{place}"): value.clone()
+        for name, value in adapter_tensors().items()
+        if "layer.0.output" in name
+        for place in places
+    }
+    classifier = {"classifier.weight": torch.ones(3, WIDTH), "classifier.bias": torch.zeros(3)}
+    own = {f"pre_classifier.{part}": getattr(model.pre_classifier, part).detach() for part in ("weight", "bias")}
+    about = json.dumps({"config": None, "label2id": {"x": 0, "y": 1, "z": 2}})
+
+    save(tmp_path, tensors=tensors, heads=classifier | own)
+    (tmp_path / "head_config.json").write_text(about)
+    assert list(import_task(tmp_path, base, Wishes()).terms.linear) == [
+        f"transformer.layer.0.{layer}" for layer in places.values()
+    ]
+
+    save(tmp_path, tensors=tensors, heads=classifier | own | {"pre_classifier.bias": own["pre_classifier.bias"] + 1})
+    (tmp_path / "head_config.json").write_text(about)
+    found = import_task(tmp_path, base, Wishes()).terms
+    np.testing.assert_allclose(found.linear["pre_classifier"].bias, np.ones(WIDTH), atol=1e-6)  # type: ignore[arg-type]
+    assert found.head.weight.tolist() == np.ones((3, WIDTH)).tolist()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import numpy as np
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.kinds.positions import sparse_delta
 from tidal.pets.tasks.manifest import Provenance
-from tidal.pets.terms import Activation, Bottleneck, FloatArray, Head, LinearTerms, SparseDelta, TaskTerms
+from tidal.pets.terms import Activation, Bottleneck, FloatArray, Head, LinearTerms, TaskTerms
 from tidal_builders.pets.importing.files import layer_path, read_json, read_weights
 from tidal_builders.pets.importing.found import Base, Imported, Wishes, labels_of
 
@@ -32,7 +32,8 @@ _REQUIRED: dict[str, Any] = {
 _NAME = re.compile(r"(?P<at>.+)\.adapters\.[^.]+\.adapter_(?P<part>down\.0|up)\.(?P<term>weight|bias)")
 # The linear layer that a module's adapters follow, by how the module's name ends.
 _FOLLOWS = {"attention_adapters": "attention.out_lin", "output_adapters": "ffn.lin2"}
-_POOLER = "pooler.dense"
+# The base's layer between the first token and the pooled vector, by its activation: BERT's and DistilBERT's.
+_POOLERS = {"tanh": "pooler.dense", "relu": "pre_classifier"}
 
 
 def import_adapterhub(folder: Path, base: Base, wishes: Wishes) -> Imported:
@@ -58,8 +59,7 @@ def import_adapterhub(folder: Path, base: Base, wishes: Wishes) -> Imported:
     linear = {path: LinearTerms(bottleneck=_bottleneck(path, each, activation, scale, base)) for path, each in
               sorted(parts.items())}  # fmt: skip
     head, pooler, notes = _head(folder, base, wishes)
-    if pooler is not None:
-        linear[_POOLER] = pooler
+    linear |= pooler
     made_for = described.get("model_name") or "a base that it does not name"
     notes = (f"made for {made_for}: AdapterHub keeps no hash of its base, so only shapes were compared", *notes)
     return Imported(
@@ -121,20 +121,18 @@ def _bottleneck(
     return Bottleneck(parts["down.weight"], parts["down.bias"], up, up_bias, activation)
 
 
-def _head(folder: Path, base: Base, wishes: Wishes) -> tuple[Head, LinearTerms | None, tuple[str, ...]]:
-    """The classifier, what it takes in the pooler's place, and notes."""
+def _head(folder: Path, base: Base, wishes: Wishes) -> tuple[Head, dict[str, LinearTerms], tuple[str, ...]]:
+    """The classifier, what stands in for the pooler by its path, and notes."""
     if not (folder / HEAD_CONFIG_FILE).is_file():
         raise Unsupported(f"{folder} holds no head; save it with `save_adapter(folder, name, with_head=True)`")
     described = read_json(folder / HEAD_CONFIG_FILE)
-    # A head of transformers' own model class has no configuration of the library's.
-    config = described.get("config") or {"head_type": "classification", "layers": 1, "use_pooler": True}
+    tensors = read_weights(folder, "model_head.safetensors", "pytorch_model_head.bin", _SAVE)
+    config = described.get("config") or _plain(tensors)
     if config.get("head_type") != "classification":
         raise Unsupported(f"the head's type is {config.get('head_type')}; accepted is classification")
-    tensors = read_weights(folder, "model_head.safetensors", "pytorch_model_head.bin", _SAVE)
-    # heads.<name>.<place>.weight, or classifier.weight: in the order of their places.
     layers = [
         (tensors[name], tensors.get(f"{name.removesuffix('weight')}bias"))
-        for name in sorted(tensors, key=lambda name: [int(n) for n in re.findall(r"\.(\d+)\.", name)])
+        for name in sorted(tensors, key=_place)
         if name.endswith("weight")
     ]
     weight, bias = layers[-1] if layers else (np.zeros((0, 0), np.float32), None)
@@ -148,22 +146,35 @@ def _head(folder: Path, base: Base, wishes: Wishes) -> tuple[Head, LinearTerms |
         labels_of(wishes.labels, labels, len(weight)),
     )
     if len(layers) == 1 and config.get("use_pooler"):
-        return head, None, ()
-    pooler = base.layers.linear.get(_POOLER)
-    replaces = len(layers) == 2 and not config.get("use_pooler") and config.get("activation_function") == "tanh"
+        return head, {}, ()
+    path = _POOLERS.get(str(config.get("activation_function")), "")
+    pooler = base.layers.linear.get(path)
+    replaces = len(layers) == 2 and not config.get("use_pooler")
     if not replaces or pooler is None or layers[0][0].shape != pooler.shape:
         raise Unsupported(
             f"the head has {config.get('layers')} layers, use_pooler {config.get('use_pooler')} and "
-            f"{config.get('activation_function')}; accepted are 1 on the pooler, and 2 with tanh without it, whose "
-            "first one then takes the pooler's place"
+            f"{config.get('activation_function')}; accepted are 1 on the pooler, and 2 without it, the first with the "
+            "pooler's own activation, whose place it then takes"
         )
     first, first_bias = layers[0]
-    shift = (first_bias if first_bias is not None else 0) - pooler.bias
-    note = f"the head's first layer is carried as a difference of {_POOLER}, {pooler.weight.size} values"
-    return head, LinearTerms(_whole(first - pooler.weight), shift.astype(np.float32)), (note,)
-
-
-def _whole(difference: FloatArray) -> SparseDelta:
-    """A difference that is nowhere 0, as a sparse one."""
+    difference = first - pooler.weight
+    shift = np.asarray((first_bias if first_bias is not None else 0) - pooler.bias, np.float32)
+    if not difference.any() and not shift.any():
+        return head, {}, ()
     places = np.flatnonzero(difference)
-    return sparse_delta(places, difference.reshape(-1)[places], (difference.shape[0], difference.shape[1]))
+    delta = sparse_delta(places, difference.reshape(-1)[places], pooler.shape)
+    note = f"the head's first layer is carried as a difference of {path}, {len(places)} values"
+    return head, {path: LinearTerms(delta, shift)}, (note,)
+
+
+def _plain(tensors: Mapping[str, FloatArray]) -> dict[str, Any]:
+    """What the library would say of the head of one of transformers' own model classes, for which it says nothing."""
+    two = "pre_classifier.weight" in tensors
+    return {
+        "head_type": "classification", "layers": 2 if two else 1, "use_pooler": not two, "activation_function": "relu",
+    }  # fmt: skip
+
+
+def _place(name: str) -> tuple[list[int], bool]:
+    """Orders a head's layers: heads.<name>.<place>.weight, or pre_classifier before classifier."""
+    return [int(number) for number in re.findall(r"\.(\d+)\.", name)], not name.startswith("pre_")
