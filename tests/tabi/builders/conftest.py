@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from tidal_builders.texts import make_texts
 LABELS = ("negative", "neutral", "positive")
 # Small and fast to build; what is measured on them means nothing.
 RUNTIMES = {"lengths": [16, 64], "form": "dynamic", "max_batch": 1, "threads": 1, "contexts": 1}
+RATED_COLUMNS = {"text": "one", "pair": "two", "label": "score"}
 
 
 class Built(NamedTuple):
@@ -116,6 +118,24 @@ def built(models: Path, labelled: Path, tmp_path_factory: pytest.TempPathFactory
     spec = write_spec(folder / "reviews.yaml", models, labelled)
     with steady_latencies():
         done = tidal_build(spec, "--repository", folder / "repository")
+    assert done.code == 0, done.stderr
+    return Built(spec, folder / "repository", done)
+
+
+@pytest.fixture(scope="session")
+def rated(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """A cascade of two regressions over pairs; the large model's values are the truth."""
+    folder = tmp_path_factory.mktemp("rated")
+    models = folder / "models"
+    make_tiny_classifier(models / "small", layers=1, hidden=32, labels=["score"], max_position=64)
+    make_tiny_classifier(models / "large", layers=2, hidden=64, labels=["score"], max_position=64, seed=1)
+    pairs = list(zip(make_texts(100, seed=1), make_texts(100, seed=2), strict=True))
+    values = values_of(models / "large", pairs)
+    data = folder / "pairs.jsonl"
+    rows = [{"one": a, "two": b, "score": value} for (a, b), value in zip(pairs, values, strict=True)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = write_spec(folder / "reviews.yaml", models, data, columns=RATED_COLUMNS, metric="spearman")
+    done = tidal_build(spec, "--repository", folder / "repository")
     assert done.code == 0, done.stderr
     return Built(spec, folder / "repository", done)
 

@@ -1,0 +1,182 @@
+"""Built cascades on a real server: three levels, of which one reads differently and one is partitioned, and regressions
+over pairs; each query's way held against the one that levels in this process give."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models import make_tiny_classifier
+from tests.tabi.builders.command import tidal_build
+from tests.tabi.builders.conftest import LABELS, Built, write_spec
+from tests.tabi.conftest import PRUNING, OpenLevel, Walked, parameter, walk
+from tests.tabi.manifests import candidate
+from tidal.manifest import MANIFEST_FILE, load_manifest
+from tidal.server.child import RunningServer, tidal_serve
+from tidal.tabi.confidence import confidence
+from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
+from tidal_builders.texts import make_texts
+from tidal_client import Client
+
+pytestmark = pytest.mark.server
+
+MAX_LENGTH = 64
+_MADE = make_texts(400, seed=11)
+# Whole for all levels, even where each letter is a token.
+TEXTS = [(text,) for text in _MADE if len(text) <= MAX_LENGTH - 2][:60]
+PAIRS = list(zip(_MADE[:60], _MADE[60:120], strict=True))
+PARTITIONED = {"placement": "partitioned", "form": "static", "slo_ms": 2000}
+Queries = Sequence[tuple[str, ...]]
+
+
+def read_differently(model: Path) -> None:
+    """Give a model's tokenizer fewer whole words and other numbers, so that it reads more tokens of a text."""
+    file = model / "tokenizer.json"
+    content = json.loads(file.read_text())
+    ids = content["model"]["vocab"]
+    pieces = [piece for piece in ids if not piece.startswith("[")]
+    turned = dict(zip(pieces, [ids[piece] for piece in reversed(pieces)], strict=True))
+    words = [piece for piece in pieces if len(piece) > 2 and not piece.startswith("##")]
+    gone = set(random.Random(0).sample(words, len(words) // 2))
+    content["model"]["vocab"] = {piece: turned.get(piece, ids[piece]) for piece in ids if piece not in gone}
+    file.write_text(json.dumps(content))
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """A cascade with one candidate, its levels in this process, and what it is asked."""
+
+    manifest: TabiManifest
+    levels: list[OpenLevel]
+    queries: Queries
+
+    def walks(self) -> list[Walked]:
+        """The ways of the queries, without a server."""
+        return [
+            walk(self.manifest, self.levels, 1, query, f"q{number}", 0) for number, query in enumerate(self.queries)
+        ]
+
+
+def publish(source: Path, repository: Path, name: str, queries: Queries, config: str = "") -> Cascade:
+    """Version 1 of a built cascade in a repository with its levels, under a name.
+
+    Its only candidate has all levels in turn, and at each of them about half of the queries go on.
+    """
+    manifest = load_tabi_manifest(source / "1")
+    levels = [OpenLevel(repository / level.model / str(level.version), level.order) for level in manifest.levels]
+    logits = [levels[0].run(levels[0].read(query))[0] for query in queries]
+    sure = confidence(manifest.levels[0].calibration, logits)
+    cutoff = float(np.clip(np.quantile(sure, 0.2) - 0.02, 0.02, 0.9))
+    weights = [[1.0], [0.4, 0.6], [0.2, 0.3, 0.5]][: len(levels)]
+    chosen = candidate(name, range(len(levels)), cutoff=cutoff, slope=1.0, weights=weights)
+    chosen = chosen.model_copy(update={"pruning": PRUNING})
+    manifest = manifest.model_copy(update={"name": name, "candidates": (chosen,), "chosen": 0})
+    shutil.copytree(source / "1", repository / name / "1")
+    (repository / name / "1" / MANIFEST_FILE).write_text(manifest.model_dump_json())
+    text = (source / "config.pbtxt").read_text().replace(f'name: "{source.name}"', f'name: "{name}"')
+    (repository / name / "config.pbtxt").write_text(text + config)
+    return Cascade(manifest, levels, queries)
+
+
+@pytest.fixture(scope="module")
+def repository(models: Path, labelled: Path, rated: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Levels of `rated`, and of a cascade with three, of which `middle` has a tokenizer of its own."""
+    folder = tmp_path_factory.mktemp("kinds")
+    middle = make_tiny_classifier(folder / "middle", layers=1, labels=LABELS, max_position=MAX_LENGTH, seed=2)
+    read_differently(middle)
+    levels = [
+        {"name": "small", "model": str(models / "small")},
+        {"name": "middle", "model": str(middle)},
+        {"name": "large", "model": str(models / "large"), "runtimes": PARTITIONED},
+    ]
+    spec = write_spec(folder / "classes.yaml", models, labelled, name="classes", levels=levels)
+    done = tidal_build(spec, "--repository", folder / "repository")
+    assert done.code == 0, done.stderr
+    shutil.copytree(rated.repository, folder / "repository", dirs_exist_ok=True)
+    return folder / "repository"
+
+
+@pytest.fixture(scope="module")
+def served(repository: Path) -> dict[str, Cascade]:
+    classes, apart = repository / "classes", parameter("levels", "models")
+    cut = parameter("truncate", "true")  # not all pairs fit
+    return {
+        "three": publish(classes, repository, "three", TEXTS),
+        "apart": publish(classes, repository, "apart", TEXTS, apart),
+        "values": publish(repository / "reviews", repository, "values", PAIRS, cut),
+    }
+
+
+@pytest.fixture(scope="module")
+def walked(served: dict[str, Cascade]) -> Callable[[str], list[Walked]]:
+    return lru_cache(lambda name: served[name].walks())
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, served: dict[str, Cascade]) -> Iterator[RunningServer]:
+    with tidal_serve(repository, *(part for name in served for part in ("--model", name))) as running:
+        yield running
+
+
+@pytest.fixture(params=["grpc", "http"])
+def url(request: pytest.FixtureRequest, server: RunningServer) -> str:
+    return str(getattr(server, request.param))
+
+
+def ask(url: str, model: str, queries: Queries) -> list[dict[str, Any]]:
+    def one(number: int) -> dict[str, Any]:
+        inputs = {
+            name: np.array([[text.encode()]], object)
+            for name, text in zip(("text_input", "text_pair"), queries[number], strict=False)
+        }
+        return client.infer(model, inputs, request_id=f"q{number}")
+
+    with Client(url) as client, ThreadPoolExecutor(8) as pool:
+        return list(pool.map(one, range(len(queries))))
+
+
+def test_the_levels_are_what_they_are_to_be(repository: Path, served: dict[str, Cascade]) -> None:
+    cascade = served["three"]
+    levels = {level.name: level for level in cascade.manifest.levels}
+    assert levels["small"].tokenizer.file == levels["large"].tokenizer.file != levels["middle"].tokenizer.file
+    assert levels["large"].order == (2, 1, 0)
+    assert cascade.manifest.levels[-1].name == "large"
+    placements = {name: load_manifest(repository / level.model / "1").placement for name, level in levels.items()}
+    assert placements == {"small": "polymorphic", "middle": "polymorphic", "large": "partitioned"}
+    assert len({len(level.read(TEXTS[0]).ids) for level in cascade.levels}) == 2
+
+
+@pytest.mark.parametrize("model", ["three", "apart"])
+def test_classes(model: str, url: str, walked: Callable[[str], list[Walked]]) -> None:
+    for found, wanted in zip(ask(url, model, TEXTS), walked(model), strict=True):
+        assert not found["degraded"].item()
+        assert found["level"].item() == wanted.answer.level
+        assert wanted.answer.label is not None
+        assert found["label"].item().decode() == LABELS[wanted.answer.label]
+        assert found["pruned_text"].item().decode() == wanted.read[0]
+        np.testing.assert_allclose(found["probabilities"][0], wanted.answer.outputs, atol=1e-4)
+        assert found["confidence"].item() == pytest.approx(wanted.answer.confidence, abs=1e-4)
+    assert {each.answer.level for each in walked(model)} == {1, 2, 3}
+    assert any(each.read != text for each, text in zip(walked(model), TEXTS, strict=True))
+
+
+def test_values_of_pairs(url: str, walked: Callable[[str], list[Walked]]) -> None:
+    for found, wanted in zip(ask(url, "values", PAIRS), walked("values"), strict=True):
+        assert "label" not in found
+        assert not found["degraded"].item()
+        assert found["level"].item() == wanted.answer.level
+        assert (found["pruned_text"].item().decode(), found["pruned_pair"].item().decode()) == wanted.read
+        assert found["value"].item() == pytest.approx(wanted.answer.value, abs=1e-4)
+        assert found["confidence"].item() == pytest.approx(wanted.answer.confidence, abs=1e-4)
+    assert {each.answer.level for each in walked("values")} == {1, 2}
+    assert any(each.read != pair for each, pair in zip(walked("values"), PAIRS, strict=True))
