@@ -1,0 +1,187 @@
+"""What the build of a base publishes, and what it refuses."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.models import make_tiny_classifier
+from tidal.errors import InvalidArgument
+from tidal.pets.base import load_base_layers
+from tidal.pets.engine.engine import open_engine
+from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest, load_pets_manifest
+from tidal.published import load_published
+from tidal.repository import ModelEntry
+from tidal_builders.pets.build import build_pets
+from tidal_builders.pets.profiling import activation_bytes, grid_of
+from tidal_builders.pets.report import PetsReport
+from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
+from tidal_builders.specs import load_spec
+
+MAX_LENGTH = 24
+Published = tuple[Path, Path, PetsReport]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_classifier(tmp_path_factory.mktemp("source") / "tiny", max_position=MAX_LENGTH, layers=1)
+
+
+@pytest.fixture
+def build(tmp_path: Path, source: Path) -> Callable[..., PetsReport]:
+    """Build the tiny base into `tmp_path / "r"`; fields given replace those of its spec."""
+
+    def run(*, force: bool = False, **fields: Any) -> PetsReport:
+        content = {"kind": "pets", "name": "base", "model": str(source), "max_batch": 2, "profile_seconds": 0.1}
+        path = tmp_path / "base.yaml"
+        path.write_text(yaml.safe_dump(content | fields))
+        spec: Any = load_spec(path)
+        return build_pets(spec, tmp_path / "r", spec_file=path, force=force)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Published:
+    """The source, a version built from it, and the report. Not to be changed."""
+    folder = tmp_path_factory.mktemp("published")
+    path = folder / "base.yaml"
+    path.write_text(f"{{kind: pets, name: base, model: {source}, max_batch: 4, max_tokens: 32, profile_seconds: 0.1}}")
+    spec: Any = load_spec(path)
+    report = build_pets(spec, folder / "r", spec_file=path)
+    return source, folder / "r/base/1", report
+
+
+def test_the_version_is_complete_and_verified(published: Published) -> None:
+    _, folder, report = published
+    manifest = load_published(folder)
+    assert isinstance(manifest, PetsManifest)
+    manifest.check_files(folder)
+    layers = load_base_layers(folder)
+    assert (report.outcome, report.version, report.base) == ("published", 1, layers.digest)
+    assert manifest.base == layers.digest == open_engine(folder / ENGINE_FOLDER, threads=1).description.digest
+    assert (manifest.max_length, manifest.width, manifest.zeroed) == (MAX_LENGTH, 64, ())
+    assert manifest.verification.max_abs_error <= 1e-4
+    assert manifest.verification.samples == 10 * (1 + len(TYPICAL_KINDS))
+    config = (folder.parent / "config.pbtxt").read_text()
+    assert 'backend: "pets"' in config
+    assert "truncate" not in config
+
+
+def test_all_kinds_are_profiled_as_far_as_the_base(published: Published) -> None:
+    _, folder, report = published
+    profile = load_pets_manifest(folder).profile
+    assert profile.shared.lengths == (8, 16, MAX_LENGTH)
+    assert [len(row) for row in profile.shared.median_ms] == [3, 2, 1]  # no more than 32 tokens
+    assert set(profile.terms_ms) == set(TYPICAL_KINDS)
+    tables = profile.tables()
+    assert (tables.most, tables.max_length) == (4, MAX_LENGTH)
+    assert (np.diff(tables.terms[:, 1:9, 1:3], axis=1) >= 0).all()
+    assert profile.spread_tokens is not None
+    assert profile.memory_bytes.at(8, 4) == 32 * activation_bytes(
+        open_engine(folder / "engines", threads=1).description
+    )
+    assert [(row.length, row.batch) for row in report.rows] == [(8, 1), (8, 2), (8, 4), (16, 1), (16, 2), (24, 1)]
+    assert set(report.rows[0].terms_ms) == set(TYPICAL_KINDS)
+
+
+def test_a_grid_covers_the_longest_input_and_the_largest_batch() -> None:
+    assert grid_of(100, 6, 300) == {
+        8: (1, 2, 4, 6), 16: (1, 2, 4, 6), 32: (1, 2, 4, 6), 64: (1, 2, 4), 100: (1, 2)
+    }  # fmt: skip
+    assert grid_of(8, 1, 8) == {8: (1,)}
+    assert grid_of(512, 64, 2048)[512] == (1, 2, 4)
+
+
+def test_what_is_current_is_not_built_again_and_tasks_stay(build: Callable[..., PetsReport], tmp_path: Path) -> None:
+    assert build().outcome == "published"
+    task = tmp_path / "r/base/tasks/t"
+    task.mkdir(parents=True)
+    again = build()
+    assert (again.outcome, again.version, len(again.rows)) == ("current", 1, 6)
+    changed = build(max_tokens=24)
+    assert (changed.outcome, changed.version) == ("published", 2)
+    assert changed.reasons == ("spec.max_tokens changed from 2048 to 24",)
+    forced = build(max_tokens=24, force=True)
+    assert (forced.version, forced.reasons) == (3, ("forced",))
+    assert task.is_dir()
+
+
+def test_a_build_goes_on_where_it_stopped(
+    build: Callable[..., PetsReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tidal_builders.pets.build.measure_profile", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build()
+    assert ModelEntry(tmp_path / "r/base").versions() == []
+    report = build()
+    assert (report.outcome, set(report.reused)) == ("published", {"base", "verified"})
+
+
+def test_what_misses_its_tolerance_is_not_published(build: Callable[..., PetsReport], tmp_path: Path) -> None:
+    report = build(tolerance=1e-12)
+    assert report.outcome == "missed"
+    assert any("largest error of the pooled vector" in reason for reason in report.reasons)
+    assert ModelEntry(tmp_path / "r/base").versions() == []
+
+
+def test_a_task_that_the_engine_gets_wrong_is_noticed(
+    build: Callable[..., PetsReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidal_builders.pets.verify.merge_terms", lambda _model, _terms: None)
+    report = build()
+    assert report.outcome == "missed"
+    assert {reason.split("'")[1] for reason in report.reasons if "pooled" in reason} == set(TYPICAL_KINDS)
+
+
+def test_a_pooler_that_the_source_lacks_is_zero_and_said(build: Callable[..., PetsReport], tmp_path: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    original = make_tiny_classifier(tmp_path / "original", max_position=MAX_LENGTH, layers=1)
+    AutoModel.from_pretrained(original, add_pooling_layer=False).save_pretrained(tmp_path / "bare")
+    AutoTokenizer.from_pretrained(original).save_pretrained(tmp_path / "bare")
+    first, again = (build(model=str(tmp_path / "bare"), force=True) for _ in range(2))
+    assert first.zeroed == ("pooler.dense.bias", "pooler.dense.weight")
+    assert first.base == again.base
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model": "./nothing"}, "there is no folder"),
+        ({"samples": "nothing.txt"}, "there is no file"),
+        ({"max_length": 25}, "25 tokens exceed the model's longest input of 24"),
+    ],
+)
+def test_what_cannot_be_built_is_said(build: Callable[..., PetsReport], fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        build(**fields)
+
+
+def test_pickled_weights_and_other_models_are_refused(
+    build: Callable[..., PetsReport], source: Path, tmp_path: Path
+) -> None:
+    pickled = tmp_path / "pickled"
+    shutil.copytree(source, pickled)
+    (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
+    with pytest.raises(InvalidArgument, match="has no weights as safetensors"):
+        build(model=str(pickled))
+
+
+def test_typical_tasks_are_of_their_kinds(published: Published) -> None:
+    from tidal.pets.kinds.kind import Storage, find_kind
+    from tidal.pets.kinds.stored import write_terms
+
+    layers = load_base_layers(published[1])
+    for kind in TYPICAL_KINDS:
+        assert write_terms(find_kind(kind), typical_task(kind, layers), layers, Storage())

@@ -1,0 +1,195 @@
+"""The `pets` service without a server: a hand-made engine, and tasks whose answers are known."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.pets.bases import MADE, WIDTH, random_task, small_base
+from tests.tabi.serving import Request, write_tokenizer
+from tests.waiting import until
+from tidal.metrics import Metrics
+from tidal.pets.copies import Merging
+from tidal.pets.library import TaskLibrary
+from tidal.pets.policies import Batching, PetsScheduler, joint
+from tidal.pets.policies.merging import MergeRule
+from tidal.pets.profile import Grid, PetsProfile
+from tidal.pets.service import PetsService
+from tidal.pets.tasks.folder import add_task
+from tidal.pets.terms import FloatArray, TaskTerms
+from tidal.profiles import LatencyProfile
+from tidal.service import ServiceContext
+from tidal.text import TextTokenizer
+from tidal.triton.keeper import ServiceKeeper
+
+MAX_LENGTH, MAX_BATCH = 16, 8
+OUTPUTS = frozenset({"label", "logits", "probabilities"})
+BASE = small_base()
+
+
+def profile(milliseconds: float, terms_ms: float) -> PetsProfile:
+    """A pass takes the same, whatever it holds, and so do the terms of a task."""
+    axes: dict[str, Any] = {"lengths": (MAX_LENGTH,), "batches": (1, MAX_BATCH)}
+    same = ((milliseconds, milliseconds),)
+    return PetsProfile(
+        shared=LatencyProfile(**axes, median_ms=same, p95_ms=same, threads=1),
+        terms_ms={"bitfit": Grid(**axes, values=((terms_ms, terms_ms),))},
+        memory_bytes=Grid(**axes, values=((1.0, 1.0),)),
+    )
+
+
+def ask(task: str | None, *texts: str, **options: Any) -> Request:
+    """A request for a task."""
+    return Request(*texts, wanted=OUTPUTS, **({} if task is None else {"task": task}), **options)
+
+
+@dataclass
+class FakeTask:
+    """A task in the hand-made engine."""
+
+    terms: TaskTerms
+    removed: bool = False
+
+    @property
+    def head(self) -> Any:
+        return self.terms.head
+
+
+@dataclass
+class FakeEngine:
+    """Pools a row into its number of tokens and its task's number of classes.
+
+    Attributes:
+        batches: the numbers of classes of every batch's rows.
+        before: called with the number of a batch, from 0, before it runs; may wait or raise.
+        adding: called with a task's terms before it is added.
+    """
+
+    batches: list[list[int]] = field(default_factory=list)
+    tasks: list[FakeTask] = field(default_factory=list)
+    before: Callable[[int], None] = lambda _number: None
+    adding: Callable[[TaskTerms], None] = lambda _terms: None
+
+    def add(self, terms: TaskTerms) -> FakeTask:
+        self.adding(terms)
+        task = FakeTask(terms)
+        self.tasks.append(task)
+        return task
+
+    def remove(self, task: FakeTask) -> None:
+        task.removed = True
+
+    def pooled(self, tasks: Sequence[FakeTask], ids: Any, lengths: Sequence[int], type_ids: Any = None) -> FloatArray:
+        number = len(self.batches)
+        self.batches.append([len(task.head.labels) for task in tasks])
+        self.before(number)
+        assert not any(task.removed for task in tasks)
+        assert ids.shape == type_ids.shape == (len(tasks), max(lengths))
+        return np.stack([vector(length, len(task.head.labels)) for task, length in zip(tasks, lengths, strict=True)])
+
+
+def vector(length: int, classes: int) -> FloatArray:
+    pooled = np.zeros(WIDTH, np.float32)
+    pooled[:3] = 1, length, classes
+    return pooled
+
+
+@dataclass
+class Tasks:
+    """A folder of tasks, told apart by their number of classes."""
+
+    folder: Path
+    terms: dict[str, TaskTerms] = field(default_factory=dict)
+
+    def add(self, name: str, classes: int, *, kind: str = "bitfit", replace: bool = False) -> TaskTerms:
+        self.terms[name] = random_task(kind, BASE, seed=classes, classes=classes)
+        add_task(self.folder, name, kind, self.terms[name], BASE, MADE, replace=replace)
+        return self.terms[name]
+
+    def logits(self, name: str, length: int) -> FloatArray:
+        """What a task has to answer to a text of so many tokens."""
+        head = self.terms[name].head
+        return np.asarray(head.weight @ vector(length, len(head.labels)) + head.bias)
+
+
+@dataclass
+class Running:
+    """Services under the keeper, with what they were started with."""
+
+    keeper: ServiceKeeper
+    engine: FakeEngine
+    tasks: Tasks
+    metrics: Metrics
+    open: list[Request]
+    schedulers: list[PetsScheduler]
+    libraries: list[TaskLibrary]
+    copies: list[FakeEngine]
+
+    def ask(self, *requests: Request) -> None:
+        self.open += requests
+        self.keeper.submit(list(requests))
+
+    def metric(self, family: str, **labels: str) -> float:
+        """The sum of a family's series with these labels."""
+        return sum(
+            sample.value
+            for sample in self.metrics.samples()
+            if sample.family == f"tidal_pets_{family}" and labels.items() <= dict(sample.labels).items()
+        )
+
+    def counts(self, family: str, value: float, **labels: str) -> bool:
+        """Whether a metric comes to a value."""
+        return until(lambda: self.metric(family, **labels) == value, 5)
+
+
+@contextmanager
+def running(
+    folder: Path,
+    *,
+    budget: int = 1 << 30,
+    batching: Batching = joint,
+    milliseconds: float = 1.0,
+    terms_ms: float = 0.0,
+    merged_copies: int = 0,
+) -> Iterator[Running]:
+    """A service over the tasks in `<folder>/tasks`."""
+    metrics, engine, tasks = Metrics("pets"), FakeEngine(), Tasks(folder / "tasks")
+    opened: list[Request] = []
+    schedulers, libraries, copies = list[PetsScheduler](), list[TaskLibrary](), list[FakeEngine]()
+    tokenizer = TextTokenizer(write_tokenizer(folder / "tokenizer.json"), MAX_LENGTH)
+
+    scheduler_tables = profile(milliseconds, terms_ms).tables()
+
+    def open_copy(terms: TaskTerms) -> tuple[FakeEngine, FakeTask]:
+        copy = FakeEngine()
+        copies.append(copy)
+        return copy, copy.add(terms)
+
+    def start(context: ServiceContext) -> PetsService:
+        scheduler = PetsScheduler(scheduler_tables, batching)
+        schedulers.append(scheduler)
+        merging = Merging(open_copy, scheduler_tables, MergeRule(merged_copies))
+        libraries.append(TaskLibrary(tasks.folder, BASE, engine, budget, metrics))
+        return PetsService(
+            context, tokenizer, engine, libraries[-1], scheduler, merging, type_ids=True, lengths=(MAX_LENGTH,)
+        )
+
+    def fail_all(error: Any) -> None:
+        for request in opened:
+            request.fail(error)
+
+    log = logging.getLogger("test")
+    context = ServiceContext("p", 1, folder, folder / "1", OUTPUTS, metrics, log, None, lambda _error: None)  # type: ignore[arg-type]
+    keeper = ServiceKeeper(context, start, fail_all)
+    try:
+        yield Running(keeper, engine, tasks, metrics, opened, schedulers, libraries, copies)
+    finally:
+        keeper.close(10)
+    assert until(lambda: not [each for each in threading.enumerate() if each.name.startswith("p-")], 5)

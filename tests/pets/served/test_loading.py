@@ -1,0 +1,97 @@
+"""What keeps a base from loading, each with a sentence that says what to do."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.pets.served.conftest import Base
+from tests.pets.served.serving import OUTPUTS
+from tidal.errors import InvalidArgument
+from tidal.metrics import Metrics
+from tidal.pets.loading import load
+from tidal.pets.parameters import PetsParameters
+from tidal.service import ServiceContext
+from tidal.triton.parameters import parse_parameters
+
+
+def start(model: Path, outputs: frozenset[str] = OUTPUTS, **parameters: Any) -> None:
+    """Load a model and end its service."""
+    log = logging.getLogger("test")
+    context = ServiceContext("b", 1, model, model / "1", outputs, Metrics("pets"), log, None, lambda _error: None)  # type: ignore[arg-type]
+    load(context, PetsParameters(**parameters))(context).close(5)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"batching": "fixed"}, "batching fixed without fixed_size"),
+        ({"fixed_size": 8}, "batching joint and fixed_size, which goes with fixed only"),
+        ({"spread_tokens": 4}, "batching joint and spread_tokens, which goes with by_spread only"),
+        ({"batch_memory_mb": 1e-6}, "bytes of memory allow no batch"),
+    ],
+)
+def test_parameters_that_do_not_go_together(base: Base, parameters: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        start(base.repository / "base", **parameters)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        *({"batching": name} for name in ("joint", "soonest", "coordinated", "alpha_only", "beta_only", "by_spread")),
+        {"batching": "by_spread", "spread_tokens": 4},
+        {"batching": "fixed", "fixed_size": 4, "max_batch": 2, "batch_memory_mb": 1.0},
+    ],
+)
+def test_every_way_to_batch_loads(base: Base, parameters: dict[str, Any]) -> None:
+    start(base.repository / "base", **parameters)
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"task_memory": "5"}, "unknown parameter 'task_memory' in config.pbtxt: did you mean 'task_memory_mb'"),
+        ({"batching": "best"}, "parameter 'batching' in config.pbtxt is 'best'"),
+        ({"max_batch": "0"}, "parameter 'max_batch' in config.pbtxt is '0'"),
+    ],
+)
+def test_unknown_parameters_and_values(raw: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        parse_parameters({name: {"string_value": value} for name, value in raw.items()}, PetsParameters)
+
+
+def test_an_output_that_tasks_do_not_give(base: Base) -> None:
+    with pytest.raises(InvalidArgument, match="declares the output 'pooled'"):
+        start(base.repository / "base", OUTPUTS | {"pooled"})
+
+
+def test_a_damaged_version_names_the_rebuild_command(base: Base, tmp_path: Path) -> None:
+    base.copy(tmp_path, "base")
+    layers = tmp_path / "base/1/base.safetensors"
+    layers.write_bytes(layers.read_bytes()[:-1] + b"x")
+    with pytest.raises(InvalidArgument, match=r"differs from what was published; rebuild with `tidal build .*--force"):
+        start(tmp_path / "base")
+
+
+def test_a_version_of_another_device(base: Base, tmp_path: Path) -> None:
+    base.copy(tmp_path, "base")
+    file = tmp_path / "base/1/manifest.json"
+    content = json.loads(file.read_text())
+    content["device"]["name"] = "Another CPU"
+    file.write_text(json.dumps(content))
+    with pytest.raises(InvalidArgument, match="was built for Another CPU"):
+        start(tmp_path / "base")
+
+
+def test_a_profile_has_to_reach_the_longest_input(base: Base) -> None:
+    from tidal.pets.manifest import PetsManifest, load_pets_manifest
+
+    manifest = load_pets_manifest(base.repository / "base/1")
+    with pytest.raises(ValidationError, match="the profile ends at length 64, not at 65"):
+        PetsManifest.model_validate({**manifest.model_dump(), "max_length": 65})

@@ -1,0 +1,215 @@
+"""The `pets` backend through the real server, over HTTP and gRPC, against every task's own unmodified model."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.pets.served.conftest import Base, Served
+from tests.waiting import until
+from tidal.pets.tasks.folder import remove_task
+from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Unavailable
+
+pytestmark = pytest.mark.server
+
+WORDS = ("please", "book", "cancel", "change", "flight", "hotel", "weather", "music", "song", "actor", "good", "bad")
+
+
+def make_texts(count: int, seed: int, longest: int = 40) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(1, longest))) for _ in range(count)]
+
+
+def check(base: Base, task: str, text: str, answer: Any, pair: str | None = None) -> None:
+    """Hold an answer to the task's own model."""
+    expected = base.logits(task, text, pair)
+    np.testing.assert_allclose(answer.logits, expected, atol=1e-4)
+    np.testing.assert_allclose(answer.probabilities, np.exp(expected) / np.exp(expected).sum(), atol=1e-4)
+    kind, _, seed = task.rpartition("_")
+    assert answer.label == f"{kind} {seed} {expected.argmax()}"
+
+
+class TestAnswers:
+    def test_single_texts_and_pairs(self, url: str, base: Base, served: Served) -> None:
+        with Client(url) as client:
+            for number, task in enumerate(served.tasks):
+                (text,) = make_texts(1, seed=number)
+                check(base, task, text, client.classify("base", text, task=task))
+            pair = client.classify("base", "good song", pair="bad weather", task="lora_0")
+            check(base, "lora_0", "good song", pair, "bad weather")
+
+    def test_ids(self, url: str, base: Base) -> None:
+        encoded = base.tokenizer("good song today")["input_ids"]
+        ids = np.array([[*encoded, 0, 0]], np.int64)
+        mask = np.array([[1] * len(encoded) + [0, 0]], np.int64)
+        with Client(url) as client:
+            answer = client.infer("base", {"input_ids": ids, "attention_mask": mask}, task="maskbert_1")
+        np.testing.assert_allclose(answer["logits"][0], base.logits("maskbert_1", "good song today"), atol=1e-4)
+
+    @pytest.mark.parametrize("model", ["base", "full"])
+    def test_mixtures_of_all_tasks_in_any_order(self, url: str, base: Base, served: Served, model: str) -> None:
+        draw = random.Random(7)
+
+        async def ask_all(client: AsyncClient, seed: int) -> None:
+            tasks = list(served.tasks) * 2
+            draw.shuffle(tasks)
+            texts = [make_texts(draw.randint(1, 3), seed=1000 * seed + i) for i in range(len(tasks))]
+            calls = (client.classify_many(model, row, task=task) for row, task in zip(texts, tasks, strict=True))
+            for row, task, answers in zip(texts, tasks, await asyncio.gather(*calls), strict=True):
+                for text, answer in zip(row, answers, strict=True):
+                    check(base, task, text, answer)
+
+        async def rounds(most: int) -> None:
+            async with AsyncClient(url) as client:
+                for seed in range(most):
+                    await ask_all(client, seed)
+                    if seed >= 1 and (model == "base" or await asyncio.to_thread(self._crowded, served)):
+                        return
+
+        asyncio.run(rounds(20))
+        if model == "full":
+            assert self._crowded(served)
+            assert served.metric("batch_distinct_kinds_sum", "full") > served.metric("batch_size_queries_count", "full")
+
+    @staticmethod
+    def _crowded(served: Served) -> bool:
+        """Whether batches with rows of 8 different tasks and more ran; published within 0.2 s."""
+        time.sleep(0.3)
+        fewer = served.metric("batch_distinct_tasks_bucket", "full", le="7")
+        return served.metric("batch_distinct_tasks_count", "full") > fewer
+
+    def test_rows_of_every_kind_are_counted(self, url: str, served: Served) -> None:
+        before = served.metric("executed_queries_total", "base", kind="adapter")
+        with Client(url) as client:
+            client.classify_many("base", ["good"] * 3, task="adapter_0")
+        assert until(lambda: served.metric("executed_queries_total", "base", kind="adapter") == before + 3)
+
+
+BAD: list[tuple[str | None, str]] = [
+    (None, "the request names no task in its option 'task'"),
+    ("adaptr_0", "unknown task 'adaptr_0': did you mean 'adapter_0'"),
+    ("no such thing", "unknown task 'no such thing'"),
+    ("../base/tasks/lora_0", "unknown task"),
+]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(("task", "said"), BAD)
+    def test_a_task_that_is_none(self, url: str, served: Served, task: str | None, said: str) -> None:
+        options: Any = {} if task is None else {"task": task}
+        with Client(url) as client, ThreadPoolExecutor(9) as pool:
+            good = [pool.submit(client.classify, "base", text, task="lora_1") for text in make_texts(8, seed=3)]
+            with pytest.raises(InvalidArgument) as caught:
+                client.classify("base", "good", **options)
+            assert said in str(caught.value)
+            assert all(future.result().label for future in good)
+
+    def test_a_deadline(self, url: str, served: Served) -> None:
+        with Client(url) as client:
+            with pytest.raises(Unavailable, match=r"deadline of 0\.001 ms"):
+                client.classify("base", "good", task="lora_0", latency_ms=0.001)
+            assert client.classify("base", "good", task="lora_0", latency_ms=20_000).label
+
+    def test_a_damaged_task_is_refused_and_others_are_served(self, url: str, base: Base, served: Served) -> None:
+        folder = served.folder("base")
+        name = base.add(folder, "lora", 77, name=f"damaged_{url[:4]}")
+        file = folder / name / "task.safetensors"
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+        with Client(url) as client:
+            for _ in range(2):
+                with pytest.raises(InvalidArgument, match=f"task '{name}' is refused: .* damaged"):
+                    client.classify("base", "good", task=name)
+            check(base, "bitfit_0", "good", client.classify("base", "good", task="bitfit_0"))
+        remove_task(folder, name)
+
+    def test_a_task_of_another_base(self, url: str, base: Base, served: Served) -> None:
+        folder = served.folder("base")
+        name = base.add(folder, "bitfit", 78, name=f"foreign_{url[:4]}")
+        file = folder / name / "task.json"
+        file.write_text(file.read_text().replace(base.layers.digest, "0" * 64))
+        with Client(url) as client, pytest.raises(InvalidArgument, match="made for the base 000000000000"):
+            client.classify("base", "good", task=name)
+        remove_task(folder, name)
+
+
+class TestChanges:
+    def test_tasks_come_and_go_under_load_without_a_failed_request(self, url: str, base: Base, served: Served) -> None:
+        folder, stop = served.folder("base"), threading.Event()
+        failures, answered = list[str](), [0]
+
+        async def one(client: AsyncClient, tasks: list[str]) -> None:
+            turn = 0
+            while not stop.is_set():
+                task, text = tasks[turn % len(tasks)], WORDS[turn % len(WORDS)]
+                turn += 1
+                try:
+                    check(base, task, text, await client.classify("base", text, task=task))
+                    answered[0] += 1
+                except (RequestError, AssertionError) as error:
+                    failures.append(f"{task}: {error}")
+
+        async def load() -> None:
+            async with AsyncClient(url) as client:
+                await asyncio.gather(*(one(client, list(served.tasks[n:]) + list(served.tasks[:n])) for n in range(6)))
+
+        thread = threading.Thread(target=asyncio.run, args=(load(),))
+        thread.start()
+        try:
+            with Client(url) as client:
+                for turn in range(8):
+                    kind = ("adapter", "bitfit", "diff_pruning", "lora", "maskbert")[turn % 5]
+                    name = base.add(folder, kind, 100 + turn)
+                    for _ in range(3):
+                        check(base, name, "good song", client.classify("base", "good song", task=name))
+                    remove_task(folder, name)
+                    assert until(lambda name=name: not self._serves(client, name), 10)  # type: ignore[misc]
+            assert until(lambda: answered[0] > 200, 30)
+        finally:
+            stop.set()
+            thread.join(30)
+        assert failures == []
+
+    @staticmethod
+    def _serves(client: Client, task: str) -> bool:
+        try:
+            client.classify("base", "good", task=task)
+        except InvalidArgument as error:
+            assert "unknown task" in str(error)
+            return False
+        return True
+
+    def test_a_memory_budget_is_kept_while_all_tasks_are_asked(self, url: str, base: Base, served: Served) -> None:
+        texts = make_texts(6, seed=9)
+
+        def ask(client: Client, number: int) -> None:
+            task, text = served.tasks[number % len(served.tasks)], texts[number % len(texts)]
+            check(base, task, text, client.classify("small", text, task=task))
+
+        most = 0.0
+        with Client(url) as client, ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(ask, client, number) for number in range(4 * len(served.tasks))]
+            while not all(future.done() for future in asked):
+                most = max(most, served.metric("task_bytes", "small"))
+                time.sleep(0.05)
+            for future in asked:
+                future.result()
+        assert until(lambda: served.metric("task_evictions_total", "small") > 0)
+        assert max(most, served.metric("task_bytes", "small")) <= served.budget
+        assert served.metric("task_budget_bytes", "small") == served.budget
+
+    def test_a_reload_keeps_the_tasks(self, url: str, base: Base, served: Served) -> None:
+        served.server.control.unload("full")
+        served.server.control.load("full", None)
+        with Client(url) as client:
+            assert until(lambda: client.ready("full"))
+            for task in served.tasks[:5]:
+                check(base, task, "good", client.classify("full", "good", task=task))
