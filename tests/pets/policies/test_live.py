@@ -111,13 +111,13 @@ class TestOrder:
         long, short, middle = query(90), query(10, 0.1), query(40)
         assert drain(submitted(NO_GAIN, long, short, middle), 0.1) == [[short], [middle], [long]]
 
-    def test_a_crowd_goes_before_a_lone_query_that_is_shorter(self) -> None:
-        # Ten of 40 tokens share a pass of 40 ms, the lone one takes 20; together 500.
+    def test_a_crowd_goes_before_a_lone_query_that_takes_less(self) -> None:
+        # The crowd's pass takes 30 ms for all of it, the lone one's 20; all together 100.
         tables = make_profile(
-            lambda length, n: length * (1 if length < 50 or n == 1 else n), {"a": lambda *_: 0.0}, longest=60
-        )
-        lone, crowd = query(60), [query(40) for _ in range(10)]
-        assert [len(batch) for batch in drain(submitted(tables.tables(), lone, *crowd))] == [10, 1]
+            lambda length, n: (30 if length == 10 else 100) if n > 1 else 20, {"a": lambda *_: 0.0}, longest=60
+        ).tables()
+        lone, crowd = query(60), [query(10) for _ in range(10)]
+        assert [len(batch) for batch in drain(submitted(tables, lone, *crowd))] == [10, 1]
 
     def test_who_lost_patience_goes_before_who_came_later(self) -> None:
         long, short = query(90, 0.0), query(10, 0.4)

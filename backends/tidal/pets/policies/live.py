@@ -189,7 +189,7 @@ class PetsScheduler:
         """Batches of some of the queries on the shared base, or on a task's copy, where terms cost nothing."""
         tables, batching = (self._tables, self._batching) if copy is None else (self._copy_tables, alpha_only)
         taken = pool.take(places)
-        plan = batching(taken, tables)
+        plan = batching(taken, tables) if len(taken) > 1 else [np.arange(len(taken))] * len(taken)
         return [
             Batch([queries[place] for place in places[batch]], copy, seconds)
             for batch, seconds in zip(plan, batch_seconds(taken, plan, tables).tolist(), strict=True)
