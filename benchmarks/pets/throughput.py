@@ -75,11 +75,13 @@ def fastest_forms(
     sizes: dict[str, float] = {}
     for name, form in forms.items():
         progress(f"loading {name}: {form.system}, {form.label}")
-        before = server_memory(server)
+        before = set(_processes(server))
         server.control.load(name, None)
         shape = Shape(min(_SEARCHED.tasks, len(tasks)), _SEARCHED.batch, _SEARCHED.length)
         speeds[name] = _timed(server, name, tasks, shape, maker, seconds).per_second
-        sizes[name] = server_memory(server) - before
+        # Those of the form before it may not have ended yet.
+        started = [process for pid, process in _processes(server).items() if pid not in before]
+        sizes[name] = float(sum(process.memory_full_info().pss for process in started))
         server.control.unload(name)
     best = {}
     for system in dict.fromkeys(form.system for form in forms.values()):
@@ -95,12 +97,6 @@ def fastest_forms(
         for name, form in forms.items()
     ]
     return best, rows
-
-
-def server_memory(server: RunningServer) -> float:
-    """Bytes that the server's processes take: proportional set size, so that what they share counts once."""
-    process = psutil.Process(server.state.server_pid)
-    return float(sum(each.memory_full_info().pss for each in (process, *process.children(recursive=True))))
 
 
 def measure(server: RunningServer, case: Case, maker: TextMaker, size: Size) -> Outcome:
@@ -130,3 +126,9 @@ def _timed(
         return first
     count = max(4, min(_MOST_WAVES, round(seconds * first.per_second / (shape.tasks * shape.batch))))
     return run_waves(server.grpc, model, make_waves(maker, tasks, shape, count), warm=0)
+
+
+def _processes(server: RunningServer) -> dict[int, psutil.Process]:
+    """The server's processes by their numbers: Triton's own, and one for each instance of a Python model."""
+    process = psutil.Process(server.state.server_pid)
+    return {each.pid: each for each in (process, *process.children(recursive=True))}
