@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from transformers import AutoModel
+import torch
+from transformers import AutoModel, AutoModelForSequenceClassification
 
 from tests.models import make_tiny_classifier
 from tidal_builders.pets.base import base_layers
@@ -15,7 +16,15 @@ from tidal_builders.pets.importing.found import Base
 
 @pytest.fixture(scope="session")
 def base_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_classifier(tmp_path_factory.mktemp("base"), hidden=32)
+    folder = make_tiny_classifier(tmp_path_factory.mktemp("base"), hidden=32)
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        for weight in model.parameters():
+            if weight.ndim == 1:  # biases begin as zeros and normalisations as ones, which would hide mistakes
+                weight.add_(torch.randn_like(weight) * 0.2)
+    model.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

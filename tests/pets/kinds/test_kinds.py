@@ -192,6 +192,20 @@ class TestPlaces:
             assert (np.diff(places) > 0).all()
             assert not len(places) or (places[0] >= 0 and places[-1] < 13 * 23)
 
+    @pytest.mark.parametrize(
+        ("part", "content", "reason"),
+        [
+            ("bits", [0, 0, 1], r"has bits beyond the 21 weights"),
+            ("bits", [0, 0], r"has 2 bytes; a bit for each of 3 x 7 weights is 3"),
+            ("gaps", [0] * 22, r"reaches beyond the 21 weights"),
+            ("gaps", [21], r"reaches beyond the 21 weights"),
+        ],
+    )
+    def test_beyond_the_layer_are_refused(self, part: str, content: list[int], reason: str) -> None:
+        layer = LinearLayer(np.zeros((3, 7), np.float32), np.zeros(3, np.float32))
+        with pytest.raises(InvalidArgument, match=f"'layer/{part}' {reason}"):
+            take_places(LayerTensors("layer", layer, {part: np.asarray(content, np.uint8)}))
+
     @pytest.mark.parametrize(("sparsity", "bits"), [(0.95, 0.42), (0.995, 0.065), (0.5, 1.0)])
     def test_take_few_bits_a_weight(self, sparsity: float, bits: float) -> None:
         size = 384 * 384
