@@ -38,8 +38,10 @@ class ArloMetrics:
         """A query arrived."""
         self._length.observe(tokens)
 
-    def ran(self, runtime: Runtime, lengths: Sequence[int], waited_s: Sequence[float], execute_s: float) -> None:
-        """A batch ran: its queries' lengths in tokens, seconds each waited, seconds of the engine."""
+    def ran(
+        self, runtime: Runtime, lengths: Sequence[int], padded: int, waited_s: Sequence[float], execute_s: float
+    ) -> None:
+        """A batch ran: its queries' lengths, what they were padded to, seconds each waited, seconds of the engine."""
         for seconds in waited_s:
             self._queue.observe(seconds)
         self._execute[runtime.max_length].observe(execute_s)
@@ -47,7 +49,7 @@ class ArloMetrics:
         self._distinct.observe(len(set(lengths)))
         self._queries[runtime.max_length].inc(len(lengths))
         self._tokens.inc(sum(lengths))
-        self._padded.inc(len(lengths) * (max(lengths) if runtime.dynamic else runtime.max_length))
+        self._padded.inc(len(lengths) * padded)
 
     def put_back(self, runtime: Runtime, queries: int) -> None:
         """An instance of the runtime could not run its queries, and they wait again."""

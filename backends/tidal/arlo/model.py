@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tidal import device
+from tidal.arlo.shapes import shape_length, shape_lengths
 from tidal.engines import Engine, open_engines
-from tidal.manifest import Manifest, load_manifest
+from tidal.manifest import Manifest, Runtime, load_manifest
 from tidal.profiles import LatencyProfile
 from tidal.text import TextTokenizer
 
@@ -46,21 +47,29 @@ class EncoderModel:
             return self.engines[lane][runtime].run(inputs)
 
     def warm_up(self) -> None:
-        """Run every engine once at each measured length, so that no query pays for its first pass."""
+        """Run every engine once at each length that it will pad to, so that no query pays for its first pass.
+
+        Where it takes any length, at each measured one.
+        """
         for lane in range(len(self.engines)):
             for runtime, spec in enumerate(self.manifest.runtimes):
                 below = self.manifest.runtimes[runtime - 1].max_length if runtime else 0
-                lengths = [n for n in self.manifest.profile.lengths if below < n <= spec.max_length]
-                for length in lengths if spec.dynamic and lengths else [spec.max_length]:
+                for length in self._known_lengths(below, spec):
                     row = np.zeros(length, np.int64)
                     self.run(lane, runtime, [TokenRow(row, np.ones(length, np.int64), row)])
 
+    def _known_lengths(self, below: int, runtime: Runtime) -> Sequence[int]:
+        """Lengths to warm a runtime up for, which takes what is longer than `below`."""
+        if not runtime.dynamic:
+            return [runtime.max_length]
+        if self.manifest.extra_outputs:
+            return shape_lengths(below, runtime.max_length)
+        return [n for n in self.manifest.profile.lengths if below < n <= runtime.max_length] or [runtime.max_length]
+
 
 def padded_inputs(manifest: Manifest, runtime: int, rows: Sequence[TokenRow]) -> dict[str, Array]:
-    """An engine's inputs, INT64 [rows, length]: rows padded to the runtime's length, or to their own longest where it
-    is dynamic."""
-    spec = manifest.runtimes[runtime]
-    length = max(len(row.ids) for row in rows) if spec.dynamic else spec.max_length
+    """An engine's inputs, INT64 [rows, length], padded to `padded_length`."""
+    length = padded_length(manifest, runtime, max(len(row.ids) for row in rows))
     ids = np.full((len(rows), length), manifest.tokenizer.pad_token_id, np.int64)
     mask = np.zeros((len(rows), length), np.int64)
     for i, row in enumerate(rows):
@@ -72,6 +81,19 @@ def padded_inputs(manifest: Manifest, runtime: int, rows: Sequence[TokenRow]) ->
         for i, row in enumerate(rows):
             inputs["token_type_ids"][i, : len(row.ids)] = row.type_ids
     return inputs
+
+
+def padded_length(manifest: Manifest, runtime: int, longest: int) -> int:
+    """Length that a batch is padded to whose longest query has `longest` tokens.
+
+    The runtime's, or where that is dynamic the query's own. With outputs beside the logits it is one of few: OpenVINO
+    fuses the attention of an encoder that gives nothing else, and what it runs instead where the attention is an output
+    it compiles for every new shape, which took 9 ms on two layers whose pass takes 3.
+    """
+    spec = manifest.runtimes[runtime]
+    if not spec.dynamic:
+        return spec.max_length
+    return shape_length(longest, spec.max_length) if manifest.extra_outputs else longest
 
 
 def open_model(version_dir: Path, *, truncate: bool = False) -> EncoderModel:

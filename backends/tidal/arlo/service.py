@@ -10,6 +10,7 @@ from typing import cast
 
 from tidal.arlo.jobs import Answers, Job, Row
 from tidal.arlo.metrics import ArloMetrics
+from tidal.arlo.model import padded_length
 from tidal.arlo.policies import Batch, PlacementPolicy
 from tidal.arlo.reader import read_rows
 from tidal.arlo.runner import Runner
@@ -54,6 +55,7 @@ class ArloService:
         runner: Runner,
     ) -> None:
         self._context = context
+        self._manifest = manifest
         self._runtimes = manifest.runtimes
         self._tokenizer = tokenizer
         self._policy = policy
@@ -219,7 +221,9 @@ class ArloService:
         took = time.monotonic() - now
         self._failures[batch.runtime] = 0
         runtime = self._runtimes[batch.runtime]
-        self._metrics.ran(runtime, [row.length for row in rows], [now - row.arrival for row in rows], took)
+        lengths = [row.length for row in rows]
+        padded = padded_length(self._manifest, batch.runtime, max(lengths))
+        self._metrics.ran(runtime, lengths, padded, [now - row.arrival for row in rows], took)
         finished = []
         for place, row in enumerate(rows):
             if row.job.finish(row.index, self._make.row(outputs, place, row.length, runtime)):

@@ -175,7 +175,8 @@ def collect(runners: Sequence[Runner], texts: Texts, progress: Progress) -> list
 
 def answers_key(version_dir: Path) -> str:
     """What a level's answers depend on beside the query: its version, and the code that runs it."""
-    code = (Path(__file__), Path(tidal.__path__[0]) / "arlo" / "model.py")
+    arlo = Path(tidal.__path__[0]) / "arlo"
+    code = (Path(__file__), arlo / "model.py", arlo / "shapes.py")
     parts = [sha256_file(version_dir / MANIFEST_FILE), *(sha256_file(path) for path in code)]
     return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
 
