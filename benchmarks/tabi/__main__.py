@@ -19,7 +19,7 @@ from benchmarks.tabi.offline import OpenLevel
 from benchmarks.tabi.outcome import TaskOutcome
 from benchmarks.tabi.packing import Packing
 from benchmarks.tabi.prepare import Artefacts, prepare
-from benchmarks.tabi.repository import LARGE_PADDED, Served, write_repository
+from benchmarks.tabi.repository import LARGE_PADDED, Served, load, write_repository
 from benchmarks.tabi.rounds import FULL, QUICK, Size, measure_task
 from benchmarks.tabi.sweeps import QUICK_SCALES, SCALES, Point, PrunedWords, Sweeps
 from benchmarks.tabi.variants import (
@@ -57,6 +57,7 @@ class Findings:
     dispatchers: dict[str, list[Point]] = field(default_factory=dict)
     ensembles: dict[str, tuple[float, float]] = field(default_factory=dict)
     engines: dict[str, float] = field(default_factory=dict)
+    packings: dict[str, Packing] = field(default_factory=dict)  # the last task's
 
 
 def main(
@@ -76,19 +77,20 @@ def main(
         repository = Path(folder)
         choices = [choose(each.manifest) for each in artefacts]
         planned = []
-        for number, (each, choice) in enumerate(zip(artefacts, choices, strict=True)):
-            systems = _planned(fronts(each.manifest, choice), quick=quick and number > 0)
+        for each, choice in zip(artefacts, choices, strict=True):
+            systems = _planned(fronts(each.manifest, choice), quick=quick)
             planned.append((systems, write_repository(repository, each, systems)))
         progress("starting tidal serve")
         with tidal_serve(repository, "--model", artefacts[0].manifest.levels[0].model) as server:
             for each, choice, (systems, served) in zip(artefacts, choices, planned, strict=True):
                 progress(f"loading {each.task.name}")
-                for model in served.load_order:
-                    server.control.load(model, None)
+                for models in served.load_order:
+                    load(server, models)
                 kept.append(cache_folder() / f"tabi-run-{key}-{each.task.name}.json")
                 _task(report, found, server, each, choice, systems, served, size, kept[-1])
-                for model in reversed(served.load_order):
-                    server.control.unload(model)
+                for models in reversed(served.load_order):
+                    for model in models:
+                        server.control.unload(model)
     outcome.add_crowd(report, found.outcomes)
     outcome.add_dispatch(report, found.dispatch)
     outcome.add_bounds(report, found.bounds, found.engines)
@@ -115,7 +117,7 @@ def main(
 
 
 def _planned(systems: dict[str, TabiManifest], *, quick: bool) -> dict[str, TabiManifest]:
-    """Quick runs measure the cascade's variants on the first task only."""
+    """Quick runs leave out the cascade's variants."""
     return {name: each for name, each in systems.items() if not quick or name in (TABI, TWO_LEVELS)}
 
 
@@ -137,7 +139,8 @@ def _task(
     levels = [OpenLevel(artefacts.level_version(n), level.order) for n, level in enumerate(manifest.levels)]
     dev = artefacts.split.dev
     sample = dev.at(list(range(min(size.offline, len(dev)))))
-    packings = _packings(artefacts, levels, size)
+    # A quick run takes the first task's: levels are of one size in all tasks.
+    packings = found.packings = (size is QUICK and found.packings) or _packings(artefacts, levels, size)
     ensemble = _ensemble(artefacts, levels, size)
     progress(f"{task}: comparing routes with the offline ones")
     rows = np.random.default_rng(1).choice(len(dev), size.equality).tolist()

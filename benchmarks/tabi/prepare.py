@@ -68,8 +68,11 @@ def prepare(data: Path) -> list[Artefacts]:
         split = tasks.load(data, task)
         artefacts = Artefacts(task, split, folder, digest)
         progress(f"task {number + 1} of {len(TASKS)}: {task.name} ({folder.name})")
-        for level in train.LAYERS:
-            train.fine_tune(task, level, split, folder / "models" / level)
+        models = folder / "models"
+        teacher, *others = reversed(train.LAYERS)
+        train.fine_tune(task, teacher, split, models / teacher, None)
+        for level in others:
+            train.fine_tune(task, level, split, models / level, models / teacher)
         _build(artefacts)
         found.append(artefacts)
     return found

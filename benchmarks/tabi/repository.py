@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.tabi.prepare import Artefacts
 from benchmarks.tabi.variants import NO_ARLO, PADDED, large_level
 from tidal.manifest import MANIFEST_FILE, Manifest, load_manifest
+from tidal.server.child import RunningServer
 from tidal.tabi.manifest import TabiManifest
 
+_LOADING_AT_ONCE = 3
 LARGE_PADDED = "large, padded"
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Models by system: those that answer, and those that have to be loaded for them, levels before fronts."""
+    """Models by system: those that answer, and those that have to be loaded for them: levels, then fronts."""
 
     models: dict[str, str]
-    load_order: tuple[str, ...]
+    load_order: tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def write_repository(repository: Path, artefacts: Artefacts, fronts: Mapping[str, TabiManifest]) -> Served:
@@ -52,7 +55,14 @@ def write_repository(repository: Path, artefacts: Artefacts, fronts: Mapping[str
         models[system] = f"{front}_{number}"
         named = content.model_copy(update={"name": models[system]})
         _copy(version_dir, repository / models[system], named.model_dump_json())
-    return Served(models, (*levels, *(models[system] for system in fronts)))
+    return Served(models, (tuple(levels), tuple(models[system] for system in fronts)))
+
+
+def load(server: RunningServer, models: Sequence[str]) -> None:
+    """Load models, several at a time; one that does not load ends the run."""
+    with ThreadPoolExecutor(_LOADING_AT_ONCE) as pool:
+        for each in [pool.submit(server.control.load, model, None) for model in models]:
+            each.result()
 
 
 def pad(manifest: Manifest) -> Manifest:

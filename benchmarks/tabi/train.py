@@ -1,4 +1,8 @@
-"""Fine-tunes a cascade's levels from the real weights of all-MiniLM-L6-v2: its first layers, all of its width."""
+"""Fine-tunes a cascade's levels from the real weights of all-MiniLM-L6-v2: its first layers, all of its width.
+
+The large level learns the labels; the smaller ones learn the labels and what the large one says to the same texts
+(distillation), as whoever has a large model and wants a smaller one beside it would train that.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +36,21 @@ _BATCH = 32
 # Batches are of like lengths: texts are sorted within so many batches.
 _POOL = 40
 _LONGEST = 320
+# How much of a smaller level's loss is its distance from the large one, both softened by a temperature.
+_DISTILLED = 0.5
+_SOFTENING = 2.0
 
 
-def fine_tune(task: Task, level: str, split: Split, target: Path) -> None:
-    """Train one level and write it as a Hugging Face folder, unless it is there; a killed training leaves nothing."""
+def fine_tune(task: Task, level: str, split: Split, target: Path, teacher: Path | None) -> None:
+    """Train one level and write it as a Hugging Face folder, unless it is there; a killed training leaves nothing.
+
+    Args:
+        task: what it is trained for.
+        level: which of `LAYERS`.
+        split: the task's data.
+        target: the folder.
+        teacher: folder of a trained level that it learns from; None learns from labels alone.
+    """
     if (target / "config.json").exists():
         return
     # Threads that wait for each other by spinning take the cores that they wait for, where there is other work.
@@ -61,6 +76,7 @@ def fine_tune(task: Task, level: str, split: Split, target: Path) -> None:
     model.bert.embeddings.word_embeddings.weight.requires_grad_(False)
     tokens = _encode(tokenizer, split.train)
     truth = torch.tensor([split.labels.index(label) for label in split.train.truth])
+    taught = None if teacher is None else _logits(_open(teacher), tokenizer, tokens)
     head = [*model.bert.pooler.parameters(), *model.classifier.parameters()]
     body = [p for name, p in model.bert.named_parameters() if p.requires_grad and not name.startswith("pooler")]
     optimiser = torch.optim.AdamW(
@@ -77,7 +93,7 @@ def fine_tune(task: Task, level: str, split: Split, target: Path) -> None:
         for rows in _batches(tokens, rng):
             with _precision():
                 logits = model(**_pad(tokenizer, [tokens[row] for row in rows])).logits
-            loss = torch.nn.functional.cross_entropy(logits.float(), truth[rows])
+            loss = _loss(logits.float(), truth[rows], None if taught is None else taught[rows])
             optimiser.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_([*body, *head], 1.0)
@@ -131,16 +147,38 @@ def _precision() -> Any:
     return torch.autocast("cpu", torch.bfloat16) if fast else nullcontext()
 
 
-def _accuracy(model: Any, tokenizer: Any, queries: Queries, labels: tuple[str, ...]) -> float:
+def _loss(logits: torch.Tensor, truth: torch.Tensor, taught: torch.Tensor | None) -> torch.Tensor:
+    from torch.nn import functional
+
+    hard = functional.cross_entropy(logits, truth)
+    if taught is None:
+        return hard
+    said, wanted = (functional.log_softmax(each / _SOFTENING, -1) for each in (logits, taught))
+    distance = functional.kl_div(said, wanted, reduction="batchmean", log_target=True) * _SOFTENING**2
+    return (1 - _DISTILLED) * hard + _DISTILLED * distance
+
+
+def _open(folder: Path) -> Any:
+    from transformers import BertForSequenceClassification
+
+    return BertForSequenceClassification.from_pretrained(folder)
+
+
+def _logits(model: Any, tokenizer: Any, tokens: list[dict[str, list[int]]]) -> torch.Tensor:
+    """[queries, classes]."""
     import torch
 
     model.eval()
-    tokens = _encode(tokenizer, queries)
     order = sorted(range(len(tokens)), key=lambda row: len(tokens[row]["input_ids"]))
-    right = 0
-    with torch.inference_mode():
+    found = torch.empty(len(tokens), model.config.num_labels)
+    with torch.no_grad():
         for start in range(0, len(order), 64):
             rows = order[start : start + 64]
-            found = model(**_pad(tokenizer, [tokens[row] for row in rows])).logits.argmax(-1).tolist()
-            right += sum(labels[label] == queries.truth[row] for label, row in zip(found, rows, strict=True))
-    return right / len(order)
+            with _precision():
+                found[rows] = model(**_pad(tokenizer, [tokens[row] for row in rows])).logits.float()
+    return found
+
+
+def _accuracy(model: Any, tokenizer: Any, queries: Queries, labels: tuple[str, ...]) -> float:
+    found = _logits(model, tokenizer, _encode(tokenizer, queries)).argmax(-1).tolist()
+    return float(np.mean([labels[label] == truth for label, truth in zip(found, queries.truth, strict=True)]))
