@@ -182,6 +182,36 @@ class TestDeadlines:
         scheduler.finished()
         assert drain(scheduler, 0.016) == [[short[2], long]]
 
+    def test_what_is_left_out_costs_what_its_tasks_do(self) -> None:
+        # {A} 14 ms, {A, A} 16, {A, A, B} 20.
+        tables = make_profile(lambda length, n: 10.0 + n, {"a": lambda length, n: 2.0 + n}).tables()
+        tight, same, other = query(8, deadline=0.0165), query(8), query(8, 0.001, task="B")
+        batch = start(submitted(tables, other, same, tight), 0.0)
+        assert batch.queries == [tight, same]
+        assert batch.seconds == pytest.approx(0.016)
+
+    def test_on_a_copy_it_costs_no_terms(self) -> None:
+        tables = make_profile(lambda length, n: 10.0 + n, {"a": lambda length, n: 2.0 + n}).tables()
+        scheduler = submitted(tables, query(8, deadline=0.0145), *(query(8) for _ in range(5)))
+        scheduler.copies = frozenset({"A"})
+        batch = start(scheduler)
+        assert (batch.copy, len(batch.queries), batch.seconds) == ("A", 4, pytest.approx(0.014))
+
+    def test_what_was_left_out_is_planned_for_anew(self) -> None:
+        tables = make_profile(lambda length, n: 5.0 + 5 * n, {"a": lambda *_: 0.0}).tables(max_batch=3)
+        tight, second = query(8, deadline=0.0105), query(8, deadline=0.026)
+        scheduler = submitted(tables, tight, second, *(query(8) for _ in range(4)))
+        order = drain(scheduler)
+        assert order[0] == [tight]
+        assert second in order[1]
+
+    def test_one_that_became_late_after_the_plan_was_made_is_not_run(self) -> None:
+        late, fine = query(40, deadline=0.05), query(50)
+        scheduler = submitted(NO_GAIN, late, fine)
+        scheduler.prepare()
+        assert start(scheduler, 0.02).queries == [fine]
+        assert scheduler.expired(0.02) == [late]
+
     def test_one_in_a_hurry_is_not_lost_because_its_batch_is_slow(self) -> None:
         # The long ones together take 60 ms, too much for the one that has 28; alone it takes 25.
         tables = make_profile(lambda length, n: 5 if length <= 10 else 20 + 5 * n, {"a": lambda *_: 0.0}, longest=40)
