@@ -62,7 +62,7 @@ def _put(ours: dict[str, torch.Tensor], around: dict[str, torch.Tensor], name: s
     stands_in = name.replace("pooler.dense", "classifier.dense")
     target = ours.get(name, around.get(name, around.get(stands_in)))
     if target is not None:  # a layer that had no bias has none to write
-        target.copy_(torch.from_numpy(np.ascontiguousarray(array)))
+        target.copy_(torch.from_numpy(np.array(array)))  # a copy: the base is mapped read-only
 
 
 def _restored(encoder: Encoder, base: Base, base_model: Path | None) -> Mapping[str, FloatArray]:
