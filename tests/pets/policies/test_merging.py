@@ -119,6 +119,11 @@ class TestChoice:
         assert self.chosen(600, 700, current="A", rule=rule) == "A"
         assert self.chosen(100, 1300, current="A", rule=rule) == "B"
 
+    def test_one_that_is_left_alone_shares_with_nobody(self) -> None:
+        # B's terms are 7 % of the time, but a pass of its own 5 %, until A has left it alone.
+        assert self.chosen(1600, 160, rule=MergeRule(2, 0.05, 0.02)) == "AB"
+        assert self.chosen(1600, 160, rule=MergeRule(1, 0.05, 0.02)) == "A"
+
     def test_it_settles(self) -> None:
         """Fed its own choice at a constant load, it does not change its mind."""
         for rates in ((150, 150, 150), (900, 880, 860), (400, 10, 10), (1600, 100, 100)):
