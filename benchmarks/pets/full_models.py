@@ -26,6 +26,7 @@ _PLAIN, _ADAPTERS = "plain", "adapters"
 _HEAD = "classifier"
 _PARTS = ("down", "down_bias", "up", "up_bias")
 _CLASSES = 3
+_TABLES = "embeddings."
 
 
 class FullModels:
@@ -122,8 +123,8 @@ class _Template:
             given = weights.get(name)
             if given is None and "/" in name:
                 given = np.zeros(node.data.shape, np.float32)  # a bottleneck that adds nothing
-            if given is None and own_tables:
-                given = node.data
+            if given is None and own_tables and name.startswith(_TABLES):
+                given = node.data  # the engine copies layers' weights anyway, into an order of its own
             if given is not None:
                 shape = node.data.shape
                 # A vector is stored with the shape that it is added in; a classifier has classes of its own.
