@@ -50,7 +50,7 @@ def measure_profile(
 ) -> PetsProfile:
     """Measure α with the base alone, and β of every kind as what a batch of one typical task takes beyond that.
 
-    All are measured in the same rounds. β is evened out: more or longer queries never take less.
+    All are measured in the same rounds; β is evened out, see `_rising`.
 
     Args:
         engine: of the base.
@@ -116,11 +116,17 @@ def _profile(
 
 
 def _rising(values: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
-    """The same by length and queries, none below 0, and none below what fewer or shorter queries take."""
-    return {
-        (length, n): max(0.0, *(value for (other, m), value in values.items() if other <= length and m <= n))
-        for length, n in values
-    }
+    """The same evened out by length and queries, so that it never falls, and none below 0.
+
+    Half way between the least such numbers that are nowhere below and the largest that are nowhere above: one cell that
+    was disturbed moves the others half as much.
+    """
+    rising = {}
+    for length, n in values:
+        upto = [value for (other, m), value in values.items() if other <= length and m <= n]
+        beyond = [value for (other, m), value in values.items() if other >= length and m >= n]
+        rising[length, n] = max(0.0, (max(upto) + min(beyond)) / 2)
+    return rising
 
 
 def activation_bytes(description: Description) -> float:

@@ -19,7 +19,7 @@ from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest, load_pets_manifest
 from tidal.published import load_published
 from tidal.repository import ModelEntry
 from tidal_builders.pets.build import build_pets
-from tidal_builders.pets.profiling import activation_bytes, grid_of
+from tidal_builders.pets.profiling import _rising, activation_bytes, grid_of
 from tidal_builders.pets.report import PetsReport
 from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
 from tidal_builders.specs import load_spec
@@ -97,6 +97,13 @@ def test_a_grid_covers_the_longest_input_and_the_largest_batch() -> None:
     }  # fmt: skip
     assert grid_of(8, 1, 8) == {8: (1,)}
     assert grid_of(512, 64, 2048)[512] == (1, 2, 4)
+
+
+def test_terms_are_evened_out_both_ways() -> None:
+    cells = {(8, 1): -1.0, (8, 2): 9.0, (16, 1): 2.0, (16, 2): 4.0}
+    assert _rising(cells) == {(8, 1): 0.0, (8, 2): 6.5, (16, 1): 2.0, (16, 2): 6.5}
+    sound = {(8, 1): 1.0, (8, 2): 2.0, (16, 1): 2.5}
+    assert _rising(sound) == sound
 
 
 def test_what_is_current_is_not_built_again_and_tasks_stay(build: Callable[..., PetsReport], tmp_path: Path) -> None:
