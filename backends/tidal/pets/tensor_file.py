@@ -24,6 +24,7 @@ _LENGTH_BYTES = 8
 _MOST_HEADER_BYTES = 4 << 20
 _MOST_TENSORS = 10_000
 _MOST_DIMENSIONS = 4
+_MOST_ELEMENTS = 1 << 40
 
 
 def read_bounded(path: Path, most: int) -> bytes:
@@ -140,6 +141,9 @@ def _entry(name: str, entry: Any, available: int, origin: str) -> tuple[str, tup
         raise InvalidArgument(f"{origin}: tensor '{shown}' has no shape of up to {_MOST_DIMENSIONS} sizes")
     if not _naturals(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= available:
         raise InvalidArgument(f"{origin} is truncated, or tensor '{shown}' lies outside its {available} bytes of data")
+    # A size of 0 hides how large the others are, which numpy then refuses.
+    if math.prod(max(size, 1) for size in shape) > _MOST_ELEMENTS:
+        raise InvalidArgument(f"{origin}: tensor '{shown}' has sizes beyond what a file holds: {str(shape)[:80]}")
     if math.prod(shape) * np.dtype(code).itemsize != offsets[1] - offsets[0]:
         raise InvalidArgument(
             f"{origin}: tensor '{shown}' of shape {shape} does not fill the {offsets[1] - offsets[0]} bytes it has"
