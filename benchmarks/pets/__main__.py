@@ -27,6 +27,8 @@ from tidal.pets.policies.merging import crossover
 from tidal.pets.tasks.folder import tasks_folder
 from tidal.server.child import RunningServer, tidal_serve
 
+# Of the forms of full models, those that a quick run tries.
+_QUICK_FORMS = ("seqs", "pars_processes", "pars_pool")
 _PARS_SHAPES = (Shape(16, 1, 16), Shape(16, 1, 32), Shape(16, 1, 64), Shape(16, 2, 32))
 
 
@@ -42,7 +44,7 @@ class Size:
         rows: rows that are held to full models.
         most: labelled queries of each real task.
         changes_s: seconds for which tasks come and go.
-        fill: whether capacity is counted, and BERT-base's measured.
+        fill: whether capacity is counted, BERT-base's measured too, and every form of full models tried.
         rounds: of what is timed in this process.
     """
 
@@ -101,6 +103,8 @@ def _served(report: Report, artefacts: Artefacts, repository: Path, size: Size) 
     real = [artefacts.real / task.task for task in artefacts.real_tasks]
     write_tidal(repository, artefacts, [*places, *real])
     tried = forms(len(os.sched_getaffinity(0)))
+    if not size.fill:
+        tried = {name: tried[name] for name in _QUICK_FORMS}
     for name, form in tried.items():
         few = [artefacts.random / task for task in every[:16]]
         write_full(repository, name, form, artefacts, few if form.system == PARS else places)
@@ -118,7 +122,7 @@ def _served(report: Report, artefacts: Artefacts, repository: Path, size: Size) 
         _add_crossover(report, artefacts, outcomes)
         progress(f"comparing {size.rows} served rows with full models")
         texts = [maker.text(length) for length in range(8, LONGEST + 1)] * 2
-        asked = [*places[:32], *real]
+        asked = [*places[: 32 if size.fill else 16], *real]
         same = answers.measure_agreement(server, MODEL, artefacts, asked, texts, size.rows)
         accuracies = answers.measure_accuracy(server, MODEL, artefacts, size.most) if real else []
         outcome.add_answers(report, same, accuracies)

@@ -22,9 +22,9 @@ from benchmarks.report import Claim, Report
 _MIB = 1 << 20
 # Claims by the name of the case that they are about.
 _THROUGHPUT = {
-    "dense,16": (1.8, "published: 1.53 and 1.63 on GPUs"),
-    "all,16": (1.5, "published: 1.53 and 1.63 on GPUs"),
-    "all,32": (1.25, "published: 1.53 and 1.63 on GPUs"),
+    "dense,16": (1.8, "1.53-1.63 (GPUs)"),
+    "all,16": (1.5, "1.53-1.63 (GPUs)"),
+    "all,32": (1.25, "1.53-1.63 (GPUs)"),
 }
 
 
@@ -74,7 +74,7 @@ def add_throughput_claims(report: Report, outcomes: Sequence[Outcome]) -> None:
     if pars:
         note = "16 tasks, mean of " + ", ".join(f"{each.case.shape.batch} x {each.case.shape.length}" for each in pars)
         mean = statistics.mean(each.ratio(PARS) for each in pars)
-        report.claims.append(Claim("throughput_vs_pars[16]", ">= 1.18", mean, paper="1.177 at 16 tasks", note=note))
+        report.claims.append(Claim("throughput_vs_pars[16]", ">= 1.18", mean, paper="1.177", note=note))
 
 
 def crossover(outcomes: Sequence[Outcome]) -> int | None:
@@ -147,7 +147,7 @@ def add_capacity(report: Report, found: Sequence[Capacity]) -> None:
         f"{each.base} {each.ratio:.0f}" for each in found[1:]
     )
     survived = first.tasks.survived and first.full.survived
-    claim = Claim("max_tasks_vs_seqs", ">= 35", first.ratio if survived else 0.0, paper="25 to 26 on a V100", note=note)
+    claim = Claim("max_tasks_vs_seqs", ">= 35", first.ratio if survived else 0.0, paper="25-26 (V100)", note=note)
     report.claims.append(claim)
 
 

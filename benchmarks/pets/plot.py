@@ -33,6 +33,8 @@ def save(file: Path, outcomes: Sequence[Outcome], found: Sequence[Executed], mem
         left.set(xlabel=f"tasks, one query of {sweep[0].case.shape.length} tokens each", ylabel="queries a second")
         left.set_title(f"all five kinds; {SEQS} is one full model for each task", fontsize=9)
         left.legend()
+    else:
+        left.set_axis_off()  # quick runs sweep nothing
     spreads = sorted({each.spread for each in found})
     for name in dict.fromkeys(each.batching for each in found):
         of_way = [
@@ -55,6 +57,7 @@ def save(file: Path, outcomes: Sequence[Outcome], found: Sequence[Executed], mem
         bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
     right.plot(names, [each.full / _MIB for each in memories], "k.--", label="full models")
     right.set_yscale("log")
+    right.set_ylim(bottom=10)
     right.set(xlabel="tasks", ylabel="MiB")
     right.legend(fontsize=7)
     figure.suptitle(machine_line(), fontsize=7)
