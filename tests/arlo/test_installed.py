@@ -53,7 +53,11 @@ def pip(*arguments: str) -> None:
 
 
 def test_every_backend_is_in_the_wheel(wheel: Path) -> None:
-    wanted = {path.relative_to(CHECKOUT / "backends").as_posix() for path in CHECKOUT.glob("backends/*/model.py")}
+    wanted = {
+        path.relative_to(CHECKOUT / "backends").as_posix()
+        for pattern in ("*/model.py", "*/native/*.cpp", "*/native/*.hpp")
+        for path in CHECKOUT.glob(f"backends/{pattern}")
+    }
     names = zipfile.ZipFile(wheel).namelist()
     assert wanted == {path for name in names if (path := name.partition("/data/share/tidal/backends/")[2])}
     assert wanted
