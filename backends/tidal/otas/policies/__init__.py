@@ -1,0 +1,5 @@
+"""Which waiting queries run next, together, and with how many tokens. Pure: no clock, no threads, no engines."""
+
+from tidal.otas.policies.types import Batch, CostProfile, Decision, OtasPolicy, Query
+
+__all__ = ["Batch", "CostProfile", "Decision", "OtasPolicy", "Query"]
