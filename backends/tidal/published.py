@@ -8,16 +8,18 @@ from pydantic import BaseModel
 
 from tidal.errors import InvalidArgument, did_you_mean
 from tidal.manifest import MANIFEST_FILE, EngineManifest, Manifest, read_manifest
+from tidal.otas.manifest import OtasManifest
 from tidal.pets.manifest import PetsManifest
 from tidal.tabi.manifest import TabiManifest
 
-AnyManifest = Manifest | EngineManifest | TabiManifest | PetsManifest
+AnyManifest = Manifest | EngineManifest | TabiManifest | PetsManifest | OtasManifest
 
 KINDS: dict[str, type[AnyManifest]] = {
     "arlo": Manifest,
     "engine": EngineManifest,
     "tabi": TabiManifest,
     "pets": PetsManifest,
+    "otas": OtasManifest,
 }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from tidal.errors import TidalError
 from tidal.manifest import MANIFEST_FILE, Published
 from tidal.model_config import instance_count, read_config
+from tidal.otas.manifest import OtasManifest
 from tidal.published import AnyManifest, load_published
 from tidal.repository import ModelEntry, model_entries
 from tidal.server.active_config import active_config
@@ -58,7 +59,7 @@ def _facts(name: str, entry: ModelEntry | None, index: Sequence[ModelState] | No
         instances=instances,
         engine=manifest.engine if isinstance(manifest, Published) else None,
         precision=manifest.precision if isinstance(manifest, Published) else None,
-        max_length=manifest.max_length if manifest else None,
+        max_length=None if manifest is None or isinstance(manifest, OtasManifest) else manifest.max_length,
         built=manifest.created if manifest else None,
     )
 

@@ -1,0 +1,117 @@
+"""The engines of a published vision transformer behind one call: a batch of images at a γ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tidal.engines import Engine, open_engines
+from tidal.errors import InvalidArgument
+from tidal.otas.manifest import FEATURES, PIXELS, PROMPTS, OtasManifest
+
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class GammaEngines:
+    """What runs one γ: engines of one batch size each, and perhaps one of any size."""
+
+    fixed: Mapping[int, Engine]
+    dynamic: Engine | None
+
+    def pieces(self, images: int) -> list[tuple[Engine, int]]:
+        """Engines to run one after the other for so many images, each with the rows that it takes."""
+        if (exact := self.fixed.get(images)) is not None:
+            return [(exact, images)]
+        if self.dynamic is not None:
+            return [(self.dynamic, images)]
+        return [(self.fixed[size], size) for size in split(images, sorted(self.fixed))]
+
+
+class OtasRunner:
+    """Runs batches at any γ of the model, one at a time; γ belongs to the call, and nothing is kept between calls."""
+
+    def __init__(self, manifest: OtasManifest, engines: Mapping[int, GammaEngines]) -> None:
+        """Use `open_runner`."""
+        self._manifest = manifest
+        self._engines = engines
+
+    @property
+    def manifest(self) -> OtasManifest:
+        """Of the published version."""
+        return self._manifest
+
+    def run(self, gamma: int, pixel_values: FloatArray, prompts: FloatArray | None = None) -> FloatArray:
+        """The features of a batch of images, rows in the order of the images.
+
+        Args:
+            gamma: one of the manifest's.
+            pixel_values: [images, channels, height, width], 1 to `max_batch` images.
+            prompts: [images, layers, γ, width], every row its own task's; None where γ is not above 0.
+
+        Returns:
+            [images, width], the caller's own.
+
+        Raises:
+            InvalidArgument: γ is none of the model's, there are no images or too many, or prompts do not fit γ.
+        """
+        manifest, images = self._manifest, len(pixel_values)
+        if gamma not in self._engines:
+            raise InvalidArgument(f"γ {gamma} is none of {', '.join(map(str, manifest.gammas))}")
+        if not 1 <= images <= manifest.max_batch:
+            raise InvalidArgument(f"a batch of {images} images; accepted are 1 to {manifest.max_batch}")
+        inputs = {PIXELS: pixel_values} | ({} if prompts is None else {PROMPTS: prompts})
+        wanted = manifest.prompt_shape(gamma)
+        came = None if prompts is None else prompts.shape
+        if came != (None if wanted is None else (images, *wanted)):
+            raise InvalidArgument(f"prompts of shape {came}; γ {gamma} takes {wanted} for each of {images} images")
+        results, begin = [], 0
+        for engine, rows in self._engines[gamma].pieces(images):
+            part = {name: array[begin : begin + rows] for name, array in inputs.items()}
+            results.append(engine.run(part)[FEATURES])
+            begin += rows
+        return results[0] if len(results) == 1 else np.concatenate(results)
+
+    def warm_up(self) -> None:
+        """Run every engine once, so that no query pays for its first pass."""
+        manifest = self._manifest
+        for gamma, engines in self._engines.items():
+            sizes = {*engines.fixed, *([1] if engines.dynamic is not None else [])}
+            for size in sorted(sizes):
+                pixels = np.zeros((size, *manifest.image.shape), np.float32)
+                shape = manifest.prompt_shape(gamma)
+                self.run(gamma, pixels, None if shape is None else np.zeros((size, *shape), np.float32))
+
+
+def open_runner(manifest: OtasManifest, version_dir: Path) -> OtasRunner:
+    """Open all engines of a version; those of several γ are opened once.
+
+    Raises:
+        Unsupported: the engine's library is not installed, which names the extra that brings it.
+        TidalError: a file cannot be opened.
+    """
+    opened: list[tuple[tuple[int, ...], int | None, Engine]] = []
+    for each in manifest.engines:
+        (engine,) = open_engines(manifest.artifact(each, version_dir), threads=manifest.threads)
+        opened.append((each.gammas, each.batch, engine))
+    by_gamma = {
+        gamma: GammaEngines(
+            {batch: engine for gammas, batch, engine in opened if gamma in gammas and batch is not None},
+            next((engine for gammas, batch, engine in opened if gamma in gammas and batch is None), None),
+        )
+        for gamma in manifest.gammas
+    }
+    return OtasRunner(manifest, by_gamma)
+
+
+def split(images: int, sizes: Sequence[int]) -> list[int]:
+    """Sizes that add up to a number of images, the largest first; `sizes` ascend and begin with 1."""
+    parts = []
+    for size in reversed(sizes):
+        parts += [size] * (images // size)
+        images %= size
+    return parts
