@@ -24,8 +24,8 @@ from benchmarks.texts import TextMaker
 from tidal.pets.engine.engine import open_engine
 from tidal.pets.manifest import ENGINE_FOLDER
 from tidal.pets.policies.merging import crossover
-from tidal.pets.tasks.folder import tasks_folder
 from tidal.server.child import RunningServer, tidal_serve
+from tidal.tasks.folder import tasks_folder
 
 # Of the forms of full models, those that a quick run tries.
 _QUICK_FORMS = ("seqs", "pars_processes", "pars_pool")

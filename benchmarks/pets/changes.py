@@ -10,9 +10,10 @@ from pathlib import Path
 
 from benchmarks.pets.waves import as_input
 from benchmarks.texts import TextMaker
-from tidal.pets.tasks.folder import copy_task, remove_task
+from tidal.pets.tasks.folder import copy_task
 from tidal.pets.terms import BaseLayers
 from tidal.server.child import RunningServer
+from tidal.tasks.folder import remove_task
 from tidal_client import AsyncClient
 
 _CLIENTS = 16

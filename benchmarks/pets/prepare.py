@@ -20,10 +20,11 @@ from benchmarks.serving_path.prepare import cache_folder
 from demo.train import minilm_folder
 from tidal.pets.base import load_base_layers
 from tidal.pets.manifest import PetsManifest, load_pets_manifest
-from tidal.pets.tasks.folder import add_task, scan, tasks_folder
+from tidal.pets.tasks.folder import add_task
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import BaseLayers
 from tidal.repository import ModelEntry
+from tidal.tasks.folder import scan, tasks_folder
 
 MODEL = "minilm"
 # Longer texts are cut, by the server and offline.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import benchmarks
 from benchmarks.pets.prepare import MODEL, Artefacts
-from tidal.pets.tasks.folder import tasks_folder
+from tidal.tasks.folder import tasks_folder
 
 SEQS, PARS = "SeqS", "ParS"
 

@@ -14,10 +14,12 @@ from tidal.errors import InvalidArgument, NotFound, TidalError, did_you_mean
 from tidal.pets.base import BASE_FILE, load_base_info, load_base_layers
 from tidal.pets.kinds.kind import Storage, find_kind
 from tidal.pets.tasks.facts import facts_of
-from tidal.pets.tasks.folder import Task, add_task, copy_task, load_task, remove_task, scan, tasks_folder
-from tidal.pets.tasks.manifest import TASK_FILE, TaskInfo, read_task_info
+from tidal.pets.tasks.folder import Task, add_task, copy_task, load_task
+from tidal.pets.tasks.manifest import TaskInfo, read_task_info
 from tidal.repository import ModelEntry, model_entries
 from tidal.server.state import running_servers
+from tidal.tasks.folder import remove_task, scan, tasks_folder
+from tidal.tasks.record import TASK_FILE
 
 MISSING_EXTRA = 2
 

@@ -17,8 +17,8 @@ from pydantic import Field, ValidationError
 
 from tidal.errors import InvalidArgument
 from tidal.manifest import Strict
-from tidal.pets.tensor_file import Array, pack_tensors, parse_tensors, read_bounded
 from tidal.pets.terms import BaseLayers, FloatArray, LinearLayer, NormLayer
+from tidal.tensor_file import Array, pack_tensors, parse_tensors, read_bounded
 
 BASE_FILE = "pets.json"
 LAYERS_FILE = "base.safetensors"

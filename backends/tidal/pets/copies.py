@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from tidal.errors import TidalError
 from tidal.metrics import Metrics
 from tidal.pets.engine.tasks import LoadedTask
-from tidal.pets.library import Engine, TaskLibrary
+from tidal.pets.library import Engine, PetsLibrary, ServedTask
 from tidal.pets.policies import Query
 from tidal.pets.policies.merging import Arrivals, MergeRule, choose_copies
 from tidal.pets.profile import Tables
-from tidal.pets.tasks.lease import Lease
 from tidal.pets.terms import TaskTerms
 from tidal.service import ServiceContext
+from tidal.tasks.lease import Lease
 
 # Opens a copy of the base with a task's terms in its weights, and gives what is left of the task there.
 OpenCopy = Callable[[TaskTerms], tuple[Engine, LoadedTask]]
@@ -40,7 +40,7 @@ class Copy:
     source: LoadedTask
     engine: Engine
     task: LoadedTask
-    lease: Lease[LoadedTask]
+    lease: Lease[ServedTask]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Copies:
     def __init__(
         self,
         context: ServiceContext,
-        library: TaskLibrary,
+        library: PetsLibrary,
         merging: Merging,
         changed: Callable[[frozenset[str]], None],
     ) -> None:
@@ -122,14 +122,14 @@ class Copies:
         try:
             task = self._library.read(name)
             lease = self._library.acquire(name).result(timeout=_HALF_LIFE_S)
-            if lease.info != task.info:  # replaced in between: again next time
+            if lease.handle.info != task.info:  # replaced in between: again next time
                 lease.release()
                 return
             engine, left = self._merging.open_copy(task.terms)
         except (TidalError, TimeoutError) as error:
             self._log.warning(f"task '{name}' gets no merged copy: {error}")
             return
-        self._copies[name] = Copy(lease.handle, engine, left, lease)
+        self._copies[name] = Copy(lease.handle.loaded, engine, left, lease)
         self._tell()
         self._log.info(f"task '{name}' runs from a merged copy of the base from now on")
 
@@ -143,7 +143,7 @@ class Copies:
             future.cancel()
             return False
         with future.result() as lease:
-            return lease.handle is self._copies[name].source
+            return lease.handle.loaded is self._copies[name].source
 
     def _drop(self, name: str) -> None:
         copy = self._copies.pop(name)

@@ -10,10 +10,11 @@ import numpy as np
 from tidal.arlo.model import TokenRow, probabilities
 from tidal.errors import InvalidArgument, TidalError
 from tidal.pets.engine.tasks import LoadedTask
+from tidal.pets.library import ServedTask
 from tidal.pets.policies import Query
-from tidal.pets.tasks.lease import Lease
 from tidal.pets.terms import FloatArray
 from tidal.requests import Array, PendingRequest
+from tidal.tasks.lease import Lease
 
 _OUTPUTS = ("label", "logits", "probabilities")
 
@@ -26,19 +27,19 @@ class Job:
         self.task = task
         self.tokens = tokens
         self.failed = False
-        self._lease: Lease[LoadedTask] | None = None
+        self._lease: Lease[ServedTask] | None = None
         self._vectors: list[FloatArray | None] = [None] * len(tokens)
         self._unanswered = self._held = len(tokens)
         self._lock = threading.Lock()
 
-    def rows(self, lease: Lease[LoadedTask]) -> list[Row]:
+    def rows(self, lease: Lease[ServedTask]) -> list[Row]:
         """The job's queries, now that its task is in memory; each of them is to `leave` once."""
         self._lease = lease
-        handle, kind, request = lease.handle, lease.info.kind, self.request
+        loaded, kind, request = lease.handle.loaded, lease.handle.info.kind, self.request
         return [
             Row(
                 self.task, kind, len(tokens.ids), request.arrival, request.deadline,
-                tokens=tokens, job=self, index=index, loaded=handle,
+                tokens=tokens, job=self, index=index, loaded=loaded,
             )
             for index, tokens in enumerate(self.tokens)
         ]  # fmt: skip

@@ -1,10 +1,9 @@
-"""The tasks beside a model: which there are, looked up again and again, and those in use, in the engine's memory."""
+"""The tasks of a base, those in use in the engine's memory."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -13,12 +12,10 @@ import numpy.typing as npt
 
 from tidal.metrics import Metrics
 from tidal.pets.engine.tasks import LoadedTask
-from tidal.pets.metrics import TaskMetrics
-from tidal.pets.tasks.cache import TaskCache
-from tidal.pets.tasks.folder import Task, load_task, scan, scan_one
-from tidal.pets.tasks.lease import Lease
-from tidal.pets.tasks.names import is_task_name
+from tidal.pets.tasks.folder import Task, load_task
+from tidal.pets.tasks.manifest import TaskInfo
 from tidal.pets.terms import BaseLayers, FloatArray, TaskTerms
+from tidal.tasks.library import TaskLibrary
 
 Integers = npt.NDArray[np.int32]
 
@@ -38,8 +35,19 @@ class Engine(Protocol):
         """Pooled vectors [rows, width] of a batch: ids and types [rows, tokens], lengths [rows]."""
 
 
-class TaskLibrary:
-    """The tasks of one model. All methods may be called from any thread.
+@dataclass(frozen=True, slots=True)
+class ServedTask:
+    """A task in memory: what `task.json` says of it, and what the engine has of it."""
+
+    info: TaskInfo
+    loaded: LoadedTask
+
+
+PetsLibrary = TaskLibrary[Task, ServedTask]
+
+
+def open_library(folder: Path, base: BaseLayers, engine: Engine, budget: int, metrics: Metrics) -> PetsLibrary:
+    """The tasks in a folder.
 
     Args:
         folder: the model's folder of tasks; it need not exist.
@@ -48,43 +56,11 @@ class TaskLibrary:
         budget: bytes that their terms may take.
         metrics: the model's.
     """
-
-    def __init__(self, folder: Path, base: BaseLayers, engine: Engine, budget: int, metrics: Metrics) -> None:
-        self._folder, self._base = folder, base
-        self._budget = budget
-        self._metrics = TaskMetrics(metrics)
-        self._cache: TaskCache[LoadedTask] = TaskCache(
-            self.read, lambda task: engine.add(task.terms), engine.remove, budget
-        )
-        self._scanning = threading.Lock()
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Take over which tasks there are now; a stat a task."""
-        # One at a time: an older look at the folder must not undo a newer one.
-        with self._scanning:
-            self._cache.update(scan(self._folder))
-            self._metrics.show(self._cache.state(), self._budget)
-
-    def names(self) -> list[str]:
-        """Tasks that there are, as far as is known."""
-        return self._cache.names()
-
-    def read(self, name: str) -> Task:
-        """A task from its folder, verified; raises as `load_task`."""
-        return load_task(self._folder, name, self._base)
-
-    def acquire(self, name: str) -> Future[Lease[LoadedTask]]:
-        """Use a task, see `TaskCache.acquire`; one that was just added is found too.
-
-        Raises:
-            InvalidArgument: there is no such task; names close ones.
-            Unavailable: the model is leaving.
-        """
-        if not self._cache.knows(name) and is_task_name(name) and scan_one(self._folder, name) is not None:
-            self.refresh()
-        return self._cache.acquire(name)
-
-    def close(self) -> None:
-        """Let all tasks go, those in use as soon as they are released."""
-        self._cache.close()
+    return PetsLibrary(
+        folder,
+        lambda name: load_task(folder, name, base),
+        lambda task: ServedTask(task.info, engine.add(task.terms)),
+        lambda task: engine.remove(task.loaded),
+        budget,
+        metrics,
+    )

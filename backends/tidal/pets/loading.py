@@ -12,15 +12,15 @@ from tidal.pets.copies import Merging
 from tidal.pets.engine.engine import PetsEngine, open_engine
 from tidal.pets.engine.merging import unmerged
 from tidal.pets.engine.tasks import LoadedTask
-from tidal.pets.library import TaskLibrary
+from tidal.pets.library import open_library
 from tidal.pets.manifest import ENGINE_FOLDER, load_pets_manifest
 from tidal.pets.parameters import PetsParameters
 from tidal.pets.policies import PetsScheduler
 from tidal.pets.policies.merging import MergeRule
 from tidal.pets.service import PetsService
-from tidal.pets.tasks.folder import tasks_folder
 from tidal.pets.terms import TaskTerms
 from tidal.service import Service, ServiceContext
+from tidal.tasks.folder import tasks_folder
 from tidal.text import TextTokenizer
 
 
@@ -52,7 +52,7 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
         return copy, copy.add(unmerged(terms))
 
     def start(fresh: ServiceContext) -> Service:
-        library = TaskLibrary(tasks_folder(fresh.model_dir), base, engine, parameters.task_bytes, fresh.metrics)
+        library = open_library(tasks_folder(fresh.model_dir), base, engine, parameters.task_bytes, fresh.metrics)
         scheduler = PetsScheduler(tables, batching, patience_s=parameters.patience_ms / 1e3)
         merging = Merging(open_copy, tables, MergeRule(parameters.merged_copies))
         return PetsService(

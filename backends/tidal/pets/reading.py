@@ -1,35 +1,12 @@
-"""A request's task and tokens, or the error that says what is wrong with them."""
+"""A request's tokens, or the error that says what is wrong with them."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Collection
 
 from tidal.arlo.model import TokenRow
 from tidal.arlo.reader import read_rows
 from tidal.errors import InvalidArgument
 from tidal.requests import PendingRequest
 from tidal.text import TextTokenizer
-
-_FEW = 5
-
-
-def read_task(request: PendingRequest, known: Callable[[], Collection[str]]) -> str:
-    """The name of the task that all rows of a request belong to.
-
-    Args:
-        request: with the option `task`.
-        known: gives the names of all tasks, for the error.
-
-    Raises:
-        InvalidArgument: it names none.
-    """
-    name = request.options.task
-    if name is None:
-        names = sorted(known())
-        some = ", ".join(names[:_FEW]) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")
-        hint = f"accepted: {some}" if some else "the model has no tasks"
-        raise InvalidArgument(f"the request names no task in its option 'task'; {hint}")
-    return name
 
 
 def read_tokens(request: PendingRequest, tokenizer: TextTokenizer) -> list[TokenRow]:

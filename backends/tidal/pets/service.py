@@ -13,14 +13,16 @@ import numpy as np
 from tidal.errors import Cancelled, Internal, TidalError, Unavailable
 from tidal.pets.copies import Copies, Merging
 from tidal.pets.engine.tasks import LoadedTask
-from tidal.pets.intake import LEAVING, Intake
 from tidal.pets.jobs import Job, Row, check_outputs, reply
-from tidal.pets.library import Engine, TaskLibrary
+from tidal.pets.library import Engine, PetsLibrary, ServedTask
 from tidal.pets.metrics import PetsMetrics
 from tidal.pets.policies import Batch, PetsScheduler
+from tidal.pets.reading import read_tokens
 from tidal.pets.terms import FloatArray
 from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
+from tidal.tasks.intake import LEAVING, Intake
+from tidal.tasks.lease import Lease
 from tidal.text import TextTokenizer
 
 # Asking whether a client has gone costs a call to the server process: not worth it for a query that hardly waited.
@@ -57,7 +59,7 @@ class PetsService:
         context: ServiceContext,
         tokenizer: TextTokenizer,
         engine: Engine,
-        library: TaskLibrary,
+        library: PetsLibrary,
         scheduler: PetsScheduler,
         merging: Merging,
         *,
@@ -65,6 +67,7 @@ class PetsService:
         lengths: Sequence[int],
     ) -> None:
         check_outputs(context.outputs)
+        self._tokenizer = tokenizer
         self._type_ids = type_ids
         self._engine = engine
         self._scheduler = scheduler
@@ -78,7 +81,7 @@ class PetsService:
         self._copies = Copies(context, library, merging, self._have_copies)
         self._runners = [context.start_thread("runner", self._work) for _ in range(2)]
         self._responder = context.start_thread("responder", self._respond)
-        self._intake = Intake(context, tokenizer, library, self._metrics, self._admit, self._last_admitted)
+        self._intake = Intake(context, library, self._metrics, self._read, self._admit, self._last_admitted)
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
         """Hand requests to the thread that reads them; does not wait."""
@@ -101,10 +104,17 @@ class PetsService:
         self._copies.close(max(0.0, until - time.monotonic()))
         self._intake.close(max(0.0, until - time.monotonic()))
 
-    def _admit(self, rows: Sequence[Row]) -> bool:
+    def _read(self, request: PendingRequest, task: str) -> Job:
+        job = Job(request, task, read_tokens(request, self._tokenizer))
+        for row in job.tokens:
+            self._metrics.length(len(row.ids))
+        return job
+
+    def _admit(self, job: Job, lease: Lease[ServedTask]) -> bool:
         with self._changed:
             if self._ended:
                 return False
+            rows = job.rows(lease)
             self._copies.note(rows)
             for row in rows:
                 self._scheduler.submit(row)

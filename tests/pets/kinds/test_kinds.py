@@ -19,8 +19,8 @@ from tidal.pets.kinds.kind import Storage, find_kind, kinds
 from tidal.pets.kinds.positions import pack_places, places_of, sparse_delta, take_places
 from tidal.pets.kinds.stored import read_terms, write_terms
 from tidal.pets.kinds.tensors import LayerTensors
-from tidal.pets.tensor_file import Array
 from tidal.pets.terms import LinearLayer, LinearTerms, TaskTerms
+from tidal.tensor_file import Array
 
 BASE = small_base()
 

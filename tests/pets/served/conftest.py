@@ -17,9 +17,10 @@ from tests.models import make_tiny_classifier
 from tests.pets.engine.truth import Truth
 from tests.servers import RunningServer, running_server
 from tidal.pets.base import load_base_layers
-from tidal.pets.tasks.folder import add_task, tasks_folder
+from tidal.pets.tasks.folder import add_task
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import BaseLayers, FloatArray, Head, TaskTerms
+from tidal.tasks.folder import tasks_folder
 from tidal_builders.pets.build import build_pets
 from tidal_builders.pets.report import PetsReport
 from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task

@@ -17,7 +17,7 @@ from tests.tabi.serving import Request, write_tokenizer
 from tests.waiting import until
 from tidal.metrics import Metrics
 from tidal.pets.copies import Merging
-from tidal.pets.library import TaskLibrary
+from tidal.pets.library import PetsLibrary, open_library
 from tidal.pets.policies import Batching, PetsScheduler, joint
 from tidal.pets.policies.merging import MergeRule
 from tidal.pets.profile import Grid, PetsProfile
@@ -129,7 +129,7 @@ class Running:
     metrics: Metrics
     open: list[Request]
     schedulers: list[PetsScheduler]
-    libraries: list[TaskLibrary]
+    libraries: list[PetsLibrary]
     copies: list[FakeEngine]
 
     def ask(self, *requests: Request) -> None:
@@ -162,7 +162,7 @@ def running(
     """A service over the tasks in `<folder>/tasks`."""
     metrics, engine, tasks = Metrics("pets"), FakeEngine(), Tasks(folder / "tasks")
     opened: list[Request] = []
-    schedulers, libraries, copies = list[PetsScheduler](), list[TaskLibrary](), list[FakeEngine]()
+    schedulers, libraries, copies = list[PetsScheduler](), list[PetsLibrary](), list[FakeEngine]()
     tokenizer = TextTokenizer(write_tokenizer(folder / "tokenizer.json"), MAX_LENGTH)
 
     scheduler_tables = profile(milliseconds, terms_ms).tables()
@@ -176,7 +176,7 @@ def running(
         scheduler = PetsScheduler(scheduler_tables, batching)
         schedulers.append(scheduler)
         merging = Merging(open_copy, scheduler_tables, MergeRule(merged_copies))
-        libraries.append(TaskLibrary(tasks.folder, BASE, engine, budget, metrics))
+        libraries.append(open_library(tasks.folder, BASE, engine, budget, metrics))
         return PetsService(
             context, tokenizer, engine, libraries[-1], scheduler, merging, type_ids=True, lengths=(MAX_LENGTH,)
         )

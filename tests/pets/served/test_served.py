@@ -14,7 +14,7 @@ import pytest
 
 from tests.pets.served.conftest import Base, Served
 from tests.waiting import until
-from tidal.pets.tasks.folder import remove_task
+from tidal.tasks.folder import remove_task
 from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Unavailable
 
 pytestmark = pytest.mark.server

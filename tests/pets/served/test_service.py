@@ -16,7 +16,7 @@ from tests.tabi.serving import Request
 from tests.waiting import until
 from tidal.errors import Cancelled, Internal, InvalidArgument, TidalError, Unavailable
 from tidal.pets.policies import Fixed
-from tidal.pets.tasks.folder import remove_task
+from tidal.tasks.folder import remove_task
 
 
 def texts(*lengths: int) -> list[str]:

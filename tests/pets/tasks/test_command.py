@@ -64,7 +64,7 @@ class TestList:
         (repository / "encoder/tasks/topic/task.json").write_text("{}")
         rows = json.loads(run(repository, "list", "encoder", "--json").stdout)
         assert rows[0]["state"].startswith("made for another base")
-        assert "task.json is not valid: kind: Field required" in rows[1]["state"]
+        assert "task.json is not valid: base: Field required" in rows[1]["state"]
         assert "not valid" in run(repository, "list", "encoder").stdout
 
     def test_without_a_task_is_empty(self, tmp_path: Path) -> None:

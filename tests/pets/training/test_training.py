@@ -13,9 +13,10 @@ from transformers import AutoModel, AutoTokenizer
 
 from tests.models import make_tiny_classifier
 from tidal.errors import InvalidArgument, Unsupported
-from tidal.pets.tasks.folder import add_task, load_task, tasks_folder
+from tidal.pets.tasks.folder import add_task, load_task
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import BaseLayers, Bottleneck, LinearTerms, LowRankDelta, SparseDelta, TaskTerms
+from tidal.tasks.folder import tasks_folder
 from tidal_builders.pets.base import base_layers
 from tidal_builders.pets.encoder import read_encoder
 from tidal_builders.pets.training.examples import Examples

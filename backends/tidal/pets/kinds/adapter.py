@@ -12,8 +12,8 @@ import numpy as np
 from tidal.pets.kinds.diff_pruning import read_difference, write_difference
 from tidal.pets.kinds.kind import Kind, Storage
 from tidal.pets.kinds.tensors import LayerTensors
-from tidal.pets.tensor_file import Array
 from tidal.pets.terms import Activation, Bottleneck, LinearLayer, LinearTerms, SparseDelta
+from tidal.tensor_file import Array
 
 # Stored by their place here: never reorder.
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "silu")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tidal.pets.kinds.kind import Kind, Storage
 from tidal.pets.kinds.tensors import LayerTensors
-from tidal.pets.tensor_file import Array
 from tidal.pets.terms import LinearLayer, LinearTerms
+from tidal.tensor_file import Array
 
 
 def _read(tensors: LayerTensors) -> LinearTerms:

@@ -13,8 +13,8 @@ import numpy as np
 import tidal.pets.kinds
 from tidal.errors import InvalidArgument, did_you_mean
 from tidal.pets.kinds.tensors import LayerTensors
-from tidal.pets.tensor_file import Array
 from tidal.pets.terms import FloatArray, LinearLayer, LinearTerms
+from tidal.tensor_file import Array
 
 _HALF = np.finfo(np.float16)
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from tidal.pets.kinds.kind import Kind, Storage
 from tidal.pets.kinds.tensors import LayerTensors
-from tidal.pets.tensor_file import Array
 from tidal.pets.terms import LinearLayer, LinearTerms, LowRankDelta
+from tidal.tensor_file import Array
 
 
 def _read(tensors: LayerTensors) -> LinearTerms:

@@ -11,8 +11,8 @@ from tidal.errors import InvalidArgument
 from tidal.pets.kinds.kind import Kind, Storage
 from tidal.pets.kinds.positions import has_places, pack_places, places_of, sparse_delta, take_places
 from tidal.pets.kinds.tensors import LayerTensors
-from tidal.pets.tensor_file import Array
 from tidal.pets.terms import LinearLayer, LinearTerms, SparseDelta
+from tidal.tensor_file import Array
 
 
 def _read(tensors: LayerTensors) -> LinearTerms:

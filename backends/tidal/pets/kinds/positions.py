@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tidal.pets.kinds.tensors import LayerTensors
-from tidal.pets.tensor_file import Array
 from tidal.pets.terms import FloatArray, SparseDelta
+from tidal.tensor_file import Array
 
 _SKIP = 255
 _GAPS, _BITS = "gaps", "bits"

@@ -16,8 +16,8 @@ import numpy as np
 from tidal.errors import InvalidArgument, did_you_mean
 from tidal.pets.kinds.kind import Kind, Storage
 from tidal.pets.kinds.tensors import SEPARATOR, LayerTensors
-from tidal.pets.tensor_file import Array
 from tidal.pets.terms import BaseLayers, FloatArray, Head, LinearTerms, NormLayer, NormTerms, TaskTerms
+from tidal.tensor_file import Array
 
 _HEAD = "head"
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tidal.errors import InvalidArgument
-from tidal.pets.tensor_file import Array
 from tidal.pets.terms import FloatArray, LinearLayer, NormLayer
+from tidal.tensor_file import Array
 
 # Between a layer's path and the name of its part: `encoder.layer.0.output.dense/down`.
 SEPARATOR = "/"

@@ -1,1 +1,1 @@
-"""Tasks as folders beside a model, and which of them are in memory."""
+"""A base's tasks as they are stored."""

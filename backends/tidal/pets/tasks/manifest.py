@@ -1,22 +1,13 @@
-"""What `task.json` says of a task: its kind, the base that it was made for, its labels and where it came from."""
+"""What `task.json` says of a base's task beside what any task's says: its kind, and where it came from."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field
 
-from tidal.errors import InvalidArgument
-from tidal.manifest import FileRecord, Strict
-from tidal.pets.tensor_file import read_bounded
-
-TASK_FILE = "task.json"
-TENSORS_FILE = "task.safetensors"
-_MOST_JSON_BYTES = 1 << 20
-_DIGEST = r"^[0-9a-f]{64}$"
-
-Label = Annotated[str, Field(min_length=1, max_length=256)]
+from tidal.manifest import Strict
+from tidal.tasks.record import TaskRecord, read_record
 
 
 class Kept(Strict):
@@ -36,42 +27,13 @@ class Provenance(Strict):
     kept: Kept | None = None
 
 
-class TaskInfo(Strict):
-    """`task.json`; the task's name is its folder's."""
+class TaskInfo(TaskRecord):
+    """`task.json` of a task on a frozen encoder."""
 
-    format: Literal[1] = 1
     kind: str = Field(min_length=1, max_length=128)
-    base: str = Field(pattern=_DIGEST, description="digest of the base that it was made for")
-    labels: tuple[Label, ...] = Field(min_length=1, max_length=10_000)
-    created: str = Field(description="UTC time, ISO 8601")
-    tensors: FileRecord
-    memory_bytes: int = Field(ge=0, description="what its terms take in memory")
     provenance: Provenance
-
-    @model_validator(mode="after")
-    def _check(self) -> TaskInfo:
-        if len(set(self.labels)) != len(self.labels):
-            raise ValueError("labels must differ")
-        if self.tensors.path != TENSORS_FILE:
-            raise ValueError(f"tensors must be in {TENSORS_FILE}")
-        return self
 
 
 def read_task_info(folder: Path) -> TaskInfo:
-    """Read and validate a task's `task.json`.
-
-    Raises:
-        InvalidArgument: it is missing, too long, or not valid, and why.
-    """
-    path = folder / TASK_FILE
-    if not path.exists():
-        raise InvalidArgument(f"{path} is missing: this is not a task's folder")
-    try:
-        return TaskInfo.model_validate_json(read_bounded(path, _MOST_JSON_BYTES))
-    except ValidationError as error:
-        raise InvalidArgument(f"{path} is not valid: {problems(error)}") from None
-
-
-def problems(error: ValidationError) -> str:
-    """What is wrong with a `task.json`, the first of it."""
-    return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()[:3])
+    """Read and validate a task's `task.json`; raises as `read_record`."""
+    return read_record(folder, TaskInfo)

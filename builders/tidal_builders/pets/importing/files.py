@@ -11,8 +11,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from tidal.errors import InvalidArgument
-from tidal.pets.tensor_file import read_bounded
 from tidal.pets.terms import FloatArray
+from tidal.tensor_file import read_bounded
 
 _MOST_JSON_BYTES = 8 << 20
 

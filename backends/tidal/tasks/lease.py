@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from tidal.errors import TidalError
-from tidal.pets.tasks.folder import Stamp
-from tidal.pets.tasks.manifest import TaskInfo
+from tidal.tasks.folder import Stamp
 
+
+class ReadTask(Protocol):
+    """A task that was read from its folder."""
+
+    @property
+    def bytes(self) -> int:
+        """What it takes in memory."""
+
+
+Task = TypeVar("Task", bound=ReadTask)
 Handle = TypeVar("Handle")
 
 
@@ -49,15 +58,13 @@ class Entry(Generic[Handle]):
     bytes: int = 0
     # Set with the state.
     handle: Handle | None = None
-    info: TaskInfo | None = None
     error: TidalError | None = None
 
 
 class Lease(Generic[Handle]):
     """A task in use: it stays in memory until the lease is released, once, or its `with` block ends."""
 
-    def __init__(self, info: TaskInfo, handle: Handle, release: Callable[[], None]) -> None:
-        self.info = info
+    def __init__(self, handle: Handle, release: Callable[[], None]) -> None:
         self.handle = handle
         self._release: Callable[[], None] | None = release
 

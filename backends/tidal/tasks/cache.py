@@ -16,14 +16,14 @@ from contextlib import suppress
 from typing import Generic
 
 from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
-from tidal.pets.tasks.folder import Stamp, Task
-from tidal.pets.tasks.lease import CacheState, Entry, Handle, Lease
-from tidal.pets.tasks.names import unknown_task
+from tidal.tasks.folder import Stamp
+from tidal.tasks.lease import CacheState, Entry, Handle, Lease, Task
+from tidal.tasks.names import unknown_task
 
 _LEAVING = "the model is leaving"
 
 
-class TaskCache(Generic[Handle]):
+class TaskCache(Generic[Task, Handle]):
     """The tasks of one model in memory. All methods may be called from any thread, and none waits for a load.
 
     `read` and `load` run on the cache's own threads; `unload` on those or on whichever thread releases a task, so it
@@ -42,7 +42,7 @@ class TaskCache(Generic[Handle]):
 
         Args:
             read: a task by name from its folder, verified.
-            load: puts a task into the engine; what it returns is what queries use.
+            load: puts a task into the engine; what it returns is what queries use, and of the task no more is kept.
             unload: takes it out.
             budget: bytes that the tasks' terms may take.
             loaders: threads that load.
@@ -142,7 +142,7 @@ class TaskCache(Generic[Handle]):
             if self._closed:
                 raise Unavailable(_LEAVING)
             task = self._read(entry.name)
-            self._reserve(entry, task.terms.bytes)
+            self._reserve(entry, task.bytes)
             reserved = True
             handle = self._load(task)
         except Exception as error:  # whatever it was, waiters get an answer
@@ -158,7 +158,7 @@ class TaskCache(Generic[Handle]):
                 self._changed.notify_all()
         else:
             with self._changed:
-                entry.state, entry.handle, entry.info = "resident", handle, task.info
+                entry.state, entry.handle = "resident", handle
                 self._loads += 1
                 waiters = self._waiters(entry)
                 entry.pins += len(waiters) + 1  # one for this thread, until all have their answer
@@ -180,8 +180,7 @@ class TaskCache(Generic[Handle]):
             waiter.set_exception(type(entry.error)(str(entry.error)))
             return
         assert entry.handle is not None
-        assert entry.info is not None
-        waiter.set_result(Lease(entry.info, entry.handle, lambda: self._release(entry)))
+        waiter.set_result(Lease(entry.handle, lambda: self._release(entry)))
 
     def _reserve(self, entry: Entry[Handle], size: int) -> None:
         """Count a task's bytes once there is room for them: what was used least recently leaves.

@@ -10,39 +10,28 @@ from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 
-from tests.pets.bases import MADE
 from tests.waiting import until
 from tidal.errors import Internal, InvalidArgument, Unavailable
-from tidal.manifest import FileRecord
-from tidal.pets.tasks.cache import TaskCache
-from tidal.pets.tasks.folder import Stamp, Task
-from tidal.pets.tasks.lease import Lease
-from tidal.pets.tasks.manifest import TaskInfo
-from tidal.pets.terms import Head, TaskTerms
+from tidal.tasks.cache import TaskCache
+from tidal.tasks.folder import Stamp
+from tidal.tasks.lease import Lease
 
-INFO = TaskInfo(
-    kind="bitfit",
-    base="0" * 64,
-    labels=("a",),
-    created="2026",
-    tensors=FileRecord(path="task.safetensors", bytes=1, sha256=""),
-    memory_bytes=0,
-    provenance=MADE,
-)
 # Bytes of a task here.
 SIZE = 40
 
 
+@dataclass(frozen=True)
+class Task:
+    """Stands for a task that was read."""
+
+    name: str
+    bytes: int
+
+
 def task(name: str, size: int = SIZE) -> Task:
-    head = Head(np.zeros((1, size // 4 - 1), np.float32), np.zeros(1, np.float32), ("a",))
-    return Task(name, replace_label(name), TaskTerms(head))
-
-
-def replace_label(name: str) -> TaskInfo:
-    return INFO.model_copy(update={"labels": (name,)})
+    return Task(name, size)
 
 
 @dataclass
@@ -58,7 +47,7 @@ class Engine:
     def load(self, found: Task) -> str:
         with self.lock:
             handle = f"{found.name}#{len(self.history)}"
-            self.loaded[handle] = found.terms.bytes
+            self.loaded[handle] = found.bytes
             self.history.append(handle)
             return handle
 
@@ -88,7 +77,7 @@ def cache_of(
     room: int,
     read: Callable[[str], Task] = task,
     load: Callable[[Task], str] | None = None,
-) -> Iterator[TaskCache[str]]:
+) -> Iterator[TaskCache[Task, str]]:
     """A cache with room for `room` tasks."""
     cache = TaskCache(read, load or engine.load, engine.unload, room * SIZE)
     cache.update(known)
@@ -100,9 +89,8 @@ def cache_of(
     assert cache.state().bytes == sum(engine.loaded.values())
 
 
-def use(cache: TaskCache[str], name: str) -> None:
+def use(cache: TaskCache[Task, str], name: str) -> None:
     with cache.acquire(name).result(10) as lease:
-        assert lease.info.labels == (name,)
         assert lease.handle.startswith(f"{name}#")
 
 

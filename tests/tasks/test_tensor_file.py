@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidal.errors import InvalidArgument
-from tidal.pets.tensor_file import pack_tensors, parse_tensors, read_bounded
+from tidal.tensor_file import pack_tensors, parse_tensors, read_bounded
 
 TENSORS = {
     "a/values": np.arange(6, dtype=np.float32).reshape(2, 3),
