@@ -1,0 +1,157 @@
+"""Encoded images as pixel values, the way the source model's own config says; whatever bytes a client sends.
+
+A file is decoded only after its header has been held to the limits, so that no small file takes much memory or time:
+not one that unfolds to gigabytes, nor a JPEG of thousands of passes over all its pixels.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageFile, UnidentifiedImageError
+
+from tidal.errors import InvalidArgument
+from tidal.otas.manifest import ImageConfig
+
+FloatArray = npt.NDArray[np.float32]
+
+FORMATS = ("JPEG", "PNG", "WEBP")
+_ACCEPTED = "accepted are JPEG, PNG and WebP"
+# A longer side would be scaled to more pixels than the image has.
+_MOST_ASPECT = 64
+# Passes of a JPEG over its pixels: a progressive file has about ten.
+_MOST_SCANS = 100
+_SCAN = b"\xff\xda"
+_ORIENTATION = 0x0112
+# What makes an image upright, by its EXIF orientation.
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class ImageDecoder:
+    """Decodes images for one model. May be called from any thread, and lets others run while it decodes.
+
+    Args:
+        config: the model's.
+        most_pixels: of an image, however few of them the model sees.
+    """
+
+    def __init__(self, config: ImageConfig, most_pixels: int) -> None:
+        self._config = config
+        self._most_pixels = most_pixels
+        # [channels, 256]: the pixel value of every byte, by the same steps in float32 as the source's.
+        unit = np.arange(256, dtype=np.float32) / np.float32(255)
+        mean, std = (np.array(each, np.float32)[:, None] for each in (config.mean, config.std))
+        self._values: FloatArray = (unit - mean) / std
+
+    def decode(self, content: bytes, name: str = "image") -> FloatArray:
+        """Pixel values [channels, height, width] of an encoded image.
+
+        An image is turned upright where its EXIF data say how; transparency is dropped, as the source's own
+        preparation does.
+
+        Args:
+            content: a JPEG, PNG or WebP file.
+            name: of the image, for errors.
+
+        Raises:
+            InvalidArgument: it is none of these, damaged, animated, or larger than accepted.
+        """
+        image = self._opened(content, name)
+        try:
+            decoded = _upright(_eight_bit(image))
+        except MemoryError:
+            raise
+        except Exception as error:  # decoders raise whatever they stumble over
+            raise InvalidArgument(f"{name} is damaged: {_short(error)}") from None
+        return self._pixel_values(prepared(decoded, self._config))
+
+    def _opened(self, content: bytes, name: str) -> ImageFile.ImageFile:
+        """The image with its header read and held to the limits, none of its pixels decoded."""
+        if not content:
+            raise InvalidArgument(f"{name} is empty; {_ACCEPTED}")
+        if content[:2] == b"\xff\xd8" and content.count(_SCAN) > _MOST_SCANS:
+            raise InvalidArgument(f"{name} is a JPEG of more than the {_MOST_SCANS} scans that are accepted")
+        try:
+            image = Image.open(io.BytesIO(content), formats=FORMATS)
+        except Image.DecompressionBombError:
+            raise InvalidArgument(f"{name} has too many pixels; accepted are up to {self._most_pixels}") from None
+        except UnidentifiedImageError:
+            raise InvalidArgument(f"{name} is damaged or no image; {_ACCEPTED}") from None
+        except Exception as error:
+            raise InvalidArgument(f"{name} is damaged: {_short(error)}") from None
+        width, height = image.size
+        if width * height > self._most_pixels:
+            raise InvalidArgument(
+                f"{name} has {width} x {height} pixels; accepted are up to {self._most_pixels} of them"
+            )
+        if max(width, height) > _MOST_ASPECT * min(width, height):
+            raise InvalidArgument(
+                f"{name} has {width} x {height} pixels; accepted are sides of up to {_MOST_ASPECT} times each other"
+            )
+        # A photograph with a smaller copy of itself behind it (MPO) is a still image.
+        if image.format != "MPO" and getattr(image, "n_frames", 1) > 1:
+            raise InvalidArgument(f"{name} is animated; accepted are still images")
+        return image
+
+    def _pixel_values(self, image: Image.Image) -> FloatArray:
+        config = self._config
+        pixels: npt.NDArray[Any] = np.asarray(image).reshape(config.height, config.width, config.channels)
+        return np.stack([self._values[channel][pixels[..., channel]] for channel in range(config.channels)])
+
+
+def prepared(image: Image.Image, config: ImageConfig) -> Image.Image:
+    """An image of the model's mode and size, scaled and cut as its config says."""
+    image = image.convert("RGB" if config.channels == 3 else "L")
+    size = _scaled_size(image.size, config)
+    if size != image.size:
+        image = image.resize(size, Image.Resampling[config.interpolation.upper()])
+    # Rounded as the source's own preparation rounds: to the even number.
+    left, top = (round((have - want) / 2) for have, want in zip(size, (config.width, config.height), strict=True))
+    return image.crop((left, top, left + config.width, top + config.height))
+
+
+def _scaled_size(size: tuple[int, int], config: ImageConfig) -> tuple[int, int]:
+    """Width and height before the cut."""
+    width, height = size
+    to_height, to_width = config.scaled
+    if config.crop_mode == "squash":
+        return to_width, to_height
+    if to_height == to_width:
+        shorter, longer = min(size), max(size)
+        other = to_width * longer // shorter
+        return (to_width, other) if width <= height else (other, to_width)
+    ratio = min(height / to_height, width / to_width)
+    return round(width / ratio), round(height / ratio)
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """The decoded image; one of 16 bits a grey value by the upper 8 of them, where Pillow would cut at 255."""
+    image.load()
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8))
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        orientation = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # damaged data beside the image
+        return image
+    turn = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
+    return image if turn is None else image.transpose(turn)
+
+
+def _short(error: Exception) -> str:
+    said = str(error) or type(error).__name__
+    return said if len(said) <= 120 else f"{said[:119]}…"

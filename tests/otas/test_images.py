@@ -1,0 +1,196 @@
+"""Images as pixel values: as torch's own arithmetic has it, and refused with a sentence whatever is wrong with them."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from tidal.errors import InvalidArgument
+from tidal.otas.images import ImageDecoder
+from tidal.otas.manifest import ImageConfig
+
+MOST_PIXELS = 1 << 20
+IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+DRAW = np.random.default_rng(0)
+
+
+def config(height: int = 32, width: int = 32, **changed: Any) -> ImageConfig:
+    fields = {
+        "channels": 3, "height": height, "width": width, "crop_pct": 0.875, "crop_mode": "center",
+        "interpolation": "bicubic", **IMAGENET,
+    }  # fmt: skip
+    return ImageConfig(**fields | changed)
+
+
+def decode(content: bytes, of: ImageConfig | None = None) -> Any:
+    return ImageDecoder(of or config(), MOST_PIXELS).decode(content)
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def photo(width: int, height: int, mode: str = "RGB") -> Image.Image:
+    """Smooth shapes and noise."""
+    y, x = np.mgrid[:height, :width]
+    bands = [127 + 90 * np.sin(x / (5 + k) + k) * np.cos(y / (7 - k)) for k in range(3)]
+    noisy = np.stack(bands, -1) + DRAW.normal(size=(height, width, 3)) * 12
+    return Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).convert(mode)
+
+
+def normalised(image: Image.Image, of: ImageConfig) -> Any:
+    """What torchvision makes of an image that has its size already."""
+    pixels = np.asarray(image).reshape(of.height, of.width, of.channels)
+    values = torch.from_numpy(pixels.copy()).permute(2, 0, 1).float().div(255)
+    mean, std = (torch.tensor(each)[:, None, None] for each in (of.mean, of.std))
+    return values.sub(mean).div(std).numpy()
+
+
+class TestValues:
+    @pytest.mark.parametrize("size", [(40, 90), (91, 40), (33, 36), (640, 427)])
+    def test_the_shorter_side_is_scaled_and_the_middle_cut(self, size: tuple[int, int]) -> None:
+        image = photo(*size)
+        shorter = min(size)
+        scaled = tuple(36 if side == shorter else int(36 * side / shorter) for side in size)
+        left, top = (round((side - 32) / 2) for side in scaled)
+        expected = image.resize(scaled, Image.Resampling.BICUBIC).crop((left, top, left + 32, top + 32))
+        np.testing.assert_array_equal(decode(encoded(image)), normalised(expected, config()))
+
+    def test_both_sides_are_scaled_where_the_config_says_so(self) -> None:
+        of = config(crop_mode="squash", crop_pct=1.0, interpolation="bilinear", height=24)
+        image = photo(100, 50)
+        expected = image.resize((32, 24), Image.Resampling.BILINEAR)
+        np.testing.assert_array_equal(decode(encoded(image), of), normalised(expected, of))
+
+    def test_a_model_that_is_not_square_sees_its_middle(self) -> None:
+        of = config(height=24, width=48, crop_pct=1.0)
+        image = photo(60, 60)  # comes to 48 x 48
+        expected = image.resize((48, 48), Image.Resampling.BICUBIC).crop((0, 12, 48, 36))
+        np.testing.assert_array_equal(decode(encoded(image), of), normalised(expected, of))
+
+    def test_an_image_of_the_models_size_is_not_touched(self) -> None:
+        of = config(crop_pct=1.0)
+        image = photo(32, 32)
+        np.testing.assert_array_equal(decode(encoded(image), of), normalised(image, of))
+
+    def test_a_grey_model_gets_grey_values(self) -> None:
+        of = config(channels=1, crop_pct=1.0, mean=(0.5,), std=(0.5,))
+        image = photo(32, 32)
+        np.testing.assert_array_equal(decode(encoded(image), of), normalised(image.convert("L"), of))
+
+    @pytest.mark.parametrize("mode", ["L", "LA", "1", "P", "RGBA", "CMYK"])
+    def test_every_mode_is_read(self, mode: str) -> None:
+        of, image = config(crop_pct=1.0), photo(32, 32, mode)
+        kind = "JPEG" if mode == "CMYK" else "PNG"
+        content = encoded(image, kind)
+        expected = Image.open(io.BytesIO(content)).convert("RGB")
+        np.testing.assert_array_equal(decode(content, of), normalised(expected, of))
+
+    def test_16_bits_a_value_count_by_the_upper_8(self) -> None:
+        of = config(crop_pct=1.0)
+        grey = DRAW.integers(0, 256, (32, 32), np.uint8)
+        deep = Image.fromarray(grey.astype(np.uint16) * 256 + 255)
+        expected = Image.fromarray(grey).convert("RGB")
+        np.testing.assert_array_equal(decode(encoded(deep), of), normalised(expected, of))
+
+    @pytest.mark.parametrize(("kind", "options"), [("JPEG", {"quality": 95}), ("WEBP", {"quality": 95})])
+    def test_lossy_formats_come_close(self, kind: str, options: dict[str, Any]) -> None:
+        image = photo(64, 64)
+        assert np.abs(decode(encoded(image, kind, **options)) - decode(encoded(image))).mean() < 0.2
+
+    @pytest.mark.parametrize("orientation", range(1, 9))
+    def test_an_image_is_turned_upright(self, orientation: int) -> None:
+        image = photo(40, 60)
+        turns = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # what undoes them, as Pillow numbers transpositions
+        lying = image.transpose(Image.Transpose(turns[orientation])) if orientation > 1 else image
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        np.testing.assert_array_equal(decode(encoded(lying, exif=exif)), decode(encoded(image)))
+
+    def test_a_photograph_with_its_own_preview_is_a_still_image(self) -> None:
+        image = photo(64, 64)
+        content = encoded(image, "MPO", save_all=True, append_images=[photo(16, 16)])
+        np.testing.assert_array_equal(decode(content), decode(encoded(image, "JPEG")))
+
+
+def png(width: int, height: int, rows: bytes) -> bytes:
+    """A grey PNG that says to be of a size."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+def progressive(scans: int) -> bytes:
+    """A JPEG that says the same scan again and again."""
+    content = encoded(photo(32, 32), "JPEG", progressive=True)
+    begin = content.rindex(b"\xff\xda")
+    return content[:begin] + content[begin:-2] * scans + content[-2:]
+
+
+STILL = [photo(20, 20), photo(20, 20)]
+HOSTILE: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "is empty; accepted are JPEG, PNG and WebP"),
+    "text": (b"hello " * 100, "is damaged or no image; accepted are JPEG, PNG and WebP"),
+    "gif": (encoded(STILL[0], "GIF"), "is damaged or no image; accepted are"),
+    "tiff": (encoded(STILL[0], "TIFF"), "is damaged or no image; accepted are"),
+    "pdf": (encoded(STILL[0], "PDF"), "is damaged or no image; accepted are"),
+    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is damaged or no image; accepted are"),
+    "cut jpeg": (encoded(photo(64, 64), "JPEG")[:-300], "is damaged: image file is truncated"),
+    "cut png": (encoded(photo(64, 64))[:2000], "is damaged: "),
+    "cut webp": (encoded(photo(64, 64), "WEBP")[:400], "is damaged"),
+    "header alone": (encoded(photo(64, 64))[:33], "is damaged"),
+    "too large": (png(1025, 1024, b""), "has 1025 x 1024 pixels; accepted are up to 1048576 of them"),
+    "bomb": (png(60_000, 60_000, bytes(1 << 20)), "has too many pixels; accepted are up to 1048576"),
+    "bomb of webp": (
+        b"RIFF\x22\0\0\0WEBPVP8X\n\0\0\0\0\0\0\0\xfe\x3f\0\xfe\x3f\0VP8 \x04\0\0\0abcd\0\0\0\0",
+        "has too many pixels; accepted are up to 1048576",
+    ),
+    "thin": (png(2000, 20, b""), "has 2000 x 20 pixels; accepted are sides of up to 64 times each other"),
+    "no pixels": (png(0, 0, b""), "is damaged"),
+    "animated png": (encoded(STILL[0], "PNG", save_all=True, append_images=STILL[1:]), "is animated"),
+    "animated webp": (encoded(STILL[0], "WEBP", save_all=True, append_images=STILL[1:]), "is animated"),
+    "scans": (progressive(5000), "is a JPEG of more than the 100 scans that are accepted"),
+}  # fmt: skip
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("name", HOSTILE)
+    def test_what_is_no_still_image_of_an_accepted_size(self, name: str) -> None:
+        content, said = HOSTILE[name]
+        with pytest.raises(InvalidArgument) as caught:
+            decode(content)
+        assert str(caught.value).startswith(f"image {said}")
+        assert len(str(caught.value)) < 200
+
+    @settings(max_examples=150, deadline=None)
+    @given(st.sampled_from(["JPEG", "PNG", "WEBP"]), st.data())
+    def test_a_damaged_file_is_refused_or_read(self, kind: str, data: st.DataObject) -> None:
+        content = bytearray(SOUND[kind])
+        for _ in range(data.draw(st.integers(1, 8))):
+            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+        try:
+            values = decode(bytes(content[: data.draw(st.integers(1, len(content)))]))
+        except InvalidArgument as error:
+            assert str(error).startswith("image ")
+        else:
+            assert values.shape == (3, 32, 32)
+            assert values.dtype == np.float32
+            assert np.isfinite(values).all()
+
+
+SOUND = {kind: encoded(photo(40, 40), kind, exif=Image.Exif()) for kind in ("JPEG", "PNG", "WEBP")}
