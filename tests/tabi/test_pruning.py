@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from tests.text import corpora, reference
 from tidal.tabi.pruning import kept_words, prune_ids, prune_text, significant
-from tidal.text.words import BLANK, SPECIAL, EncodedWords, Word, WordTokenizer
+from tidal.text.words import BLANK, SPECIAL, EncodedWords, Word, Words, WordTokenizer
 
 Train = Callable[[Path], Path]
 
@@ -42,7 +42,8 @@ def words(*owners: int, parts: tuple[int, ...] = (), unseen: int = 0) -> Encoded
     spans = tuple(Word(part, 2 * number, 2 * number + 1) for number, part in enumerate(parts))
     texts = ("a " * count,) * (max(parts) + 1)
     zeros = np.zeros(len(owners), np.int64)
-    return EncodedWords(zeros, zeros, np.array(owners), spans, texts, False)
+    found = Words(np.array(owners), spans, texts, separable=False)
+    return EncodedWords(zeros, zeros, lambda: found)
 
 
 def test_equation_by_hand() -> None:

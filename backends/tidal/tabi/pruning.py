@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tidal.text.words import BLANK, SPECIAL, EncodedWords, Word
+from tidal.text.words import BLANK, SPECIAL, EncodedWords, Word, Words
 
 Mask = npt.NDArray[np.bool_]
 
@@ -83,7 +83,8 @@ def prune_ids(encoded: EncodedWords, kept: npt.ArrayLike) -> EncodedWords:
     numbers = np.concatenate([np.where(stay, np.cumsum(stay) - 1, BLANK), [BLANK, SPECIAL]])
     words = numbers[encoded.words]
     tokens = words != BLANK
-    return EncodedWords(encoded.ids[tokens], encoded.type_ids[tokens], words[tokens], spans, texts, encoded.separable)
+    left = Words(words[tokens], spans, texts, encoded.separable)
+    return EncodedWords(encoded.ids[tokens], encoded.type_ids[tokens], lambda: left)
 
 
 def _lay_out(

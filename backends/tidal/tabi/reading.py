@@ -73,7 +73,7 @@ class Readers:
             InvalidArgument: a text is empty, not valid UTF-8 or too long; names the input and the row.
         """
         read = self._encode(level, queries)
-        if self._strict and any(self._cut(level, each) for each in read):
+        if self._strict and any(self._cut(level, each, texts) for each, texts in zip(read, queries, strict=True)):
             columns = _columns(queries)
             for by_tokenizer in zip(*(each.encode(*columns) for each in self._strict), strict=True):
                 refusals = [each for each in by_tokenizer if isinstance(each, InvalidArgument)]
@@ -112,13 +112,12 @@ class Readers:
         return Pruned(self._again(level, prune_text(encoded.texts, encoded.spans, kept)), seen, removed)
 
     def _fits(self, below: int, level: int, encoded: EncodedWords) -> bool:
-        return not self._cut(below, encoded) and len(encoded.ids) <= self._lengths[level]
+        texts = tuple(text.encode() for text in encoded.texts)
+        return not self._cut(below, encoded, texts) and len(encoded.ids) <= self._lengths[level]
 
-    def _cut(self, level: int, encoded: EncodedWords) -> bool:
+    def _cut(self, level: int, encoded: EncodedWords, texts: Texts) -> bool:
         """Whether a level may have read less than the whole query."""
-        return len(encoded.ids) >= self._lengths[level] or any(
-            len(text.encode()) > self._bytes[level] for text in encoded.texts
-        )
+        return len(encoded.ids) >= self._lengths[level] or max(map(len, texts)) > self._bytes[level]
 
     def _again(self, level: int, texts: tuple[str, ...]) -> EncodedWords:
         return self._encode(level, [tuple(text.encode() for text in texts)])[0]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -45,12 +46,10 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedWords:
-    """One query as the model reads it, with the words of its raw texts.
+class Words:
+    """The words of one query's raw texts, and its tokens' places in them.
 
     Args:
-        ids: INT64 [length], special tokens included.
-        type_ids: INT64 [length].
         words: INT64 [length], for every token the index of its word in `spans`, or `SPECIAL` or `BLANK`.
         spans: all words of `texts` in order, those too that truncation cut off.
         texts: the raw texts that `spans` count the characters of (1, for a pair 2).
@@ -58,12 +57,56 @@ class EncodedWords:
             the tokens of what pruning leaves of the texts are then those that it leaves of `ids`.
     """
 
-    ids: Integers
-    type_ids: Integers
     words: Integers
     spans: tuple[Word, ...]
     texts: tuple[str, ...]
     separable: bool
+
+
+class EncodedWords:
+    """One query as the model reads it, with the words of its raw texts, which are looked for when they are asked for.
+
+    Most queries of a cascade are answered by its first level, and nobody asks for their words.
+
+    Args:
+        ids: INT64 [length], special tokens included.
+        type_ids: INT64 [length].
+        find: finds the words.
+    """
+
+    __slots__ = ("_find", "_found", "ids", "type_ids")
+
+    def __init__(self, ids: Integers, type_ids: Integers, find: Callable[[], Words]) -> None:
+        self.ids = ids
+        self.type_ids = type_ids
+        self._find = find
+        self._found: Words | None = None
+
+    @property
+    def words(self) -> Integers:
+        """See `Words`."""
+        return self._all.words
+
+    @property
+    def spans(self) -> tuple[Word, ...]:
+        """See `Words`."""
+        return self._all.spans
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """See `Words`."""
+        return self._all.texts
+
+    @property
+    def separable(self) -> bool:
+        """See `Words`."""
+        return self._all.separable
+
+    @property
+    def _all(self) -> Words:
+        if self._found is None:
+            self._found = self._find()
+        return self._found
 
 
 class WordTokenizer:
@@ -100,22 +143,23 @@ class WordTokenizer:
             if isinstance(query, InvalidArgument):
                 results.append(query)
                 continue
+            encoding = next(encodings)
+            ids = np.asarray(encoding.ids, np.int64)
+            refusal = self._limits.refusal(row, len(ids))
+            if refusal is not None:
+                results.append(refusal)
+                continue
             read = (query,) if isinstance(query, str) else query
             raw = (texts[row],) if pairs is None else (texts[row], pairs[row])
-            results.append(self._words(row, raw, read, next(encodings)))
+            find = partial(self._words, raw, read, encoding)
+            results.append(EncodedWords(ids, np.asarray(encoding.type_ids, np.int64), find))
         return results
 
-    def _words(
-        self, row: int, raw: tuple[bytes, ...], read: tuple[str, ...], encoding: Encoding
-    ) -> EncodedWords | InvalidArgument:
-        ids = np.asarray(encoding.ids, np.int64)
-        refusal = self._limits.refusal(row, len(ids))
-        if refusal is not None:
-            return refusal
-        cut = self._limits.truncate and len(ids) == self._limits.max_length
+    def _words(self, raw: tuple[bytes, ...], read: tuple[str, ...], encoding: Encoding) -> Words:
+        cut = self._limits.truncate and len(encoding) == self._limits.max_length
         special = np.asarray(encoding.special_tokens_mask, np.bool_)
         offsets = _bounds(encoding.offsets)
-        words = np.full(len(ids), SPECIAL, np.int64)
+        words = np.full(len(special), SPECIAL, np.int64)
         spans: list[Word] = []
         whole: list[str] = []
         # A pair's tokens say which text they come from.
@@ -135,14 +179,7 @@ class WordTokenizer:
                 whole[part] = raw[part].lstrip().decode("utf-8", "replace")
                 spans.append(Word(part, len(text), len(whole[part])))
                 cut = True
-        return EncodedWords(
-            ids=ids,
-            type_ids=np.asarray(encoding.type_ids, np.int64),
-            words=words,
-            spans=tuple(spans),
-            texts=tuple(whole),
-            separable=self._separable and not cut,
-        )
+        return Words(words, tuple(spans), tuple(whole), separable=self._separable and not cut)
 
 
 def _chunks(text: str) -> tuple[Integers, Integers]:
