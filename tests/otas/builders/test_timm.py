@@ -1,0 +1,74 @@
+"""The transformer computes what timm's does, for every form that is accepted."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.otas.builders import timm_models
+from tidal.errors import InvalidArgument, NotFound
+from tidal_builders.otas.timm_child import FOLDER_VARIABLE, export_timm_model, has_timm, vision_folder
+from tidal_builders.otas.timm_export import REFERENCE_FILE
+from tidal_builders.otas.transformer import load_transformer
+from tidal_builders.otas.vit import read_vit
+
+needs_timm = pytest.mark.skipif(not has_timm(), reason=f"timm is not in {vision_folder()}: run `make vision`")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder a form, see `timm_models`."""
+    folder = tmp_path_factory.mktemp("timm")
+    root = Path(timm_models.__file__).parents[3]
+    found = os.pathsep.join([str(vision_folder()), str(root)])
+    command = [sys.executable, timm_models.__file__, str(folder)]
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": found}, check=True, capture_output=True, timeout=120)
+    return folder
+
+
+@needs_timm
+@pytest.mark.parametrize("form", ["plain", "grey", "registers", "mean", "clip", "mean before"])
+def test_without_change_it_is_timms_model(models: Path, form: str) -> None:
+    folder = models / form / "exported"
+    reference = load_file(folder / REFERENCE_FILE)
+    model = load_transformer(read_vit(folder))
+    with torch.inference_mode():
+        features = model(0, reference["pixel_values"])
+    assert features.std() > 0.1
+    torch.testing.assert_close(features, reference["features"], rtol=0, atol=1e-6)
+
+
+@needs_timm
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ("latent pooling", "not supported here: tensor attn_pool"),
+        ("gated", r"not supported here: tensor blocks\.0\.attn\.norm"),
+        ("convolutions", r"holds a MobileNetV3; accepted are timm's vit_\*"),
+    ],
+)
+def test_other_forms_are_refused(models: Path, form: str, said: str) -> None:
+    assert re.search(said, (models / form / "refused").read_text())
+
+
+@needs_timm
+def test_a_child_process_exports_what_is_there(models: Path, tmp_path: Path) -> None:
+    export_timm_model(models / "plain/source", tmp_path)
+    assert read_vit(tmp_path).digest == read_vit(models / "plain/exported").digest
+    with pytest.raises(InvalidArgument, match=r"^field 'model': .* has no model.safetensors; pickled weights"):
+        export_timm_model(tmp_path, tmp_path)
+
+
+def test_without_timm_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    if has_timm():
+        pytest.skip("timm is installed beside torch here")
+    with pytest.raises(NotFound, match="run `make vision`"):
+        export_timm_model(tmp_path, tmp_path)
