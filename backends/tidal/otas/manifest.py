@@ -88,16 +88,9 @@ class OtasTrial(Strict):
     verdict: Literal["chosen", "slower"]
 
 
-class OtasManifest(Published):
-    """A published version of a vision transformer that serves tasks; the tasks lie beside the versions.
+class OtasForm(Strict):
+    """What a batch may be, and what comes of it."""
 
-    Engines take `pixel_values` FP32 [batch, channels, height, width] and, for γ above 0, `prompts` FP32 [batch,
-    layers, γ, width]; they give `features` FP32 [batch, width], after the final normalisation and pooling. A task's
-    head is applied to a row of them outside the engine, so a batch may mix tasks.
-    """
-
-    kind: Literal["otas"]
-    base: str = Field(pattern=r"^[0-9a-f]{64}$", description="digest of the transformer's weights: what tasks name")
     image: ImageConfig
     width: int = Field(ge=1, description="of the features, and of a token")
     layers: int = Field(ge=1)
@@ -107,6 +100,31 @@ class OtasManifest(Published):
     )
     gammas: tuple[int, ...] = Field(min_length=1, description="token changes a layer, ascending, with 0")
     max_batch: int = Field(ge=1, description="images in a batch at most")
+
+    def prompt_shape(self, gamma: int) -> tuple[int, int, int] | None:
+        """Of a task's prompts at γ: layers, prompts, width; None where γ adds none."""
+        return (self.layers, gamma, self.width) if gamma > 0 else None
+
+    def shapes(self, gammas: tuple[int, ...], batch: int | None) -> dict[str, tuple[Dim, ...]]:
+        """Inputs of an engine for γ, ascending, and for so many images, or for 1 to `max_batch` of them."""
+        rows: Dim = (1, self.max_batch) if batch is None else batch
+        shapes: dict[str, tuple[Dim, ...]] = {PIXELS: (rows, *self.image.shape)}
+        least, most = gammas[0], gammas[-1]
+        if least > 0:
+            shapes[PROMPTS] = (rows, self.layers, least if least == most else (least, most), self.width)
+        return shapes
+
+
+class OtasManifest(Published, OtasForm):
+    """A published version of a vision transformer that serves tasks; the tasks lie beside the versions.
+
+    Engines take `pixel_values` FP32 [batch, channels, height, width] and, for γ above 0, `prompts` FP32 [batch,
+    layers, γ, width]; they give `features` FP32 [batch, width], after the final normalisation and pooling. A task's
+    head is applied to a row of them outside the engine, so a batch may mix tasks.
+    """
+
+    kind: Literal["otas"]
+    base: str = Field(pattern=r"^[0-9a-f]{64}$", description="digest of the transformer's weights: what tasks name")
     threads: int = Field(ge=1, description="CPU threads of an engine")
     engines: tuple[OtasEngine, ...] = Field(min_length=1)
     verification: tuple[GammaVerification, ...] = Field(description="one a γ, as `gammas`")
@@ -131,21 +149,13 @@ class OtasManifest(Published):
             raise ValueError("the profile must cover gammas, and batches to max_batch")
         return self
 
-    def prompt_shape(self, gamma: int) -> tuple[int, int, int] | None:
-        """Of a task's prompts at γ: layers, prompts, width; None where γ adds none."""
-        return (self.layers, gamma, self.width) if gamma > 0 else None
-
     def engines_of(self, gamma: int) -> tuple[OtasEngine, ...]:
         """The engines that run γ."""
         return tuple(engine for engine in self.engines if gamma in engine.gammas)
 
     def artifact(self, engine: OtasEngine, version_dir: Path) -> Artifact:
         """An engine's file with the shapes to open it with."""
-        rows: Dim = (1, self.max_batch) if engine.batch is None else engine.batch
-        shapes: dict[str, tuple[Dim, ...]] = {PIXELS: (rows, *self.image.shape)}
-        least, most = engine.gammas[0], engine.gammas[-1]
-        if least > 0:
-            shapes[PROMPTS] = (rows, self.layers, least if least == most else (least, most), self.width)
+        shapes = self.shapes(engine.gammas, engine.batch)
         return Artifact(self.engine, version_dir / engine.file, self.precision, shapes, self.device.kind)
 
 

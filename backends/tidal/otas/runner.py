@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tidal.engines import Engine, open_engines
 from tidal.errors import InvalidArgument
-from tidal.otas.manifest import FEATURES, PIXELS, PROMPTS, OtasManifest
+from tidal.otas.manifest import FEATURES, PIXELS, PROMPTS, OtasForm, OtasManifest
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -35,21 +35,21 @@ class GammaEngines:
 class OtasRunner:
     """Runs batches at any γ of the model, one at a time; γ belongs to the call, and nothing is kept between calls."""
 
-    def __init__(self, manifest: OtasManifest, engines: Mapping[int, GammaEngines]) -> None:
-        """Use `open_runner`."""
-        self._manifest = manifest
-        self._engines = engines
+    def __init__(self, form: OtasForm, engines: Mapping[int, GammaEngines]) -> None:
+        """Use `open_runner`.
 
-    @property
-    def manifest(self) -> OtasManifest:
-        """Of the published version."""
-        return self._manifest
+        Args:
+            form: of the model.
+            engines: by γ, for all of the form's.
+        """
+        self._form = form
+        self._engines = engines
 
     def run(self, gamma: int, pixel_values: FloatArray, prompts: FloatArray | None = None) -> FloatArray:
         """The features of a batch of images, rows in the order of the images.
 
         Args:
-            gamma: one of the manifest's.
+            gamma: one of the model's.
             pixel_values: [images, channels, height, width], 1 to `max_batch` images.
             prompts: [images, layers, γ, width], every row its own task's; None where γ is not above 0.
 
@@ -59,13 +59,13 @@ class OtasRunner:
         Raises:
             InvalidArgument: γ is none of the model's, there are no images or too many, or prompts do not fit γ.
         """
-        manifest, images = self._manifest, len(pixel_values)
+        form, images = self._form, len(pixel_values)
         if gamma not in self._engines:
-            raise InvalidArgument(f"γ {gamma} is none of {', '.join(map(str, manifest.gammas))}")
-        if not 1 <= images <= manifest.max_batch:
-            raise InvalidArgument(f"a batch of {images} images; accepted are 1 to {manifest.max_batch}")
+            raise InvalidArgument(f"γ {gamma} is none of {', '.join(map(str, form.gammas))}")
+        if not 1 <= images <= form.max_batch:
+            raise InvalidArgument(f"a batch of {images} images; accepted are 1 to {form.max_batch}")
         inputs = {PIXELS: pixel_values} | ({} if prompts is None else {PROMPTS: prompts})
-        wanted = manifest.prompt_shape(gamma)
+        wanted = form.prompt_shape(gamma)
         came = None if prompts is None else prompts.shape
         if came != (None if wanted is None else (images, *wanted)):
             raise InvalidArgument(f"prompts of shape {came}; γ {gamma} takes {wanted} for each of {images} images")
@@ -78,12 +78,12 @@ class OtasRunner:
 
     def warm_up(self) -> None:
         """Run every engine once, so that no query pays for its first pass."""
-        manifest = self._manifest
+        form = self._form
         for gamma, engines in self._engines.items():
             sizes = {*engines.fixed, *([1] if engines.dynamic is not None else [])}
             for size in sorted(sizes):
-                pixels = np.zeros((size, *manifest.image.shape), np.float32)
-                shape = manifest.prompt_shape(gamma)
+                pixels = np.zeros((size, *form.image.shape), np.float32)
+                shape = form.prompt_shape(gamma)
                 self.run(gamma, pixels, None if shape is None else np.zeros((size, *shape), np.float32))
 
 
