@@ -95,6 +95,11 @@ class OtasTask:
         """Share of right answers by γ, of all that the model has and perhaps others."""
         return self.record.accuracy
 
+    @property
+    def bytes(self) -> int:
+        """Memory that its parameters take."""
+        return self.parameters.bytes
+
 
 def load_task(tasks: Path, name: str, manifest: OtasManifest) -> OtasTask:
     """Read a task from a model's folder of tasks and hold it to its hash and to the model.

@@ -1,0 +1,233 @@
+"""The `otas` service without a server: a hand-made transformer, a policy by script, tasks whose answers are known."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.otas.test_manifest import CONTENT
+from tests.tabi.serving import Request
+from tests.waiting import until
+from tidal.metrics import Metrics
+from tidal.otas.images import FloatArray, ImageDecoder
+from tidal.otas.library import OtasLibrary, open_library
+from tidal.otas.manifest import OtasManifest
+from tidal.otas.policies import Batch, Decision, OtasPolicy, Query
+from tidal.otas.service import OtasService
+from tidal.otas.tasks import Head, OtasProvenance, TaskParameters, add_task
+from tidal.service import ServiceContext
+from tidal.tasks.folder import tasks_folder
+from tidal.triton.keeper import ServiceKeeper
+
+OUTPUTS = frozenset({"gamma", "label", "logits", "probabilities", "queue_ms"})
+MANIFEST = OtasManifest.model_validate(CONTENT)
+GAMMA = 2  # that adds prompts
+MADE = OtasProvenance(source="a test")
+SHAPE = MANIFEST.image.shape
+MOST_PIXELS = 1 << 16
+
+
+def pixels(*values: float) -> FloatArray:
+    """An image of one value a row."""
+    return np.stack([np.full(SHAPE, value, np.float32) for value in values])
+
+
+def ask(task: str | None, *values: float, inputs: Mapping[str, Any] | None = None, **options: Any) -> Request:
+    """A request for a task, by images of one value."""
+    sent = {"pixel_values": pixels(*values)} if inputs is None else dict(inputs)
+    named = {} if task is None else {"task": task}
+    return Request(*map(str, values), inputs=sent, wanted=OUTPUTS, **named, **options)
+
+
+def features(gamma: int, values: Sequence[float], prompts: FloatArray | None) -> FloatArray:
+    """What the hand-made transformer gives to images of one value: that value, and γ plus what the prompts come to."""
+    beside = np.full(len(values), gamma, np.float32)
+    if prompts is not None:
+        beside += prompts.sum(axis=(1, 2, 3))
+    return np.stack([np.asarray(values, np.float32), beside], axis=1)
+
+
+class Gate:
+    """Lets batches wait: all from number `first` on, until it is opened."""
+
+    def __init__(self, first: int = 0) -> None:
+        self._first, self._open = first, threading.Event()
+        self.reached = threading.Event()
+
+    def __call__(self, number: int) -> None:
+        if number >= self._first:
+            self.reached.set()
+            assert self._open.wait(20)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@dataclass
+class FakeTransformer:
+    """Attributes: `batches`, γ and values of each; `before`, called with a batch's number, may wait or raise."""
+
+    batches: list[tuple[int, list[float]]] = field(default_factory=list)
+    before: Callable[[int], None] = lambda _number: None
+
+    def __call__(self, gamma: int, pixel_values: FloatArray, prompts: FloatArray | None) -> FloatArray:
+        values = [float(row.flat[0]) for row in pixel_values]
+        self.batches.append((gamma, values))
+        self.before(len(self.batches) - 1)
+        return features(gamma, values, prompts)
+
+
+class Scripted:
+    """Runs up to `most` queries in the order of arrival, at each γ in turn; evicts what is past its deadline."""
+
+    def __init__(self, gammas: Sequence[int] = (0,), most: int = 8) -> None:
+        self._gammas, self._most = itertools.cycle(gammas), most
+        self._waiting: list[Query] = []
+        self._running: Batch | None = None
+        self.told: list[float | None] = []
+        self.failure: BaseException | None = None
+
+    @property
+    def can_start(self) -> bool:
+        return bool(self._waiting) and self._running is None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, query: Query, now: float) -> None:
+        self._waiting.append(query)
+
+    def remove(self, query: Query) -> bool:
+        waits = query in self._waiting
+        if waits:
+            self._waiting.remove(query)
+        return waits
+
+    def clear(self) -> list[Query]:
+        cleared, self._waiting = self._waiting, []
+        return cleared
+
+    def next(self, now: float) -> Decision:
+        assert self._running is None
+        if self.failure is not None:
+            raise self.failure
+        late = [query for query in self._waiting if query.deadline < now]
+        waiting = [query for query in self._waiting if query.deadline >= now]
+        taken, self._waiting = waiting[: self._most], waiting[self._most :]
+        if taken:
+            self._running = Batch(taken, next(self._gammas), 0.5)
+        return Decision(self._running, late)
+
+    def finished(self, batch: Batch, seconds: float | None) -> None:
+        assert batch is self._running
+        self._running = None
+        self.told.append(seconds)
+
+
+@dataclass
+class Tasks:
+    """A folder of tasks with random parameters."""
+
+    folder: Path
+    parameters: dict[str, TaskParameters] = field(default_factory=dict)
+
+    def add(self, name: str, classes: int, *, replace: bool = False) -> TaskParameters:
+        draw = np.random.default_rng(classes)
+
+        def values(*shape: int) -> FloatArray:
+            return np.asarray(draw.normal(size=shape), np.float32)
+
+        head, other = (Head(values(classes, MANIFEST.width), values(classes)) for _ in range(2))
+        labels = tuple(f"{name} {number}" for number in range(classes))
+        prompts = values(MANIFEST.layers, GAMMA, MANIFEST.width)
+        self.parameters[name] = TaskParameters(labels, head, {-1: other}, {GAMMA: prompts})
+        accuracy = dict.fromkeys(MANIFEST.gammas, 0.5)
+        add_task(self.folder, name, self.parameters[name], accuracy, MANIFEST, MADE, replace=replace)
+        return self.parameters[name]
+
+    def logits(self, name: str, gamma: int, value: float) -> FloatArray:
+        """What a task has to answer to an image of one value."""
+        of = self.parameters[name]
+        head = of.heads.get(gamma, of.head)
+        prompts = of.prompts[gamma][None] if gamma > 0 else None
+        return np.asarray(head.weight @ features(gamma, [value], prompts)[0] + head.bias)
+
+
+@dataclass
+class Running:
+    """Services under the keeper, with what they were started with."""
+
+    keeper: ServiceKeeper
+    transformer: FakeTransformer
+    tasks: Tasks
+    metrics: Metrics
+    open: list[Request]
+    policies: list[OtasPolicy]
+    libraries: list[OtasLibrary]
+
+    def ask(self, *requests: Request) -> None:
+        self.open += requests
+        self.keeper.submit(list(requests))
+
+    def metric(self, family: str, **labels: str) -> float:
+        """The sum of a family's series with these labels."""
+        return sum(
+            sample.value
+            for sample in self.metrics.samples()
+            if sample.family == f"tidal_otas_{family}" and labels.items() <= dict(sample.labels).items()
+        )
+
+    def counts(self, family: str, value: float, **labels: str) -> bool:
+        """Whether a metric comes to a value; it is counted after the answer is out."""
+        return until(lambda: self.metric(family, **labels) == value, 5)
+
+
+@contextmanager
+def running(
+    folder: Path,
+    policy: Callable[[], Any] = Scripted,
+    *,
+    budget: int = 1 << 30,
+    default_latency_s: float = 20.0,
+    readers: int = 1,
+) -> Iterator[Running]:
+    """A service over the tasks in `<folder>/tasks`; every request has been answered once at the end."""
+    metrics, transformer, tasks = Metrics("otas"), FakeTransformer(), Tasks(tasks_folder(folder))
+    opened, policies, libraries = list[Request](), list[Any](), list[OtasLibrary]()
+
+    def start(context: ServiceContext) -> OtasService:
+        policies.append(policy())
+        libraries.append(open_library(tasks.folder, MANIFEST, budget, metrics))
+        return OtasService(
+            context,
+            transformer,
+            ImageDecoder(MANIFEST.image, MOST_PIXELS),
+            SHAPE,
+            libraries[-1],
+            policies[-1],
+            {},
+            default_latency_s=default_latency_s,
+            readers=readers,
+        )
+
+    def fail_all(error: Any) -> None:
+        for request in opened:
+            request.fail(error)
+
+    log = logging.getLogger("test")
+    context = ServiceContext("v", 1, folder, folder / "1", OUTPUTS, metrics, log, None, lambda _error: None)  # type: ignore[arg-type]
+    keeper = ServiceKeeper(context, start, fail_all)
+    try:
+        yield Running(keeper, transformer, tasks, metrics, opened, policies, libraries)
+    finally:
+        keeper.close(10)
+    assert until(lambda: not [each for each in threading.enumerate() if each.name.startswith("v-")], 5)
+    assert [request.answers for request in opened] == [1] * len(opened)
