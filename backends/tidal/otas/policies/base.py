@@ -64,8 +64,7 @@ class GroupedPolicy(ABC):
     def clear(self) -> list[Query]:
         """Take out everything that waits."""
         queries = list(self._waiting)
-        self._waiting.clear()
-        self._groups.clear()
+        self._take(queries)
         return queries
 
     def next(self, now: float) -> Decision:

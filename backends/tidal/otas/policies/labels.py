@@ -22,21 +22,6 @@ class Run:
     place: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Labels:
-    """Ways to deal with the first groups, by time ascending and so by earnings; an array has an entry a label.
-
-    `before` is the place among the labels from which a way came, `action` what it did since: which of `runs`, or -1
-    for not executing the last group.
-    """
-
-    times: FloatArray
-    earned: FloatArray
-    before: IntArray
-    action: IntArray
-    runs: Sequence[Run]
-
-
 def best_plan(
     now: float,
     deadlines: Sequence[float],
@@ -51,10 +36,10 @@ def best_plan(
     """Which groups run, which of them in one batch, at which γ; what no run holds is not executed.
 
     Batches that are all there run in the order of their deadlines without loss: if they can all be in time, they are
-    in that order. So a way through the groups is known by its end and its earnings, and of two ways the one that ends
-    later and earns no more is dropped. With labels and joined groups without bound, the plan is the best of all whose
-    batches are whole groups that follow one another; with a bound, of the ways that remain, those are kept that lie
-    evenly between the quickest and the one that earns most. Any bound gives a plan that is in time.
+    in that order. So a way through the first groups is known by its label, when it ends and what it earns, and of two
+    ways the one that ends later and earns no more is dropped. With labels and joined groups without bound, the plan is
+    the best of all whose batches are whole groups that follow one another; with a bound, those labels are kept that
+    lie evenly between the quickest and the one that earns most. Any bound gives a plan that is in time.
 
     Args:
         now: seconds.
@@ -63,86 +48,94 @@ def best_plan(
         earnings: [groups, gammas].
         costs: of batches.
         price: utility that a second of the engine is worth elsewhere, 0 or more.
-        labels: kept after every group, at most.
+        labels: kept after every group, at least 2.
         joined: consecutive groups that may share a batch, at most.
     """
-    zero = np.zeros(1, np.intp)
-    found = [_Labels(np.array([now]), np.zeros(1), zero, zero - 1, ())]
-    for last in range(len(sizes)):
-        found.append(_extended(found, last, deadlines, sizes, earnings, costs, price, labels, joined))
-    plan: list[Run] = []
-    at, label = len(sizes), int(np.argmax(found[-1].earned))
-    while at:
-        here = found[at]
-        action = int(here.action[label])
-        label = int(here.before[label])
-        if action < 0:
-            at -= 1
-        else:
-            plan.append(here.runs[action])
-            at = here.runs[action].start
-    return plan[::-1]
+    groups = len(sizes)
+    choices = _choices(now, np.asarray(deadlines), sizes, earnings, costs, price, joined)
+    # Labels after so many groups, by time and so by earnings ascending; where there are fewer, none ends.
+    times = np.full((groups + 1, labels), np.inf)
+    earned = np.full((groups + 1, labels), -np.inf)
+    times[0, 0], earned[0, 0] = now, 0.0
+    came_from: list[IntArray] = []
+    spread = np.arange(labels)
+    for stop in range(1, groups + 1):
+        first, last = choices.bounds[stop - 1 : stop + 1]
+        starts = choices.starts[first:last]
+        ends = times[starts] + choices.takes[first:last, None]
+        sums = earned[starts] + choices.worth[first:last, None]
+        sums[ends > choices.deadlines[first:last, None]] = -np.inf
+        ends, sums = ends.ravel(), sums.ravel()
+        order = ends.argsort(kind="stable")
+        ascending = sums[order]
+        better = np.flatnonzero(ascending[1:] > np.maximum.accumulate(ascending)[:-1])
+        kept = order[np.concatenate(([0], better + 1))]
+        if len(kept) > labels:
+            kept = kept[spread * (len(kept) - 1) // (labels - 1)]
+        times[stop, : len(kept)] = ends[kept]
+        earned[stop, : len(kept)] = sums[kept]
+        came_from.append(kept)
+    return _followed(choices, came_from, int(earned[groups].argmax()), labels)
 
 
-def _extended(
-    found: Sequence[_Labels],
-    last: int,
-    deadlines: Sequence[float],
-    sizes: Sequence[int],
-    earnings: FloatArray,
-    costs: Costs,
-    price: float,
-    labels: int,
-    joined: int,
-) -> _Labels:
-    """The ways to deal with the groups up to and including `last`."""
-    before = found[last]
-    times, earned = [before.times], [before.earned]
-    origin, actions = [np.arange(len(before.times))], [np.full(len(before.times), -1)]
-    runs: list[Run] = []
-    size, gains = 0, np.zeros(len(costs.gammas))
-    for start in range(last, max(last - joined, -1), -1):
-        size += sizes[start]
-        if size > costs.max_batch:
-            break
-        gains = gains + earnings[start]
-        takes = costs.seconds[:, size]
-        worth = gains - price * takes
-        places = _worthwhile(takes, worth)
-        if not places:
-            continue
-        since = found[start]
-        ends = since.times[:, None] + takes[places]
-        which, choice = np.nonzero(ends <= deadlines[start])
-        times.append(ends[which, choice])
-        earned.append(since.earned[which] + worth[places][choice])
-        origin.append(which)
-        actions.append(choice + len(runs))
-        runs += [Run(start, last + 1, place) for place in places]
-    return _pruned(
-        np.concatenate(times), np.concatenate(earned), np.concatenate(origin), np.concatenate(actions), runs, labels
+@dataclass(frozen=True, slots=True, eq=False)
+class _Choices:
+    """What can be done with the groups up to a `stop`: not to execute the last one, or a run that ends there.
+
+    The choices of a stop lie from `bounds[stop - 1]` to `bounds[stop]`, the first of them not to execute.
+    """
+
+    bounds: list[int]
+    starts: IntArray
+    places: IntArray  # of γ; -1 for not executing
+    takes: FloatArray
+    worth: FloatArray
+    deadlines: FloatArray
+
+
+def _choices(
+    now: float, due: FloatArray, sizes: Sequence[int], earnings: FloatArray, costs: Costs, price: float, joined: int
+) -> _Choices:
+    """Runs whose γ earns more than any quicker one, and more than nothing."""
+    groups = len(sizes)
+    starts, stops = np.nonzero(np.tri(groups, dtype=np.bool_).T & ~np.tri(groups, k=-joined, dtype=np.bool_).T)
+    stops = stops + 1
+    before = np.concatenate(([0], np.cumsum(sizes)))
+    size = before[stops] - before[starts]
+    fits = size <= costs.max_batch
+    starts, stops, size = starts[fits], stops[fits], size[fits]
+    sums = np.concatenate((np.zeros((1, earnings.shape[1])), np.cumsum(earnings, axis=0)))
+    takes = costs.seconds[:, size].T
+    possible = takes <= (due[starts] - now)[:, None]
+    worth = np.where(possible, sums[stops] - sums[starts] - price * np.where(possible, takes, 0.0), 0.0)
+    quickest_first = np.argsort(takes, axis=1, kind="stable")
+    rows = np.arange(len(starts))[:, None]
+    ordered = worth[rows, quickest_first]
+    most = np.maximum.accumulate(np.concatenate((np.zeros((len(starts), 1)), ordered[:, :-1]), axis=1), axis=1)
+    run, rank = np.nonzero(ordered > most)
+    place = quickest_first[run, rank]
+    of_stop = np.concatenate((np.arange(1, groups + 1), stops[run]))
+    order = np.argsort(of_stop, kind="stable")
+    nothing = np.zeros(groups)
+    return _Choices(
+        bounds=np.searchsorted(of_stop[order], np.arange(1, groups + 2)).tolist(),
+        starts=np.concatenate((np.arange(groups), starts[run]))[order],
+        places=np.concatenate((np.full(groups, -1), place))[order],
+        takes=np.concatenate((nothing, takes[run, place]))[order],
+        worth=np.concatenate((nothing, worth[run, place]))[order],
+        deadlines=np.concatenate((nothing + np.inf, due[starts[run]]))[order],
     )
 
 
-def _worthwhile(takes: FloatArray, worth: FloatArray) -> list[int]:
-    """Places of γ that earn more than any quicker one, and more than nothing."""
-    kept, most = [], 0.0
-    for _, gain, place in sorted(zip(takes.tolist(), (-worth).tolist(), range(len(worth)), strict=True)):
-        if -gain > most and takes[place] < np.inf:
-            kept.append(place)
-            most = -gain
-    return kept
-
-
-def _pruned(
-    times: FloatArray, earned: FloatArray, origin: IntArray, actions: IntArray, runs: Sequence[Run], labels: int
-) -> _Labels:
-    order = np.lexsort((-earned, times))
-    most = np.maximum.accumulate(earned[order])
-    better = np.empty(len(order), np.bool_)
-    better[0] = True
-    np.greater(most[1:], most[:-1], out=better[1:])
-    kept = order[better]
-    if len(kept) > labels:
-        kept = kept[np.linspace(0, len(kept) - 1, labels).round().astype(np.intp)]
-    return _Labels(times[kept], earned[kept], origin[kept], actions[kept], runs)
+def _followed(choices: _Choices, came_from: Sequence[IntArray], label: int, labels: int) -> list[Run]:
+    """The runs that led to a label after all groups, in their order."""
+    runs: list[Run] = []
+    stop = len(came_from)
+    while stop:
+        choice, label = divmod(int(came_from[stop - 1][label]), labels)
+        choice += choices.bounds[stop - 1]
+        start, place = int(choices.starts[choice]), int(choices.places[choice])
+        if place >= 0:
+            runs.append(Run(start, stop, place))
+        stop = start
+    return runs[::-1]

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 
 from tidal.otas.policies.costs import FloatArray
 
-#: A query's choices as steps of more seconds: how many, and what it earns more by each of them.
-Steps = tuple[tuple[float, float], ...]
 
-
-def steps(seconds: Sequence[float], earned: Sequence[float]) -> Steps:
+def steps(seconds: Sequence[float], earned: Sequence[float]) -> list[tuple[float, float]]:
     """The steps from not running a query to the γ at which it earns most, each worth less a second than the last.
 
-    What lies below the line between two others, by seconds and earnings, is never worth its time.
+    A step is how many seconds more, and what they earn more. What lies below the line between two others, by seconds
+    and earnings, is never worth its time.
     """
     hull: list[tuple[float, float]] = [(0.0, 0.0)]
     for takes, earns in sorted(zip(seconds, earned, strict=True), key=lambda choice: (choice[0], -choice[1])):
@@ -29,7 +26,7 @@ def steps(seconds: Sequence[float], earned: Sequence[float]) -> Steps:
                 break
             hull.pop()
         hull.append((takes, earns))
-    return tuple((b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(hull))
+    return [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(hull)]
 
 
 class PriceOfTime:
@@ -46,28 +43,35 @@ class PriceOfTime:
 
     def __init__(self, sample_s: FloatArray, remembered: int = 128, refresh: int = 16) -> None:
         self._sample_s: list[float] = sample_s.tolist()
-        self._steps: deque[Steps] = deque(maxlen=remembered)
+        self._seconds = np.zeros((remembered, len(sample_s)))  # of steps, 0 where a query has fewer
+        self._earned = np.zeros_like(self._seconds)
         self._refresh = refresh
-        self._new = 0
+        self._queries = 0
+        self._made_at = 0
         self._prices = np.zeros(0)  # descending
         self._until = np.zeros(0)  # seconds a query that are used at that price or above
 
     def add(self, earned: FloatArray) -> None:
         """A query has arrived that earns so much by γ."""
-        self._steps.append(steps(self._sample_s, earned.tolist()))
-        self._new += 1
+        row = self._queries % len(self._seconds)
+        found = steps(self._sample_s, earned.tolist())
+        self._seconds[row] = self._earned[row] = 0.0
+        for place, (seconds, more) in enumerate(found):
+            self._seconds[row, place], self._earned[row, place] = seconds, more
+        self._queries += 1
 
     def at(self, seconds: float) -> float:
         """The price, in utility a second, where every query can have so many seconds on the mean."""
-        if self._new >= self._refresh or not len(self._prices):
+        if self._queries - self._made_at >= min(self._refresh, self._queries):
             self._make()
         place = int(np.searchsorted(self._until, seconds, side="right"))
         return float(self._prices[place]) if place < len(self._prices) else 0.0
 
     def _make(self) -> None:
-        self._new = 0
-        all_steps = np.array([step for each in self._steps for step in each]).reshape(-1, 2)
-        worth = all_steps[:, 1] / all_steps[:, 0]
+        self._made_at = self._queries
+        used = self._seconds > 0
+        seconds = self._seconds[used]
+        worth = self._earned[used] / seconds
         order = np.argsort(-worth, kind="stable")
         self._prices = worth[order]
-        self._until = np.cumsum(all_steps[order, 0]) / max(len(self._steps), 1)
+        self._until = np.cumsum(seconds[order]) / max(min(self._queries, len(used)), 1)
