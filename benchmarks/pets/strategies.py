@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.pets.batching import ways
 from benchmarks.report import progress
+from tidal.pets.engine.base import LoadedTask
 from tidal.pets.engine.engine import PetsEngine
-from tidal.pets.engine.tasks import LoadedTask
 from tidal.pets.policies import Batching, BySpread, Fixed, Plan, Pool, batch_seconds
 from tidal.pets.policies.spread import draw_pool
 from tidal.pets.profile import Tables

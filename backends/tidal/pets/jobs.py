@@ -9,7 +9,7 @@ import numpy as np
 
 from tidal.arlo.model import TokenRow, probabilities
 from tidal.errors import InvalidArgument, TidalError
-from tidal.pets.engine.tasks import LoadedTask
+from tidal.pets.engine.base import LoadedTask
 from tidal.pets.library import ServedTask
 from tidal.pets.policies import Query
 from tidal.pets.terms import FloatArray

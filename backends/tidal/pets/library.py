@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidal.metrics import Metrics
-from tidal.pets.engine.tasks import LoadedTask
+from tidal.pets.engine.base import LoadedTask
 from tidal.pets.tasks.folder import Task, load_task
 from tidal.pets.tasks.manifest import TaskInfo
 from tidal.pets.terms import BaseLayers, FloatArray, TaskTerms

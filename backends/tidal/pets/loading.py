@@ -9,9 +9,9 @@ import numpy as np
 from tidal import device
 from tidal.pets.base import load_base_layers
 from tidal.pets.copies import Merging
+from tidal.pets.engine.base import LoadedTask
 from tidal.pets.engine.engine import PetsEngine, open_engine
 from tidal.pets.engine.merging import unmerged
-from tidal.pets.engine.tasks import LoadedTask
 from tidal.pets.library import open_library
 from tidal.pets.manifest import ENGINE_FOLDER, load_pets_manifest
 from tidal.pets.parameters import PetsParameters

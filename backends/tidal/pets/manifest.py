@@ -11,12 +11,14 @@ from tidal.manifest import Published, TokenizerInfo, Verification, read_manifest
 from tidal.pets.profile import PetsProfile
 
 ENGINE_FOLDER = "engines"
+PetsEngineKind = Literal["openvino", "torch"]
 
 
 class PetsManifest(Published):
     """A published version of a frozen encoder that serves fine-tuned tasks; the tasks lie beside the versions."""
 
     kind: Literal["pets"]
+    engine: PetsEngineKind
     tokenizer: TokenizerInfo
     base: str = Field(pattern=r"^[0-9a-f]{64}$", description="digest of the encoder's weights: what tasks name")
     width: int = Field(ge=1, description="of the pooled vector, which the tasks' classifiers read")

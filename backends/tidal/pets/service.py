@@ -12,7 +12,7 @@ import numpy as np
 
 from tidal.errors import Cancelled, Internal, TidalError, Unavailable
 from tidal.pets.copies import Copies, Merging
-from tidal.pets.engine.tasks import LoadedTask
+from tidal.pets.engine.base import LoadedTask
 from tidal.pets.jobs import Job, Row, check_outputs, reply
 from tidal.pets.library import Engine, PetsLibrary, ServedTask
 from tidal.pets.metrics import PetsMetrics

@@ -8,10 +8,13 @@ from typing import Any
 import openvino as ov
 
 from tidal.pets.base import BaseInfo, make_base_layers
-from tidal.pets.engine.description import DESCRIPTION_FILE, GRAPH_FILE
+from tidal.pets.engine.description import DESCRIPTION_FILE, GRAPH_FILE, WEIGHTS_FILE
+from tidal.pets.manifest import PetsEngineKind
 from tidal.pets.terms import BaseLayers
+from tidal.tensor_file import pack_tensors
 from tidal_builders.pets.encoder import Encoder, read_encoder
 from tidal_builders.pets.graph import build_graph
+from tidal_builders.pets.weights import weights_of
 
 
 def base_layers(encoder: Encoder) -> tuple[BaseLayers, BaseInfo]:
@@ -19,24 +22,29 @@ def base_layers(encoder: Encoder) -> tuple[BaseLayers, BaseInfo]:
     return make_base_layers(encoder.linear, encoder.norm, encoder.frozen, encoder.width)
 
 
-def export_encoder(model: Any, folder: Path) -> tuple[BaseLayers, BaseInfo]:
-    """Write the engine's graph of a `transformers` encoder, or of the encoder within a model, into `folder`.
+def export_encoder(model: Any, folder: Path, engine: PetsEngineKind = "openvino") -> tuple[BaseLayers, BaseInfo]:
+    """Write a `transformers` encoder, or the encoder within a model, into `folder` as an engine reads it.
 
     Args:
         model: for example `AutoModel.from_pretrained(...)`; see `read_encoder` for what is pooled.
-        folder: gets `encoder.xml`, `encoder.bin` and `encoder.json`.
+        folder: gets `encoder.json` and the weights: `encoder.xml` and `encoder.bin`, or `encoder.safetensors`.
+        engine: that is to run it.
 
     Returns:
         The layers that tasks may change, which `write_base_layers` publishes.
 
     Raises:
         Unsupported: the encoder is of another form than BERT's.
-        NotFound: the library with the graph's operations is not built.
+        NotFound: the library with the graph's operations is not built, for OpenVINO.
     """
     encoder = read_encoder(model)
     layers, info = base_layers(encoder)
-    graph, description = build_graph(encoder, layers.digest)
     folder.mkdir(parents=True, exist_ok=True)
-    ov.save_model(graph, folder / GRAPH_FILE, compress_to_fp16=False)
+    if engine == "torch":
+        weights, description = weights_of(encoder, layers.digest)
+        (folder / WEIGHTS_FILE).write_bytes(pack_tensors(weights))
+    else:
+        graph, description = build_graph(encoder, layers.digest)
+        ov.save_model(graph, folder / GRAPH_FILE, compress_to_fp16=False)
     (folder / DESCRIPTION_FILE).write_text(description.model_dump_json(indent=1) + "\n", encoding="utf-8")
     return layers, info

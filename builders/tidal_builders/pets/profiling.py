@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
+from tidal.pets.engine.base import LoadedTask
 from tidal.pets.engine.description import Description
 from tidal.pets.engine.engine import PetsEngine
-from tidal.pets.engine.tasks import LoadedTask
 from tidal.pets.policies.spread import spread_threshold
 from tidal.pets.profile import Grid, PetsProfile
 from tidal.pets.terms import BaseLayers

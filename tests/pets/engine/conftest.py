@@ -20,8 +20,9 @@ from transformers import (
 
 from tests.pets.engine.truth import KINDS, Exported, Truth, random_terms, randomise
 from tidal.pets.engine import native
-from tidal.pets.engine.engine import PetsEngine, open_engine
-from tidal.pets.engine.tasks import LoadedTask
+from tidal.pets.engine.base import LoadedTask
+from tidal.pets.engine.engine import open_engine
+from tidal.pets.manifest import PetsEngineKind
 from tidal.pets.terms import TaskTerms
 from tidal_builders.pets.base import export_encoder
 
@@ -60,16 +61,16 @@ ENCODERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Exported]:
-    made: dict[str, Exported] = {}
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Exported]:
+    made: dict[tuple[str, PetsEngineKind], Exported] = {}
 
-    def export(name: str) -> Exported:
-        if name not in made:
+    def export(name: str, engine: PetsEngineKind = "openvino") -> Exported:
+        if (name, engine) not in made:
             model = randomise(ENCODERS[name](), seed=len(name))
             folder = tmp_path_factory.mktemp(name)
-            layers, _ = export_encoder(model, folder)
-            made[name] = Exported(model, folder, layers)
-        return made[name]
+            layers, _ = export_encoder(model, folder, engine)
+            made[name, engine] = Exported(model, folder, layers)
+        return made[name, engine]
 
     return export
 
@@ -92,8 +93,14 @@ class Bench:
     """An engine with a task of every type of terms, by that type."""
 
     base: Exported
-    engine: PetsEngine
+    engine: Any
     tasks: dict[str, Loaded]
+
+
+def load_tasks(engine: Any, base: Exported) -> Bench:
+    """Add a task of every type of terms to an engine."""
+    terms = {kind: random_terms(kind, base.layers, seed) for seed, kind in enumerate(KINDS)}
+    return Bench(base, engine, {kind: Loaded(engine.add(own), own, base) for kind, own in terms.items()})
 
 
 @pytest.fixture(scope="session")
@@ -103,9 +110,7 @@ def bench(exported: Callable[[str], Exported]) -> Callable[[str], Bench]:
     def make(name: str) -> Bench:
         if name not in made:
             base = exported(name)
-            engine = open_engine(base.folder, threads=2)
-            terms = {kind: random_terms(kind, base.layers, seed) for seed, kind in enumerate(KINDS)}
-            made[name] = Bench(base, engine, {kind: Loaded(engine.add(own), own, base) for kind, own in terms.items()})
+            made[name] = load_tasks(open_engine(base.folder, threads=2), base)
         return made[name]
 
     return make

@@ -1,4 +1,4 @@
-"""`encoder.json`: which layers of the graph beside it tasks may change, and where their weights are in it."""
+"""`encoder.json`: which layers of an encoder tasks may change, and where their weights are in the file beside it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from tidal.errors import InvalidArgument
 from tidal.manifest import Strict
 
 GRAPH_FILE = "encoder.xml"
+WEIGHTS_FILE = "encoder.safetensors"
 DESCRIPTION_FILE = "encoder.json"
 
 
 class LinearPlace(Strict):
-    """A linear layer: rows `first` to `first + outputs` of the graph's constants `weight` [.., inputs] and `bias`."""
+    """A linear layer: rows `first` to `first + outputs` of the tensors `weight` [.., inputs] and `bias`."""
 
     path: str
     outputs: int = Field(ge=1)
@@ -26,7 +27,7 @@ class LinearPlace(Strict):
 
 
 class NormPlace(Strict):
-    """A normalisation: the graph's constants `weight` and `bias`, [width] each."""
+    """A normalisation: the tensors `weight` and `bias`, [width] each."""
 
     path: str
     width: int = Field(ge=1)
@@ -34,8 +35,33 @@ class NormPlace(Strict):
     bias: str
 
 
+class BlockPlaces(Strict):
+    """Paths of one block's layers; those that tasks name."""
+
+    query: str
+    key: str
+    value: str
+    attention_output: str
+    attention_norm: str
+    inner: str
+    outer: str
+    output_norm: str
+
+
+class Form(Strict):
+    """How an encoder computes from its layers, for an engine that has no graph of it."""
+
+    heads: int = Field(ge=1)
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu"]
+    epsilon: float = Field(gt=0)
+    embedding_norm: str
+    blocks: tuple[BlockPlaces, ...] = Field(min_length=1)
+    pooler: str | None = Field(description="path of the linear layer on the first token; None: it is pooled as it is")
+    pooler_activation: Literal["tanh", "relu"] | None
+
+
 class Description(Strict):
-    """An encoder's graph. A layer's number in the graph's operations is its place in these lists."""
+    """An encoder. A layer's number is its place in these lists."""
 
     format: Literal[1] = 1
     digest: str = Field(pattern=r"^[0-9a-f]{64}$", description="of the base's weights: what tasks name as their base")
@@ -46,6 +72,7 @@ class Description(Strict):
     types: int = Field(ge=0, description="token types that the graph has an input for; 0: none")
     linear: tuple[LinearPlace, ...]
     norm: tuple[NormPlace, ...]
+    form: Form | None = Field(None, description="of weights without a graph")
 
 
 def read_description(folder: Path) -> Description:

@@ -13,16 +13,17 @@ import numpy.typing as npt
 import openvino as ov
 
 from tidal.errors import InvalidArgument, Unsupported
+from tidal.pets.engine.base import LoadedTask, not_of_this_engine
+from tidal.pets.engine.checks import Ids, fitted_batch
 from tidal.pets.engine.description import GRAPH_FILE, Description, read_description
 from tidal.pets.engine.merging import merge_into
 from tidal.pets.engine.native import core, hold, library
-from tidal.pets.engine.tasks import LoadedTask, load_task
+from tidal.pets.engine.tasks import NativeTask, load_task
 from tidal.pets.terms import FloatArray, TaskTerms
 
 PetsPrecision = Literal["fp32", "bf16"]
 
 _HINTS: dict[PetsPrecision, str] = {"fp32": "f32", "bf16": "bf16"}
-_Ids = npt.NDArray[np.integer[Any]]
 
 
 class PetsEngine:
@@ -40,7 +41,7 @@ class PetsEngine:
         # Held while handles are read: a task that another thread removes must not vanish in between.
         self._handles = threading.Lock()
 
-    def add(self, terms: TaskTerms) -> LoadedTask:
+    def add(self, terms: TaskTerms) -> NativeTask:
         """Copy a task's terms into the engine's memory, packed for its kernels.
 
         Raises:
@@ -51,14 +52,14 @@ class PetsEngine:
     def remove(self, task: LoadedTask) -> None:
         """Let a task go; batches that run with it end undisturbed, and its memory is freed with the last of them."""
         with self._handles:
-            task.release()
+            _native(task).release()
 
     def run(
         self,
         tasks: Sequence[LoadedTask],
-        ids: _Ids,
-        lengths: npt.NDArray[np.integer[Any]],
-        type_ids: _Ids | None = None,
+        ids: Ids,
+        lengths: Ids,
+        type_ids: Ids | None = None,
     ) -> list[FloatArray]:
         """Answer a batch: for every row the logits of its task, [classes].
 
@@ -77,18 +78,21 @@ class PetsEngine:
     def pooled(
         self,
         tasks: Sequence[LoadedTask | None],
-        ids: _Ids,
-        lengths: npt.NDArray[np.integer[Any]],
-        type_ids: _Ids | None = None,
+        ids: Ids,
+        lengths: Ids,
+        type_ids: Ids | None = None,
     ) -> FloatArray:
         """Pooled vectors [rows, width] of a batch; where a row's task is None, the base's own. See `run`."""
-        inputs = self._inputs(tasks, ids, lengths, type_ids)
+        bounded, types = fitted_batch(self.description, tasks, ids, lengths, type_ids)
+        inputs: dict[str, npt.NDArray[Any]] = {"input_ids": bounded}
+        if types is not None:
+            inputs["token_type_ids"] = types
         handles = np.empty(len(tasks), np.uintp)
         counts = np.ascontiguousarray(lengths, np.int32)
         request = self._requests.get()
         try:
             with self._handles:
-                handles[:] = [0 if task is None else task.handle for task in tasks]
+                handles[:] = [0 if task is None else _native(task).handle for task in tasks]
                 batch = library().tidal_batch_begin(len(tasks), handles.ctypes.data, counts.ctypes.data)
             hold(batch)
             try:
@@ -103,24 +107,6 @@ class PetsEngine:
         finally:
             self._requests.put(request)
         return found
-
-    def _inputs(
-        self, tasks: Sequence[LoadedTask | None], ids: _Ids, lengths: npt.NDArray[np.integer[Any]], types: _Ids | None
-    ) -> dict[str, npt.NDArray[Any]]:
-        described = self.description
-        if ids.ndim != 2 or 0 in ids.shape or ids.shape[1] > described.longest:
-            raise InvalidArgument(f"ids have shape {ids.shape}, accepted is [rows, 1 to {described.longest}]")
-        if len(tasks) != len(ids) or lengths.shape != (len(ids),):
-            raise InvalidArgument(f"{len(tasks)} tasks and {lengths.shape} lengths do not fit {len(ids)} rows of ids")
-        if lengths.min() < 1 or lengths.max() > ids.shape[1]:
-            raise InvalidArgument(f"lengths are {lengths.min()} to {lengths.max()}, accepted are 1 to {ids.shape[1]}")
-        inputs = {"input_ids": _bounded("ids", ids, described.vocabulary)}
-        if described.types:
-            given = np.zeros(ids.shape, np.int32) if types is None else types
-            if given.shape != ids.shape:
-                raise InvalidArgument(f"type_ids have shape {given.shape}, ids have {ids.shape}")
-            inputs["token_type_ids"] = _bounded("type_ids", given, described.types)
-        return inputs
 
 
 def open_engine(
@@ -172,10 +158,7 @@ def open_engine(
     return PetsEngine(compiled, description, contexts)
 
 
-def _bounded(what: str, array: _Ids, limit: int) -> npt.NDArray[np.int32]:
-    if not np.issubdtype(array.dtype, np.integer):
-        raise InvalidArgument(f"{what} are {array.dtype}, accepted are whole numbers")
-    if array.min() < 0 or array.max() >= limit:
-        raise InvalidArgument(f"{what} are {array.min()} to {array.max()}, accepted are 0 to {limit - 1}")
-    # A copy where it is needed: OpenVINO insists on contiguous, writeable memory.
-    return np.require(array, np.int32, ["C", "W"])
+def _native(task: LoadedTask) -> NativeTask:
+    if not isinstance(task, NativeTask):
+        raise not_of_this_engine(task)
+    return task

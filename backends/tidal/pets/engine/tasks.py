@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tidal.errors import InvalidArgument, did_you_mean
-from tidal.pets.engine.description import Description, LinearPlace
+from tidal.errors import InvalidArgument
+from tidal.pets.engine.base import REMOVED, LoadedTask
+from tidal.pets.engine.checks import fitted
+from tidal.pets.engine.description import Description
 from tidal.pets.engine.native import hold, library
 from tidal.pets.terms import Bottleneck, Head, LinearTerms, LowRankDelta, NormTerms, SparseDelta, TaskTerms
 
@@ -20,21 +22,15 @@ _ACTIVATIONS = {"relu": 1, "gelu": 2, "silu": 3}
 Array = npt.NDArray[Any]
 
 
-class LoadedTask:
-    """A task that an engine can run; made by `PetsEngine.add`.
+class NativeTask(LoadedTask):
+    """A task in the memory of the library with the graph's operations; made by `PetsEngine.add`."""
 
-    Attributes:
-        head: its classifier.
-        bytes: memory that it takes, its classifier included.
-    """
-
-    __slots__ = ("__weakref__", "_handle", "bytes", "head")
+    __slots__ = ("_handle",)
 
     def __init__(self, handle: int, head: Head) -> None:
-        self._handle: int | None = handle
-        self.head = head
         packed: int = library().tidal_task_bytes(handle)
-        self.bytes = packed + head.weight.nbytes + head.bias.nbytes
+        super().__init__(head, packed)
+        self._handle: int | None = handle
 
     @property
     def handle(self) -> int:
@@ -44,7 +40,7 @@ class LoadedTask:
             InvalidArgument: the task was removed.
         """
         if self._handle is None:
-            raise InvalidArgument("the task was removed from the engine; accepted are tasks that `add` returned")
+            raise InvalidArgument(REMOVED)
         return self._handle
 
     def release(self) -> None:
@@ -57,78 +53,44 @@ class LoadedTask:
         self.release()
 
 
-def load_task(terms: TaskTerms, description: Description) -> LoadedTask:
-    """Check a task's terms against the layers of a graph, copy and pack them.
-
-    Raises:
-        InvalidArgument: a layer is unknown, or an array has another shape, type or content than the layer takes.
-    """
-    linear = {place.path: (number, place) for number, place in enumerate(description.linear)}
-    norm = {place.path: (number, place) for number, place in enumerate(description.norm)}
-    for path in terms.linear:
-        if path not in linear:
-            raise InvalidArgument(f"the base has no linear layer '{path}': {did_you_mean(path, linear)}")
-    for path in terms.norm:
-        if path not in norm:
-            raise InvalidArgument(f"the base has no normalisation '{path}': {did_you_mean(path, norm)}")
-    classes = len(terms.head.labels)
-    head = Head(
-        _floats("head weight", terms.head.weight, (classes, description.width)).copy(),
-        _floats("head bias", terms.head.bias, (classes,)).copy(),
-        terms.head.labels,
-    )
+def load_task(terms: TaskTerms, description: Description) -> NativeTask:
+    """Check a task's terms against the layers of a graph, copy and pack them; raises as `fitted`."""
+    terms = fitted(terms, description)
+    linear = {place.path: (number, place.outputs, place.inputs) for number, place in enumerate(description.linear)}
+    norm = {place.path: number for number, place in enumerate(description.norm)}
+    head = Head(terms.head.weight.copy(), terms.head.bias.copy(), terms.head.labels)
     handle = library().tidal_task_create(len(linear), len(norm))
     hold(handle)
     try:
         for path, own in terms.linear.items():
             _add_linear(handle, *linear[path], own)
         for path, affine in terms.norm.items():
-            number, place = norm[path]
-            _add_norm(handle, number, place.width, path, affine)
-        return LoadedTask(handle, head)
+            _add_norm(handle, norm[path], affine)
+        return NativeTask(handle, head)
     except BaseException:
         library().tidal_task_release(handle)
         raise
 
 
-def _add_linear(handle: int, number: int, place: LinearPlace, own: LinearTerms) -> None:
-    path, outputs, inputs = place.path, place.outputs, place.inputs
+def _add_linear(handle: int, number: int, outputs: int, inputs: int, own: LinearTerms) -> None:
     if own.bias is not None:
-        _call("tidal_task_bias", handle, number, outputs, _floats(f"bias at '{path}'", own.bias, (outputs,)))
+        _call("tidal_task_bias", handle, number, outputs, own.bias)
     match own.delta:
-        case SparseDelta():
-            _call("tidal_task_sparse", handle, number, outputs, *_sparse(own.delta, place))
+        case SparseDelta(starts, columns, values):
+            _call("tidal_task_sparse", handle, number, outputs, starts, columns, values)
         case LowRankDelta(down, up, scale):
-            rank = len(down)
-            arrays = (
-                _floats(f"down of the low-rank difference at '{path}'", down, (rank, inputs)),
-                _floats(f"up of the low-rank difference at '{path}'", up, (outputs, rank)),
-            )
-            _call("tidal_task_low_rank", handle, number, outputs, inputs, rank, *arrays, float(scale))
+            _call("tidal_task_low_rank", handle, number, outputs, inputs, len(down), down, up, scale)
     if own.bottleneck is not None:
-        _add_bottleneck(handle, number, place, own.bottleneck)
+        _add_bottleneck(handle, number, outputs, own.bottleneck)
 
 
-def _add_bottleneck(handle: int, number: int, place: LinearPlace, own: Bottleneck) -> None:
-    outputs, width = place.outputs, len(own.down)
-    where = f"of the bottleneck at '{place.path}'"
-    if own.activation not in _ACTIVATIONS:
-        raise InvalidArgument(f"activation '{own.activation}' {where}: {did_you_mean(own.activation, _ACTIVATIONS)}")
-    arrays = (
-        _floats(f"down {where}", own.down, (width, outputs)),
-        _floats(f"down_bias {where}", own.down_bias, (width,)),
-        _floats(f"up {where}", own.up, (outputs, width)),
-        _floats(f"up_bias {where}", own.up_bias, (outputs,)),
-    )
-    _call("tidal_task_bottleneck", handle, number, outputs, width, *arrays, _ACTIVATIONS[own.activation])
+def _add_bottleneck(handle: int, number: int, outputs: int, own: Bottleneck) -> None:
+    arrays = own.down, own.down_bias, own.up, own.up_bias
+    _call("tidal_task_bottleneck", handle, number, outputs, len(own.down), *arrays, _ACTIVATIONS[own.activation])
 
 
-def _add_norm(handle: int, number: int, width: int, path: str, own: NormTerms) -> None:
-    arrays = (
-        _floats(f"weight at '{path}'", own.weight, (width,)),
-        _floats(f"bias at '{path}'", own.bias, (width,)),
-    )
-    _call("tidal_task_norm", handle, number, width, *arrays)
+def _add_norm(handle: int, number: int, own: NormTerms) -> None:
+    _call("tidal_task_norm", handle, number, len(own.weight), own.weight, own.bias)
 
 
 def _call(name: str, handle: int, *arguments: Array | float) -> None:
@@ -138,32 +100,3 @@ def _call(name: str, handle: int, *arguments: Array | float) -> None:
 
 def _pointer(array: Array) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
-
-
-def _sparse(own: SparseDelta, place: LinearPlace) -> tuple[Array, Array, Array]:
-    """The arrays as the library reads them: it trusts them, so that every index is held to the layer here."""
-    where = f"of the sparse difference at '{place.path}'"
-    entries = len(own.values)
-    values = _floats(f"values {where}", own.values, (entries,))
-    columns, starts = np.asarray(own.columns), np.asarray(own.starts)
-    if starts.shape != (place.outputs + 1,) or columns.shape != (entries,):
-        raise InvalidArgument(
-            f"starts and columns {where} have shapes {starts.shape} and {columns.shape}, the layer and its values take "
-            f"({place.outputs + 1},) and ({entries},)"
-        )
-    if starts.dtype != np.uint32 or columns.dtype != np.uint16:
-        raise InvalidArgument(
-            f"starts and columns {where} are {starts.dtype} and {columns.dtype}, not uint32 and uint16"
-        )
-    if starts[0] != 0 or starts[-1] != entries or np.any(starts[1:] < starts[:-1]):
-        raise InvalidArgument(f"starts {where} do not rise from 0 to its {entries} values")
-    if entries and int(columns.max()) >= place.inputs:
-        raise InvalidArgument(f"a column {where} is {columns.max()}, the layer has {place.inputs} inputs")
-    return np.ascontiguousarray(starts), np.ascontiguousarray(columns), values
-
-
-def _floats(what: str, array: Any, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    array = np.asarray(array)
-    if array.shape != shape or array.dtype != np.float32:
-        raise InvalidArgument(f"{what} is {array.dtype} {array.shape}, the base takes float32 {shape}")
-    return np.ascontiguousarray(array)

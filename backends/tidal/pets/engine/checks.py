@@ -1,0 +1,152 @@
+"""Tasks' terms and batches held to an encoder's layers, before an engine reads them without looking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from tidal.errors import InvalidArgument, did_you_mean
+from tidal.pets.engine.description import Description, LinearPlace
+from tidal.pets.terms import (
+    Activation,
+    Bottleneck,
+    FloatArray,
+    Head,
+    LinearTerms,
+    LowRankDelta,
+    NormTerms,
+    SparseDelta,
+    TaskTerms,
+)
+
+Ids = npt.NDArray[np.integer[Any]]
+
+
+def fitted(terms: TaskTerms, description: Description) -> TaskTerms:
+    """A task's terms with contiguous arrays, all of which fit the encoder's layers.
+
+    Raises:
+        InvalidArgument: a layer is unknown, or an array has another shape, type or content than the layer takes.
+    """
+    linear = {place.path: place for place in description.linear}
+    norm = {place.path: place.width for place in description.norm}
+    for path in terms.linear:
+        if path not in linear:
+            raise InvalidArgument(f"the base has no linear layer '{path}': {did_you_mean(path, linear)}")
+    for path in terms.norm:
+        if path not in norm:
+            raise InvalidArgument(f"the base has no normalisation '{path}': {did_you_mean(path, norm)}")
+    classes = len(terms.head.labels)
+    head = Head(
+        _floats("head weight", terms.head.weight, (classes, description.width)),
+        _floats("head bias", terms.head.bias, (classes,)),
+        terms.head.labels,
+    )
+    return TaskTerms(
+        head,
+        {path: _linear(linear[path], own) for path, own in terms.linear.items()},
+        {path: _norm(path, norm[path], own) for path, own in terms.norm.items()},
+    )
+
+
+def fitted_batch(
+    description: Description, tasks: Sequence[object], ids: Ids, lengths: Ids, type_ids: Ids | None
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32] | None]:
+    """Token ids and types [rows, tokens] of a batch that an encoder can run; no types where it reads none.
+
+    Raises:
+        InvalidArgument: shapes differ, or an id is none of the vocabulary.
+    """
+    if ids.ndim != 2 or 0 in ids.shape or ids.shape[1] > description.longest:
+        raise InvalidArgument(f"ids have shape {ids.shape}, accepted is [rows, 1 to {description.longest}]")
+    if len(tasks) != len(ids) or lengths.shape != (len(ids),):
+        raise InvalidArgument(f"{len(tasks)} tasks and {lengths.shape} lengths do not fit {len(ids)} rows of ids")
+    if lengths.min() < 1 or lengths.max() > ids.shape[1]:
+        raise InvalidArgument(f"lengths are {lengths.min()} to {lengths.max()}, accepted are 1 to {ids.shape[1]}")
+    bounded = _bounded("ids", ids, description.vocabulary)
+    if not description.types:
+        return bounded, None
+    given = np.zeros(ids.shape, np.int32) if type_ids is None else type_ids
+    if given.shape != ids.shape:
+        raise InvalidArgument(f"type_ids have shape {given.shape}, ids have {ids.shape}")
+    return bounded, _bounded("type_ids", given, description.types)
+
+
+def _bounded(what: str, array: Ids, limit: int) -> npt.NDArray[np.int32]:
+    if not np.issubdtype(array.dtype, np.integer):
+        raise InvalidArgument(f"{what} are {array.dtype}, accepted are whole numbers")
+    if array.min() < 0 or array.max() >= limit:
+        raise InvalidArgument(f"{what} are {array.min()} to {array.max()}, accepted are 0 to {limit - 1}")
+    # A copy where it is needed: OpenVINO insists on contiguous, writeable memory.
+    return np.require(array, np.int32, ["C", "W"])
+
+
+def _linear(place: LinearPlace, own: LinearTerms) -> LinearTerms:
+    path, outputs, inputs = place.path, place.outputs, place.inputs
+    delta = own.delta
+    match delta:
+        case SparseDelta():
+            delta = _sparse(delta, place)
+        case LowRankDelta(down, up, scale):
+            rank = len(down)
+            delta = LowRankDelta(
+                _floats(f"down of the low-rank difference at '{path}'", down, (rank, inputs)),
+                _floats(f"up of the low-rank difference at '{path}'", up, (outputs, rank)),
+                float(scale),
+            )
+    bias = None if own.bias is None else _floats(f"bias at '{path}'", own.bias, (outputs,))
+    return LinearTerms(delta, bias, None if own.bottleneck is None else _bottleneck(place, own.bottleneck))
+
+
+def _bottleneck(place: LinearPlace, own: Bottleneck) -> Bottleneck:
+    outputs, width = place.outputs, len(own.down)
+    where = f"of the bottleneck at '{place.path}'"
+    if own.activation not in get_args(Activation):
+        raise InvalidArgument(
+            f"activation '{own.activation}' {where}: {did_you_mean(own.activation, sorted(get_args(Activation)))}"
+        )
+    return Bottleneck(
+        _floats(f"down {where}", own.down, (width, outputs)),
+        _floats(f"down_bias {where}", own.down_bias, (width,)),
+        _floats(f"up {where}", own.up, (outputs, width)),
+        _floats(f"up_bias {where}", own.up_bias, (outputs,)),
+        own.activation,
+    )
+
+
+def _norm(path: str, width: int, own: NormTerms) -> NormTerms:
+    return NormTerms(
+        _floats(f"weight at '{path}'", own.weight, (width,)), _floats(f"bias at '{path}'", own.bias, (width,))
+    )
+
+
+def _sparse(own: SparseDelta, place: LinearPlace) -> SparseDelta:
+    """The same, with every index held to the layer: kernels trust them."""
+    where = f"of the sparse difference at '{place.path}'"
+    entries = len(own.values)
+    values = _floats(f"values {where}", own.values, (entries,))
+    columns, starts = np.asarray(own.columns), np.asarray(own.starts)
+    if starts.shape != (place.outputs + 1,) or columns.shape != (entries,):
+        raise InvalidArgument(
+            f"starts and columns {where} have shapes {starts.shape} and {columns.shape}, the layer and its values take "
+            f"({place.outputs + 1},) and ({entries},)"
+        )
+    if starts.dtype != np.uint32 or columns.dtype != np.uint16:
+        raise InvalidArgument(
+            f"starts and columns {where} are {starts.dtype} and {columns.dtype}, not uint32 and uint16"
+        )
+    if starts[0] != 0 or starts[-1] != entries or np.any(starts[1:] < starts[:-1]):
+        raise InvalidArgument(f"starts {where} do not rise from 0 to its {entries} values")
+    if entries and int(columns.max()) >= place.inputs:
+        raise InvalidArgument(f"a column {where} is {columns.max()}, the layer has {place.inputs} inputs")
+    return SparseDelta(np.ascontiguousarray(starts), np.ascontiguousarray(columns), values)
+
+
+def _floats(what: str, array: Any, shape: tuple[int, ...]) -> FloatArray:
+    array = np.asarray(array)
+    if array.shape != shape or array.dtype != np.float32:
+        raise InvalidArgument(f"{what} is {array.dtype} {array.shape}, the base takes float32 {shape}")
+    return np.ascontiguousarray(array)

@@ -1,0 +1,148 @@
+"""Batches on a GPU: parts on streams of their own, and captured graphs of layouts that come again."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from tidal.pets.terms import FloatArray
+from tidal.pets.torch_engine.bound import Matrices, SparseProduct, bind
+from tidal.pets.torch_engine.encoder import TorchEncoder
+from tidal.pets.torch_engine.plan import ROUNDED, Plan
+from tidal.pets.torch_engine.sparse_kernel import KernelProduct
+
+_Value = TypeVar("_Value")
+
+# Graphs that are kept, and layouts that are remembered until they come again.
+_MOST_GRAPHS = 64
+_MOST_SEEN = 1024
+
+
+class StreamLanes:
+    """Parts beside each other: the first on the current stream, each other one on a stream of its own."""
+
+    def __init__(self) -> None:
+        self._streams: list[torch.cuda.Stream] = []
+
+    def run(self, works: Mapping[int, Callable[[], None]]) -> None:
+        """Run works when what was put on the current stream is done; what follows there waits for all of them."""
+        current = torch.cuda.current_stream()
+        first, *others = works.values()
+        while len(self._streams) < len(others):
+            self._streams.append(torch.cuda.Stream())  # type: ignore[no-untyped-call]
+        used = self._streams[: len(others)]
+        for stream, work in zip(used, others, strict=True):
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                work()
+        first()
+        for stream in used:
+            current.wait_stream(stream)
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    """A captured pass between tensors that stay where they are."""
+
+    pinned: torch.Tensor
+    numbers: torch.Tensor
+    pooled: torch.Tensor
+    graph: torch.cuda.CUDAGraph
+
+
+class GraphCache:
+    """Captured passes by layout: one that comes for the second time is captured, for the first time it runs as it is.
+
+    The graphs share their memory: only one runs at a time, and what it gives is read before the next one runs.
+    """
+
+    def __init__(self, stream: torch.cuda.Stream, device: torch.device) -> None:
+        self._stream, self._device = stream, device
+        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: OrderedDict[Hashable, _Captured] = OrderedDict()
+        self._seen: OrderedDict[Hashable, None] = OrderedDict()
+
+    def run(
+        self, key: Hashable, numbers: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """Run on the current stream, which is the cache's.
+
+        Args:
+            key: equal for passes that do the same with other numbers, in the same memory.
+            numbers: on the host.
+            compute: the pass, of the numbers on the device.
+
+        Returns:
+            What the pass gives, until the next one.
+        """
+        captured = self._graphs.get(key)
+        if captured is None:
+            if key not in self._seen:
+                _remember(self._seen, key, None, _MOST_SEEN)
+                return compute(numbers.pin_memory().to(self._device, non_blocking=True))
+            captured = self._capture(numbers, compute)
+        _remember(self._graphs, key, captured, _MOST_GRAPHS)
+        captured.numbers.copy_(captured.pinned.copy_(numbers), non_blocking=True)
+        captured.graph.replay()
+        return captured.pooled
+
+    def _capture(self, numbers: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -> _Captured:
+        pinned = numbers.clone().pin_memory()
+        placed = pinned.to(self._device, non_blocking=True)
+        self._stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        # Other threads add tasks meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            pooled = compute(placed)
+        return _Captured(pinned, placed, pooled, graph)
+
+
+class CudaRunner:
+    """Runs batches on the GPU, see `runners.Runner`.
+
+    Args:
+        outputs: the most that any linear layer has.
+    """
+
+    def __init__(self, outputs: int) -> None:
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self.steps = ROUNDED
+        self._starts = torch.zeros(outputs + 1, dtype=torch.int32, device=self.device)
+        torch.cuda.current_stream().synchronize()
+        self.nothing = self._starts.data_ptr()
+        self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._lanes = StreamLanes()
+        self._graphs = GraphCache(self._stream, self.device)
+        self._running = threading.Lock()
+
+    def run(self, encoder: TorchEncoder, plan: Plan, matrices: Matrices) -> FloatArray:
+        """Pooled vectors [rows, width]; waits for the GPU without the GIL."""
+
+        def compute(numbers: torch.Tensor) -> torch.Tensor:
+            return encoder(bind(plan.layout, numbers, matrices, _product, self._lanes))
+
+        # A graph reads the pools' matrices where they were: one that grew is another.
+        key = plan.layout, tuple(matrix.data_ptr() for matrix in matrices.values())
+        with self._running, torch.inference_mode(), torch.cuda.stream(self._stream):
+            pooled = self._graphs.run(key, torch.from_numpy(plan.numbers), compute)
+            host = pooled.to("cpu", non_blocking=True)
+            self._stream.synchronize()
+        return np.array(host.numpy())
+
+
+def _product(_part: int, addresses: Sequence[torch.Tensor]) -> SparseProduct:
+    return KernelProduct(addresses)
+
+
+def _remember(known: OrderedDict[Hashable, _Value], key: Hashable, value: _Value, most: int) -> None:
+    """Keep a value as the newest of at most so many."""
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > most:
+        known.popitem(last=False)

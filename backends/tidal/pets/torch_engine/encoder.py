@@ -1,0 +1,143 @@
+"""A frozen encoder of BERT's form in torch, with every row's terms added to the shared products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from tidal.pets.engine.description import BlockPlaces, Description
+from tidal.pets.torch_engine.bound import ACTIVATIONS, Batch, Site
+
+WORDS, POSITIONS, TYPES = "words", "positions", "types"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A shared product: of one linear layer, or of several that read the same."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+    sites: tuple[Site, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Norm:
+    number: int
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The query stands alone in the last block: only the first token's is needed there."""
+
+    attention: tuple[_Layer, ...]
+    attention_output: _Layer
+    attention_norm: _Norm
+    inner: _Layer
+    outer: _Layer
+    output_norm: _Norm
+
+
+class TorchEncoder:
+    """The encoder that `description` says of these weights.
+
+    Only the first token's vector is pooled, so the last block computes its query, outputs and feed-forward layers for
+    that token alone.
+
+    Args:
+        description: with a form.
+        tensors: the tables `words`, `positions` and, with several types, `types`, and what the description names.
+        device: where it runs; gets a copy of the tensors.
+    """
+
+    def __init__(self, description: Description, tensors: Mapping[str, torch.Tensor], device: torch.device) -> None:
+        form = description.form
+        assert form is not None
+        self._form, self._source, self._device = form, tensors, device
+        self._tables = {name: tensors[name].to(device) for name in (WORDS, POSITIONS, TYPES) if name in tensors}
+        self._linear = {place.path: number for number, place in enumerate(description.linear)}
+        self._norms = {place.path: number for number, place in enumerate(description.norm)}
+        self._places = description
+        self._embedding_norm = self._norm(form.embedding_norm)
+        self._blocks = [self._block(block, last=block is form.blocks[-1]) for block in form.blocks]
+        self._pooler = None if form.pooler is None else self._layer([form.pooler])
+        self._activation = ACTIVATIONS[form.activation]
+        self._source = {}
+
+    def __call__(self, batch: Batch) -> torch.Tensor:
+        """Pooled vectors [rows, width]."""
+        tokens = batch.ids.shape[1]
+        hidden = F.embedding(batch.ids, self._tables[WORDS]) + self._tables[POSITIONS][:tokens]
+        if batch.types is not None:
+            hidden = hidden + F.embedding(batch.types, self._tables[TYPES])
+        hidden = self._normalised(self._embedding_norm, hidden, batch)
+        real = torch.arange(tokens, device=batch.lengths.device) < batch.lengths[:, None]
+        for block in self._blocks:
+            hidden = self._through(block, hidden, real[:, None, None], batch)
+        pooled = hidden[:, :1]
+        if self._pooler is not None:
+            assert self._form.pooler_activation is not None
+            pooled = ACTIVATIONS[self._form.pooler_activation](self._product(self._pooler, pooled, batch))
+        return pooled[:, 0]
+
+    def _through(self, block: _Block, hidden: torch.Tensor, real: torch.Tensor, batch: Batch) -> torch.Tensor:
+        if len(block.attention) == 1:
+            own = hidden
+            query, key, value = self._product(block.attention[0], hidden, batch).chunk(3, -1)
+        else:
+            own = hidden[:, :1]
+            query = self._product(block.attention[0], own, batch)
+            key, value = self._product(block.attention[1], hidden, batch).chunk(2, -1)
+        query, key, value = (
+            each.view(*each.shape[:2], self._form.heads, -1).transpose(1, 2) for each in (query, key, value)
+        )
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=real).transpose(1, 2).flatten(2)
+        attended = self._product(block.attention_output, mixed, batch)
+        attended = self._normalised(block.attention_norm, attended + own, batch)
+        inner = self._activation(self._product(block.inner, attended, batch))
+        return self._normalised(block.output_norm, self._product(block.outer, inner, batch) + attended, batch)
+
+    def _product(self, layer: _Layer, source: torch.Tensor, batch: Batch) -> torch.Tensor:
+        product = F.linear(source, layer.weight, layer.bias)
+        batch.add_terms(layer.sites, source, product)
+        return product
+
+    def _normalised(self, norm: _Norm, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
+        width = len(norm.weight)
+        if batch.norms is None:
+            return F.layer_norm(hidden, (width,), norm.weight, norm.bias, self._form.epsilon)
+        weight, bias = (batch.matrices[width].index_select(0, rows)[:, None] for rows in batch.norms[norm.number])
+        return torch.addcmul(bias, F.layer_norm(hidden, (width,), eps=self._form.epsilon), weight)
+
+    def _block(self, places: BlockPlaces, *, last: bool) -> _Block:
+        paths = [places.query, places.key, places.value]
+        return _Block(
+            attention=(self._layer(paths[:1]), self._layer(paths[1:])) if last else (self._layer(paths),),
+            attention_output=self._layer([places.attention_output]),
+            attention_norm=self._norm(places.attention_norm),
+            inner=self._layer([places.inner]),
+            outer=self._layer([places.outer]),
+            output_norm=self._norm(places.output_norm),
+        )
+
+    def _layer(self, paths: Sequence[str]) -> _Layer:
+        sites, weights, biases, first = [], [], [], 0
+        for path in paths:
+            number = self._linear[path]
+            place = self._places.linear[number]
+            sites.append(Site(number, first, place.outputs, place.inputs))
+            first += place.outputs
+            rows = slice(place.first, place.first + place.outputs)
+            weights.append(self._source[place.weight][rows])
+            biases.append(self._source[place.bias][rows])
+        return _Layer(torch.cat(weights).to(self._device), torch.cat(biases).to(self._device), tuple(sites))
+
+    def _norm(self, path: str) -> _Norm:
+        number = self._norms[path]
+        place = self._places.norm[number]
+        weight, bias = (self._source[name].to(self._device) for name in (place.weight, place.bias))
+        return _Norm(number, weight, bias)

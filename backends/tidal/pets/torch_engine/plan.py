@@ -1,0 +1,216 @@
+"""What a batch does, as numbers: which rows have which terms, and where these lie.
+
+A plan is a layout, equal for batches whose operations are the same, and the numbers that they are done with. All
+numbers go to the device in one copy, and a captured graph of one layout runs any batch of that layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tidal.pets.engine.checks import Ids
+from tidal.pets.terms import Activation
+from tidal.pets.torch_engine.pools import NOTHING
+from tidal.pets.torch_engine.sparse import SparseRows
+from tidal.pets.torch_engine.tasks import Numbers, Ranks, TorchTask
+
+GroupType = Literal["sparse", "low_rank", "bias", "bottleneck"]
+Tasks = Sequence[TorchTask | None]
+
+
+class Steps(NamedTuple):
+    """What sizes are rounded up to, so that the layouts of different batches are the same more often."""
+
+    tokens: int = 1
+    ranks: int = 1
+    rows: Callable[[int], int] = int
+
+
+def power_of_two(number: int) -> int:
+    """The least power of two that is not below a number."""
+    return 1 << (number - 1).bit_length()
+
+
+EXACT = Steps()
+ROUNDED = Steps(tokens=8, ranks=8, rows=power_of_two)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows of a part that have the same type of term.
+
+    Attributes:
+        type: of the terms.
+        activation: of bottlenecks.
+        layers: numbers of the linear layers where any of the rows has the term.
+        rows: how many there are, those that only fill up to a round number included.
+        rank: the largest, rounded.
+        every: whether these are all rows of the batch in their order; rows without the term add nothing.
+    """
+
+    type: GroupType
+    activation: Activation | None
+    layers: tuple[int, ...]
+    rows: int
+    rank: int
+    every: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The operations of a batch.
+
+    Attributes:
+        rows: of the batch.
+        tokens: of every row, padding included.
+        types: whether token types are read.
+        norms: how many normalisations have weights for every row; 0 where all rows have the base's.
+        parts: of each part, which runs beside the others, the groups in the order in which they are computed.
+    """
+
+    rows: int
+    tokens: int
+    types: bool
+    norms: int
+    parts: tuple[tuple[Group, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A batch.
+
+    Attributes:
+        layout: its operations.
+        numbers: int64, all that `Layout` says nothing of, in the order that `bound.bind` reads it.
+        sparse: of each part, the sparse differences of the rows of its sparse group, if it has one.
+    """
+
+    layout: Layout
+    numbers: Numbers
+    sparse: tuple[tuple[SparseRows | None, ...], ...]
+
+
+def make_plan(
+    tasks: Tasks,
+    ids: npt.NDArray[np.int32],
+    lengths: Ids,
+    types: npt.NDArray[np.int32] | None,
+    *,
+    parts: Sequence[Sequence[int]],
+    shared_norms: Numbers,
+    nothing: int = 0,
+    longest: int,
+    steps: Steps = EXACT,
+) -> Plan:
+    """Plan a batch.
+
+    Args:
+        tasks: of every row; None is the base alone.
+        ids: [rows, tokens].
+        lengths: [rows].
+        types: [rows, tokens], or None.
+        parts: rows that are computed one beside the other; together all rows that have a task.
+        shared_norms: [normalisations, 2] row numbers of the base's weights and biases.
+        nothing: address of starts that are all 0, where sparse differences are read through addresses.
+        longest: tokens that a row may have.
+        steps: what sizes are rounded to.
+    """
+    tokens = min(longest, -(-int(lengths.max()) // steps.tokens) * steps.tokens)
+    numbers = [_padded(ids, tokens), np.asarray(lengths, np.int64)]
+    if types is not None:
+        numbers.append(_padded(types, tokens))
+    norms = 0
+    if any(task is not None and task.norms is not None for task in tasks):
+        norms = len(shared_norms)
+        of_rows = [shared_norms if task is None or task.norms is None else task.norms for task in tasks]
+        numbers.append(np.stack(of_rows, -1).reshape(-1))
+    planned = [_Part(tasks, rows, len(parts) == 1, nothing, steps) for rows in parts]
+    layout = Layout(
+        rows=len(tasks),
+        tokens=tokens,
+        types=types is not None,
+        norms=norms,
+        parts=tuple(tuple(part.groups) for part in planned),
+    )
+    for part in planned:
+        numbers += part.numbers
+    return Plan(layout, np.concatenate([each.reshape(-1) for each in numbers]), tuple(part.sparse for part in planned))
+
+
+class _Part:
+    def __init__(self, tasks: Tasks, rows: Sequence[int], alone: bool, nothing: int, steps: Steps) -> None:
+        self._batch, self._alone, self._steps = len(tasks), alone, steps
+        self.groups: list[Group] = []
+        self.numbers: list[Numbers] = []
+        self.sparse: tuple[SparseRows | None, ...] = ()
+        mine = [(row, task) for row in rows if (task := tasks[row]) is not None]
+        self._add_sparse([(row, task.sparse) for row, task in mine if task.sparse is not None], nothing)
+        self._add_ranks("low_rank", None, [(row, task.low_rank) for row, task in mine if task.low_rank is not None])
+        biased = [(row, task.bias) for row, task in mine if task.bias is not None]
+        if biased:
+            table = np.stack([bias for _, bias in biased])
+            self._add("bias", [row for row, _ in biased], table != NOTHING, [table])
+        activations = {activation for _, task in mine for activation in task.bottlenecks}
+        for activation in sorted(activations):
+            found = [(row, task.bottlenecks[activation]) for row, task in mine if activation in task.bottlenecks]
+            self._add_ranks("bottleneck", activation, found)
+
+    def _add_sparse(self, found: Sequence[tuple[int, SparseRows]], nothing: int) -> None:
+        if not found:
+            return
+        own = np.stack([task.spans[:, 0] >= 0 for _, task in found])
+        addresses = np.stack([task.pointers(nothing) for _, task in found])
+        places = self._add("sparse", [row for row, _ in found], own, list(np.moveaxis(addresses, -1, 0)), fill=nothing)
+        sparse: list[SparseRows | None] = [None] * self.groups[-1].rows
+        for place, (_, task) in zip(places, found, strict=True):
+            sparse[place] = task
+        self.sparse = tuple(sparse)
+
+    def _add_ranks(self, type: GroupType, activation: Activation | None, found: Sequence[tuple[int, Ranks]]) -> None:
+        if not found:
+            return
+        rank = np.stack([ranks.rank for _, ranks in found])
+        names = ("rank", "down", "up") if type == "low_rank" else ("rank", "down", "up", "gate", "after")
+        tables = [np.stack([getattr(ranks, name) for _, ranks in found]) for name in names]
+        most = -(-int(rank.max()) // self._steps.ranks) * self._steps.ranks
+        self._add(type, [row for row, _ in found], rank > 0, tables, activation=activation, rank=most)
+
+    def _add(
+        self,
+        type: GroupType,
+        rows: Sequence[int],
+        own: npt.NDArray[np.bool_],
+        tables: Iterable[Numbers],
+        *,
+        activation: Activation | None = None,
+        rank: int = 0,
+        fill: int = NOTHING,
+    ) -> Sequence[int]:
+        """Add a group of rows with tables [rows, layers]; the places of the rows in it."""
+        layers = np.flatnonzero(own.any(0))
+        count = self._steps.rows(len(rows))
+        # Rows of other parts may be computed at the same time: only a part that is alone may touch all rows.
+        every = self._alone and count >= self._batch
+        if every:
+            count, places = self._batch, list(rows)
+        else:
+            places = list(range(len(rows)))
+            # Those that fill up are the first row again, which adds nothing to itself.
+            self.numbers.append(np.array([*rows, *[rows[0]] * (count - len(rows))], np.int64))
+        for table in tables:
+            filled = np.full((len(layers), count), fill, np.int64)
+            filled[:, places] = table[:, layers].T
+            self.numbers.append(filled)
+        self.groups.append(Group(type, activation, tuple(layers.tolist()), count, rank, every))
+        return places
+
+
+def _padded(array: npt.NDArray[np.int32], tokens: int) -> Numbers:
+    """The first `tokens` columns, or with columns of zeros up to so many."""
+    kept = array[:, :tokens].astype(np.int64)
+    return np.pad(kept, [(0, 0), (0, tokens - kept.shape[1])])

@@ -1,0 +1,106 @@
+"""Where the dense terms of all tasks lie: rows of numbers, in one matrix on the device for every length of a row.
+
+A bias is a row, a low-rank difference or a bottleneck a few rows of each side; so terms of any rank are gathered for a
+batch by row numbers alone, and tasks of different ranks share a matrix without padding.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from tidal.pets.terms import FloatArray
+
+_FIRST_ROWS = 64
+_GROWTH = 1.5
+# Number of the row of zeros in every matrix: what adds nothing.
+NOTHING = 0
+
+
+class Pool:
+    """Rows of one length. Rows are put and given back from any thread, while batches read others.
+
+    A matrix that is full is replaced by a larger copy; a batch that began with the old one keeps it.
+    """
+
+    def __init__(self, length: int, device: torch.device) -> None:
+        self.matrix = torch.zeros(_FIRST_ROWS, length, device=device)
+        self._free = [(1, _FIRST_ROWS - 1)]  # first row and number of rows, ascending
+        # Rows that were given back: from wherever a task was forgotten, which must not wait for a lock.
+        self._returned: deque[tuple[int, int]] = deque()
+        self._lock = threading.Lock()
+
+    def put(self, rows: FloatArray) -> int:
+        """Copy rows [count, length] into consecutive places; the number of the first."""
+        with self._lock:
+            first = self._claim(len(rows))
+            self.matrix[first : first + len(rows)].copy_(torch.from_numpy(np.require(rows, requirements=["C", "W"])))
+            _finish(self.matrix)
+        return first
+
+    def give_back(self, first: int, count: int) -> None:
+        """Let rows go that no batch reads any more."""
+        self._returned.append((first, count))
+
+    def _claim(self, count: int) -> int:
+        while self._returned:
+            self._free.append(self._returned.popleft())
+        self._free = _joined(sorted(self._free))
+        place = next((place for place, (_, size) in enumerate(self._free) if size >= count), None)
+        if place is None:
+            self._grow(count)
+            return self._claim(count)
+        first, size = self._free[place]
+        self._free[place : place + 1] = [(first + count, size - count)] if size > count else []
+        return first
+
+    def _grow(self, count: int) -> None:
+        old = len(self.matrix)
+        size = max(old + count, int(old * _GROWTH))
+        grown = torch.zeros(size, self.matrix.shape[1], device=self.matrix.device)
+        grown[:old].copy_(self.matrix)
+        _finish(grown)
+        self.matrix = grown
+        self._free.append((old, size - old))
+
+
+class Pools:
+    """The matrices of an engine, one for each length of a row that its terms have."""
+
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+        self._pools = {length: Pool(length, device) for length in sorted(set(lengths))}
+
+    def matrices(self) -> Mapping[int, torch.Tensor]:
+        """The present matrices [rows, length] by length."""
+        return {length: pool.matrix for length, pool in self._pools.items()}
+
+    def put(self, length: int, rows: FloatArray) -> int:
+        """Copy rows [count, length]; the number of the first."""
+        return self._pools[length].put(rows)
+
+    def give_back(self, length: int, first: int, count: int) -> None:
+        """Let rows go that no batch reads any more."""
+        self._pools[length].give_back(first, count)
+
+
+def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ascending ranges with those that touch made one."""
+    joined = list(ranges[:1])
+    for (_, _), (first, size) in itertools.pairwise(ranges):
+        before, length = joined[-1]
+        if before + length == first:
+            joined[-1] = before, length + size
+        else:
+            joined.append((first, size))
+    return joined
+
+
+def _finish(tensor: torch.Tensor) -> None:
+    """Wait for what was copied: batches run on streams of their own."""
+    if tensor.is_cuda:
+        torch.cuda.current_stream(tensor.device).synchronize()

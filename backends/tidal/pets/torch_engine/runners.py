@@ -1,0 +1,55 @@
+"""What runs a planned batch: here on a CPU, in `cuda` on a GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from tidal.pets.terms import FloatArray
+from tidal.pets.torch_engine.bound import InTurn, Matrices, SparseProduct, bind
+from tidal.pets.torch_engine.encoder import TorchEncoder
+from tidal.pets.torch_engine.plan import EXACT, Plan, Steps
+from tidal.pets.torch_engine.sparse import BlockDiagonal
+
+
+class Runner(Protocol):
+    """Runs batches, one at a time, on one device.
+
+    Attributes:
+        device: where everything lies.
+        steps: what sizes of batches are rounded to.
+        nothing: address of sparse starts that are all 0.
+    """
+
+    device: torch.device
+    steps: Steps
+    nothing: int
+
+    def run(self, encoder: TorchEncoder, plan: Plan, matrices: Matrices) -> FloatArray:
+        """Pooled vectors [rows, width]; waits without the GIL."""
+
+
+class CpuRunner:
+    """Runs batches on a CPU; parts come one after another."""
+
+    device = torch.device("cpu")
+    nothing = 0
+
+    def __init__(self, steps: Steps = EXACT) -> None:
+        self.steps = steps
+        self._running = threading.Lock()
+
+    def run(self, encoder: TorchEncoder, plan: Plan, matrices: Matrices) -> FloatArray:
+        """See `Runner`."""
+
+        def make_product(part: int, _addresses: Sequence[torch.Tensor]) -> SparseProduct:
+            blocks = BlockDiagonal(plan.sparse[part])
+            return lambda _place, site, tokens: blocks.product(site.number, site.outputs, tokens)
+
+        with self._running, torch.inference_mode():
+            batch = bind(plan.layout, torch.from_numpy(plan.numbers), matrices, make_product, InTurn())
+            return np.array(encoder(batch).numpy())

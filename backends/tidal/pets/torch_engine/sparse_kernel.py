@@ -1,0 +1,72 @@
+"""The product of sparse differences on a GPU: one kernel for all rows of a batch, each with its own task's matrix.
+
+Matrices are read where their tasks have them, through addresses, so nothing is gathered for a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+
+from tidal.pets.torch_engine.bound import Site
+from tidal.pets.torch_engine.plan import power_of_two
+
+# Tokens and entries of a matrix's row that one program multiplies at a time.
+_MOST_TOKENS = 64
+_ENTRIES = 16
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _multiply(  # type: ignore[no-untyped-def]  # the compiler reads annotations, and knows none of Python's types
+    starts_of,
+    columns_of,
+    values_of,
+    tokens,
+    product,
+    inputs,
+    outputs,
+    length,
+    TOKENS: tl.constexpr,
+    ENTRIES: tl.constexpr,
+):
+    output, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    place = tl.program_id(2) * TOKENS + tl.arange(0, TOKENS)
+    starts = tl.load(starts_of + row).to(tl.pointer_type(tl.int32))
+    columns = tl.load(columns_of + row).to(tl.pointer_type(tl.int32))
+    values = tl.load(values_of + row).to(tl.pointer_type(tl.float32))
+    begin, end = tl.load(starts + output), tl.load(starts + output + 1)
+    own = tokens + row * inputs * length
+    total = tl.zeros([TOKENS], tl.float32)
+    for first in range(begin, end, ENTRIES):
+        entry = first + tl.arange(0, ENTRIES)
+        column = tl.load(columns + entry, mask=entry < end, other=0)
+        value = tl.load(values + entry, mask=entry < end, other=0.0)
+        inside = (entry < end)[:, None] & (place < length)[None, :]
+        total += tl.sum(
+            value[:, None] * tl.load(own + column[:, None] * length + place[None, :], mask=inside, other=0.0), 0
+        )
+    tl.store(product + (row * outputs + output) * length + place, total, mask=place < length)
+
+
+class KernelProduct:
+    """Δ·x of every row of a group, see `bound.SparseProduct`.
+
+    Args:
+        addresses: int64 [layers, rows] each: of starts, columns and values of every row's matrix at every layer.
+    """
+
+    def __init__(self, addresses: Sequence[torch.Tensor]) -> None:
+        self._addresses = addresses
+
+    def __call__(self, place: int, site: Site, tokens: torch.Tensor) -> torch.Tensor:
+        """[rows, outputs, tokens] of tokens [rows, inputs, tokens], contiguous."""
+        rows, inputs, length = tokens.shape
+        product = torch.empty(rows, site.outputs, length, device=tokens.device)
+        block = min(_MOST_TOKENS, power_of_two(length))
+        grid = site.outputs, rows, -(-length // block)
+        own = [table[place] for table in self._addresses]
+        _multiply[grid](*own, tokens, product, inputs, site.outputs, length, TOKENS=block, ENTRIES=_ENTRIES)
+        return product

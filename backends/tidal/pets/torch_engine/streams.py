@@ -1,0 +1,41 @@
+"""Which operators of a batch run beside each other on a GPU, by the profile: Algorithm 2 and the rule of §6.3.3."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from tidal.pets.policies.streams import Operator, assign_streams, stream_count
+from tidal.pets.profile import PetsProfile
+
+# A part of the batch for every operator, by number from 0: what is in one part runs one after another.
+Assign = Callable[[Sequence[Operator]], Sequence[int]]
+
+
+def together(operators: Sequence[Operator]) -> Sequence[int]:
+    """All operators in one part, where those of a type are one operation."""
+    return [0] * len(operators)
+
+
+def by_intensity(profile: PetsProfile, streams: int | None = None) -> Assign:
+    """Operators over streams by their operational intensity; `together` where the profile measured no operators.
+
+    Args:
+        profile: of the encoder on this GPU.
+        streams: how many; None is as many as the profile's rule says.
+    """
+    rule, kinds = profile.streams, tuple(profile.operators)
+    if not kinds or (rule is None and streams is None):
+        return together
+
+    def assign(operators: Sequence[Operator]) -> Sequence[int]:
+        known = [
+            operator if operator.kind in kinds else dataclasses.replace(operator, kind=kinds[0])
+            for operator in operators
+        ]
+        if streams is not None:
+            return assign_streams(known, profile, min(streams, max(1, len(known))))
+        assert rule is not None
+        return assign_streams(known, profile, stream_count(known, rule))
+
+    return assign

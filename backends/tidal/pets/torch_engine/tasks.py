@@ -1,0 +1,195 @@
+"""Tasks as the engine gathers them: row numbers in the pools, and sparse differences of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tidal.pets.engine.base import LoadedTask
+from tidal.pets.engine.checks import fitted
+from tidal.pets.engine.description import Description
+from tidal.pets.terms import Activation, Bottleneck, FloatArray, Head, LowRankDelta, SparseDelta, TaskTerms
+from tidal.pets.torch_engine.pools import NOTHING, Pools
+from tidal.pets.torch_engine.sparse import SparseRows, pack_sparse
+
+Numbers = npt.NDArray[np.int64]
+# Length of the rows that hold the inner biases of bottlenecks.
+SCALAR = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Low-rank differences, or bottlenecks of one activation, at all linear layers; rank 0 where there is none.
+
+    All are [layers]: the rank, and the number of the first of so many rows in the pool of the layer's inputs (`down`,
+    of a bottleneck its outputs) and of its outputs (`up`). Only bottlenecks have an inner bias, a row of one number
+    each (`gate`), and an outer one (`after`).
+    """
+
+    rank: Numbers
+    down: Numbers
+    up: Numbers
+    gate: Numbers
+    after: Numbers
+
+    @classmethod
+    def none(cls, layers: int) -> Ranks:
+        """At no layer."""
+        return cls(*np.full((5, layers), NOTHING, np.int64))
+
+
+class TorchTask(LoadedTask):
+    """A task on the engine's device.
+
+    Attributes:
+        kind: the published kind that its operators are like, by which a profile knows what they cost.
+        bias: [layers] row numbers, or None where it has none.
+        norms: [normalisations, 2] row numbers of weights and biases, the base's where it has none of its own, or None.
+        low_rank: or None.
+        bottlenecks: by activation.
+        sparse: or None.
+    """
+
+    __slots__ = ("_held", "_pools", "bias", "bottlenecks", "kind", "low_rank", "norms", "sparse")
+
+    def __init__(self, head: Head, kind: str, pools: Pools, held: list[tuple[int, int, int]], extra: int) -> None:
+        self._pools = pools
+        self._held: list[tuple[int, int, int]] | None = held
+        super().__init__(head, extra + sum(4 * length * count for length, _, count in held))
+        self.kind = kind
+        self.bias: Numbers | None = None
+        self.norms: Numbers | None = None
+        self.low_rank: Ranks | None = None
+        self.bottlenecks: dict[Activation, Ranks] = {}
+        self.sparse: SparseRows | None = None
+
+    @property
+    def removed(self) -> bool:
+        """Whether its memory was let go."""
+        return self._held is None
+
+    def release(self) -> None:
+        """Let go of the memory, which no batch may read any more; a second call does nothing."""
+        held, self._held = self._held, None
+        self.sparse = None
+        for length, first, count in held or ():
+            self._pools.give_back(length, first, count)
+
+    def __del__(self) -> None:
+        self.release()
+
+
+@dataclass
+class _Rows:
+    """Rows that a task brings, and which tables want to know where they come to lie."""
+
+    rows: dict[int, list[FloatArray]] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+    wanted: list[tuple[Numbers, int, int, int]] = field(default_factory=list)
+
+    def add(self, table: Numbers, place: int, rows: FloatArray) -> None:
+        """Bring rows [count, length]; the number of the first goes to `table[place]`."""
+        count, length = rows.shape
+        before = self.counts.get(length, 0)
+        self.rows.setdefault(length, []).append(rows)
+        self.counts[length] = before + count
+        self.wanted.append((table, place, length, before))
+
+    def put(self, pools: Pools) -> list[tuple[int, int, int]]:
+        """Copy all into the pools and fill the tables; length, first row and number of rows of what is held."""
+        first = {length: pools.put(length, np.concatenate(rows)) for length, rows in self.rows.items()}
+        for table, place, length, before in self.wanted:
+            table[place] = first[length] + before
+        return [(length, first[length], count) for length, count in self.counts.items()]
+
+
+def load_task(
+    terms: TaskTerms, description: Description, pools: Pools, shared_norms: Numbers, device: torch.device
+) -> TorchTask:
+    """Check a task's terms against the encoder's layers and copy them to the device.
+
+    Args:
+        terms: of the task.
+        description: of the encoder.
+        pools: get the dense terms.
+        shared_norms: [normalisations, 2] row numbers of the base's own weights and biases.
+        device: gets the sparse ones.
+
+    Raises:
+        InvalidArgument: a layer is unknown, or an array has another shape, type or content than the layer takes.
+    """
+    terms = fitted(terms, description)
+    layers = {place.path: number for number, place in enumerate(description.linear)}
+    rows = _Rows()
+    bias = np.full(len(layers), NOTHING, np.int64)
+    low_rank = Ranks.none(len(layers))
+    bottlenecks: dict[Activation, Ranks] = {}
+    sparse: dict[int, SparseDelta] = {}
+    for path, own in terms.linear.items():
+        layer = layers[path]
+        if own.bias is not None:
+            rows.add(bias, layer, own.bias[None])
+        match own.delta:
+            case SparseDelta():
+                sparse[layer] = own.delta
+            case LowRankDelta(down, up, scale) if len(down):
+                low_rank.rank[layer] = len(down)
+                rows.add(low_rank.down, layer, down)
+                rows.add(low_rank.up, layer, np.float32(scale) * up.T)
+        if own.bottleneck is not None:
+            found = bottlenecks.setdefault(own.bottleneck.activation, Ranks.none(len(layers)))
+            _add_bottleneck(rows, found, layer, own.bottleneck)
+    norms = _add_norms(rows, terms, description, shared_norms)
+    packed = pack_sparse(sparse, description, device) if sparse else None
+    head = Head(terms.head.weight.copy(), terms.head.bias.copy(), terms.head.labels)
+    task = TorchTask(head, _kind_like(terms), pools, rows.put(pools), packed.bytes if packed else 0)
+    task.bias = bias if bias.any() else None
+    task.norms = norms
+    task.low_rank = low_rank if low_rank.rank.any() else None
+    task.bottlenecks = bottlenecks
+    task.sparse = packed
+    return task
+
+
+def _add_bottleneck(rows: _Rows, found: Ranks, layer: int, own: Bottleneck) -> None:
+    # A bottleneck of width 0 is its outer bias alone: it keeps a rank of 1, of zeros.
+    rank = max(1, len(own.down))
+    found.rank[layer] = rank
+    padded = [(0, rank - len(own.down)), (0, 0)]
+    rows.add(found.down, layer, np.pad(own.down, padded))
+    rows.add(found.up, layer, np.pad(own.up.T, padded))
+    rows.add(found.gate, layer, np.pad(own.down_bias[:, None], padded))
+    rows.add(found.after, layer, own.up_bias[None])
+
+
+def _add_norms(rows: _Rows, terms: TaskTerms, description: Description, shared: Numbers) -> Numbers | None:
+    if not terms.norm:
+        return None
+    norms = shared.copy()
+    for place, row in zip(description.norm, norms, strict=True):
+        own = terms.norm.get(place.path)
+        if own is not None:
+            rows.add(row, 0, own.weight[None])
+            rows.add(row, 1, own.bias[None])
+    return norms
+
+
+def _kind_like(terms: TaskTerms) -> str:
+    """The published kind whose operators a task's are like, by its dearest type of terms."""
+    owns = terms.linear.values()
+    if any(own.bottleneck is not None for own in owns):
+        return "adapter"
+    if any(isinstance(own.delta, LowRankDelta) for own in owns):
+        return "lora"
+    if any(isinstance(own.delta, SparseDelta) for own in owns):
+        return "maskbert" if all(own.bias is None for own in owns) else "diff_pruning"
+    return "bitfit"
+
+
+def held_lengths(description: Description) -> list[int]:
+    """Lengths of the rows that terms of an encoder's tasks have."""
+    linear = [size for place in description.linear for size in (place.outputs, place.inputs)]
+    return [SCALAR, *linear, *(place.width for place in description.norm)]

@@ -1,0 +1,54 @@
+"""An encoder as plain weights and a description of what is computed from them, for an engine without a graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, cast
+
+from tidal.pets.engine.description import BlockPlaces, Description, Form, LinearPlace, NormPlace
+from tidal.pets.terms import FloatArray
+from tidal_builders.pets.encoder import Encoder
+
+
+def weights_of(encoder: Encoder, digest: str) -> tuple[dict[str, FloatArray], Description]:
+    """An encoder's weights by name, and what is where in them.
+
+    Args:
+        encoder: its weights.
+        digest: of all its weights, by which tasks name it.
+    """
+    weights = {"words": encoder.words, "positions": encoder.positions}
+    if encoder.types is not None:
+        weights["types"] = encoder.types
+    linear, norm = [], []
+    for path, layer in encoder.linear.items():
+        names = f"{path}.weight", f"{path}.bias"
+        weights |= dict(zip(names, (layer.weight, layer.bias), strict=True))
+        outputs, inputs = layer.shape
+        linear.append(LinearPlace(path=path, outputs=outputs, inputs=inputs, weight=names[0], bias=names[1], first=0))
+    for path, own in encoder.norm.items():
+        names = f"{path}.weight", f"{path}.bias"
+        weights |= dict(zip(names, (own.weight, own.bias), strict=True))
+        norm.append(NormPlace(path=path, width=len(own.weight), weight=names[0], bias=names[1]))
+    pooler = encoder.pooler
+    form = Form(
+        heads=encoder.heads,
+        activation=cast(Any, encoder.activation),
+        epsilon=encoder.epsilon,
+        embedding_norm=encoder.embedding_norm,
+        blocks=tuple(BlockPlaces(**dataclasses.asdict(block)) for block in encoder.blocks),
+        pooler=None if pooler is None else pooler.path,
+        pooler_activation=None if pooler is None else cast(Any, pooler.activation),
+    )
+    description = Description(
+        digest=digest,
+        model_type=encoder.model_type,
+        width=encoder.width,
+        vocabulary=encoder.words.shape[0],
+        longest=encoder.positions.shape[0],
+        types=0 if encoder.types is None else encoder.types.shape[0],
+        linear=tuple(linear),
+        norm=tuple(norm),
+        form=form,
+    )
+    return weights, description

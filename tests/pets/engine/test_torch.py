@@ -1,0 +1,219 @@
+"""The engine in torch: every row of every batch equals the task's own model, however the batch is taken apart."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.pets.engine.conftest import ENCODERS, VOCABULARY, Bench, Loaded, load_tasks
+from tests.pets.engine.test_equality import TOLERANCE, compare
+from tests.pets.engine.truth import KINDS, Exported, Truth, random_terms
+from tidal.device import has_gpu
+from tidal.errors import InvalidArgument, Unsupported
+from tidal.pets.engine.merging import unmerged
+from tidal.pets.torch_engine.engine import TorchPetsEngine, open_torch_engine
+from tidal.pets.torch_engine.plan import EXACT, ROUNDED
+from tidal.pets.torch_engine.runners import CpuRunner
+
+Export = Callable[..., Exported]
+Make = Callable[[str], Bench]
+# All types of terms, some of them twice, of lengths in no order.
+ROWS = [(KINDS[place % len(KINDS)], 1 + 13 * place % 40) for place in range(11)]
+
+
+@pytest.fixture(scope="module")
+def torch_bench(exported: Export) -> Make:
+    made: dict[str, Bench] = {}
+
+    def make(name: str) -> Bench:
+        if name not in made:
+            base = exported(name, "torch")
+            made[name] = load_tasks(open_torch_engine(base.folder, threads=1), base)
+        return made[name]
+
+    return make
+
+
+@pytest.fixture
+def engine(torch_bench: Make) -> TorchPetsEngine:
+    found: TorchPetsEngine = torch_bench("bert").engine
+    return found
+
+
+def in_parts(engine: TorchPetsEngine, parts: int, rounded: bool) -> None:
+    """Spread the tasks of a batch over parts, and round its sizes as on a GPU or not."""
+    engine.assign = lambda operators: [place % parts for place in range(len(operators))]
+    engine._runner = CpuRunner(ROUNDED if rounded else EXACT)
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_all_types_of_terms_in_one_batch(torch_bench: Make, encoder: str, parts: int, rounded: bool) -> None:
+    made = torch_bench(encoder)
+    in_parts(made.engine, parts, rounded)
+    compare(made, [(made.tasks[kind], length) for kind, length in ROWS], seed=1, extra=3)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 40)), min_size=1, max_size=12),
+    encoder=st.sampled_from(sorted(ENCODERS)),
+    extra=st.integers(0, 8),
+    parts=st.integers(1, 5),
+    rounded=st.booleans(),
+)
+def test_any_mixture_in_any_order_with_any_padding(
+    torch_bench: Make, rows: list[tuple[str, int]], encoder: str, extra: int, parts: int, rounded: bool
+) -> None:
+    made = torch_bench(encoder)
+    in_parts(made.engine, parts, rounded)
+    compare(made, [(made.tasks[kind], length) for kind, length in rows], seed=2, extra=extra)
+
+
+def test_token_types_are_read(torch_bench: Make) -> None:
+    made = torch_bench("bert")
+    compare(made, [(loaded, 12) for loaded in made.tasks.values()], seed=3, types=True)
+
+
+def test_rows_without_a_task_are_the_base(torch_bench: Make) -> None:
+    made = torch_bench("bert")
+    ids = np.arange(4, 34).reshape(3, 10)
+    pooled = made.engine.pooled([None, made.tasks["norm"].task, None], ids, np.asarray([10, 4, 7]))
+    base = Truth(made.base.model, made.tasks["head"].terms)
+    np.testing.assert_allclose(pooled[0], base.pooled(ids[0].tolist()), atol=TOLERANCE)
+    np.testing.assert_allclose(pooled[2], base.pooled(ids[2, :7].tolist()), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", ["everything", "bottleneck"])
+def test_merged_copy(torch_bench: Make, kind: str) -> None:
+    made = torch_bench("bert")
+    loaded = made.tasks[kind]
+    engine = open_torch_engine(made.base.folder, threads=1, merged=loaded.terms)
+    rest: Any = Loaded(engine.add(unmerged(loaded.terms)), loaded.terms, made.base)
+    compare(Bench(made.base, engine, {}), [(rest, 9), (rest, 2)], seed=4)
+
+
+def test_memory_is_used_again_and_counted(torch_bench: Make, exported: Export) -> None:
+    engine = open_torch_engine(exported("bert", "torch").folder, threads=1)
+    terms = random_terms("everything", exported("bert", "torch").layers, seed=5)
+    first = engine.add(terms)
+    assert terms.bytes / 2 < first.bytes < 2 * terms.bytes
+    sizes = {length: len(matrix) for length, matrix in engine._pools.matrices().items()}
+    engine.remove(first)
+    engine.remove(first)
+    with pytest.raises(InvalidArgument, match="task was removed"):
+        engine.run([first], np.zeros((1, 4), int), np.asarray([4]))
+    for _ in range(3):
+        forgotten = engine.add(terms)
+        del forgotten
+        gc.collect()
+    assert {length: len(matrix) for length, matrix in engine._pools.matrices().items()} == sizes
+
+
+def test_tasks_come_and_go_while_batches_run(exported: Export) -> None:
+    """Rows of others' tasks are overwritten as soon as they are given back, and matrices grow."""
+    base = exported("bert", "torch")
+    engine = open_torch_engine(base.folder, threads=1)
+    kept = load_tasks(engine, base)
+    rows = [loaded.task for loaded in kept.tasks.values()]
+    ids, lengths = np.random.default_rng(0).integers(4, VOCABULARY, (len(rows), 12)), np.full(len(rows), 12)
+    expected = engine.pooled(rows, ids, lengths)
+    passing = random_terms("everything", base.layers, seed=9)
+    right = engine.pooled([engine.add(passing)] * len(rows), ids, lengths)
+    stop, wrong = threading.Event(), []
+
+    def serve() -> None:
+        while not stop.is_set():
+            wrong.append(not np.allclose(engine.pooled(rows, ids, lengths), expected, atol=1e-5))
+
+    def pass_by() -> None:
+        task = engine.add(passing)
+        remover = threading.Thread(target=engine.remove, args=[task])
+        try:
+            remover.start()
+            wrong.append(not np.allclose(engine.pooled([task] * len(rows), ids, lengths), right, atol=1e-5))
+        except InvalidArgument:  # the remover came first
+            pass
+        remover.join()
+
+    server = threading.Thread(target=serve)
+    server.start()
+    held = []
+    for _ in range(10):
+        pass_by()
+        held.append(engine.add(passing))
+    stop.set()
+    server.join()
+    assert not any(wrong)
+    assert not engine._used
+    assert not engine._leaving
+
+
+def test_terms_are_copied(torch_bench: Make, engine: TorchPetsEngine) -> None:
+    terms = random_terms("everything", torch_bench("bert").base.layers, seed=2)
+    ids, lengths = np.full((1, 6), 8), np.asarray([6])
+    task = engine.add(terms)
+    before = engine.run([task], ids, lengths)[0]
+    terms.head.weight[:] = 0
+    for own in terms.linear.values():
+        if own.bias is not None:
+            own.bias[:] = 7
+    np.testing.assert_array_equal(engine.run([task], ids, lengths)[0], before)
+
+
+def test_what_does_not_fit_is_refused(torch_bench: Make, engine: TorchPetsEngine, exported: Export) -> None:
+    with pytest.raises(InvalidArgument, match="the base has no linear layer"):
+        engine.add(random_terms("bias", exported("distilbert").layers, 0))
+    with pytest.raises(InvalidArgument, match="ids are 60 to 60, accepted are 0 to 59"):
+        engine.pooled([None], np.full((1, 4), VOCABULARY), np.asarray([4]))
+
+
+def test_tasks_of_another_engine_are_refused(
+    torch_bench: Make, bench: Callable[[str], Bench], engine: TorchPetsEngine
+) -> None:
+    ids, lengths = np.full((1, 4), 5), np.asarray([4])
+    native, own = bench("bert"), torch_bench("bert")
+    with pytest.raises(InvalidArgument, match="a NativeTask is of another engine"):
+        engine.run([native.tasks["bias"].task], ids, lengths)
+    with pytest.raises(InvalidArgument, match="a TorchTask is of another engine"):
+        native.engine.run([own.tasks["bias"].task], ids, lengths)
+
+
+def test_unreadable_files_and_a_missing_gpu_are_named(exported: Export, tmp_path: Path) -> None:
+    base = exported("bert", "torch")
+    (tmp_path / "encoder.json").write_bytes((exported("bert").folder / "encoder.json").read_bytes())
+    with pytest.raises(InvalidArgument, match=r"encoder\.safetensors cannot be read: No such file"):
+        open_torch_engine(tmp_path, threads=1)
+    (tmp_path / "encoder.safetensors").write_bytes((base.folder / "encoder.safetensors").read_bytes())
+    with pytest.raises(InvalidArgument, match="holds no encoder for torch"):
+        open_torch_engine(tmp_path, threads=1)
+    if not torch.cuda.is_available():
+        with pytest.raises(Unsupported, match="finds no GPU here"):
+            open_torch_engine(base.folder, threads=1, device="gpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not (has_gpu() and torch.cuda.is_available()), reason="there is no GPU here, or no torch for it")
+@pytest.mark.parametrize("parts", [1, 3])
+def test_all_types_of_terms_on_a_gpu(exported: Export, parts: int) -> None:
+    base = exported("bert", "torch")
+    made = load_tasks(open_torch_engine(base.folder, threads=1, device="gpu"), base)
+    made.engine.assign = lambda operators: [place % parts for place in range(len(operators))]
+    # The second time a layout is captured, then replayed with other tokens; then the pools grow, and it is another.
+    for seed in range(4):
+        compare(made, [(made.tasks[kind], length) for kind, length in ROWS], seed=seed)
+    held = [made.engine.add(random_terms("everything", base.layers, seed)) for seed in range(20)]
+    for seed in range(4):
+        compare(made, [(made.tasks[kind], length) for kind, length in ROWS], seed=seed)
+    for task in held:
+        made.engine.remove(task)
