@@ -35,6 +35,11 @@ class GroupedPolicy(ABC):
         """Whether something waits and the engine is free."""
         return bool(self._waiting) and self._running is None
 
+    @property
+    def batches(self) -> int:
+        """Groups that wait (N_B)."""
+        return len(self._groups)
+
     def __len__(self) -> int:
         return len(self._waiting)
 

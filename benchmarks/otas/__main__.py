@@ -1,0 +1,101 @@
+"""`python -m benchmarks.otas [--quick] [--data DIR] [--json FILE]`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.otas import simulated
+from benchmarks.otas.decisions import decision_times
+from benchmarks.otas.inputs import ASSUMED, GAMMAS, PROFILES, READ_OFF, Traces
+from benchmarks.otas.plot import plot
+from benchmarks.otas.simulated import INFAAS, OTAS, PARETO, PETS, Compared
+from benchmarks.otas.small_cases import Gaps, allocation_gaps, policy_gaps
+from benchmarks.report import Claim, Report, progress
+
+_PAPER = {PETS: "+18.2%", INFAAS: "+72.5%"}
+
+
+def main(
+    quick: Annotated[bool, typer.Option("--quick", help="Shorter runs; under a minute.")] = False,
+    data: Annotated[Path | None, typer.Option(help="Folder with twitter_2021_rate, for a trace of real rates.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write results here, tables (.txt) and plots beside it.")] = None,
+) -> None:
+    """Hold OTAS's policies to the exact optimum, time them, and simulate the paper's evaluation."""
+    report, traces = Report("otas", quick), Traces(data, quick)
+    print(f"{traces.description}\nread off the paper:")
+    print("\n".join(f"- {each}" for each in READ_OFF) + "\nassumed:\n" + "\n".join(f"- {each}" for each in ASSUMED))
+    report.measured |= {"traces": traces.description, "read_off": READ_OFF, "assumed": ASSUMED}
+    report.measured["throughput"] = {
+        name: {str(gamma): profile.latency.throughput(gamma) for gamma in GAMMAS} for name, profile in PROFILES.items()
+    }
+    _decisions(report, quick)
+    _gaps(report, quick)
+    for compared in simulated.compare(traces):
+        _add(report, compared)
+        if json is not None:
+            json.parent.mkdir(parents=True, exist_ok=True)
+            plot(compared, json.with_name(f"{json.stem}_{_slug(compared)}.png"))
+    report.finish(json)
+
+
+def _decisions(report: Report, quick: bool) -> None:
+    progress("timing decisions")
+    times = decision_times(20 if quick else 200)
+    rows = [
+        [each.policy, str(each.batches), f"{each.queries:.0f}", f"{each.best_ms:.3f}", f"{each.median_ms:.3f}"]
+        for each in times
+    ]
+    report.add_table("a decision", ["policy", "batches", "queries", "best ms", "median ms"], rows)
+    report.measured["decisions"] = [asdict(each) for each in times]
+    hardest = next(each for each in times if (each.policy, each.batches) == ("pareto", 32))
+    note = f"processor time, median; best {hardest.best_ms:.3f}; {hardest.queries:.0f} queries wait"
+    report.claims.append(Claim("decision_ms_32_batches", "<= 1", hardest.median_ms, note=note))
+
+
+def _gaps(report: Report, quick: bool) -> None:
+    cases = 60 if quick else 1000
+    found: dict[str, Gaps] = {}
+    for name, measure in (("whole policies", policy_gaps), ("Algorithm 2 alone", allocation_gaps)):
+        progress(f"small cases: {name}")
+        found[name] = measure(cases)
+    rows = [
+        [
+            name, str(each.cases), f"{each.paper / each.optimum:.2%}", f"{each.pareto / each.optimum:.2%}",
+            str(each.paper_optimal), str(each.pareto_optimal), f"{each.closed:.1%}",
+        ]
+        for name, each in found.items()
+    ]  # fmt: skip
+    columns = ["small cases", "number", "paper's utility", "pareto's", "paper optimal", "pareto optimal", "gap closed"]
+    report.add_table("of the most that a few queries can earn (every order, batch and γ)", columns, rows)
+    report.measured["small_cases"] = {name: {**asdict(each), "closed": each.closed} for name, each in found.items()}
+    whole, alone = found["whole policies"], found["Algorithm 2 alone"]
+    note = f"{whole.cases} cases; of the optimum: paper {whole.paper / whole.optimum:.1%}, pareto "
+    note += f"{whole.pareto / whole.optimum:.1%}; for given batches {alone.closed:.1%} closed"
+    report.claims.append(Claim("pareto_gap_closed", ">= 0.5", whole.closed, note=note))
+
+
+def _add(report: Report, compared: Compared) -> None:
+    report.add_table(compared.title, simulated.COLUMNS, simulated.rows(compared))
+    title = f"{compared.title}: share of executed queries by γ"
+    report.add_table(title, ["policy", *map(str, GAMMAS)], simulated.gamma_rows(compared))
+    report.measured[compared.title] = simulated.kept(compared)
+    case = f"{compared.trace}, {compared.profile}"
+    for name, other, goal in (("pets", PETS, 1.18), ("infaas", INFAAS, 1.7)):
+        ours = compared.over(OTAS, other)
+        note = f"the published policy; pareto {compared.over(PARETO, other):.3f}"
+        paper = _PAPER[other] if compared.trace == "synthetic" else "up to +90.1%"
+        report.claims.append(Claim(f"sim_utility_vs_{name}[{case}]", f">= {goal}", ours, paper, note))
+    over = compared.over(PARETO, OTAS)
+    report.claims.append(Claim(f"pareto_vs_paper_policy[{case}]", "> 1.0", over))
+
+
+def _slug(compared: Compared) -> str:
+    return f"{compared.trace}_{compared.profile}".replace(" ", "_").lower()
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,130 @@
+"""Every system under the same simulated traces (Figures 9 to 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from benchmarks.otas.inputs import GAMMAS, PROFILES, VARIANTS, PaperProfile, Traces, variant_seconds
+from benchmarks.report import progress
+from tidal.otas.policies import FixedPolicy, PaperPolicy, ParetoPolicy
+from tidal.simulator.otas import ModelSwitching, OtasResult, Trace, Variant, simulate
+
+#: Systems of one γ: PetS leaves tokens unchanged, ToMe merges at every layer, VPT adds prompts.
+FIXED = {
+    "PetS (0)": 0,
+    "ToMe (-10)": -10,
+    "ToMe (-15)": -15,
+    "ToMe (-20)": -20,
+    "VPT (2)": 2,
+    "VPT (8)": 8,
+}
+OTAS, PARETO, PETS, INFAAS = "OTAS (paper)", "OTAS (pareto)", "PetS (0)", "INFaaS"
+#: Factors on INFaaS's loading times that are run beside the assumed ones.
+_LOADING = {f"{INFAAS}, loading at once": 0.0, f"{INFAAS}, loading twice as long": 2.0}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The results of one trace with one profile, by system."""
+
+    trace: str
+    profile: str
+    results: Mapping[str, OtasResult]
+    loads: Mapping[str, int]
+
+    @property
+    def title(self) -> str:
+        """What it is."""
+        return f"{self.trace} trace, throughput of {self.profile}"
+
+    def over(self, ours: str, theirs: str) -> float:
+        """One system's utility over another's."""
+        return self.results[ours].utility / self.results[theirs].utility
+
+
+def compare(traces: Traces) -> list[Compared]:
+    """Run everything."""
+    return [
+        _compare(name, trace, of, profile) for name, trace in traces.all.items() for of, profile in PROFILES.items()
+    ]
+
+
+def _compare(name: str, trace: Trace, of: str, profile: PaperProfile) -> Compared:
+    results, loads = {}, {}
+    for system, policy in (
+        (OTAS, PaperPolicy(profile)),
+        (PARETO, ParetoPolicy(profile)),
+        *((system, FixedPolicy(profile, gamma)) for system, gamma in FIXED.items()),
+    ):
+        progress(f"{name}, {of}: {system}")
+        results[system] = simulate(policy, profile, trace)
+    for system, factor in {INFAAS: 1.0, **_LOADING}.items():
+        progress(f"{name}, {of}: {system}")
+        switching = _infaas(profile, factor)
+        # It says itself what a batch takes, with the loading.
+        results[system] = simulate(switching, switching.profile, trace, lambda batch: batch.seconds)
+        loads[system] = switching.loads
+    return Compared(name, of, results, loads)
+
+
+def _infaas(profile: PaperProfile, loading: float) -> ModelSwitching:
+    """Sizes that keep their ratios to ViT-Base, which is γ 0."""
+    scale = profile.latency.throughput(0) / VARIANTS["ViT-Base"].throughput
+    variants = [Variant(each.throughput * scale, each.load_s * loading, each.accuracies) for each in VARIANTS.values()]
+    return ModelSwitching(variants, [variant_seconds(each) for each in variants])
+
+
+def rows(compared: Compared) -> list[list[str]]:
+    """Cells of a table, a system a row."""
+    found = []
+    for system, result in compared.results.items():
+        right, wrong, late, evicted = result.shares
+        mean = sum(result.accuracies) / max(len(result.accuracies), 1)
+        found.append(
+            [
+                system,
+                f"{result.utility:.0f}",
+                f"{result.utility / result.offered:.1%}",
+                f"{compared.over(OTAS, system) - 1:+.1%}",
+                f"{compared.over(PARETO, system) - 1:+.1%}",
+                *(f"{share:.2%}" for share in (right, wrong, late, evicted)),
+                f"{mean:.3f}",
+                f"{result.busy_s / result.ended:.0%}",
+                str(compared.loads.get(system, "-")),
+            ]
+        )
+    return found
+
+
+COLUMNS = [
+    "system", "utility", "of all", "paper's vs it", "pareto's vs it", "right", "wrong", "late", "evicted",
+    "batch acc.", "busy", "loads",
+]  # fmt: skip
+
+
+def gamma_rows(compared: Compared) -> list[list[str]]:
+    """Share of the queries executed at each γ, for the policies that choose it (Figure 12)."""
+    found = []
+    for system in (OTAS, PARETO):
+        by_gamma = compared.results[system].by_gamma
+        total = sum(by_gamma.values())
+        found.append([system, *(f"{by_gamma.get(gamma, 0) / total:.1%}" for gamma in GAMMAS)])
+    return found
+
+
+def kept(compared: Compared) -> dict[str, object]:
+    """What the JSON holds."""
+    return {
+        system: {
+            "queries": result.queries,
+            "offered": result.offered,
+            "utility": result.utility,
+            "shares": dict(zip(("right", "wrong", "late", "evicted"), result.shares, strict=True)),
+            "by_gamma": {str(gamma): number for gamma, number in sorted(result.by_gamma.items())},
+            "batches": result.batches,
+            "busy": result.busy_s / result.ended,
+            "loads": compared.loads.get(system),
+        }
+        for system, result in compared.results.items()
+    }
