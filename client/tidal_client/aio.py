@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from tidal_client.client import DEFAULT_TIMEOUT_S
-from tidal_client.codec import InferRequest, chunks, read_classifications
+from tidal_client.codec import InferRequest, chunks, image_inputs, read_classifications
 from tidal_client.options import Options, request_parameters
 from tidal_client.results import Array, Classification, ModelMetadata
 from tidal_client.transports import AsyncTransport, parse_url
@@ -71,6 +71,20 @@ class AsyncClient:
             answer = await self._transport.infer(request, self._timeout(timeout_s))
             results += read_classifications(answer, len(inputs["text_input"]))
         return results
+
+    async def classify_image(
+        self,
+        model: str,
+        image: bytes,
+        *,
+        outputs: Sequence[str] | None = None,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Classification:
+        """Classify one encoded image; see `Client.classify_image`."""
+        request = InferRequest(model, image_inputs(image), outputs, request_parameters(options), request_id)
+        return read_classifications(await self._transport.infer(request, self._timeout(timeout_s)), 1)[0]
 
     async def infer(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, Unpack
 
-from tidal_client.codec import InferRequest, chunks, read_classifications
+from tidal_client.codec import InferRequest, chunks, image_inputs, read_classifications
 from tidal_client.options import Options, request_parameters
 from tidal_client.results import Array, Classification, ModelMetadata
 from tidal_client.transports import parse_url
@@ -98,6 +98,29 @@ class Client:
             answer = self._transport.infer(request, self._timeout(timeout_s))
             results += read_classifications(answer, len(inputs["text_input"]))
         return results
+
+    def classify_image(
+        self,
+        model: str,
+        image: bytes,
+        *,
+        outputs: Sequence[str] | None = None,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Classification:
+        """Classify one image.
+
+        Args:
+            model: the model's name.
+            image: content of a JPEG, PNG or WebP file.
+            outputs: as in `classify`.
+            request_id: as in `classify`.
+            timeout_s: as in `classify`.
+            options: as in `classify`.
+        """
+        request = InferRequest(model, image_inputs(image), outputs, request_parameters(options), request_id)
+        return read_classifications(self._transport.infer(request, self._timeout(timeout_s)), 1)[0]
 
     def infer(
         self,

@@ -67,6 +67,19 @@ def _bytes(name: str, texts: Sequence[str]) -> Array:
     return column
 
 
+def image_inputs(image: bytes) -> dict[str, Array]:
+    """Inputs of the request that carries an encoded image.
+
+    Raises:
+        InvalidArgument: it is not of bytes.
+    """
+    if not isinstance(image, bytes):
+        raise InvalidArgument(f"image: expected the bytes of a file, got {type(image).__name__}")
+    column = np.empty((1, 1), dtype=np.object_)
+    column[0, 0] = image
+    return {"image": column}
+
+
 def infer_arguments(request: InferRequest, library: Any) -> dict[str, Any]:
     """Keyword arguments of `infer` in tritonclient's `http` or `grpc` library (their classes differ, names do not).
 

@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 # Arrays have no single truth value, so results compare by identity.
 @dataclass(frozen=True, slots=True, eq=False)
 class Classification:
-    """One text's answer. What the model does not return, or the call did not ask for, is None."""
+    """One text's or image's answer. What the model does not return, or the call did not ask for, is None."""
 
     label: str | None
     #: Scores by class, [classes] float32.

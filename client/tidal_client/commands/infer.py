@@ -1,4 +1,4 @@
-"""`tidal infer`: send texts to a model, print its answers."""
+"""`tidal infer`: send texts or images to a model, print its answers."""
 
 from __future__ import annotations
 
@@ -29,11 +29,26 @@ _HOPELESS = (ConnectionFailed, DeadlineExceeded, NotFound)
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """One text, and what came of it."""
+class _Query:
+    """One text, or an image by its file."""
 
     text: str
-    pair: str | None
+    pair: str | None = None
+    image: Path | None = None
+
+    @property
+    def shown(self) -> str:
+        """What stands for it in a table."""
+        if self.image is not None:
+            return str(self.image)
+        return self.text if self.pair is None else f"{self.text} | {self.pair}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One query, and what came of it."""
+
+    query: _Query
     result: Classification | RequestError
     milliseconds: float
 
@@ -47,10 +62,14 @@ def infer(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Send every line of this UTF-8 file.", dir_okay=False)
     ] = None,
+    image: Annotated[
+        list[Path] | None,
+        typer.Option("--image", "-i", help="An image file to send; repeatable.", exists=True, dir_okay=False),
+    ] = None,
     url: Annotated[
         str, typer.Option("--url", "-u", help="Server: grpc://HOST:PORT or http://HOST:PORT.")
     ] = "grpc://127.0.0.1:8001",
-    task: Annotated[str | None, typer.Option(help="Task that the texts belong to.")] = None,
+    task: Annotated[str | None, typer.Option(help="Task that the queries belong to.")] = None,
     latency_ms: Annotated[
         float | None, typer.Option("--latency-ms", help="Deadline on the server, milliseconds after arrival.")
     ] = None,
@@ -69,15 +88,15 @@ def infer(
         float, typer.Option("--timeout", min=0.001, help="Seconds to wait for each answer.")
     ] = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Send texts to a model and print its answers.
+    """Send texts or images to a model and print its answers.
 
-    Each text is a request of its own, sent one after the other, so that each has its own latency, and one that the
+    Each is a request of its own, sent one after the other, so that each has its own latency, and one that the
     server refuses does not harm the others. Texts come from --text, from the lines of --file, or from the lines of
-    standard input when neither is given.
+    standard input when neither they nor an --image is given.
 
-    The table shows the text, the label (a regression's value), the probability of that label, the longest input in
-    tokens of the runtime that served it, the milliseconds until the answer was here, and of a cascade the level that
-    answered. The first request also pays for the connection.
+    The table shows the text or the image's file, the label (a regression's value), the probability of that label, the
+    longest input in tokens of the runtime that served it, the milliseconds until the answer was here, and the level of
+    a cascade that answered, or γ where the model adapts its tokens. The first request also pays for the connection.
 
     Examples:
 
@@ -89,22 +108,19 @@ def infer(
     head -3 questions.txt | tidal infer intent --url http://127.0.0.1:8000
     tidal infer intent -t "only these" --output label --output max_length
     tidal infer reviews -t "not bad at all" --accuracy 0.9 --output label --output level
+    tidal infer vit --image cat.jpg --image dog.png --task animals --latency-ms 600
     ```
 
-    With --json, each line has `text`, `pair`, `milliseconds`, and either `label`, `probabilities`, `logits`,
-    `max_length` and `outputs` (null where the model gave none) or `error` with `code` and `message`.
+    With --json, each line has `text` and `pair`, or `image`; `milliseconds`; and either `label`, `probabilities`,
+    `logits`, `max_length` and `outputs` (null where the model gave none) or `error` with `code` and `message`.
 
     Exit codes:
 
-    - **0** every text was answered
+    - **0** every query was answered
     - **1** a request failed; standard error says which and why
     - **2** wrong arguments, nothing was sent
     """
-    texts = _texts(text, file)
-    if pair and len(pair) != len(texts):
-        raise typer.BadParameter(
-            f"expected one for each of the {len(texts)} texts, got {len(pair)}", param_hint="--pair"
-        )
+    queries = _queries(text, pair, file, image)
     try:
         parse_url(url)
     except InvalidArgument as error:
@@ -112,20 +128,37 @@ def infer(
     options = Options(task=task, latency_ms=latency_ms, utility=utility, accuracy=accuracy, max_level=max_level)
     answers: list[_Answer] = []
     with Client(url, timeout_s=timeout) as client:
-        for number, each in enumerate(texts):
-            answer = _ask(client, model, each, pair[number] if pair else None, output or None, options)
+        for number, each in enumerate(queries):
+            answer = _ask(client, model, each, output or None, options)
             answers.append(answer)
             if isinstance(answer.result, RequestError):
-                typer.echo(f"text {number + 1} of {len(texts)}: {answer.result.code}: {answer.result}", err=True)
+                kind = "text" if each.image is None else "image"
+                typer.echo(f"{kind} {number + 1} of {len(queries)}: {answer.result.code}: {answer.result}", err=True)
             if as_json:
                 typer.echo(json.dumps(_as_json(answer)))
-            if isinstance(answer.result, _HOPELESS) and number + 1 < len(texts):
-                typer.echo(f"{len(texts) - number - 1} more not sent", err=True)
+            if isinstance(answer.result, _HOPELESS) and number + 1 < len(queries):
+                typer.echo(f"{len(queries) - number - 1} more not sent", err=True)
                 break
     if not as_json:
         Console().print(_table(answers))
     failed = any(isinstance(answer.result, RequestError) for answer in answers)
     raise typer.Exit(exit_codes.FAILED if failed else exit_codes.OK)
+
+
+def _queries(
+    text: list[str] | None, pair: list[str] | None, file: Path | None, image: list[Path] | None
+) -> list[_Query]:
+    """What to send, from the one source that was given."""
+    if image:
+        if text or pair or file:
+            raise typer.BadParameter("give images or texts, not both", param_hint="--image")
+        return [_Query("", image=each) for each in image]
+    texts = _texts(text, file)
+    if pair and len(pair) != len(texts):
+        raise typer.BadParameter(
+            f"expected one for each of the {len(texts)} texts, got {len(pair)}", param_hint="--pair"
+        )
+    return [_Query(each, pair[number] if pair else None) for number, each in enumerate(texts)]
 
 
 def _texts(text: list[str] | None, file: Path | None) -> list[str]:
@@ -154,32 +187,41 @@ def _lines(stream: Iterable[str]) -> list[str]:
     return [line.rstrip("\r\n") for line in stream]
 
 
-def _ask(
-    client: Client, model: str, text: str, pair: str | None, outputs: list[str] | None, options: Options
-) -> _Answer:
+def _ask(client: Client, model: str, query: _Query, outputs: list[str] | None, options: Options) -> _Answer:
+    try:
+        image = None if query.image is None else query.image.read_bytes()
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read the image: {error}", param_hint="--image") from None
     start = time.perf_counter()
     result: Classification | RequestError
     try:
-        result = client.classify(model, text, pair=pair, outputs=outputs, **options)
+        if image is None:
+            result = client.classify(model, query.text, pair=query.pair, outputs=outputs, **options)
+        else:
+            result = client.classify_image(model, image, outputs=outputs, **options)
     except RequestError as error:
         result = error
-    return _Answer(text, pair, result, (time.perf_counter() - start) * 1000)
+    return _Answer(query, result, (time.perf_counter() - start) * 1000)
 
 
 def _table(answers: list[_Answer]) -> Table:
-    """A line an answer; the level that gave it stands behind where the model is a cascade."""
-    table = Table("text", "label")
-    cascade = any(_level(answer) for answer in answers)
-    for numeric in ("probability", "max_length", "ms", *(["level"] if cascade else [])):
+    """A line an answer; a cascade's level or a batch's γ stands behind where the model gives one."""
+    images = any(answer.query.image is not None for answer in answers)
+    table = Table("image" if images else "text", "label")
+    choices = [name for name in ("level", "gamma") if any(_choice(answer, name) for answer in answers)]
+    for numeric in ("probability", *([] if images else ["max_length"]), "ms", *choices):
         table.add_column(numeric, justify="right", no_wrap=True)
     for answer in answers:
-        table.add_row(*_as_row(answer), *([_level(answer)] if cascade else []))
+        *cells, length, milliseconds = _as_row(answer)
+        lengths = [] if images else [length]
+        table.add_row(*cells, *lengths, milliseconds, *(_choice(answer, name) for name in choices))
     return table
 
 
-def _level(answer: _Answer) -> str:
-    level = None if isinstance(answer.result, RequestError) else answer.result.other.get("level")
-    return "" if level is None else str(level.item())
+def _choice(answer: _Answer, name: str) -> str:
+    """What the server chose for an answer, as text; empty where the model does not say."""
+    value = None if isinstance(answer.result, RequestError) else answer.result.other.get(name)
+    return "" if value is None else str(value.item())
 
 
 def _label(result: Classification) -> str:
@@ -189,13 +231,13 @@ def _label(result: Classification) -> str:
 
 
 def _as_row(answer: _Answer) -> list[str]:
-    text = answer.text if answer.pair is None else f"{answer.text} | {answer.pair}"
+    shown = answer.query.shown
     milliseconds = f"{answer.milliseconds:.1f}"
     if isinstance(answer.result, RequestError):
-        return [escape(text), f"[red]{answer.result.code}[/red]", "", "", milliseconds]
+        return [escape(shown), f"[red]{answer.result.code}[/red]", "", "", milliseconds]
     result, top = answer.result, answer.result.top_probability
     return [
-        escape(text),
+        escape(shown),
         escape(_label(result)),
         "" if top is None else f"{top:.3f}",
         "" if result.max_length is None else str(result.max_length),
@@ -204,7 +246,11 @@ def _as_row(answer: _Answer) -> list[str]:
 
 
 def _as_json(answer: _Answer) -> dict[str, Any]:
-    found: dict[str, Any] = {"text": answer.text, "pair": answer.pair, "milliseconds": round(answer.milliseconds, 3)}
+    query = answer.query
+    found: dict[str, Any] = (
+        {"text": query.text, "pair": query.pair} if query.image is None else {"image": str(query.image)}
+    )
+    found["milliseconds"] = round(answer.milliseconds, 3)
     result = answer.result
     if isinstance(result, RequestError):
         return found | {"error": {"code": result.code, "message": str(result)}}

@@ -1,0 +1,62 @@
+"""A tiny vision transformer, compiled once, and a real server over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.arlo.conftest import parameter
+from tests.otas.served.models import Vision, publish_tiny
+from tests.servers import RunningServer, running_server
+from tidal.tasks.folder import tasks_folder
+
+TASKS = {"animals": 3, "digits": 10, "moods": 2}
+
+
+@pytest.fixture(scope="session")
+def vision(tmp_path_factory: pytest.TempPathFactory) -> Vision:
+    return publish_tiny(tmp_path_factory.mktemp("otas"))
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server with `vit` as it comes, `paper` by the published policy, and `prompts` at γ 2 alone."""
+
+    server: RunningServer
+
+    def folder(self, model: str) -> Path:
+        return tasks_folder(self.server.repository / model)
+
+    def metric(self, family: str, model: str, **labels: str) -> float:
+        """The sum of a family's series of a model with these labels, as published."""
+        wanted = [f'{name}="{value}"' for name, value in {"model": model, **labels}.items()]
+        return sum(
+            float(line.split()[-1])
+            for line in self.server.metrics_text().splitlines()
+            if line.startswith(f"tidal_otas_{family}{{") and all(each in line for each in wanted)
+        )
+
+
+@pytest.fixture(scope="package")
+def served(vision: Vision, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    repository = tmp_path_factory.mktemp("repository")
+    configs = {
+        "vit": parameter("max_megapixels", 1),
+        "paper": parameter("policy", "paper"),
+        "prompts": parameter("policy", "fixed") + parameter("gamma", 2),
+    }
+    for name, config in configs.items():
+        folder = vision.copy(repository, name, config=config)
+        for task, classes in TASKS.items():
+            vision.add(folder, task, classes)
+    with running_server(repository) as server:
+        yield Served(server)
+
+
+@pytest.fixture(params=["grpc", "http"])
+def url(request: pytest.FixtureRequest, served: Served) -> str:
+    """The server over each protocol in turn."""
+    return f"{request.param}://{getattr(served.server, request.param)}"

@@ -1,0 +1,86 @@
+"""Images by the client library and by `tidal infer`, through the real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tests.otas.test_images import encoded, photo
+from tidal_client import AsyncClient, Client, InvalidArgument
+from tidal_client.main import build_app
+
+pytestmark = pytest.mark.server
+
+OPTIONS: Any = {"task": "digits", "latency_ms": 20_000}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """An image, something else, and another image."""
+    contents = {"a.png": encoded(photo(50, 40)), "b.txt": b"no image", "c.jpg": encoded(photo(40, 50), "JPEG")}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    return [tmp_path / name for name in contents]
+
+
+def infer(url: str, *args: str) -> Any:
+    app = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"})
+    return app.invoke(
+        build_app(), ["infer", "prompts", "--url", url, "--task", "digits", "--latency-ms", "20000", *args]
+    )
+
+
+def test_classify_image(url: str, files: list[Path]) -> None:
+    content = files[0].read_bytes()
+
+    async def twice() -> Any:
+        async with AsyncClient(url) as client:
+            return await asyncio.gather(*(client.classify_image("prompts", content, **OPTIONS) for _ in range(2)))
+
+    with Client(url) as client:
+        found = client.classify_image("prompts", content, **OPTIONS)
+        with pytest.raises(InvalidArgument, match="image row 0 is damaged or no image"):
+            client.classify_image("prompts", files[1].read_bytes(), **OPTIONS)
+        with pytest.raises(InvalidArgument, match="image: expected the bytes of a file, got str"):
+            client.classify_image("prompts", str(files[0]), **OPTIONS)  # type: ignore[arg-type]
+        one = client.classify_image("prompts", content, outputs=["label"], **OPTIONS)
+    assert found.label is not None
+    assert found.label.startswith("digits ")
+    assert found.other["gamma"].item() == 2
+    assert (one.label, one.probabilities, dict(one.other)) == (found.label, None, {})
+    for each in asyncio.run(twice()):
+        np.testing.assert_allclose(each.logits, found.logits, atol=1e-5)
+
+
+def test_the_command_shows_an_answer_a_file(url: str, files: list[Path]) -> None:
+    done = infer(url, "--image", str(files[0]), "-i", str(files[2]))
+    assert done.exit_code == 0, done.output
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if line[:1] == "│"]
+    assert len(rows) == 2
+    for row in rows:
+        assert row[1].startswith("digits ")
+        assert (0 < float(row[2]) <= 1, float(row[3]) > 0, row[4]) == (True, True, "2")
+
+
+def test_the_command_in_json_goes_on_behind_a_bad_file(url: str, files: list[Path]) -> None:
+    done = infer(url, "--json", *(part for file in files for part in ("--image", str(file))))
+    assert done.exit_code == 1
+    answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [answer["image"] for answer in answers] == list(map(str, files))
+    assert answers[1]["error"]["code"] == "INVALID_ARG"
+    assert answers[2]["outputs"]["gamma"] == [2]
+    assert "text" not in answers[0]
+    assert "image 2 of 3: INVALID_ARG" in done.output
+
+
+def test_the_command_sends_texts_or_images(files: list[Path], tmp_path: Path) -> None:
+    both = infer("http://127.0.0.1:1", "--image", str(files[0]), "--text", "a")
+    assert both.exit_code == 2
+    assert "give images or texts, not both" in both.output
+    assert infer("http://127.0.0.1:1", "--image", str(tmp_path / "absent.png")).exit_code == 2

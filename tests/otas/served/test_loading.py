@@ -1,0 +1,78 @@
+"""What keeps a vision transformer from loading, each with a sentence that says what to do."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.otas.served.models import Vision
+from tests.otas.served.serving import OUTPUTS
+from tidal.errors import InvalidArgument
+from tidal.metrics import Metrics
+from tidal.otas.loading import load
+from tidal.otas.parameters import OtasParameters
+from tidal.service import ServiceContext
+from tidal.triton.parameters import parse_parameters
+
+
+def start(model: Path, outputs: frozenset[str] = OUTPUTS, **parameters: Any) -> None:
+    """Load a model and end its service."""
+    log = logging.getLogger("test")
+    context = ServiceContext("v", 1, model, model / "1", outputs, Metrics("otas"), log, None, lambda _error: None)  # type: ignore[arg-type]
+    load(context, OtasParameters(**parameters))(context).close(5)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"policy": "fixed"}, "policy fixed without gamma"),
+        ({"gamma": 2}, "policy pareto and gamma, which goes with fixed only"),
+        ({"policy": "fixed", "gamma": 3}, "gamma is 3; accepted are -2, 0, 2"),
+        ({"batch_memory_mb": 1e-9}, "bytes of memory do not allow one query at γ -2"),
+    ],
+)
+def test_parameters_that_do_not_go_together(vision: Vision, parameters: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        start(vision.repository / "vit", **parameters)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"policy": "paper"}, {"policy": "fixed", "gamma": -2}])
+def test_every_policy_starts(vision: Vision, parameters: dict[str, Any]) -> None:
+    start(vision.repository / "vit", **parameters)
+
+
+def test_parameters_come_as_text() -> None:
+    raw = {"policy": "fixed", "gamma": "-2", "default_latency_ms": "600", "max_megapixels": "2.5"}
+    _, parsed = parse_parameters({name: {"string_value": text} for name, text in raw.items()}, OtasParameters)
+    assert (parsed.gamma, parsed.default_latency_ms, parsed.most_pixels) == (-2, 600.0, 2_500_000)
+
+
+def test_an_output_that_the_model_does_not_give(vision: Vision) -> None:
+    with pytest.raises(InvalidArgument, match="declares the output 'level', which this model does not give"):
+        start(vision.repository / "vit", OUTPUTS | {"level"})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda content: content["device"].update(name="another"),
+            r"was built for another .*rebuild with `tidal build",
+        ),
+        (lambda content: content["libraries"].update(openvino="1"), "was built with openvino 1, installed is"),
+        (lambda content: content.update(gammas=[-2, 2]), "gammas must ascend and hold 0"),
+        (lambda content: content["files"][0].update(sha256="0"), "differs from what was published"),
+    ],
+)
+def test_a_version_that_does_not_fit(vision: Vision, tmp_path: Path, change: Any, said: str) -> None:
+    vision.copy(tmp_path, "vit")
+    file = tmp_path / "vit/1/manifest.json"
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+    with pytest.raises(InvalidArgument, match=said):
+        start(tmp_path / "vit")

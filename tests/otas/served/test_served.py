@@ -1,0 +1,163 @@
+"""The `otas` backend through the real server, over HTTP and gRPC, against torch and every task's own parameters."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.otas.served.conftest import TASKS, Served
+from tests.otas.served.models import GAMMAS, Vision
+from tests.otas.test_images import HOSTILE, encoded, photo
+from tests.tabi.serving import column
+from tests.waiting import until
+from tidal.otas.images import FloatArray, ImageDecoder
+from tidal.tasks.folder import remove_task
+from tidal_client import AsyncClient, Client, InvalidArgument, Unavailable
+
+pytestmark = pytest.mark.server
+
+IMAGES = [encoded(photo(40 + 7 * number, 60), kind) for number, kind in enumerate(("PNG", "JPEG", "WEBP"))]
+# A deadline that is no matter.
+LONG: dict[str, Any] = {"latency_ms": 20_000}
+
+
+def check(vision: Vision, task: str, pixels: list[FloatArray], answer: dict[str, Any]) -> list[int]:
+    """Hold an answer's rows to torch at the γ that they say; gives these."""
+    gammas: list[int] = answer["gamma"].ravel().tolist()
+    expected = np.stack([vision.logits(task, gamma, row) for gamma, row in zip(gammas, pixels, strict=True)])
+    np.testing.assert_allclose(answer["logits"], expected, atol=2e-4)
+    shares = np.exp(expected) / np.exp(expected).sum(1, keepdims=True)
+    np.testing.assert_allclose(answer["probabilities"], shares, atol=2e-4)
+    assert [label.decode() for label in answer["label"].ravel()] == [f"{task} {row.argmax()}" for row in expected]
+    assert answer["queue_ms"].shape == (len(pixels), 1)
+    return gammas
+
+
+@pytest.fixture(scope="module")
+def pixels(vision: Vision) -> list[FloatArray]:
+    decoder = ImageDecoder(vision.manifest.image, 1 << 20)
+    return [decoder.decode(image) for image in IMAGES]
+
+
+class TestAnswers:
+    @pytest.mark.parametrize("model", ["vit", "paper", "prompts"])
+    def test_images_and_their_pixels(self, url: str, vision: Vision, pixels: list[FloatArray], model: str) -> None:
+        with Client(url) as client:
+            for task in TASKS:
+                encoded_ = client.infer(model, {"image": column(IMAGES)}, task=task, **LONG)
+                plain = client.infer(model, {"pixel_values": np.stack(pixels)}, task=task, **LONG)
+                gammas = check(vision, task, pixels, encoded_) + check(vision, task, pixels, plain)
+                # With nothing else to do, there is time for the most tokens; a plan may keep it for queries to come.
+                assert set(gammas) == {2} or model == "vit"
+
+    @pytest.mark.parametrize("model", ["vit", "paper"])
+    def test_a_query_in_a_hurry_gets_fewer_tokens(
+        self, url: str, vision: Vision, pixels: list[FloatArray], model: str
+    ) -> None:
+        with Client(url) as client:
+            inputs = {"pixel_values": np.stack(pixels)}
+            answer = client.infer(model, inputs, task="moods", latency_ms=900, utility=0.5)
+        assert check(vision, "moods", pixels, answer) == [-2] * 3
+
+    @pytest.mark.parametrize("model", ["vit", "paper"])
+    def test_mixtures_of_all_tasks_and_deadlines(
+        self, url: str, vision: Vision, pixels: list[FloatArray], model: str
+    ) -> None:
+        """Whatever runs is answered by its own task and γ; what cannot be in time by the profile is refused."""
+
+        async def one(client: AsyncClient, number: int) -> set[int]:
+            task = list(TASKS)[number % len(TASKS)]
+            inputs = {"pixel_values": np.stack(pixels)}
+            deadline = (900, 6000, 20_000)[number % 4 % 3]
+            try:
+                answer = await client.infer(model, inputs, task=task, latency_ms=deadline, utility=0.5)
+            except Unavailable as error:
+                assert f"deadline of {deadline} ms" in str(error)
+                return set()
+            return set(check(vision, task, pixels, answer))
+
+        async def burst() -> list[set[int]]:
+            async with AsyncClient(url) as client:
+                return await asyncio.gather(*(one(client, number) for number in range(40)))
+
+        ran = set[int]().union(*asyncio.run(burst()))
+        assert -2 in ran
+        assert ran <= set(GAMMAS)
+
+    def test_queries_are_counted_by_gamma_and_outcome(self, url: str, served: Served, pixels: list[FloatArray]) -> None:
+        before = served.metric("executed_queries_total", "prompts", gamma="2")
+        in_time = served.metric("outcomes_total", "prompts", outcome="in_time")
+        with Client(url) as client:
+            client.infer("prompts", {"pixel_values": np.stack(pixels)}, task="digits", **LONG)
+        assert until(lambda: served.metric("executed_queries_total", "prompts", gamma="2") >= before + 3)
+        assert until(lambda: served.metric("outcomes_total", "prompts", outcome="in_time") >= in_time + 3)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("name", ["bomb", "too large", "animated webp", "cut jpeg", "gif", "empty"])
+    def test_an_image_that_is_not_accepted_harms_nobody(self, url: str, vision: Vision, name: str) -> None:
+        content, said = HOSTILE[name]
+        if name == "bomb":
+            said = "has too many pixels; accepted are up to 1000000"
+        elif name == "too large":
+            said = "has 1025 x 1024 pixels; accepted are up to 1000000 of them"
+        with Client(url) as client, ThreadPoolExecutor(5) as pool:
+            good = [
+                pool.submit(client.infer, "vit", {"image": column([image])}, task="moods", **LONG) for image in IMAGES
+            ]
+            with pytest.raises(InvalidArgument) as caught:
+                client.infer("vit", {"image": column([IMAGES[0], content])}, task="moods")
+            assert f"image row 1 {said}" in str(caught.value)
+            assert all(future.result()["label"].size for future in good)
+
+    @pytest.mark.parametrize(
+        ("inputs", "options", "said"),
+        [
+            (
+                {"image": column([b"x"])},
+                {},
+                "the request names no task in its option 'task'; accepted: animals, digits",
+            ),
+            ({"image": column([b"x"])}, {"task": "mood"}, "unknown task 'mood': did you mean 'moods'"),
+            (
+                {"pixel_values": np.zeros((1, 3, 16, 16), np.float32)},
+                {"task": "moods"},
+                "pixel_values has shape [1, 3, 16, 16]; accepted is [rows, 3, 32, 32]",
+            ),
+        ],
+    )
+    def test_a_request_that_cannot_be_read(self, url: str, inputs: Any, options: Any, said: str) -> None:
+        with Client(url) as client, pytest.raises(InvalidArgument) as caught:
+            client.infer("vit", inputs, **options)
+        assert said in str(caught.value)
+
+    def test_a_deadline_that_cannot_be_met_is_evicted(self, url: str, served: Served) -> None:
+        before = served.metric("outcomes_total", "vit", outcome="evicted")
+        with Client(url) as client, pytest.raises(Unavailable, match=r"deadline of 0\.001 ms"):
+            client.infer("vit", {"image": column(IMAGES[:1])}, task="digits", latency_ms=0.001)
+        assert until(lambda: served.metric("outcomes_total", "vit", outcome="evicted") >= before + 1)
+
+
+def test_tasks_come_and_go_while_others_are_served(
+    url: str, vision: Vision, served: Served, pixels: list[FloatArray]
+) -> None:
+    folder, name = served.folder("vit"), f"new_{url[:4]}"
+    inputs = {"pixel_values": np.stack(pixels)}
+    with Client(url) as client:
+        vision.add(folder, name, 5)
+        check(vision, name, pixels, client.infer("vit", inputs, task=name, **LONG))
+        remove_task(folder, name)
+
+        def gone() -> bool:
+            check(vision, "animals", pixels, client.infer("vit", inputs, task="animals", **LONG))
+            try:
+                client.infer("vit", inputs, task=name, **LONG)
+            except InvalidArgument as error:
+                return f"unknown task '{name}'" in str(error)
+            return False
+
+        assert until(gone, 10)
