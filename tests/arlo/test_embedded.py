@@ -8,17 +8,19 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.arlo.conftest import Built
-from tidal.arlo.embedded import EmbeddedModels, LoadedModel, load_embedded
-from tidal.arlo.model import TokenRow, open_model
+from tidal.arlo.embedded import EmbeddedModels, LoadedModel, LocalService, load_embedded
+from tidal.arlo.model import EncoderModel, TokenRow, open_model
+from tidal.arlo.policies import Batch, PolymorphicPolicy
 from tidal.errors import Internal, InvalidArgument, NotFound, Unavailable
 from tidal.metrics import Metrics
 from tidal.requests import Array, PendingRequest
-from tidal.service import Service, ServiceContext
+from tidal.service import ServiceContext
 
 LOG = logging.getLogger("test")
 
@@ -107,6 +109,52 @@ def test_a_version_that_is_not_there_does_not_load(tmp_path: Path) -> None:
         load_embedded(tmp_path / "1", "tiny", LOG)
 
 
+class TestWhoRuns:
+    @pytest.fixture
+    def threads(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Names of the threads that run batches."""
+        names: list[str] = []
+        run = EncoderModel.run
+
+        def told(self: EncoderModel, *args: Any, **more: Any) -> dict[str, Array]:
+            names.append(threading.current_thread().name)
+            return run(self, *args, **more)
+
+        monkeypatch.setattr(EncoderModel, "run", told)
+        return names
+
+    def test_a_lone_call_runs_in_its_own_thread(self, models: EmbeddedModels, threads: list[str]) -> None:
+        models("tiny", tokens(4), ["logits"], version=1)
+        assert threads == [threading.current_thread().name]
+
+    def test_a_crowd_is_batched_and_everybody_is_answered(self, models: EmbeddedModels, threads: list[str]) -> None:
+        def ask(seed: int) -> np.ndarray[Any, Any]:
+            return models("tiny", tokens(4 + seed % 20, seed), ["logits"], version=1)["logits"]
+
+        alone = [ask(seed) for seed in range(64)]
+        threads.clear()
+        with ThreadPoolExecutor(32) as pool:
+            together = list(pool.map(ask, range(64)))
+        np.testing.assert_allclose(np.concatenate(together), np.concatenate(alone), atol=1e-4)
+
+    def test_a_policy_that_fails_ends_the_service(
+        self, models: EmbeddedModels, failures: list[BaseException], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        caller, next_batch = threading.current_thread(), PolymorphicPolicy.next_batch
+
+        def broken(self: PolymorphicPolicy, now: float) -> Batch | None:
+            if threading.current_thread() is caller:
+                raise ValueError("broken")
+            return next_batch(self, now)
+
+        monkeypatch.setattr(PolymorphicPolicy, "next_batch", broken)
+        with pytest.raises(ValueError, match="broken"):
+            models("tiny", tokens(4), ["logits"], version=1)
+        assert [str(failure) for failure in failures] == ["broken"]
+        with pytest.raises(Unavailable, match="stops serving"):
+            models("tiny", tokens(4), ["logits"], version=1)
+
+
 class Stuck:
     """A service that never answers."""
 
@@ -115,6 +163,9 @@ class Stuck:
         self.asked = threading.Event()
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
+        raise AssertionError("a call waits for its answer, and lends its thread")
+
+    def run_here(self, request: PendingRequest) -> None:
         self.asked.set()
 
     def close(self, timeout_s: float) -> None:
@@ -126,7 +177,7 @@ class TestAServiceThatDoesNotAnswer:
     def stuck(self, loaded: LoadedModel, failures: list[BaseException]) -> tuple[Stuck, EmbeddedModels]:
         made: list[Stuck] = []
 
-        def start(context: ServiceContext) -> Service:
+        def start(context: ServiceContext) -> LocalService:
             made.append(Stuck(context))
             return made[0]
 

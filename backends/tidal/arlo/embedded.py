@@ -8,15 +8,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
-from tidal.arlo.loading import load
+from tidal.arlo.loading import load_polymorphic
 from tidal.arlo.parameters import ArloParameters
 from tidal.errors import Internal, TidalError, Unavailable
 from tidal.manifest import load_manifest
 from tidal.metrics import Metrics
 from tidal.options import RequestOptions
-from tidal.requests import Array
+from tidal.requests import Array, PendingRequest
 from tidal.service import Service, ServiceContext
+
+
+class LocalService(Service, Protocol):
+    """A service whose callers can lend it their thread."""
+
+    def run_here(self, request: PendingRequest) -> None:
+        """Take over a request, and run it in the calling thread where that is free to go first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +34,7 @@ class LoadedModel:
     name: str
     version: int
     outputs: frozenset[str]
-    start: Callable[[ServiceContext], Service]
+    start: Callable[[ServiceContext], LocalService]
 
 
 def load_embedded(version_dir: Path, name: str, log: logging.Logger) -> LoadedModel:
@@ -46,7 +54,7 @@ def load_embedded(version_dir: Path, name: str, log: logging.Logger) -> LoadedMo
     context = ServiceContext(
         name, version, version_dir.parent, version_dir, outputs, Metrics("arlo"), log, _no_models, failed=_ignore
     )
-    return LoadedModel(name, version, outputs, load(context, ArloParameters()))
+    return LoadedModel(name, version, outputs, load_polymorphic(context, ArloParameters()))
 
 
 class EmbeddedModels:
@@ -89,7 +97,7 @@ class EmbeddedModels:
         with self._lock:
             self._open.add(call)
         try:
-            service.submit([call])
+            service.run_here(call)
             return call.wait()
         finally:
             with self._lock:

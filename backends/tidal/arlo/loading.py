@@ -27,14 +27,15 @@ def load(context: ServiceContext, parameters: ArloParameters) -> Callable[[Servi
     manifest = load_manifest(context.version_dir)
     if manifest.placement == "partitioned":
         return _load_partitioned(context, manifest, parameters)
-    return _load_polymorphic(context, parameters)
+    return load_polymorphic(context, parameters)
 
 
-def _load_polymorphic(context: ServiceContext, parameters: ArloParameters) -> Callable[[ServiceContext], Service]:
+def load_polymorphic(context: ServiceContext, parameters: ArloParameters) -> Callable[[ServiceContext], ArloService]:
+    """As `load`, of a model whose engines all run in this process."""
     model = open_model(context.version_dir, truncate=parameters.truncate)
     manifest = model.manifest
 
-    def start(fresh: ServiceContext) -> Service:
+    def start(fresh: ServiceContext) -> ArloService:
         policy = PolymorphicPolicy(
             [runtime.max_length for runtime in manifest.runtimes],
             manifest.profile,

@@ -75,27 +75,44 @@ class ArloService:
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
         """Read requests and queue their rows; one that cannot be read is answered here."""
-        rows: list[Row] = []
-        for request in requests:
-            try:
-                rows.extend(self._read(request))
-            except TidalError as error:
-                request.fail(error)
-            except Exception as error:  # one request must not cost the others their service
-                request.fail(Internal(f"the request could not be read: {error}"))
-        if not rows:
-            return
+        rows = self._readable(requests)
         with self._changed:
-            if self._closing:
-                refused = {id(row.job): row.job for row in rows}
-            else:
-                refused = {}
-                for row in rows:
-                    self._policy.submit(row)
-                self._metrics.waiting.set(len(self._policy))
-                self._changed.notify(len(rows))
-        for job in refused.values():
-            job.request.fail(Unavailable("the model stops serving here; send the request again"))
+            taken = self._queue(rows)
+            self._metrics.waiting.set(len(self._policy))
+            self._changed.notify(len(rows))
+        if not taken:
+            _refuse_all(rows)
+
+    def run_here(self, request: PendingRequest) -> None:
+        """Read a request, and run what goes next in the calling thread, which is this request if no lane is busy.
+
+        For a caller that waits for the answer anyway: no thread has to wake for it. Where the lanes are busy, or
+        others go first, workers answer it later, as after `submit`.
+        """
+        rows = self._readable([request])
+        batch: Batch | None = None
+        late: list[Row] = []
+        try:
+            with self._changed:
+                taken = self._queue(rows)
+                if taken:
+                    late, batch, now = self._next()
+                    self._wake()
+            if not taken:
+                _refuse_all(rows)
+                return
+            self._refuse(late, now)
+            if batch is None:
+                return
+            finished, took = self._run(batch, now)
+            with self._changed:
+                self._policy.finished(batch, took)
+                self._wake()
+        except BaseException as error:
+            self._abandon()
+            self._context.failed(error)
+            raise
+        self._answer(finished)
 
     def adjust(self, act: Callable[[], None]) -> None:
         """Let `act` look at the policy or change its lanes, while no other thread uses it; workers follow the lanes."""
@@ -127,6 +144,25 @@ class ArloService:
             self._workers.add(self._context.start_thread("worker", self._work))
         self._changed.notify_all()
 
+    def _readable(self, requests: Sequence[PendingRequest]) -> list[Row]:
+        """The rows of requests that can be read; the others are answered."""
+        rows: list[Row] = []
+        for request in requests:
+            try:
+                rows.extend(self._read(request))
+            except TidalError as error:
+                request.fail(error)
+            except Exception as error:  # one request must not cost the others their service
+                request.fail(Internal(f"the request could not be read: {error}"))
+        return rows
+
+    def _queue(self, rows: Sequence[Row]) -> bool:
+        """Queue rows, with the lock held; False: nothing is taken any more."""
+        if not self._closing:
+            for row in rows:
+                self._policy.submit(row)
+        return not self._closing
+
     def _read(self, request: PendingRequest) -> list[Row]:
         tokens = read_rows(request.inputs, self._tokenizer)
         job = Job(request, len(tokens))
@@ -141,12 +177,20 @@ class ArloService:
         try:
             self._serve()
         except BaseException:
-            # The boundary answers what is outstanding and starts a fresh service: leave nothing for the others to run.
-            with self._changed:
-                self._closing = True
-                self._policy.clear()
-                self._changed.notify_all()
+            self._abandon()
             raise
+
+    def _abandon(self) -> None:
+        """Leave nothing to run: the boundary answers what is outstanding and starts a fresh service."""
+        with self._changed:
+            self._closing = True
+            self._policy.clear()
+            self._changed.notify_all()
+
+    def _wake(self) -> None:
+        """Wake a worker if there is something for it: a thread that wakes for nothing delays the one that runs."""
+        if self._policy.can_start or self._closing:
+            self._changed.notify()
 
     def _serve(self) -> None:
         ran: Batch | None = None
@@ -158,9 +202,7 @@ class ArloService:
                     self._policy.finished(ran, took)
                     ran = None
                 late, batch, now = self._next()
-                # Others are woken for work only: a thread that wakes for nothing delays this one.
-                if self._policy.can_start or self._closing:
-                    self._changed.notify()
+                self._wake()
                 if batch is None and not late and not finished:
                     if self._closing and not len(self._policy):
                         self._changed.notify_all()
@@ -266,3 +308,8 @@ class ArloService:
     def _answer(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             self._make.reply(job)
+
+
+def _refuse_all(rows: Sequence[Row]) -> None:
+    for job in {id(row.job): row.job for row in rows}.values():
+        job.request.fail(Unavailable("the model stops serving here; send the request again"))
