@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.json_schema import models_json_schema
 
 from tidal.errors import InvalidArgument, did_you_mean
+from tidal_builders.otas.spec import OtasSpec
 from tidal_builders.pets.spec import PetsSpec
 from tidal_builders.runtime_options import RuntimeOptions
 from tidal_builders.tabi.spec import TabiSpec
@@ -45,12 +46,13 @@ class ArloSpec(RuntimeOptions):
         return value
 
 
-Spec = ArloSpec | TabiSpec | PetsSpec
+Spec = ArloSpec | TabiSpec | PetsSpec | OtasSpec
 # Every kind of spec that `tidal build` reads.
-SPECS: dict[str, type[ArloSpec] | type[TabiSpec] | type[PetsSpec]] = {
+SPECS: dict[str, type[ArloSpec] | type[TabiSpec] | type[PetsSpec] | type[OtasSpec]] = {
     "arlo": ArloSpec,
     "tabi": TabiSpec,
     "pets": PetsSpec,
+    "otas": OtasSpec,
 }
 
 

@@ -1,33 +1,32 @@
-"""`tidal tasks`: the fine-tuned tasks beside a model, and adding and removing them."""
+"""`tidal tasks`: the tasks beside a model, and adding, training and removing them."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tidal.commands.connecting import DEFAULT_REPOSITORY, AsJson
+from tidal.commands.encoder_tasks import EncoderTasks
 from tidal.commands.output import fail, one_sentence, print_json, print_table
+from tidal.commands.task_kind import Adding, TaskKind, Told
+from tidal.commands.vision_tasks import Training, VisionTasks
 from tidal.errors import InvalidArgument, NotFound, TidalError, did_you_mean
-from tidal.pets.base import BASE_FILE, load_base_info, load_base_layers
-from tidal.pets.kinds.kind import Storage, find_kind
-from tidal.pets.tasks.facts import facts_of
-from tidal.pets.tasks.folder import Task, add_task, copy_task, load_task
-from tidal.pets.tasks.manifest import TaskInfo, read_task_info
+from tidal.manifest import MANIFEST_FILE
+from tidal.otas.manifest import OtasManifest
+from tidal.pets.base import BASE_FILE
+from tidal.published import load_published
 from tidal.repository import ModelEntry, model_entries
 from tidal.server.state import running_servers
 from tidal.tasks.folder import remove_task, scan, tasks_folder
-from tidal.tasks.record import TASK_FILE
-
-MISSING_EXTRA = 2
+from tidal.tasks.record import TaskRecord
 
 tasks = typer.Typer(
     rich_markup_mode="markdown",
     no_args_is_help=True,
     add_completion=False,
-    help="""List, add and remove the fine-tuned tasks of a model.
+    help="""List, add, train and remove the tasks of a model.
 
 A task is a folder beside the model's versions. A server notices by itself that one was added, changed or removed:
 nothing is reloaded, and other tasks' queries are not disturbed.
@@ -37,6 +36,7 @@ tidal tasks list encoder                       what there is, and its size
 tidal tasks add encoder ./my-lora --name mood  from peft, AdapterHub, a
                                                fine-tuned checkpoint, or
                                                a task stored elsewhere
+tidal tasks train vision ./birds --name birds  a task of images
 tidal tasks show encoder mood                  verify it, say what it changes
 tidal tasks remove encoder mood
 ```
@@ -54,6 +54,10 @@ Repository = Annotated[
     Path | None,
     typer.Option(help="Model repository; else the running server's, if one runs, else ./model_repository."),
 ]
+Labels = Annotated[
+    str | None, typer.Option(metavar="A,B,...", help="Names of the classes; default: those of the source or data.")
+]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace the task of this name.")]
 
 
 @tasks.command("list")
@@ -65,12 +69,11 @@ def list_tasks(model: Model, repository: Repository = None, as_json: AsJson = Fa
     Exit codes: **0** listed, **1** no such model.
     """
     with one_sentence():
-        entry, version = _model(repository, model)
-        digest = load_base_info(version).digest
-        folder = tasks_folder(entry.folder)
-        rows = [_row(folder, name, digest) for name in scan(folder)]
+        entry, kind = _model(repository, model)
+        digest, folder = kind.digest, tasks_folder(entry.folder)
+        rows = [_row(kind, folder, name, digest) for name in scan(folder)]
     if as_json:
-        print_json(rows)
+        print_json([{name: value for name, value in row.items() if name != "origin"} for row in rows])
         return
     columns = ("TASK", "KIND", "LABELS", "STORED", "IN MEMORY", "FROM", "ADDED", "STATE")
     print_table(columns, [_shown(row) for row in rows])
@@ -79,18 +82,20 @@ def list_tasks(model: Model, repository: Repository = None, as_json: AsJson = Fa
 @tasks.command()
 def add(
     model: Model,
-    source: Annotated[Path, typer.Argument(help="Folder: a stored task, peft, AdapterHub, or a checkpoint.")],
+    source: Annotated[Path, typer.Argument(help="Folder: a stored task, peft, AdapterHub, a checkpoint, or prompts.")],
     name: Annotated[str | None, typer.Option(help="The task's name; default: the folder's.")] = None,
-    labels: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Names of the classes; default: the source's.")
-    ] = None,
-    half: Annotated[bool, typer.Option("--half", help="Store values as float16, in half the bytes.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace the task of this name.")] = False,
+    labels: Labels = None,
+    half: Annotated[bool, typer.Option("--half", help="Encoders: store values as float16, in half the bytes.")] = False,
+    replace: Replace = False,
     sparsity: Annotated[
         float, typer.Option(min=0, max=1, help="Checkpoints: share of the weights that stay the base's.")
     ] = 0.995,
     data: Annotated[
-        Path | None, typer.Option(help="Checkpoints: labelled queries (.tsv, .csv, .jsonl) to measure accuracy on.")
+        Path | None,
+        typer.Option(
+            help="What accuracy is measured on. Checkpoints: labelled queries (.tsv, .csv, .jsonl); vision: labelled "
+            "images (a folder a label, or .npz)."
+        ),
     ] = None,
     base_model: Annotated[
         Path | None,
@@ -101,48 +106,65 @@ def add(
 ) -> None:
     """Add a task from a folder; what the folder is is recognised by its files.
 
+    To any model:
+
     - a **stored task** (`task.json`) of the same base is copied
+
+    To an encoder (kind pets):
+
     - **peft**: LoRA with a classifier; DoRA and whatever changes other weights is refused
     - **AdapterHub**: Houlsby adapters with their head
     - a **checkpoint** of a classifier fine-tuned from the base: BitFit where only biases and normalisations differ,
       else the largest differences of its weights, over the whole model, as many as `--sparsity` leaves
+
+    To a vision transformer (kind otas):
+
+    - a **head and prompts**: `task.safetensors` with `head.weight`, `head.bias` and `prompts.<γ>` [layers, γ, width]
+      for every γ above 0 of the model (and `head.<γ>.weight`, `head.<γ>.bias` where a γ has its own), and
+      `labels.json` or `--labels`. How often it is right at each γ is measured on `--data` with the model's engines.
 
     Pickled weights are never read.
 
     Exit codes: **0** added, **1** refused, and why, **2** the extra that imports is not installed.
     """
     with one_sentence():
-        entry, version = _model(repository, model)
-        base, folder = load_base_layers(version), tasks_folder(entry.folder)
+        _, kind = _model(repository, model)
         chosen = name if name is not None else source.resolve().name
-        if (source / TASK_FILE).is_file():
-            if labels is not None or half:
-                raise InvalidArgument(
-                    f"{source} is a stored task, which is copied as it is: without --labels and --half"
-                )
-            task = copy_task(folder, chosen, source, base, replace=replace)
-        else:
-            try:
-                from tidal_builders.pets.importing.found import Base, Wishes
-                from tidal_builders.pets.importing.recognise import import_task
-            except ModuleNotFoundError as error:
-                fail(f"to import a task needs {error.name}: pip install 'tidal[build]'", MISSING_EXTRA)
-            named = tuple(label.strip() for label in labels.split(",")) if labels is not None else None
-            wishes = Wishes(named, sparsity, data, base_model)
-            found = import_task(source, Base(base, load_base_info(version)), wishes)
-            task = add_task(
-                folder, chosen, found.kind, found.terms, base, found.provenance, storage=Storage(half), replace=replace
+        told = kind.add(Adding(source, chosen, _split(labels), half, sparsity, data, base_model, replace))
+    _added(told, model, as_json)
+
+
+@tasks.command()
+def train(
+    model: Model,
+    data: Annotated[Path, typer.Argument(help="Labelled images: a folder with a folder a label, or .npz.")],
+    name: Annotated[str | None, typer.Option(help="The task's name; default: the folder's or file's.")] = None,
+    labels: Labels = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the images.")] = 50,
+    batch: Annotated[int, typer.Option(min=1, help="Images in a step.")] = 32,
+    rate: Annotated[float, typer.Option(help="Largest learning rate.")] = 0.002,
+    replace: Replace = False,
+    repository: Repository = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a task of a vision transformer (kind otas), measure its accuracy at every γ, and add it.
+
+    A head is trained for every γ, and prompts for those above 0, on four fifths of the images; accuracy is measured on
+    the others. The transformer itself stays as it is. A training that was killed goes on where it stopped.
+
+    Exit codes: **0** added, **1** refused, and why, **2** the extra that trains is not installed.
+    """
+    with one_sentence():
+        _, kind = _model(repository, model)
+        if not isinstance(kind, VisionTasks):
+            raise InvalidArgument(
+                f"'{model}' is an encoder, whose tasks are fine-tuned elsewhere and brought by `tidal tasks add`"
             )
-    facts = facts_of(task.terms, base)
-    if as_json:
-        print_json(_described(task.name, task.info) | {"changes": asdict(facts)})
-        return
-    typer.echo(
-        f"added task '{task.name}' to {model}: {facts.sentence()}; {_size(task.info.tensors.bytes)} stored, "
-        f"{_size(task.info.memory_bytes)} in memory ({facts.memory_share:.1%} of the base's layers)"
-    )
-    for line in _story(task.info):
-        typer.echo(line)
+        if not rate > 0:
+            raise InvalidArgument(f"--rate {rate:g} is no learning rate; accepted are those above 0")
+        chosen = name if name is not None else data.resolve().stem
+        told = kind.train(Training(data, chosen, _split(labels), epochs, batch, rate, replace))
+    _added(told, model, as_json)
 
 
 @tasks.command()
@@ -157,28 +179,25 @@ def show(
     Exit codes: **0** it can be served, **1** no such task, or it is refused, and why.
     """
     with one_sentence():
-        entry, version = _model(repository, model)
-        base = load_base_layers(version)
-        found: Task = load_task(tasks_folder(entry.folder), task, base)
-    info, facts = found.info, facts_of(found.terms, base)
+        _, kind = _model(repository, model)
+        found = kind.show(task)
+    record = found.record
     if as_json:
-        print_json(_described(found.name, info) | {"changes": asdict(facts)})
+        print_json(_described(found.name, record) | found.data)
         return
     lines = {
         "task": found.name,
-        "kind": f"{info.kind}: {find_kind(info.kind).title}",
-        "changes": facts.sentence(),
-        "labels": f"{len(info.labels)}: {', '.join(info.labels)}",
-        "stored": _size(info.tensors.bytes),
-        "in memory": f"{_size(found.terms.bytes)}, {facts.memory_share:.1%} of the base's layers",
-        "base": info.base,
-        "from": f"{info.provenance.format}, {info.provenance.source}",
-        "added": info.created,
+        **found.lines,
+        "labels": f"{len(record.labels)}: {', '.join(record.labels)}",
+        "stored": _size(record.tensors.bytes),
+        "in memory": ", ".join(filter(None, [_size(record.memory_bytes), found.memory])),
+        "base": record.base,
+        "added": record.created,
     }
     width = max(map(len, lines)) + 2
     for title, text in lines.items():
         typer.echo(f"{title:<{width}}{text}")
-    for line in _story(info):
+    for line in found.notes:
         typer.echo(line)
 
 
@@ -205,8 +224,8 @@ def remove(
         fail("; ".join(failures))
 
 
-def _model(repository: Path | None, name: str) -> tuple[ModelEntry, Path]:
-    """A model that serves tasks, and its newest version."""
+def _model(repository: Path | None, name: str) -> tuple[ModelEntry, TaskKind]:
+    """A model that serves tasks, and those of its newest version."""
     if repository is None:
         servers = running_servers()
         repository = servers[0].repository if len(servers) == 1 else DEFAULT_REPOSITORY
@@ -218,43 +237,53 @@ def _model(repository: Path | None, name: str) -> tuple[ModelEntry, Path]:
     version = entries[name].latest()
     if version is None:
         raise InvalidArgument(f"model '{name}' has no published version; build it with `tidal build`")
-    if not (version / BASE_FILE).is_file():
-        raise InvalidArgument(f"model '{name}' serves no tasks: only those built from a spec of kind pets do")
-    return entries[name], version
+    if (version / BASE_FILE).is_file():
+        return entries[name], EncoderTasks(entries[name].folder, version)
+    manifest = load_published(version) if (version / MANIFEST_FILE).is_file() else None
+    if isinstance(manifest, OtasManifest):
+        return entries[name], VisionTasks(entries[name].folder, version, manifest)
+    raise InvalidArgument(f"model '{name}' serves no tasks: only those built from a spec of kind pets or otas do")
 
 
-def _described(name: str, info: TaskInfo) -> dict[str, Any]:
-    return {"task": name, **info.model_dump(mode="json", exclude={"format"})}
+def _split(labels: str | None) -> tuple[str, ...] | None:
+    return None if labels is None else tuple(label.strip() for label in labels.split(","))
 
 
-def _row(folder: Path, name: str, digest: str) -> dict[str, Any]:
+def _added(told: Told, model: str, as_json: bool) -> None:
+    record = told.record
+    if as_json:
+        print_json(_described(told.name, record) | told.data)
+        return
+    memory = f" ({told.memory})" if told.memory else ""
+    typer.echo(
+        f"added task '{told.name}' to {model}: {told.summary}; {_size(record.tensors.bytes)} stored, "
+        f"{_size(record.memory_bytes)} in memory{memory}"
+    )
+    for line in told.notes:
+        typer.echo(line)
+
+
+def _described(name: str, record: TaskRecord) -> dict[str, Any]:
+    return {"task": name, **record.model_dump(mode="json", exclude={"format"})}
+
+
+def _row(kind: TaskKind, folder: Path, name: str, digest: str) -> dict[str, Any]:
     """A task by its `task.json`; where that is refused, why."""
     try:
-        info = read_task_info(folder / name)
-        find_kind(info.kind)
+        record, kind_name, origin = kind.read(folder / name)
     except TidalError as error:
         return {"task": name, "state": str(error)}
-    state = "fits" if info.base == digest else f"made for another base ({info.base[:12]}…)"
-    return _described(name, info) | {"state": state}
+    state = "fits" if record.base == digest else f"made for another base ({record.base[:12]}…)"
+    return _described(name, record) | {"kind": kind_name, "origin": origin, "state": state}
 
 
 def _shown(row: dict[str, Any]) -> list[str]:
     if "kind" not in row:
         return [row["task"], *["-"] * 6, row["state"]]
     stored, memory = _size(row["tensors"]["bytes"]), _size(row["memory_bytes"])
-    origin, labels = row["provenance"]["format"], str(len(row["labels"]))
-    return [row["task"], row["kind"], labels, stored, memory, origin, row["created"], row["state"]]
-
-
-def _story(info: TaskInfo) -> list[str]:
-    """What is to be said of where a task came from."""
-    kept = info.provenance.kept
-    lines = [f"note: {note}" for note in info.provenance.notes]
-    if kept is not None:
-        lines.append(
-            f"accuracy on {kept.rows} queries: {kept.accuracy:.2%}; the checkpoint's: {kept.source_accuracy:.2%}"
-        )
-    return lines
+    return [
+        row["task"], row["kind"], str(len(row["labels"])), stored, memory, row["origin"], row["created"], row["state"],
+    ]  # fmt: skip
 
 
 def _size(count: int) -> str:

@@ -70,11 +70,14 @@ class OtasEngine(Strict):
 class GammaVerification(Strict):
     """How far the engines of a γ are from their reference, on random images and prompts.
 
-    At γ = 0 the reference is the unmodified source model; at the others the same weights in float32 on torch.
+    At γ = 0 the reference is the unmodified source model if that is timm's; else the same weights in float32 on torch.
     """
 
     gamma: int
     samples: int = Field(ge=1)
+    undecided: int = Field(
+        0, ge=0, description="images left out, where two similarities are equal but for rounding, so either may merge"
+    )
     max_abs_error: float = Field(ge=0, description="largest difference of any component of the features")
     tolerance: float = Field(gt=0)
 

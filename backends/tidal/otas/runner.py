@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tidal.engines import Engine, open_engines
 from tidal.errors import InvalidArgument
-from tidal.otas.manifest import FEATURES, PIXELS, PROMPTS, OtasForm, OtasManifest
+from tidal.otas.manifest import FEATURES, PIXELS, PROMPTS, OtasEngine, OtasForm, OtasManifest
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -94,18 +94,20 @@ def open_runner(manifest: OtasManifest, version_dir: Path) -> OtasRunner:
         Unsupported: the engine's library is not installed, which names the extra that brings it.
         TidalError: a file cannot be opened.
     """
-    opened: list[tuple[tuple[int, ...], int | None, Engine]] = []
-    for each in manifest.engines:
-        (engine,) = open_engines(manifest.artifact(each, version_dir), threads=manifest.threads)
-        opened.append((each.gammas, each.batch, engine))
-    by_gamma = {
-        gamma: GammaEngines(
-            {batch: engine for gammas, batch, engine in opened if gamma in gammas and batch is not None},
-            next((engine for gammas, batch, engine in opened if gamma in gammas and batch is None), None),
-        )
-        for gamma in manifest.gammas
+    opened = {
+        each: open_engines(manifest.artifact(each, version_dir), threads=manifest.threads)[0]
+        for each in manifest.engines
     }
-    return OtasRunner(manifest, by_gamma)
+    return OtasRunner(manifest, by_gamma(manifest, opened))
+
+
+def by_gamma(form: OtasForm, opened: Mapping[OtasEngine, Engine]) -> dict[int, GammaEngines]:
+    """Engines that were opened, by what they run."""
+    found = {}
+    for gamma in form.gammas:
+        sizes = {each.batch: engine for each, engine in opened.items() if gamma in each.gammas}
+        found[gamma] = GammaEngines({size: engine for size, engine in sizes.items() if size}, sizes.get(None))
+    return found
 
 
 def split(images: int, sizes: Sequence[int]) -> list[int]:

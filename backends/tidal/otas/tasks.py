@@ -19,7 +19,7 @@ from pydantic import Field
 from tidal.errors import InvalidArgument
 from tidal.manifest import Strict
 from tidal.otas.manifest import OtasManifest
-from tidal.tasks.folder import check_base, place_task, read_task, read_tensors
+from tidal.tasks.folder import check_base, place_task, read_content, read_task, read_tensors
 from tidal.tasks.record import TaskRecord, make_record, read_record
 from tidal.tensor_file import Array, pack_tensors
 
@@ -127,7 +127,7 @@ def read_otas_task(folder: Path, name: str, manifest: OtasManifest) -> OtasTask:
     if missing := [gamma for gamma in manifest.gammas if gamma not in record.accuracy]:
         raise InvalidArgument(f"it has no accuracy for γ {_listed(missing)}; the model runs {_listed(manifest.gammas)}")
     tensors = read_tensors(folder, record, _most_bytes(manifest, len(record.labels)))
-    return OtasTask(name, record, _parameters(tensors, record.labels, manifest))
+    return OtasTask(name, record, parameters_of(tensors, record.labels, manifest))
 
 
 def add_task(
@@ -171,7 +171,22 @@ def add_task(
     )
 
 
-def _parameters(tensors: Mapping[str, Array], labels: tuple[str, ...], manifest: OtasManifest) -> TaskParameters:
+def copy_task(tasks: Path, name: str, source: Path, manifest: OtasManifest, *, replace: bool = False) -> OtasTask:
+    """Add a task from a folder that holds one already, with the accuracies it has; errors as `add_task`."""
+    record = read_record(source, OtasTaskRecord)
+    read_otas_task(source, name, manifest)
+    content = read_content(source, record, _most_bytes(manifest, len(record.labels)))
+    return place_task(
+        tasks, name, record, content, partial(read_otas_task, name=name, manifest=manifest), replace=replace
+    )
+
+
+def parameters_of(tensors: Mapping[str, Array], labels: tuple[str, ...], manifest: OtasManifest) -> TaskParameters:
+    """A task's parameters from the tensors of its file, see the module, for every γ of a model.
+
+    Raises:
+        InvalidArgument: a tensor is missing, of another shape or type, or not finite.
+    """
     left = dict(tensors)
     classes, width = len(labels), manifest.width
 

@@ -15,6 +15,8 @@ from tidal.commands.output import table_console
 from tidal.errors import InvalidArgument, TidalError, did_you_mean
 from tidal.tabi.manifest import Target
 from tidal_builders.commands.progress import progress, stdout_kept_clean
+from tidal_builders.otas.report import OtasReport, gamma_table
+from tidal_builders.otas.spec import OtasSpec
 from tidal_builders.pets.report import PetsReport, cost_table
 from tidal_builders.pets.spec import PetsSpec
 from tidal_builders.report import BuildReport, BuildResult, Outcome, table
@@ -23,7 +25,12 @@ from tidal_builders.tabi.report import CascadeReport
 from tidal_builders.tabi.spec import TabiSpec
 
 DONE, STALE, BAD_INPUT, FAILED = 0, 1, 2, 3
-_REPORTS: dict[str, type[BuildResult]] = {"arlo": BuildReport, "tabi": CascadeReport, "pets": PetsReport}
+_REPORTS: dict[str, type[BuildResult]] = {
+    "arlo": BuildReport,
+    "tabi": CascadeReport,
+    "pets": PetsReport,
+    "otas": OtasReport,
+}
 
 
 def build(
@@ -86,6 +93,12 @@ def build(
 
     ```yaml
     {kind: pets, name: base, model: ./bert-base}
+    ```
+
+    Or a vision transformer of timm's that adds or merges tokens, for such tasks:
+
+    ```yaml
+    {kind: otas, name: vision, model: ./vit-small}
     ```
 
     `tidal build --schema` prints every field with its meaning and default.
@@ -199,6 +212,11 @@ def _plan(path: Path, spec: Spec, repository: Path, force: bool) -> BuildResult:
 
         base = plan_pets(spec, repository, path.parent)
         reasons, version = base.reasons or (("forced",) if force else ()), base.version
+    elif isinstance(spec, OtasSpec):
+        from tidal_builders.otas.plan import plan_otas
+
+        vision = plan_otas(spec, repository, path.parent)
+        reasons, version = vision.reasons or (("forced",) if force else ()), vision.version
     else:
         from tidal_builders.tabi.plan import plan_cascade
 
@@ -218,6 +236,10 @@ def _build(path: Path, spec: Spec, repository: Path, force: bool) -> BuildResult
             from tidal_builders.pets.build import build_pets
 
             return build_pets(spec, repository, spec_file=path, force=force, report=report)
+        if isinstance(spec, OtasSpec):
+            from tidal_builders.otas.build import build_otas
+
+            return build_otas(spec, repository, spec_file=path, force=force, report=report)
         from tidal_builders.tabi.build import build_tabi
 
         return build_tabi(spec, repository, spec_file=path, force=force, report=report)
@@ -231,6 +253,8 @@ def _tables(report: BuildResult, repository: Path) -> list[Table]:
         return []
     if isinstance(report, PetsReport):
         return [cost_table(report)]
+    if isinstance(report, OtasReport):
+        return [gamma_table(report)]
     from tidal_builders.tabi.figures import SearchReport, candidate_table, level_table
     from tidal_builders.tabi.publish import REPORT_DATA
 

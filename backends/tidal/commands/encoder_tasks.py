@@ -1,0 +1,89 @@
+"""`tidal tasks` for frozen encoders and their fine-tuned tasks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tidal.commands.task_kind import Adding, Told, needs_extra
+from tidal.errors import InvalidArgument
+from tidal.pets.base import load_base_info, load_base_layers
+from tidal.pets.kinds.kind import Storage, find_kind
+from tidal.pets.tasks.facts import facts_of
+from tidal.pets.tasks.folder import Task, add_task, copy_task, load_task
+from tidal.pets.tasks.manifest import TaskInfo, read_task_info
+from tidal.pets.terms import BaseLayers
+from tidal.tasks.folder import tasks_folder
+from tidal.tasks.record import TaskRecord
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderTasks:
+    """The tasks of one encoder; see `TaskKind`."""
+
+    model: Path
+    version: Path
+
+    @property
+    def digest(self) -> str:
+        """Of the encoder's weights."""
+        return load_base_info(self.version).digest
+
+    def read(self, folder: Path) -> tuple[TaskRecord, str, str]:
+        """See `TaskKind.read`."""
+        info = read_task_info(folder)
+        find_kind(info.kind)
+        return info, info.kind, info.provenance.format
+
+    def add(self, wish: Adding) -> Told:
+        """See `TaskKind.add`."""
+        base, tasks = load_base_layers(self.version), tasks_folder(self.model)
+        if wish.stored:
+            if wish.labels is not None or wish.half:
+                raise InvalidArgument(
+                    f"{wish.source} is a stored task, which is copied as it is: without --labels and --half"
+                )
+            return _told(copy_task(tasks, wish.name, wish.source, base, replace=wish.replace), base)
+        with needs_extra("import a task"):
+            from tidal_builders.pets.importing.found import Base, Wishes
+            from tidal_builders.pets.importing.recognise import import_task
+        wishes = Wishes(wish.labels, wish.sparsity, wish.data, wish.base_model)
+        found = import_task(wish.source, Base(base, load_base_info(self.version)), wishes)
+        task = add_task(
+            tasks, wish.name, found.kind, found.terms, base, found.provenance,
+            storage=Storage(wish.half), replace=wish.replace,
+        )  # fmt: skip
+        return _told(task, base)
+
+    def show(self, name: str) -> Told:
+        """See `TaskKind.show`."""
+        base = load_base_layers(self.version)
+        return _told(load_task(tasks_folder(self.model), name, base), base)
+
+
+def _told(task: Task, base: BaseLayers) -> Told:
+    info, facts = task.info, facts_of(task.terms, base)
+    share = f"{facts.memory_share:.1%} of the base's layers"
+    return Told(
+        task.name,
+        info,
+        {"changes": asdict(facts)},
+        facts.sentence(),
+        share,
+        {
+            "kind": f"{info.kind}: {find_kind(info.kind).title}",
+            "changes": facts.sentence(),
+            "from": f"{info.provenance.format}, {info.provenance.source}",
+        },
+        _story(info),
+    )
+
+
+def _story(info: TaskInfo) -> list[str]:
+    kept = info.provenance.kept
+    lines = [f"note: {note}" for note in info.provenance.notes]
+    if kept is not None:
+        lines.append(
+            f"accuracy on {kept.rows} queries: {kept.accuracy:.2%}; the checkpoint's: {kept.source_accuracy:.2%}"
+        )
+    return lines

@@ -1,0 +1,262 @@
+"""From a spec to a published vision transformer: export, convert, choose, verify, profile, publish."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from tidal import device
+from tidal.manifest import MANIFEST_FILE, FileRecord, Source, sha256_file
+from tidal.otas.manifest import ENGINE_FOLDER, ImageConfig, OtasEngine, OtasForm, OtasManifest, OtasTrial
+from tidal.otas.profile import GammaLatency
+from tidal.otas.runner import OtasRunner, by_gamma
+from tidal.repository import write_atomically
+from tidal_builders.otas import engines
+from tidal_builders.otas.config import otas_config_pbtxt
+from tidal_builders.otas.gammas import check_gammas, default_gammas
+from tidal_builders.otas.plan import OtasPlan, plan_otas
+from tidal_builders.otas.profiling import measure_profile
+from tidal_builders.otas.report import OtasReport, report_of
+from tidal_builders.otas.source import export_source, reference
+from tidal_builders.otas.spec import OtasSpec
+from tidal_builders.otas.timm_export import REFERENCE_FILE
+from tidal_builders.otas.transformer import TransformerModel, load_transformer
+from tidal_builders.otas.verify import Verified, verify
+from tidal_builders.otas.vit import Vit, read_vit
+from tidal_builders.workspace import Workspace, build_lock, drop_workspaces, open_workspace
+
+Report = Callable[[str, float], None]
+# Of the time for measuring, what the comparison of forms may take.
+_SHARE_OF_TRIALS = 0.25
+
+
+class _Chosen(BaseModel):
+    """The engines to serve with, and what else was tried."""
+
+    engines: tuple[OtasEngine, ...]
+    trials: tuple[OtasTrial, ...]
+
+
+def build_otas(
+    spec: OtasSpec,
+    repository: Path,
+    *,
+    spec_file: Path | None = None,
+    force: bool = False,
+    report: Report = lambda _stage, _share: None,
+) -> OtasReport:
+    """Build a model into a repository, if it is not there already; its tasks, which lie beside the versions, stay.
+
+    Finished stages are kept under `<model>/.build/`, so a build that was killed goes on where it stopped. Builds of
+    the same model wait for each other.
+
+    Args:
+        spec: what to build.
+        repository: the model repository; it is made where it does not exist.
+        spec_file: where the spec was read from: relative paths of the spec start from its folder (without it: from
+            the working directory), and the manifest names it in the command that rebuilds the model.
+        force: build anew, from the first stage on.
+        report: told the name of the running stage and the share of it that is done.
+
+    Returns:
+        The report; its outcome is "missed" where an engine misses its tolerance.
+
+    Raises:
+        InvalidArgument: the source is no vision transformer of an accepted form, or the spec asks for what it cannot.
+        NotFound: the source is a timm model, and timm is not installed.
+        TidalError: a stage failed.
+    """
+    begin = time.monotonic()
+    base = spec_file.parent if spec_file else Path()
+    plan = plan_otas(spec, repository, base)
+    if not plan.reasons and not force:
+        return _current(spec, plan, begin)
+    with build_lock(plan.entry.folder, lambda message: report(message, 0.0)):
+        plan = plan_otas(spec, repository, base)  # whoever held the lock may have built it
+        if not plan.reasons and not force:
+            return _current(spec, plan, begin)
+        plan.entry.clear_staging()
+        work = open_workspace(plan.entry.folder, plan.fingerprint, anew=force)
+        stages = _Stages(spec, plan, work, report)
+        if stages.verified.misses:
+            made = OtasReport(name=spec.name, outcome="missed", reasons=stages.verified.misses)
+            made = made.model_copy(update={"verification": stages.verified.found})
+        else:
+            manifest, version = _publish(stages, str(spec_file) if spec_file else f"<spec of {spec.name}>")
+            _write_config(spec, plan, manifest.image)
+            reasons = plan.reasons or ("forced",)
+            made = report_of(manifest, version).model_copy(update={"outcome": "published", "reasons": reasons})
+            drop_workspaces(plan.entry.folder)
+    return made.model_copy(update={"reused": work.reused, "seconds": time.monotonic() - begin})
+
+
+class _Stages:
+    """A build's stages, each done when it is first asked for."""
+
+    def __init__(self, spec: OtasSpec, plan: OtasPlan, work: Workspace, report: Report) -> None:
+        self.spec, self.plan, self.report = spec, plan, report
+        self._work = work
+
+    @cached_property
+    def source(self) -> Path:
+        """Form and weights of the source model."""
+        return self._work.directory("source", self._export)
+
+    @cached_property
+    def vit(self) -> Vit:
+        """The source model."""
+        return read_vit(self.source)
+
+    @cached_property
+    def form(self) -> OtasForm:
+        """What batches may be."""
+        config, wanted = self.vit.config, self.spec.gammas
+        return OtasForm(
+            image=config.image,
+            width=config.width,
+            layers=config.layers,
+            tokens=config.tokens,
+            accumulate=self.spec.prompts == "accumulated",
+            gammas=default_gammas(config) if wanted is None else check_gammas(config, wanted),
+            max_batch=self.spec.max_batch,
+        )
+
+    @cached_property
+    def engines(self) -> Path:
+        """The folder of all graphs."""
+        return self._work.directory("engines", self._convert)
+
+    @cached_property
+    def chosen(self) -> _Chosen:
+        """What runs each γ."""
+        return self._work.record("chosen", _Chosen, self._choose)
+
+    @cached_property
+    def verified(self) -> Verified:
+        """How far the engines are from the source model."""
+        return self._work.record("verified", Verified, self._verify)
+
+    @cached_property
+    def profile(self) -> GammaLatency:
+        """What batches take here."""
+        return self._work.record("profile", GammaLatency, self._measure)
+
+    @cached_property
+    def _model(self) -> TransformerModel:
+        self.report("load", 0.0)
+        return load_transformer(self.vit, accumulate=self.form.accumulate)
+
+    @cached_property
+    def _runner(self) -> OtasRunner:
+        form, folder, threads = self.form, self.engines, self.plan.threads
+        return OtasRunner(
+            form, by_gamma(form, {each: engines.open_one(folder, form, each, threads) for each in self.chosen.engines})
+        )
+
+    def _export(self, folder: Path) -> None:
+        self.report("export", 0.0)
+        export_source(self.plan.source, folder)
+
+    def _convert(self, folder: Path) -> None:
+        wanted = engines.graphs(self.form.gammas)
+        for number, (gammas, name) in enumerate(wanted.items()):
+            self.report("convert", number / len(wanted))
+            graph = folder / ENGINE_FOLDER / name
+            graph.mkdir(parents=True)
+            engines.convert(self._model, self.form, gammas, graph)
+
+    def _choose(self) -> _Chosen:
+        chosen, trials = engines.choose_engines(
+            self.engines,
+            self.form,
+            static_batches=self.spec.static_batches,
+            threads=self.plan.threads,
+            seconds=self.spec.profile_seconds * _SHARE_OF_TRIALS / len(self.form.gammas),
+            progress=partial(self.report, "choose"),
+        )
+        return _Chosen(engines=chosen, trials=trials)
+
+    def _verify(self) -> Verified:
+        fixed = {engine.batch for engine in self.chosen.engines if engine.batch}
+        return verify(
+            self._runner,
+            self._model,
+            self.form,
+            reference(self.source),
+            sizes={size for size in (1, 3, *fixed) if size <= self.form.max_batch},
+            tolerance=self.spec.tolerance,
+            progress=partial(self.report, "verify"),
+        )
+
+    def _measure(self) -> GammaLatency:
+        return measure_profile(
+            self._runner,
+            self.form,
+            self.vit.config,
+            threads=self.plan.threads,
+            seconds=self.spec.profile_seconds,
+            progress=partial(self.report, "profile"),
+        )
+
+
+def _publish(stages: _Stages, spec_file: str) -> tuple[OtasManifest, int]:
+    """Gather everything aside and make it the newest version, all at once."""
+    plan, form = stages.plan, stages.form
+    profile, vit = stages.profile, stages.vit
+    stages.report("publish", 0.0)
+    staging = plan.entry.new_staging()
+    shutil.copytree(stages.engines, staging, dirs_exist_ok=True)
+    # What tasks are trained from, also where timm is not installed.
+    shutil.copytree(stages.source, staging, dirs_exist_ok=True, ignore=shutil.ignore_patterns(REFERENCE_FILE))
+    manifest = OtasManifest(
+        kind="otas",
+        name=stages.spec.name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        spec=spec_file,
+        fingerprint=plan.fingerprint,
+        ingredients=plan.ingredients,
+        libraries={
+            name.removeprefix("library "): version
+            for name, version in plan.ingredients.items()
+            if name.startswith("library ")
+        },
+        files=tuple(
+            FileRecord(path=str(path.relative_to(staging)), bytes=path.stat().st_size, sha256=sha256_file(path))
+            for path in sorted(staging.rglob("*"))
+            if path.is_file()
+        ),
+        source=Source(
+            model=stages.spec.model, architecture=vit.config.architecture, sha256=plan.ingredients["source files"]
+        ),
+        engine=engines.KIND,
+        precision=engines.PRECISION,
+        device=device.here("cpu"),
+        base=vit.digest,
+        threads=plan.threads,
+        engines=stages.chosen.engines,
+        verification=stages.verified.found,
+        trials=stages.chosen.trials,
+        profile=profile,
+        **{name: getattr(form, name) for name in OtasForm.model_fields},
+    )
+    (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
+    return manifest, plan.entry.publish(staging)
+
+
+def _current(spec: OtasSpec, plan: OtasPlan, begin: float) -> OtasReport:
+    assert plan.published is not None
+    _write_config(spec, plan, plan.published.image)
+    return report_of(plan.published, plan.version).model_copy(update={"seconds": time.monotonic() - begin})
+
+
+def _write_config(spec: OtasSpec, plan: OtasPlan, image: ImageConfig) -> None:
+    """Write `config.pbtxt` where there is none; one that is there belongs to the operator."""
+    path = plan.entry.folder / "config.pbtxt"
+    if not path.exists():
+        write_atomically(path, otas_config_pbtxt(spec, image))

@@ -1,0 +1,93 @@
+"""Whether a vision transformer has to be built, found without loading it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import tidal
+import tidal_builders
+from tidal import device
+from tidal.device import library_version
+from tidal.errors import InvalidArgument
+from tidal.otas.manifest import OtasManifest, load_otas_manifest
+from tidal.repository import ModelEntry
+from tidal_builders.fingerprint import changes, fingerprint, hash_files, hash_source, source_folder
+from tidal_builders.otas.spec import OtasSpec
+
+_LIBRARIES = ("torch", "numpy", "openvino")
+
+
+@dataclass(frozen=True, slots=True)
+class OtasPlan:
+    """What would be built from what, and why; nothing has to be built when there are no reasons."""
+
+    entry: ModelEntry
+    source: Path
+    threads: int
+    ingredients: dict[str, str]
+    published: OtasManifest | None
+    reasons: tuple[str, ...]
+
+    @property
+    def version(self) -> int | None:
+        """The newest published version."""
+        return max(self.entry.versions(), default=None)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything that a version is made of."""
+        return fingerprint(self.ingredients)
+
+
+def plan_otas(spec: OtasSpec, repository: Path, base: Path) -> OtasPlan:
+    """Compare what is published with what the spec, the source, the code, the libraries and the device are now.
+
+    Args:
+        spec: what is asked for.
+        repository: the model repository; it need not exist.
+        base: folder that relative paths of the spec start from.
+
+    Raises:
+        InvalidArgument: the source model cannot be found.
+    """
+    source = source_folder(spec.model, spec.revision, base)
+    threads = spec.threads or len(os.sched_getaffinity(0))
+    parts = {f"spec.{name}": json.dumps(value) for name, value in json.loads(spec.model_dump_json()).items()}
+    parts |= {
+        "source files": hash_source(source),
+        "builder code": _code_hash(),
+        "device": str(device.here("cpu")),
+        "threads": str(threads),
+    }
+    parts |= {f"library {name}": library_version(name) or "none" for name in _LIBRARIES}
+    entry = ModelEntry(repository / spec.name)
+    published, reasons = _compare(entry, parts)
+    return OtasPlan(entry, source, threads, parts, published, tuple(reasons))
+
+
+def _compare(entry: ModelEntry, parts: Mapping[str, str]) -> tuple[OtasManifest | None, list[str]]:
+    latest = entry.latest()
+    if latest is None:
+        return None, ["no version is published"]
+    try:
+        manifest = load_otas_manifest(latest)
+        if reasons := changes(manifest.ingredients, parts):
+            return manifest, reasons
+        manifest.check(latest, device.here(manifest.device.kind))
+    except InvalidArgument as error:
+        return None, [str(error)]
+    return manifest, []
+
+
+def _code_hash() -> str:
+    """Hash over the code that decides what is built and how fast it is."""
+    library, builders = Path(tidal.__path__[0]), Path(tidal_builders.__path__[0])
+    own = [*builders.glob("otas/*.py"), builders / "timing.py"]
+    used = [library / "otas" / f"{name}.py" for name in ("manifest", "profile", "runner")]
+    used += [*library.glob("engines/**/*.py"), library / "manifest.py"]
+    return hashlib.sha256((hash_files(builders, own) + hash_files(library, used)).encode()).hexdigest()

@@ -1,0 +1,67 @@
+"""Latency of a batch by γ and number of images on this machine (OTAS §III-A)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from tidal.otas.manifest import PIXELS, PROMPTS, OtasForm
+from tidal.otas.profile import GammaLatency
+from tidal.otas.runner import OtasRunner
+from tidal_builders.otas.engines import Inputs, draw_inputs
+from tidal_builders.otas.gammas import image_bytes
+from tidal_builders.otas.vit import VitConfig
+from tidal_builders.timing import Call, Progress, measure
+
+_ROUNDS = 4
+
+
+def batch_sizes(max_batch: int) -> tuple[int, ...]:
+    """Numbers of images to measure: 1 to `max_batch` in doubling steps."""
+    return tuple(sorted({max_batch, *(2**power for power in range(max_batch.bit_length()) if 2**power <= max_batch)}))
+
+
+def measure_profile(
+    runner: OtasRunner, form: OtasForm, config: VitConfig, *, threads: int, seconds: float, progress: Progress
+) -> GammaLatency:
+    """Measure every γ and batch size in the same rounds.
+
+    Args:
+        runner: of the engines that will serve.
+        form: of the model.
+        config: of the transformer.
+        threads: of an engine.
+        seconds: no round beyond the second begins after so many.
+        progress: told the share that is done.
+    """
+    sizes = batch_sizes(form.max_batch)
+    calls: dict[tuple[int, int], Call] = {}
+    for gamma in form.gammas:
+        inputs = draw_inputs(form, gamma, form.max_batch, seed=0)
+        for size in sizes:
+            calls[gamma, size] = partial(_run, runner, gamma, {name: array[:size] for name, array in inputs.items()})
+    timings = measure(calls, rounds=_ROUNDS, budget_s=seconds, progress=progress)
+
+    def rows(name: str) -> tuple[tuple[float, ...], ...]:
+        return tuple(_rising([getattr(timings[gamma, size], name) for size in sizes]) for gamma in form.gammas)
+
+    return GammaLatency(
+        gammas=form.gammas,
+        batches=sizes,
+        median_ms=rows("median_ms"),
+        p95_ms=rows("p95_ms"),
+        image_bytes=tuple(image_bytes(config, gamma, accumulate=form.accumulate) for gamma in form.gammas),
+        threads=threads,
+    )
+
+
+def _run(runner: OtasRunner, gamma: int, inputs: Inputs, _worker: int) -> None:
+    runner.run(gamma, inputs[PIXELS], inputs.get(PROMPTS))
+
+
+def _rising(values: Sequence[float]) -> tuple[float, ...]:
+    """The same with each at most the next: a larger batch that seems faster shows that the smaller was disturbed."""
+    evened = list(values)
+    for place in range(len(evened) - 2, -1, -1):
+        evened[place] = min(evened[place], evened[place + 1])
+    return tuple(evened)

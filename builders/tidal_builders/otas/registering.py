@@ -1,0 +1,130 @@
+"""`Register_Task` (OTAS §IV): parameters that are there or are trained here, profiled on the device, made live."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidal import device
+from tidal.errors import InvalidArgument
+from tidal.otas.manifest import OtasManifest, load_otas_manifest
+from tidal.otas.runner import open_runner
+from tidal.otas.tasks import OtasProvenance, OtasTask, TaskParameters, add_task, parameters_of
+from tidal.tasks.folder import scan_one, tasks_folder
+from tidal.tasks.names import check_task_name
+from tidal.tasks.record import TENSORS_FILE
+from tidal.tensor_file import parse_tensors, read_bounded
+from tidal_builders.commands.progress import progress, stdout_kept_clean
+from tidal_builders.otas.training.accuracy import measure_accuracy
+from tidal_builders.otas.training.images import LABELS_FILE, LabelledImages, named_labels, read_images
+from tidal_builders.otas.training.settings import Settings
+from tidal_builders.otas.training.train import train_task
+from tidal_builders.otas.transformer import load_transformer
+from tidal_builders.otas.vit import read_vit
+
+# Told the name of the running stage and the share of it that is done.
+Report = Callable[[str, float], None]
+
+_WORK_FOLDER = ".training"
+_MOST_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Registering:
+    """A task that is to be added to a published model.
+
+    Attributes:
+        model: the model's folder in the repository.
+        version: the folder of its newest version.
+        name: the task's.
+        replace: whether a task of this name may be there.
+        report: told what is being done.
+    """
+
+    model: Path
+    version: Path
+    name: str
+    replace: bool = False
+    report: Report = lambda _stage, _share: None
+
+    def from_parameters(self, source: Path, labels: Sequence[str] | None, data: Path) -> OtasTask:
+        """Add a task whose head and prompts are in a folder.
+
+        Args:
+            source: holds `task.safetensors`, see `tidal.otas.tasks`, and `labels.json` where `labels` are not given.
+            labels: of the classes.
+            data: labelled images that the accuracies are measured on, see `read_images`.
+
+        Raises:
+            InvalidArgument: a file or the name is not accepted, or the parameters do not fit the model; says why.
+        """
+        manifest = self._manifest()
+        names = tuple(labels) if labels is not None else named_labels(source / LABELS_FILE)
+        content = read_bounded(source / TENSORS_FILE, _MOST_BYTES)
+        parameters = parameters_of(parse_tensors(content, TENSORS_FILE), names, manifest)
+        return self._add(manifest, parameters, read_images(data, names), OtasProvenance(source=str(source)))
+
+    def by_training(self, data: Path, labels: Sequence[str] | None, settings: Settings) -> OtasTask:
+        """Train a task for every γ on all but a part of the images, and measure its accuracies on that part.
+
+        A training that was killed goes on where it stopped.
+
+        Args:
+            data: labelled images, see `read_images`.
+            labels: of the classes.
+            settings: of the training.
+
+        Raises:
+            InvalidArgument: the images or the name are not accepted.
+        """
+        manifest = self._manifest()
+        trained, kept = read_images(data, labels).divided(settings.profiled, settings.seed)
+        vit = read_vit(self.version)
+        work = self.model / _WORK_FOLDER / self.name
+        done = dict.fromkeys(manifest.gammas, 0.0)
+
+        def told(gamma: int, share: float) -> None:
+            done[gamma] = share
+            self.report("train", sum(done.values()) / len(done))
+
+        model = load_transformer(vit, accumulate=manifest.accumulate)
+        parameters = train_task(model, manifest.base, manifest, trained, settings, work, told)
+        made = OtasProvenance(source=str(data), settings=settings.described())
+        task = self._add(manifest, parameters, kept, made)
+        shutil.rmtree(work, ignore_errors=True)
+        return task
+
+    def _manifest(self) -> OtasManifest:
+        """Of the version, once nothing is in the way of adding the task."""
+        manifest = load_otas_manifest(self.version)
+        manifest.check(self.version, device.here(manifest.device.kind))
+        check_task_name(self.name)
+        if not self.replace and scan_one(tasks_folder(self.model), self.name) is not None:
+            raise InvalidArgument(f"task '{self.name}' is there already; replace it by --replace, or give another name")
+        return manifest
+
+    def _add(
+        self, manifest: OtasManifest, parameters: TaskParameters, images: LabelledImages, made: OtasProvenance
+    ) -> OtasTask:
+        self.report("profile", 0.0)
+        runner = open_runner(manifest, self.version)
+        accuracy = measure_accuracy(runner, manifest, parameters, images, lambda share: self.report("profile", share))
+        return add_task(
+            tasks_folder(self.model),
+            self.name,
+            parameters,
+            accuracy,
+            manifest,
+            made.model_copy(update={"profiled": len(images)}),
+            replace=self.replace,
+        )
+
+
+@contextmanager
+def registering(model: Path, version: Path, name: str, *, replace: bool) -> Iterator[Registering]:
+    """The same for a command: with bars on standard error, and standard output kept for the result."""
+    with progress(name) as report, stdout_kept_clean():
+        yield Registering(model, version, name, replace, report)

@@ -1,0 +1,57 @@
+"""What a vision transformer that adapts its tokens is asked for."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from tidal_builders.runtime_options import DEFAULT_TOLERANCE
+
+
+class OtasSpec(BaseModel):
+    """A frozen vision transformer that serves tasks at a number of tokens chosen for every batch, by the `otas`
+    backend."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, title="otas")
+
+    kind: Literal["otas"]
+    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", description="the model's name in the repository")
+    model: str = Field(
+        min_length=1,
+        description="a timm vision transformer (vit_*): a Hugging Face id such as timm/vit_small_patch16_224."
+        "augreg_in21k, or a folder in the format that timm saves: absolute, or relative to the spec file (begin it "
+        "with ./ or ../ to be told when it is missing)",
+    )
+    revision: str | None = Field(None, description="branch, tag or commit of a Hugging Face id")
+    gammas: tuple[int, ...] | None = Field(
+        None,
+        min_length=1,
+        description="changes of the number of tokens a layer: above 0 prompts that are added, below 0 tokens that are "
+        "merged away, and 0; default: -20, -15, -10, -5, 0, 2, 4, 8 in proportion to the model's tokens and layers",
+    )
+    prompts: Literal["replaced", "accumulated"] = Field(
+        "replaced", description="whether a layer's prompts take the place of those of the layer before, or join them"
+    )
+    max_batch: int = Field(64, ge=1, le=1024, description="largest batch of images that is profiled and served")
+    static_batches: tuple[int, ...] = Field(
+        (1, 8),
+        description="batch sizes to try engines of their own for where γ is 0 or below; each costs a copy of the "
+        "weights and is kept only where it is faster; none: one engine for all sizes",
+    )
+    threads: int | None = Field(None, ge=1, description="CPU threads; default: all cores")
+    profile_seconds: float = Field(
+        120.0, gt=0, le=3600, description="seconds after which no third round of measuring begins; two are always made"
+    )
+    tolerance: float = Field(
+        DEFAULT_TOLERANCE["fp32"],
+        gt=0,
+        description="largest accepted difference of any component of the features from the source model's",
+    )
+
+    @field_validator("static_batches")
+    @classmethod
+    def _ascending(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if value and (list(value) != sorted(set(value)) or value[0] != 1):
+            raise ValueError(f"expected sizes that begin with 1 and ascend, or none, got {list(value)}")
+        return value

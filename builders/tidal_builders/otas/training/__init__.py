@@ -1,0 +1,1 @@
+"""Trains tasks of a vision transformer: heads, and prompts by γ."""

@@ -1,0 +1,166 @@
+"""Tasks are trained on a frozen transformer, and their accuracies measured on what training did not see."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from tests.otas.builders import tiny
+from tests.otas.vits import tiny_config, tiny_vit
+from tidal.errors import InvalidArgument
+from tidal.otas.manifest import OtasForm
+from tidal.otas.runner import open_runner
+from tidal.otas.tasks import TaskParameters
+from tidal_builders.otas.training.accuracy import measure_accuracy
+from tidal_builders.otas.training.images import LabelledImages, Pixels, read_images
+from tidal_builders.otas.training.pretrain import pretrain
+from tidal_builders.otas.training.settings import Settings
+from tidal_builders.otas.training.train import train_task
+from tidal_builders.otas.transformer import load_transformer
+
+QUICK = Settings(epochs=3, batch=64, rate=0.01)
+
+
+def digits(count: int, labels: tuple[str, ...] = tuple("0123456789")) -> LabelledImages:
+    """Scans of hand-written digits, 8 pixels high and wide; told apart by their last few classes where those are
+    fewer."""
+    found = load_digits()
+    images = []
+    for image in found.images[:count]:
+        stream = io.BytesIO()
+        Image.fromarray((image * 15).astype(np.uint8)).save(stream, "PNG")
+        images.append(stream.getvalue())
+    return LabelledImages("digits", images, found.target[:count].astype(np.int64) % len(labels), labels)
+
+
+def form_of(vit: Any, gammas: tuple[int, ...]) -> OtasForm:
+    config = vit.config
+    return OtasForm(
+        image=config.image, width=config.width, layers=config.layers, tokens=config.tokens, accumulate=False,
+        gammas=gammas, max_batch=4,
+    )  # fmt: skip
+
+
+def same(one: TaskParameters, other: TaskParameters) -> bool:
+    pairs = [(one.head.weight, other.head.weight), (one.heads[2].bias, other.heads[2].bias)]
+    pairs += [(one.prompts[2], other.prompts[2])]
+    return all(np.array_equal(mine, yours) for mine, yours in pairs)
+
+
+def test_what_is_trained_from_nothing_serves_tasks(tmp_path: Path) -> None:
+    config = tiny_config(size=8, channels=1, patch=(2, 2), width=32, inner=64, heads=4)
+    vit = pretrain(config, digits(700), Settings(epochs=6, rate=0.005))
+    tiny.build(tmp_path / "r", tiny.write_source(tmp_path / "source", vit), gammas=[-6, 0, 2], static_batches=[])
+    manifest = tiny.manifest_of(tmp_path / "r")
+    trained, unseen = digits(1000, ("even", "odd")).divided(0.2, seed=0)
+    model = load_transformer(vit)
+    task = train_task(model, manifest.base, manifest, trained, Settings(epochs=4, rate=0.01), tmp_path / "work")
+    accuracy = measure_accuracy(open_runner(manifest, tmp_path / "r/vision/1"), manifest, task, unseen)
+    assert (len(trained), len(unseen)) == (800, 200)
+    assert set(accuracy) == {-6, 0, 2}
+    assert accuracy[0] > 0.8
+    assert accuracy[2] > 0.8
+    assert 0.5 < accuracy[-6] <= 1
+    # Nothing of the transformer was trained on the way.
+    for name, tensor in model.state_dict().items():
+        assert (tensor == vit.tensors[name]).all()
+
+
+def test_prompts_learn_what_a_head_alone_cannot(tmp_path: Path) -> None:
+    vit = tiny_vit(size=8, channels=1)
+    images = digits(128, ("even", "odd"))
+    task = train_task(
+        load_transformer(vit), "b", form_of(vit, (0, 2)), images, Settings(epochs=60, rate=0.03), tmp_path
+    )
+    pixels = Pixels(images, vit.config.image)(range(len(images)))
+    model = load_transformer(vit)
+    right = {}
+    for gamma in (0, 2):
+        prompts = torch.from_numpy(np.stack([task.prompts[2]] * len(images))) if gamma else None
+        with torch.inference_mode():
+            features = model(gamma, torch.from_numpy(pixels), prompts).numpy()
+        right[gamma] = float((task.logits(gamma, features).argmax(1) == images.truth).mean())
+    assert right[2] > right[0] + 0.05
+
+
+def test_an_interrupted_training_comes_to_the_same(tmp_path: Path) -> None:
+    vit = tiny_vit(size=8, channels=1, layers=1)
+    images, form = digits(96), form_of(vit, (0, 2))
+    whole = train_task(load_transformer(vit), "b", form, images, QUICK, tmp_path / "whole")
+
+    def killed(gamma: int, share: float) -> None:
+        if gamma == 2 and share > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_task(load_transformer(vit), "b", form, images, QUICK, tmp_path / "part", killed)
+    told: list[tuple[int, float]] = []
+    again = train_task(
+        load_transformer(vit), "b", form, images, QUICK, tmp_path / "part", lambda *each: told.append(each)
+    )
+    assert same(whole, again)
+    assert told == [(0, 1.0), (2, 1.0), (2, 1.0)]  # one epoch was left
+    other = train_task(load_transformer(vit), "b", form, images, dataclasses.replace(QUICK, seed=1), tmp_path / "part")
+    assert not same(whole, other)
+
+
+def write_folder(folder: Path) -> None:
+    for name, shade in (("dark", 10), ("light", 240)):
+        (folder / name).mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (9, 7), (shade,) * 3).save(folder / name / f"{number}.png")
+        (folder / name / "notes.txt").write_text("not an image")
+
+
+def test_images_of_folders_and_arrays(tmp_path: Path) -> None:
+    write_folder(tmp_path / "f")
+    found = read_images(tmp_path / "f")
+    assert (len(found), found.labels, found.truth.tolist()) == (6, ("dark", "light"), [0, 0, 0, 1, 1, 1])
+    turned = read_images(tmp_path / "f", ["light", "dark", "grey"])
+    assert (turned.truth.tolist(), turned.labels) == ([1, 1, 1, 0, 0, 0], ("light", "dark", "grey"))
+    values = Pixels(found, tiny_config(size=8).image)([0, 5])
+    assert values.shape == (2, 3, 8, 8)
+    np.testing.assert_allclose(values[:, 0, 0, 0], np.array([10, 240]) / 255 * 2 - 1, atol=1e-6)
+
+    images = np.stack([np.full((8, 8), shade, np.uint8) for shade in (0, 255)])
+    np.savez(tmp_path / "a.npz", images=images, labels=np.array([1, 0]))
+    assert read_images(tmp_path / "a.npz").labels == ("0", "1")
+    joined = b"".join(found.encoded)
+    offsets = np.cumsum([0, *map(len, found.encoded)])
+    np.savez(tmp_path / "j.npz", jpeg=np.frombuffer(joined, np.uint8), offsets=offsets, labels=found.truth)
+    (tmp_path / "labels.json").write_text(json.dumps({"labels": ["dark", "light"], "source": "here"}))
+    again = read_images(tmp_path / "j.npz")
+    assert (list(again.encoded), again.labels) == (list(found.encoded), ("dark", "light"))
+    assert again.digest == found.digest != turned.digest
+
+
+def test_images_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    write_folder(tmp_path / "f")
+    np.savez(tmp_path / "few.npz", images=np.zeros((2, 4, 4), np.uint8), labels=np.zeros(3, np.int64))
+    np.savez(tmp_path / "float.npz", images=np.zeros((1, 4, 4)), labels=np.zeros(1, np.int64))
+    np.savez(tmp_path / "bare.npz", images=np.zeros((1, 4, 4), np.uint8))
+    np.savez(tmp_path / "pickled.npz", images=np.array([object()]), labels=np.zeros(1, np.int64))
+    for path, labels, said in [
+        ("empty", None, "has no folders of images; accepted are"),
+        ("f", ["dark"], "the label 'light', which is none of the task's: dark"),
+        ("few.npz", None, "2 images and 3 labels"),
+        ("few.npz", ["a"], "2 images and 3 labels"),
+        ("float.npz", None, "images are float64, not uint8"),
+        ("bare.npz", None, "holds no labelled images"),
+        ("pickled.npz", None, "holds no labelled images"),
+        ("nothing.npz", None, "holds no labelled images"),
+    ]:
+        with pytest.raises(InvalidArgument, match=said):
+            read_images(tmp_path / path, labels)
+    with pytest.raises(InvalidArgument, match="too few to keep a share"):
+        read_images(tmp_path / "f").divided(0.01, seed=0)
