@@ -110,6 +110,29 @@ def test_dynamic_lengths_are_not_captured(runtime: Any, plan: Path, gpu: Gpu) ->
     assert gpu.captures == 0
 
 
+def test_an_input_that_stays_on_the_device_is_read_there(runtime: Any, tmp_path: Path, gpu: Gpu) -> None:
+    fixed = {"input_ids": ((1, MAX_BATCH), (1, 8)), "attention_mask": (1, 8)}
+    path = tmp_path / "model.plan"
+    path.write_bytes(write_plan(NAMES, profiles_for(fixed)))
+    bank = sys.modules["tidal.engines.cuda"].Buffer(64)
+    kept = gpu.array(bank.device, (1, 8), "int64")
+    kept[:] = np.arange(8)
+    artifact = Artifact("tensorrt", path, "fp32", fixed, "gpu")
+    before = len(gpu.memory)
+    engine = runtime.open_resident(artifact, {"attention_mask": bank.device})
+    assert len(gpu.memory) == before + 2 * 2  # both sides of the ids and of the logits
+    assert [spec.name for spec in engine.inputs] == ["input_ids"]
+    for seed in range(3):
+        ids = batch(1 + seed, 8, seed)["input_ids"]
+        gpu.copied.clear()
+        got = engine.run({"input_ids": ids})["logits"]
+        np.testing.assert_array_equal(got, sums({"input_ids": ids, "attention_mask": kept}))
+        assert [side for side, _ in gpu.copied] == ["in", "out"]
+        kept += 1
+    with pytest.raises(InvalidArgument, match="input 'input_ids' is to stay in device memory and has the shape"):
+        runtime.open_resident(artifact, {"input_ids": bank.device})
+
+
 def test_engines_of_a_file_share_its_weights_and_each_has_a_stream(runtime: Any, plan: Path, gpu: Gpu) -> None:
     engines = [*opened(runtime, plan, 8, contexts=2), *opened(runtime, plan, 16)]
     assert sys.modules["tensorrt"].Runtime.opened == 1
@@ -162,6 +185,13 @@ def test_a_lone_query_has_a_profile_that_is_static() -> None:
     assert more["input_ids"] == ((2, MAX_BATCH), (8, 8))
     assert [p["input_ids"] for p in profiles_for(shapes(8, max_batch=1))] == [((1, 1), (8, 8))]
     assert [p["input_ids"] for p in profiles_for({"input_ids": (1, 8)})] == [((1, 1), (8, 8))]
+
+
+def test_an_input_without_a_batch_keeps_its_first_dimension() -> None:
+    made = profiles_for({"input_ids": ((1, 4), 8), "bank": (100, 16)})
+    assert [p["bank"] for p in made] == [((100, 100), (16, 16))] * 2
+    assert [p["input_ids"][0] for p in made] == [(1, 1), (2, 4)]
+    assert fixed_dimensions(made) == {"input_ids": (-1, 8), "bank": (100, 16)}
 
 
 def test_profiles_that_serve_shapes_are_those_made_for_them() -> None:

@@ -14,13 +14,17 @@ def profiles_for(shapes: Mapping[str, tuple[Dim, ...]]) -> tuple[Profile, ...]:
     """The profiles that serve these shapes.
 
     A lone query gets a profile of its own, with a batch of 1, so that with a fixed length min = opt = max and its
-    kernels are chosen for exactly that shape. Larger batches share a second one.
+    kernels are chosen for exactly that shape. Larger batches share a second one. An input whose first dimension is
+    fixed while others' are not has no batch: it has that dimension in both.
     """
     bounds = {name: tuple((dim, dim) if isinstance(dim, int) else dim for dim in dims) for name, dims in shapes.items()}
-    low = min(dims[0][0] for dims in bounds.values())
-    high = max(dims[0][1] for dims in bounds.values())
+    batched = {name for name, dims in shapes.items() if not isinstance(dims[0], int)} or set(shapes)
+    low = min(bounds[name][0][0] for name in batched)
+    high = max(bounds[name][0][1] for name in batched)
     batches = [(low, high)] if low == high or low > 1 else [(1, 1), (2, high)]
-    return tuple({name: (batch, *dims[1:]) for name, dims in bounds.items()} for batch in batches)
+    return tuple(
+        {name: (batch, *dims[1:]) if name in batched else dims for name, dims in bounds.items()} for batch in batches
+    )
 
 
 def serving(profiles: Sequence[Profile], shapes: Mapping[str, tuple[Dim, ...]]) -> tuple[int, ...]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from tidal.errors import TidalError
 from tidal.metrics import Metrics
-from tidal.pets.engine.base import LoadedTask
-from tidal.pets.library import Engine, PetsLibrary, ServedTask
+from tidal.pets.engine.base import Engine, LoadedTask
+from tidal.pets.library import PetsLibrary, ServedTask
 from tidal.pets.policies import Query
 from tidal.pets.policies.merging import Arrivals, MergeRule, choose_copies
 from tidal.pets.profile import Tables

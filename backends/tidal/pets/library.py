@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
 
 from tidal.metrics import Metrics
-from tidal.pets.engine.base import LoadedTask
+from tidal.pets.engine.base import Engine, LoadedTask
 from tidal.pets.tasks.folder import Task, load_task
 from tidal.pets.tasks.manifest import TaskInfo
-from tidal.pets.terms import BaseLayers, FloatArray, TaskTerms
+from tidal.pets.terms import BaseLayers
 from tidal.tasks.library import TaskLibrary
-
-Integers = npt.NDArray[np.int32]
-
-
-class Engine(Protocol):
-    """What runs batches whose rows have tasks of their own; see `tidal.pets.engine.PetsEngine`."""
-
-    def add(self, terms: TaskTerms) -> LoadedTask:
-        """Take a task into memory."""
-
-    def remove(self, task: LoadedTask) -> None:
-        """Let a task go; batches that run with it end undisturbed."""
-
-    def pooled(
-        self, tasks: Sequence[LoadedTask | None], ids: Integers, lengths: Integers, type_ids: Integers | None = None
-    ) -> FloatArray:
-        """Pooled vectors [rows, width] of a batch: ids and types [rows, tokens], lengths [rows]."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from tidal import device
 from tidal.pets.base import load_base_layers
 from tidal.pets.copies import Merging
-from tidal.pets.engine.base import LoadedTask
-from tidal.pets.engine.engine import PetsEngine, open_engine
+from tidal.pets.engine.base import Engine, LoadedTask
 from tidal.pets.engine.merging import unmerged
+from tidal.pets.engine.opening import open_pets_engine
 from tidal.pets.library import open_library
 from tidal.pets.manifest import ENGINE_FOLDER, load_pets_manifest
 from tidal.pets.parameters import PetsParameters
@@ -32,6 +33,7 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
     Raises:
         InvalidArgument: the version does not fit its files, this device, the engine library or the config.
         NotFound: the library with the engine's operations is not built.
+        Unsupported: the engine's library, or its GPU, is not there.
     """
     manifest = load_pets_manifest(context.version_dir)
     manifest.check(context.version_dir, device.here(manifest.device.kind))
@@ -43,12 +45,18 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
         truncate=parameters.truncate,
     )
     base = load_base_layers(context.version_dir)
-    folder = context.version_dir / ENGINE_FOLDER
-    engine = open_engine(folder, threads=manifest.threads)
+    open_engine = partial(
+        open_pets_engine,
+        manifest.engine,
+        context.version_dir / ENGINE_FOLDER,
+        threads=manifest.threads,
+        device=manifest.device.kind,
+    )
+    engine = open_engine(profile=manifest.profile)
     _warm_up(engine, [length for length in manifest.profile.shared.lengths if length <= tables.max_length])
 
-    def open_copy(terms: TaskTerms) -> tuple[PetsEngine, LoadedTask]:
-        copy = open_engine(folder, threads=manifest.threads, merged=terms)
+    def open_copy(terms: TaskTerms) -> tuple[Engine, LoadedTask]:
+        copy = open_engine(merged=terms)
         return copy, copy.add(unmerged(terms))
 
     def start(fresh: ServiceContext) -> Service:
@@ -69,7 +77,7 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
     return start
 
 
-def _warm_up(engine: PetsEngine, lengths: list[int]) -> None:
+def _warm_up(engine: Engine, lengths: list[int]) -> None:
     """Run the base alone at each measured length, so that no query pays for its first pass."""
     for length in lengths:
         engine.pooled([None], np.zeros((1, length), np.int32), np.array([length], np.int32))

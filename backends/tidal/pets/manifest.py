@@ -8,10 +8,10 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from tidal.manifest import Published, TokenizerInfo, Verification, read_manifest
+from tidal.pets.engine.opening import PetsEngineKind
 from tidal.pets.profile import PetsProfile
 
 ENGINE_FOLDER = "engines"
-PetsEngineKind = Literal["openvino", "torch"]
 
 
 class PetsManifest(Published):

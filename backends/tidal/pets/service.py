@@ -12,9 +12,9 @@ import numpy as np
 
 from tidal.errors import Cancelled, Internal, TidalError, Unavailable
 from tidal.pets.copies import Copies, Merging
-from tidal.pets.engine.base import LoadedTask
+from tidal.pets.engine.base import Engine, LoadedTask
 from tidal.pets.jobs import Job, Row, check_outputs, reply
-from tidal.pets.library import Engine, PetsLibrary, ServedTask
+from tidal.pets.library import PetsLibrary, ServedTask
 from tidal.pets.metrics import PetsMetrics
 from tidal.pets.policies import Batch, PetsScheduler
 from tidal.pets.reading import read_tokens

@@ -9,7 +9,7 @@ import openvino as ov
 
 from tidal.pets.base import BaseInfo, make_base_layers
 from tidal.pets.engine.description import DESCRIPTION_FILE, GRAPH_FILE, WEIGHTS_FILE
-from tidal.pets.manifest import PetsEngineKind
+from tidal.pets.engine.opening import PetsEngineKind
 from tidal.pets.terms import BaseLayers
 from tidal.tensor_file import pack_tensors
 from tidal_builders.pets.encoder import Encoder, read_encoder
@@ -28,7 +28,7 @@ def export_encoder(model: Any, folder: Path, engine: PetsEngineKind = "openvino"
     Args:
         model: for example `AutoModel.from_pretrained(...)`; see `read_encoder` for what is pooled.
         folder: gets `encoder.json` and the weights: `encoder.xml` and `encoder.bin`, or `encoder.safetensors`.
-        engine: that is to run it.
+        engine: that is to run it; of TensorRT's all but the plan, see `dense`.
 
     Returns:
         The layers that tasks may change, which `write_base_layers` publishes.
@@ -40,7 +40,7 @@ def export_encoder(model: Any, folder: Path, engine: PetsEngineKind = "openvino"
     encoder = read_encoder(model)
     layers, info = base_layers(encoder)
     folder.mkdir(parents=True, exist_ok=True)
-    if engine == "torch":
+    if engine != "openvino":
         weights, description = weights_of(encoder, layers.digest)
         (folder / WEIGHTS_FILE).write_bytes(pack_tensors(weights))
     else:

@@ -13,21 +13,26 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from tidal import device
+from tidal.device import DeviceKind
+from tidal.engines import choose_device
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE, FileRecord, Source, TokenizerInfo, sha256_file
 from tidal.pets.base import load_base_layers, write_base_layers
-from tidal.pets.engine.engine import PetsEngine, open_engine
+from tidal.pets.engine.base import Engine
+from tidal.pets.engine.opening import open_pets_engine
 from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest
 from tidal.pets.profile import PetsProfile
 from tidal.repository import write_atomically
 from tidal_builders.arlo.samples import sample_texts
 from tidal_builders.pets.base import export_encoder
 from tidal_builders.pets.config import pets_config_pbtxt
+from tidal_builders.pets.dense import compile_dense
 from tidal_builders.pets.plan import PetsPlan, plan_pets
 from tidal_builders.pets.profiling import measure_profile
 from tidal_builders.pets.report import PetsReport, report_of
 from tidal_builders.pets.source import BaseSource, load_base
-from tidal_builders.pets.spec import PetsSpec
+from tidal_builders.pets.spec import PetsPlanOptions, PetsSpec
+from tidal_builders.pets.typical import served_kinds
 from tidal_builders.pets.verify import Verified, verify
 from tidal_builders.workspace import Workspace, build_lock, drop_workspaces, open_workspace
 
@@ -130,9 +135,15 @@ class _Stages:
         self.report("load", 0.0)
         return load_base(self.plan.source)
 
+    @property
+    def device(self) -> DeviceKind:
+        """Where the engine runs."""
+        return choose_device(self.spec.engine, self.spec.device)
+
     @cached_property
-    def _engine(self) -> PetsEngine:
-        return open_engine(self.folder / ENGINE_FOLDER, threads=self.plan.threads)
+    def _engine(self) -> Engine:
+        folder = self.folder / ENGINE_FOLDER
+        return open_pets_engine(self.spec.engine, folder, threads=self.plan.threads, device=self.device)
 
     def _export(self, folder: Path) -> None:
         source, longest = self._source, self.spec.max_length
@@ -141,8 +152,12 @@ class _Stages:
                 f"field 'max_length': {longest} tokens exceed the model's longest input of {source.max_length}"
             )
         self.report("export", 0.0)
-        layers, info = export_encoder(source.model, folder / ENGINE_FOLDER)
+        layers, info = export_encoder(source.model, folder / ENGINE_FOLDER, self.spec.engine)
         write_base_layers(folder, layers, info)
+        if self.spec.engine == "tensorrt":
+            self.report("plan", 0.0)
+            bounds = {"max_batch": self.spec.max_batch, "max_length": longest or source.max_length}
+            compile_dense(folder / ENGINE_FOLDER, self.spec.tensorrt or PetsPlanOptions(), **bounds)
         content = json.loads(source.tokenizer.backend_tokenizer.to_str())
         # The server decides on both.
         content["truncation"] = content["padding"] = None
@@ -165,6 +180,7 @@ class _Stages:
             self._source,
             load_base_layers(self.folder),
             texts,
+            kinds=served_kinds(self.spec.engine),
             max_length=self.facts.max_length,
             tolerance=self.spec.tolerance,
             progress=partial(self.report, "verify"),
@@ -174,6 +190,7 @@ class _Stages:
         return measure_profile(
             self._engine,
             load_base_layers(self.folder),
+            kinds=served_kinds(self.spec.engine),
             max_length=self.facts.max_length,
             max_batch=self.spec.max_batch,
             max_tokens=self.spec.max_tokens,
@@ -211,9 +228,9 @@ def _publish(stages: _Stages, spec_file: str) -> tuple[PetsManifest, int]:
         source=Source(
             model=stages.spec.model, architecture=facts.architecture, sha256=plan.ingredients["source files"]
         ),
-        engine="openvino",
+        engine=stages.spec.engine,
         precision="fp32",
-        device=device.here("cpu"),
+        device=device.here(stages.device),
         tokenizer=TokenizerInfo(
             file=_TOKENIZER, max_length=facts.max_length, pad_token_id=facts.pad_token_id, type_ids=facts.type_ids
         ),

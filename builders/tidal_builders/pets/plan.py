@@ -13,6 +13,7 @@ import tidal
 import tidal_builders
 from tidal import device
 from tidal.device import library_version
+from tidal.engines import choose_device
 from tidal.errors import InvalidArgument
 from tidal.manifest import sha256_file
 from tidal.pets.engine.native import source_folder as native_sources
@@ -56,7 +57,8 @@ def plan_pets(spec: PetsSpec, repository: Path, base: Path) -> PetsPlan:
         base: folder that relative paths of the spec start from.
 
     Raises:
-        InvalidArgument: the source model or the samples cannot be found.
+        InvalidArgument: the source model or the samples cannot be found, or the engine does not run on that device.
+        Unsupported: the engine's library is not installed, or this machine has no GPU.
     """
     source = source_folder(spec.model, spec.revision, base)
     samples = None if spec.samples is None else base / spec.samples.expanduser()
@@ -68,10 +70,11 @@ def plan_pets(spec: PetsSpec, repository: Path, base: Path) -> PetsPlan:
         "source files": hash_source(source),
         "samples file": sha256_file(samples) if samples else "none",
         "builder code": _code_hash(),
-        "device": str(device.here("cpu")),
+        "device": str(device.here(choose_device(spec.engine, spec.device))),
         "threads": str(threads),
     }
-    parts |= {f"library {name}": library_version(name) or "none" for name in _LIBRARIES}
+    libraries = (*_LIBRARIES, "tensorrt", "onnxscript") if spec.engine == "tensorrt" else _LIBRARIES
+    parts |= {f"library {name}": library_version(name) or "none" for name in libraries}
     entry = ModelEntry(repository / spec.name)
     published, reasons = _compare(entry, parts)
     return PetsPlan(entry, source, samples, threads, parts, published, tuple(reasons))
@@ -99,7 +102,10 @@ def _code_hash() -> str:
         native_sources(),
     )
     own = [*builders.glob("pets/*.py"), *builders.glob("arlo/sa*.py"), builders / "timing.py", builders / "texts.py"]
-    used = [*library.glob("pets/engine/*.py"), *library.glob("pets/policies/*.py"), library / "manifest.py"]
+    used = [
+        path for name in ("engine", "torch_engine", "tensorrt_engine") for path in library.glob(f"pets/{name}/*.py")
+    ]
+    used += [*library.glob("pets/policies/*.py"), library / "manifest.py"]
     used += [library / "pets" / f"{name}.py" for name in ("base", "manifest", "profile", "terms")]
     hashes = hash_files(builders, own) + hash_files(library, used) + hash_files(native, native.glob("*.?pp"))
     return hashlib.sha256(hashes.encode()).hexdigest()

@@ -7,14 +7,14 @@ from functools import partial
 
 import numpy as np
 
-from tidal.pets.engine.base import LoadedTask
+from tidal.pets.engine.base import Engine, LoadedTask
 from tidal.pets.engine.description import Description
-from tidal.pets.engine.engine import PetsEngine
 from tidal.pets.policies.spread import spread_threshold
 from tidal.pets.profile import Grid, PetsProfile
 from tidal.pets.terms import BaseLayers
 from tidal.profiles import LatencyProfile
-from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
+from tidal_builders.pets.streams import measure_memory, on_gpu, with_streams
+from tidal_builders.pets.typical import typical_task
 from tidal_builders.timing import Call, Progress, Timing, measure
 
 # Padded lengths that are measured, as far as the base reads them, beside its longest.
@@ -38,9 +38,10 @@ def grid_of(max_length: int, max_batch: int, max_tokens: int) -> dict[int, tuple
 
 
 def measure_profile(
-    engine: PetsEngine,
+    engine: Engine,
     layers: BaseLayers,
     *,
+    kinds: Sequence[str],
     max_length: int,
     max_batch: int,
     max_tokens: int,
@@ -50,11 +51,13 @@ def measure_profile(
 ) -> PetsProfile:
     """Measure α with the base alone, and β of every kind as what a batch of one typical task takes beyond that.
 
-    All are measured in the same rounds; β is evened out, see `_rising`.
+    All are measured in the same rounds; β is evened out, see `_rising`. On a GPU a batch's memory is measured too, and
+    how many streams pay.
 
     Args:
         engine: of the base.
         layers: of the base.
+        kinds: of tasks.
         max_length: longest input.
         max_batch: largest batch.
         max_tokens: of a batch.
@@ -64,26 +67,39 @@ def measure_profile(
     """
     grid = grid_of(max_length, max_batch, max_tokens)
     tasks: dict[str, LoadedTask | None] = {_BASE: None}
-    tasks |= {kind: engine.add(typical_task(kind, layers)) for kind in TYPICAL_KINDS}
+    tasks |= {kind: engine.add(typical_task(kind, layers)) for kind in kinds}
     calls: dict[_Cell, Call] = {
         (name, length, n): partial(_run, engine, task, length, n)
         for name, task in tasks.items()
         for length, numbers in grid.items()
         for n in numbers
     }
+    memory = measure_memory(calls) if on_gpu(engine) else _computed_memory(grid, engine.description)
     timings = measure(calls, rounds=_ROUNDS, budget_s=seconds, progress=progress)
     for task in tasks.values():
         if task is not None:
             engine.remove(task)
-    return _profile(timings, grid, engine.description, threads)
+    profile = _profile(timings, grid, kinds, memory, threads)
+    if on_gpu(engine):
+        profile = with_streams(engine, layers, profile, seconds=seconds)
+    return profile
 
 
-def _run(engine: PetsEngine, task: LoadedTask | None, length: int, n: int, _worker: int) -> None:
+def _run(engine: Engine, task: LoadedTask | None, length: int, n: int, _worker: int) -> None:
     engine.pooled([task] * n, np.full((n, length), _TOKEN, np.int32), np.full(n, length, np.int32))
 
 
+def _computed_memory(grid: Mapping[int, Sequence[int]], description: Description) -> dict[tuple[int, int], float]:
+    token_bytes = activation_bytes(description)
+    return {(length, n): token_bytes * length * n for length, numbers in grid.items() for n in numbers}
+
+
 def _profile(
-    timings: Mapping[_Cell, Timing], grid: Mapping[int, Sequence[int]], description: Description, threads: int
+    timings: Mapping[_Cell, Timing],
+    grid: Mapping[int, Sequence[int]],
+    kinds: Sequence[str],
+    memory_bytes: Mapping[tuple[int, int], float],
+    threads: int,
 ) -> PetsProfile:
     lengths, batches = tuple(grid), tuple(grid[min(grid)])
 
@@ -105,12 +121,9 @@ def _profile(
             batches=batches,
             values=rows(_rising({cell: timings[kind, *cell].median_ms - alpha[cell].median_ms for cell in cells})),
         )
-        for kind in TYPICAL_KINDS
+        for kind in kinds
     }
-    token_bytes = activation_bytes(description)
-    memory = Grid(
-        lengths=lengths, batches=batches, values=rows({(length, n): token_bytes * length * n for length, n in cells})
-    )
+    memory = Grid(lengths=lengths, batches=batches, values=rows(memory_bytes))
     profile = PetsProfile(shared=shared, terms_ms=terms, memory_bytes=memory)
     return profile.model_copy(update={"spread_tokens": spread_threshold(profile.tables())})
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from tidal.engines import PlanOptions
 from tidal_builders.runtime_options import DEFAULT_TOLERANCE
+
+
+class PetsPlanOptions(PlanOptions):
+    """What tasks a TensorRT plan is made for, and how."""
+
+    rank: int = Field(16, ge=1, le=1024, description="largest rank of a low-rank difference")
+    bottleneck: int = Field(64, ge=1, le=4096, description="largest width of an adapter's bottleneck")
+    tasks: int = Field(64, ge=1, le=100_000, description="tasks that the banks have room for on the GPU")
 
 
 class PetsSpec(BaseModel):
@@ -30,6 +39,12 @@ class PetsSpec(BaseModel):
     max_tokens: int = Field(
         2048, ge=8, description="tokens of the largest batch that is profiled and served, padding included"
     )
+    engine: Literal["openvino", "torch", "tensorrt"] = Field(
+        "openvino", description="engine to run it with; tensorrt serves the dense kinds alone: adapter, bitfit and lora"
+    )
+    device: Literal["auto", "cpu", "gpu"] = Field(
+        "auto", description="where it runs; auto: on the GPU if the engine and this machine have one"
+    )
     threads: int | None = Field(None, ge=1, description="CPU threads; default: all cores")
     profile_seconds: float = Field(
         60.0, gt=0, le=3600, description="seconds after which no third round of measuring begins; two are always made"
@@ -39,9 +54,18 @@ class PetsSpec(BaseModel):
         gt=0,
         description="largest accepted difference of any component of the pooled vector from the source model's",
     )
+    tensorrt: PetsPlanOptions | None = Field(None, description="of the plan, for engine tensorrt")
     samples: Path | None = Field(
         None,
         description="text file, one text a line, to verify with; relative to the spec file; default: English text that "
         "the builder makes",
     )
     truncate: bool = Field(False, description="serve a longer text cut to the limit instead of refusing it")
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        if self.tensorrt is not None and self.engine != "tensorrt":
+            raise ValueError(
+                f"fields 'engine' and 'tensorrt': options of a plan go with engine tensorrt, got {self.engine}"
+            )
+        return self

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
+from tidal.pets.engine.opening import PetsEngineKind
 from tidal.pets.kinds.adapter import takes_adapter
 from tidal.pets.kinds.positions import sparse_delta
 from tidal.pets.terms import (
@@ -22,6 +23,7 @@ from tidal.pets.terms import (
 )
 
 TYPICAL_KINDS = ("adapter", "bitfit", "diff_pruning", "lora", "maskbert")
+_DENSE_KINDS = ("adapter", "bitfit", "lora")
 # Published settings: width of a bottleneck, rank (Hu et al.), shares of a matrix that differ and that are masked out.
 _BOTTLENECK, _RANK = 64, 8
 _DIFFERENT, _MASKED = 0.005, 0.05
@@ -57,6 +59,11 @@ def typical_task(kind: str, base: BaseLayers, seed: int = 0, *, whole: Collectio
     weight = draw.values(_CLASSES, base.width, spread=base.width**-0.5)
     labels = tuple(f"class {number}" for number in range(_CLASSES))
     return TaskTerms(Head(weight, draw.values(_CLASSES), labels), linear, norm)
+
+
+def served_kinds(engine: PetsEngineKind) -> tuple[str, ...]:
+    """The typical kinds that an engine can serve."""
+    return _DENSE_KINDS if engine == "tensorrt" else TYPICAL_KINDS
 
 
 class _Draw:

@@ -11,12 +11,12 @@ import torch
 from pydantic import BaseModel
 
 from tidal.manifest import Verification
-from tidal.pets.engine.engine import PetsEngine
+from tidal.pets.engine.base import Engine
 from tidal.pets.terms import BaseLayers, FloatArray, TaskTerms
 from tidal_builders.arlo.samples import Row, batches, draw_samples, longest, pad
 from tidal_builders.pets.source import BaseSource
 from tidal_builders.pets.training.merged import merge_terms
-from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
+from tidal_builders.pets.typical import typical_task
 
 # Queries of each: the base, and every kind.
 _QUERIES = 10
@@ -53,11 +53,12 @@ class _Sample:
 
 
 def verify(
-    engine: PetsEngine,
+    engine: Engine,
     source: BaseSource,
     layers: BaseLayers,
     texts: Sequence[str],
     *,
+    kinds: Sequence[str],
     max_length: int,
     tolerance: float,
     progress: Callable[[float], None],
@@ -69,12 +70,13 @@ def verify(
         source: the base.
         layers: the base's.
         texts: to make queries of.
+        kinds: of tasks.
         max_length: of the longest query in tokens.
         tolerance: largest accepted difference.
         progress: told the share that is done.
     """
     whole = {name.rpartition(".")[0] for name in source.zeroed}
-    tasks = {kind: typical_task(kind, layers, whole=sorted(whole)) for kind in TYPICAL_KINDS}
+    tasks = {kind: typical_task(kind, layers, whole=sorted(whole)) for kind in kinds}
     samples: list[_Sample] = []
     for number, (variant, terms) in enumerate([("base", None), *tasks.items()]):
         samples += _ask_source(variant, terms, source, texts, max_length, seed=number)
@@ -93,7 +95,7 @@ def verify(
             error = float(np.abs(vector - sample.pooled).max())
             # A value that is not a number is no small error.
             errors[sample.variant] = float("inf") if np.isnan(error) else max(errors[sample.variant], error)
-            head = tasks.get(sample.variant, tasks[TYPICAL_KINDS[0]]).head
+            head = tasks.get(sample.variant, tasks[kinds[0]]).head
             logits = [head.weight @ each + head.bias for each in (vector, sample.pooled)]
             same += int(logits[0].argmax() == logits[1].argmax())
     for task in loaded.values():

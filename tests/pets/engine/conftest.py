@@ -22,7 +22,7 @@ from tests.pets.engine.truth import KINDS, Exported, Truth, random_terms, random
 from tidal.pets.engine import native
 from tidal.pets.engine.base import LoadedTask
 from tidal.pets.engine.engine import open_engine
-from tidal.pets.manifest import PetsEngineKind
+from tidal.pets.engine.opening import PetsEngineKind
 from tidal.pets.terms import TaskTerms
 from tidal_builders.pets.base import export_encoder
 

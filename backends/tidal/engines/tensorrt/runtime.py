@@ -74,18 +74,29 @@ class TensorRtEngine:
     Copies to the device, kernels and copies back of one shape are captured as a CUDA graph when that shape first
     comes, so a later run is one launch. Where the length is dynamic, shapes are too many to keep: nothing is
     captured, and the work is enqueued each time.
+
+    Args:
+        plan: what is run.
+        shapes: of all its inputs.
+        resident: inputs that are read from device memory which the caller fills and keeps, by the address; they are
+            none of those that `run` is given, and their shapes are fixed.
     """
 
-    def __init__(self, plan: Plan, shapes: Mapping[str, tuple[Dim, ...]]) -> None:
+    def __init__(
+        self, plan: Plan, shapes: Mapping[str, tuple[Dim, ...]], resident: Mapping[str, int] | None = None
+    ) -> None:
         self._plan = plan
-        self._inputs = tuple(TensorSpec(name, plan.dtype(name), tuple(dims)) for name, dims in shapes.items())
-        self._static = all(isinstance(dim, int) for dims in shapes.values() for dim in dims[1:])
+        resident = resident or {}
+        self._resident = {name: _fixed(name, shapes[name]) for name in resident}
+        given = {name: dims for name, dims in shapes.items() if name not in resident}
+        self._inputs = tuple(TensorSpec(name, plan.dtype(name), tuple(dims)) for name, dims in given.items())
+        self._static = all(isinstance(dim, int) for dims in given.values() for dim in dims[1:])
         self._stream = Stream()
         self._contexts = {index: self._open(index) for index in serving(plan.profiles, shapes)}
         self._buffers = {name: Buffer(size) for name, size in self._largest().items()}
         for context in self._contexts.values():
-            for name, buffer in self._buffers.items():
-                context.set_tensor_address(name, buffer.device)
+            for name, address in {**resident, **{n: each.device for n, each in self._buffers.items()}}.items():
+                context.set_tensor_address(name, address)
         self._prepared: dict[tuple[tuple[int, ...], ...], _Prepared] = {}
 
     @property
@@ -130,6 +141,8 @@ class TensorRtEngine:
             profile = self._plan.profiles[index]
             shapes = {name: tuple(high for _, high in dims) for name, dims in profile.items()}
             for name, shape in (shapes | self._output_shapes(context, shapes)).items():
+                if name in self._resident:
+                    continue
                 size = int(np.prod(shape)) * self._plan.dtype(name).itemsize
                 sizes[name] = max(size, sizes.get(name, 0))
         return sizes
@@ -145,7 +158,7 @@ class TensorRtEngine:
     def _prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> _Prepared:
         index = next(index for index in self._contexts if holds(self._plan.profiles[index], shapes))
         context = self._contexts[index]
-        found = self._output_shapes(context, shapes)
+        found = self._output_shapes(context, {**shapes, **self._resident})
         inputs = {name: self._buffers[name].view(shape, self._plan.dtype(name)) for name, shape in shapes.items()}
         outputs = {name: self._buffers[name].view(shape, self._plan.dtype(name)) for name, shape in found.items()}
 
@@ -177,6 +190,16 @@ def open_engines(artifact: Artifact, *, contexts: int, threads: int) -> tuple[En
         InvalidArgument: the file is no plan of this TensorRT and this GPU, its inputs are not those of
             `artifact.shapes`, or it was not made for these shapes.
     """
+    plan = _open_plan(artifact)
+    return tuple(TensorRtEngine(plan, artifact.shapes) for _ in range(contexts))
+
+
+def open_resident(artifact: Artifact, resident: Mapping[str, int]) -> TensorRtEngine:
+    """Open a plan some of whose inputs stay in device memory, see `TensorRtEngine`; raises as `open_engines`."""
+    return TensorRtEngine(_open_plan(artifact), artifact.shapes, resident)
+
+
+def _open_plan(artifact: Artifact) -> Plan:
     file = artifact.path.stat()
     with _opening:
         key = artifact.path.resolve(), file.st_mtime_ns, file.st_size
@@ -192,7 +215,14 @@ def open_engines(artifact: Artifact, *, contexts: int, threads: int) -> tuple[En
         raise InvalidArgument(
             f"{artifact.path} was not made for the shapes {dict(artifact.shapes)}; it has the profiles {plan.profiles}"
         )
-    return tuple(TensorRtEngine(plan, artifact.shapes) for _ in range(contexts))
+    return plan
+
+
+def _fixed(name: str, dims: tuple[Dim, ...]) -> tuple[int, ...]:
+    fixed = tuple(dim for dim in dims if isinstance(dim, int))
+    if len(fixed) != len(dims):
+        raise InvalidArgument(f"input '{name}' is to stay in device memory and has the shape {dims}, not a fixed one")
+    return fixed
 
 
 def _sizes(dims: trt.Dims) -> tuple[int, ...]:

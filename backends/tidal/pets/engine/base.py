@@ -1,9 +1,18 @@
-"""What every engine gives for a task that it holds."""
+"""What every engine of tasks is to its callers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
 from tidal.errors import InvalidArgument
-from tidal.pets.terms import Head
+from tidal.pets.engine.description import Description
+from tidal.pets.terms import FloatArray, Head, TaskTerms
+
+Ids = npt.NDArray[np.integer[Any]]
 
 REMOVED = "the task was removed from the engine; accepted are tasks that `add` returned"
 
@@ -21,6 +30,25 @@ class LoadedTask:
     def __init__(self, head: Head, packed: int) -> None:
         self.head = head
         self.bytes = packed + head.weight.nbytes + head.bias.nbytes
+
+
+class Engine(Protocol):
+    """What runs batches whose rows have tasks of their own; see `PetsEngine` for all that each of them does."""
+
+    @property
+    def description(self) -> Description:
+        """Of the encoder."""
+
+    def add(self, terms: TaskTerms) -> LoadedTask:
+        """Take a task into memory."""
+
+    def remove(self, task: LoadedTask) -> None:
+        """Let a task go; batches that run with it end undisturbed."""
+
+    def pooled(
+        self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
+    ) -> FloatArray:
+        """Pooled vectors [rows, width] of a batch: ids and types [rows, tokens], lengths [rows]."""
 
 
 def not_of_this_engine(task: LoadedTask) -> InvalidArgument:

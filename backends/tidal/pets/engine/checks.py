@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidal.errors import InvalidArgument, did_you_mean
+from tidal.pets.engine.base import Ids
 from tidal.pets.engine.description import Description, LinearPlace
 from tidal.pets.terms import (
     Activation,
@@ -21,8 +22,6 @@ from tidal.pets.terms import (
     SparseDelta,
     TaskTerms,
 )
-
-Ids = npt.NDArray[np.integer[Any]]
 
 
 def fitted(terms: TaskTerms, description: Description) -> TaskTerms:

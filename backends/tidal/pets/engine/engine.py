@@ -13,8 +13,8 @@ import numpy.typing as npt
 import openvino as ov
 
 from tidal.errors import InvalidArgument, Unsupported
-from tidal.pets.engine.base import LoadedTask, not_of_this_engine
-from tidal.pets.engine.checks import Ids, fitted_batch
+from tidal.pets.engine.base import Ids, LoadedTask, not_of_this_engine
+from tidal.pets.engine.checks import fitted_batch
 from tidal.pets.engine.description import GRAPH_FILE, Description, read_description
 from tidal.pets.engine.merging import merge_into
 from tidal.pets.engine.native import core, hold, library

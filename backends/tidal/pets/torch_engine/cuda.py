@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from tidal.pets.terms import FloatArray
-from tidal.pets.torch_engine.bound import Matrices, SparseProduct, bind
+from tidal.pets.torch_engine.bound import bind
 from tidal.pets.torch_engine.encoder import TorchEncoder
+from tidal.pets.torch_engine.operators import Matrices, SparseProduct
 from tidal.pets.torch_engine.plan import ROUNDED, Plan
 from tidal.pets.torch_engine.sparse_kernel import KernelProduct
 

@@ -4,14 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 
 from tidal.pets.engine.description import BlockPlaces, Description
-from tidal.pets.torch_engine.bound import ACTIVATIONS, Batch, Site
+from tidal.pets.torch_engine.operators import ACTIVATIONS, Matrices, Site
 
 WORDS, POSITIONS, TYPES = "words", "positions", "types"
+
+
+class Rows(Protocol):
+    """The rows of a batch and their terms; see `bound.Batch`."""
+
+    @property
+    def ids(self) -> torch.Tensor:
+        """Token ids [rows, tokens]."""
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """Real tokens [rows]."""
+
+    @property
+    def types(self) -> torch.Tensor | None:
+        """Token types [rows, tokens]."""
+
+    @property
+    def norms(self) -> torch.Tensor | None:
+        """Row numbers [normalisations, 2, rows]."""
+
+    @property
+    def matrices(self) -> Matrices:
+        """Where the rows are, by their length."""
+
+    def add_terms(self, sites: Sequence[Site], source: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
+        """A shared product with the rows' terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +96,7 @@ class TorchEncoder:
         self._activation = ACTIVATIONS[form.activation]
         self._source = {}
 
-    def __call__(self, batch: Batch) -> torch.Tensor:
+    def __call__(self, batch: Rows) -> torch.Tensor:
         """Pooled vectors [rows, width]."""
         tokens = batch.ids.shape[1]
         hidden = F.embedding(batch.ids, self._tables[WORDS]) + self._tables[POSITIONS][:tokens]
@@ -84,7 +112,7 @@ class TorchEncoder:
             pooled = ACTIVATIONS[self._form.pooler_activation](self._product(self._pooler, pooled, batch))
         return pooled[:, 0]
 
-    def _through(self, block: _Block, hidden: torch.Tensor, real: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def _through(self, block: _Block, hidden: torch.Tensor, real: torch.Tensor, batch: Rows) -> torch.Tensor:
         if len(block.attention) == 1:
             own = hidden
             query, key, value = self._product(block.attention[0], hidden, batch).chunk(3, -1)
@@ -101,12 +129,10 @@ class TorchEncoder:
         inner = self._activation(self._product(block.inner, attended, batch))
         return self._normalised(block.output_norm, self._product(block.outer, inner, batch) + attended, batch)
 
-    def _product(self, layer: _Layer, source: torch.Tensor, batch: Batch) -> torch.Tensor:
-        product = F.linear(source, layer.weight, layer.bias)
-        batch.add_terms(layer.sites, source, product)
-        return product
+    def _product(self, layer: _Layer, source: torch.Tensor, batch: Rows) -> torch.Tensor:
+        return batch.add_terms(layer.sites, source, F.linear(source, layer.weight, layer.bias))
 
-    def _normalised(self, norm: _Norm, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def _normalised(self, norm: _Norm, hidden: torch.Tensor, batch: Rows) -> torch.Tensor:
         width = len(norm.weight)
         if batch.norms is None:
             return F.layer_norm(hidden, (width,), norm.weight, norm.bias, self._form.epsilon)

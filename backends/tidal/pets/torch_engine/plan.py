@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tidal.pets.engine.checks import Ids
+from tidal.pets.engine.base import Ids
 from tidal.pets.terms import Activation
 from tidal.pets.torch_engine.pools import NOTHING
 from tidal.pets.torch_engine.sparse import SparseRows

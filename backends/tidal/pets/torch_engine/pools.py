@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
+from tidal.errors import Unavailable
 from tidal.pets.terms import FloatArray
 
 _FIRST_ROWS = 64
@@ -26,17 +27,27 @@ class Pool:
     """Rows of one length. Rows are put and given back from any thread, while batches read others.
 
     A matrix that is full is replaced by a larger copy; a batch that began with the old one keeps it.
+
+    Args:
+        length: of a row.
+        device: gets the matrix.
+        rows: of a matrix that stays where it is; None lets it grow.
     """
 
-    def __init__(self, length: int, device: torch.device) -> None:
-        self.matrix = torch.zeros(_FIRST_ROWS, length, device=device)
-        self._free = [(1, _FIRST_ROWS - 1)]  # first row and number of rows, ascending
+    def __init__(self, length: int, device: torch.device, rows: int | None = None) -> None:
+        self.matrix = torch.zeros(rows or _FIRST_ROWS, length, device=device)
+        self._grows = rows is None
+        self._free = [(1, len(self.matrix) - 1)]  # first row and number of rows, ascending
         # Rows that were given back: from wherever a task was forgotten, which must not wait for a lock.
         self._returned: deque[tuple[int, int]] = deque()
         self._lock = threading.Lock()
 
     def put(self, rows: FloatArray) -> int:
-        """Copy rows [count, length] into consecutive places; the number of the first."""
+        """Copy rows [count, length] into consecutive places; the number of the first.
+
+        Raises:
+            Unavailable: the matrix is full and must not grow.
+        """
         with self._lock:
             first = self._claim(len(rows))
             self.matrix[first : first + len(rows)].copy_(torch.from_numpy(np.require(rows, requirements=["C", "W"])))
@@ -53,6 +64,12 @@ class Pool:
         self._free = _joined(sorted(self._free))
         place = next((place for place, (_, size) in enumerate(self._free) if size >= count), None)
         if place is None:
+            if not self._grows:
+                rows, length = self.matrix.shape
+                raise Unavailable(
+                    f"the bank of {rows} rows of {length} numbers has no room for {count}: serve fewer tasks at a "
+                    "time (task_memory_mb), or build with larger banks"
+                )
             self._grow(count)
             return self._claim(count)
         first, size = self._free[place]
@@ -70,10 +87,18 @@ class Pool:
 
 
 class Pools:
-    """The matrices of an engine, one for each length of a row that its terms have."""
+    """The matrices of an engine, one for each length of a row that its terms have.
 
-    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
-        self._pools = {length: Pool(length, device) for length in sorted(set(lengths))}
+    Args:
+        lengths: of rows.
+        device: gets the matrices.
+        rows: of each matrix, by length, where they stay where they are; None lets them grow.
+    """
+
+    def __init__(self, lengths: Sequence[int], device: torch.device, rows: Mapping[int, int] | None = None) -> None:
+        self._pools = {
+            length: Pool(length, device, None if rows is None else rows[length]) for length in sorted(set(lengths))
+        }
 
     def matrices(self) -> Mapping[int, torch.Tensor]:
         """The present matrices [rows, length] by length."""

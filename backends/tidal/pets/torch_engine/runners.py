@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from tidal.pets.terms import FloatArray
-from tidal.pets.torch_engine.bound import InTurn, Matrices, SparseProduct, bind
+from tidal.pets.torch_engine.bound import InTurn, bind
 from tidal.pets.torch_engine.encoder import TorchEncoder
+from tidal.pets.torch_engine.operators import Matrices, SparseProduct
 from tidal.pets.torch_engine.plan import EXACT, Plan, Steps
 from tidal.pets.torch_engine.sparse import BlockDiagonal
 

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tidal.pets.torch_engine.bound import Site
+from tidal.pets.torch_engine.operators import Site
 from tidal.pets.torch_engine.plan import power_of_two
 
 # Tokens and entries of a matrix's row that one program multiplies at a time.
@@ -19,7 +19,8 @@ _MOST_TOKENS = 64
 _ENTRIES = 16
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+# Tables of addresses begin anywhere: one program for all of them, rather than one for each alignment.
+@triton.jit(do_not_specialize=["starts_of", "columns_of", "values_of"])  # type: ignore[untyped-decorator]
 def _multiply(  # type: ignore[no-untyped-def]  # the compiler reads annotations, and knows none of Python's types
     starts_of,
     columns_of,

@@ -100,7 +100,14 @@ class _Rows:
 
     def put(self, pools: Pools) -> list[tuple[int, int, int]]:
         """Copy all into the pools and fill the tables; length, first row and number of rows of what is held."""
-        first = {length: pools.put(length, np.concatenate(rows)) for length, rows in self.rows.items()}
+        first: dict[int, int] = {}
+        try:
+            for length, rows in self.rows.items():
+                first[length] = pools.put(length, np.concatenate(rows))
+        except BaseException:
+            for length, held in first.items():
+                pools.give_back(length, held, self.counts[length])
+            raise
         for table, place, length, before in self.wanted:
             table[place] = first[length] + before
         return [(length, first[length], count) for length, count in self.counts.items()]

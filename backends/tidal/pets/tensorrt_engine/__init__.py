@@ -1,0 +1,1 @@
+"""The PET inference engine as a TensorRT plan, for the dense kinds: banks of terms and row numbers are its inputs."""

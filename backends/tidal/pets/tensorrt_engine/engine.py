@@ -1,0 +1,137 @@
+"""Runs batches of the dense kinds by a TensorRT plan whose banks stay on the GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from tidal.engines import Artifact, choose_device
+from tidal.errors import InvalidArgument, Unsupported
+from tidal.pets.engine.base import Ids, LoadedTask
+from tidal.pets.engine.checks import fitted_batch
+from tidal.pets.engine.description import Description
+from tidal.pets.tensorrt_engine.form import (
+    POOLED,
+    DenseForm,
+    bank_names,
+    batch_inputs,
+    check_terms,
+    input_shapes,
+    read_form,
+)
+from tidal.pets.terms import FloatArray, TaskTerms
+from tidal.pets.torch_engine.held import HeldTasks
+from tidal.pets.torch_engine.pools import Pools
+from tidal.pets.torch_engine.tasks import Numbers, TorchTask, load_task
+from tidal.pets.torch_engine.weights import put_norms, read_weights
+from tidal.tensor_file import Array
+
+
+class Plan(Protocol):
+    """A plan whose banks were bound; see `tidal.engines.Engine`."""
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one batch."""
+
+
+class TensorRtPetsEngine:
+    """A frozen encoder that runs rows of any tasks of the dense kinds in one batch.
+
+    Tasks come and go at any time without a change of the plan: their terms are rows of banks, which are the plan's
+    inputs as the batch's row numbers are. Batches run one at a time.
+
+    Args:
+        description: of the encoder.
+        form: of the plan.
+        plan: runs batches, and reads the banks where `pools` has them.
+        pools: of as many rows as the form says.
+        shared_norms: [normalisations, 2] row numbers of the base's weights and biases.
+    """
+
+    def __init__(
+        self, description: Description, form: DenseForm, plan: Plan, pools: Pools, shared_norms: Numbers
+    ) -> None:
+        self.description = description
+        self._form = form
+        self._plan = plan
+        self._pools = pools
+        self._shared_norms = shared_norms
+        self._held = HeldTasks()
+        self._running = threading.Lock()
+
+    def add(self, terms: TaskTerms) -> TorchTask:
+        """Copy a task's terms into the banks.
+
+        Raises:
+            InvalidArgument: the terms do not fit the encoder, or are none that the plan can serve; says where.
+            Unavailable: a bank is full.
+        """
+        check_terms(terms, self._form, self.description)
+        return load_task(terms, self.description, self._pools, self._shared_norms, torch.device("cpu"))
+
+    def remove(self, task: LoadedTask) -> None:
+        """Let a task go; batches that run with it end undisturbed."""
+        self._held.remove(task)
+
+    def pooled(
+        self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
+    ) -> FloatArray:
+        """Pooled vectors [rows, width] of a batch; where a row's task is None, the base's own.
+
+        Raises:
+            InvalidArgument: shapes differ or are beyond the plan's, an id is none of the vocabulary, or a task was
+                removed.
+        """
+        bounded, types = fitted_batch(self.description, tasks, ids, lengths, type_ids)
+        if len(tasks) > self._form.max_batch or int(lengths.max()) > self._form.max_length:
+            raise InvalidArgument(
+                f"{len(tasks)} rows of {int(lengths.max())} tokens exceed the plan's {self._form.max_batch} of "
+                f"{self._form.max_length}"
+            )
+        tokens = int(lengths.max())
+        bounded, types = bounded[:, :tokens], None if types is None else types[:, :tokens]
+        with self._held.using(tasks) as own:
+            inputs = batch_inputs(own, bounded, lengths, types, self.description, self._shared_norms)
+            with self._running:
+                return np.asarray(self._plan.run(inputs)[POOLED], np.float32)
+
+
+def open_dense_engine(
+    folder: Path, open_plan: Callable[[Artifact, Mapping[str, int]], Plan], device: torch.device
+) -> TensorRtPetsEngine:
+    """Open a plan with banks on a device.
+
+    Args:
+        folder: with the plan, `dense.json`, `encoder.safetensors` and `encoder.json`.
+        open_plan: opens it, given its banks' addresses.
+        device: of the banks.
+
+    Raises:
+        InvalidArgument: the files cannot be read, or do not fit this GPU.
+    """
+    description, weights = read_weights(folder)
+    form, names = read_form(folder), bank_names(description)
+    pools = Pools(list(form.banks), device, rows=form.banks)
+    norms = put_norms(pools, description, weights)
+    artifact = Artifact("tensorrt", folder / form.plan, "fp32", input_shapes(form, description), "gpu")
+    addresses = {names[length]: matrix.data_ptr() for length, matrix in pools.matrices().items()}
+    return TensorRtPetsEngine(description, form, open_plan(artifact, addresses), pools, norms)
+
+
+def open_tensorrt_engine(folder: Path) -> TensorRtPetsEngine:
+    """Open a plan that `compile_dense` made on this kind of GPU; raises as `open_dense_engine`.
+
+    Raises:
+        Unsupported: TensorRT is not installed, or this torch, which holds the banks, finds no GPU.
+    """
+    choose_device("tensorrt", "gpu")
+    from tidal.engines.tensorrt.runtime import open_resident
+
+    if not torch.cuda.is_available():
+        raise Unsupported(f"torch {torch.__version__} finds no GPU here: install a CUDA build")
+    return open_dense_engine(folder, open_resident, torch.device("cuda"))

@@ -1,0 +1,165 @@
+"""What a plan is made for: its inputs, and a batch as these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, ValidationError
+
+from tidal.engines.base import Dim
+from tidal.errors import InvalidArgument, Unsupported
+from tidal.manifest import Strict
+from tidal.pets.engine.description import Description
+from tidal.pets.kinds.adapter import ACTIVATIONS, takes_adapter
+from tidal.pets.terms import SparseDelta, TaskTerms
+from tidal.pets.torch_engine.tasks import SCALAR, Numbers, Ranks, TorchTask, held_lengths
+
+FORM_FILE = "dense.json"
+POOLED = "pooled"
+
+
+class DenseForm(Strict):
+    """`dense.json`: the bounds of a plan.
+
+    A bank has a row for every rank, bias, and weight of a normalisation of all tasks in memory, see `pools`.
+    """
+
+    plan: str = Field(description="the plan's file")
+    max_batch: int = Field(ge=1)
+    max_length: int = Field(ge=1)
+    rank: int = Field(ge=1, description="of a low-rank difference, at most")
+    bottleneck: int = Field(ge=1, description="width of a bottleneck, at most")
+    banks: dict[int, int] = Field(description="rows of each bank, by the length of a row")
+
+
+def read_form(folder: Path) -> DenseForm:
+    """Read `dense.json`.
+
+    Raises:
+        InvalidArgument: it is missing or not valid.
+    """
+    path = folder / FORM_FILE
+    try:
+        return DenseForm.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        raise InvalidArgument(f"{path} is not valid: {error.errors()[0]['msg']}") from None
+
+
+def bank_names(description: Description) -> dict[int, str]:
+    """Names of the banks that a plan of an encoder takes, by the length of their rows.
+
+    Raises:
+        Unsupported: its layers have more than two sizes.
+    """
+    lengths = sorted(set(held_lengths(description)))
+    if len(lengths) != 3 or lengths[0] != SCALAR:
+        raise Unsupported(f"layers of {len(lengths) - 1} sizes make no plan with banks; accepted are encoders with two")
+    return dict(zip(lengths, ("bank_scalars", "bank_hidden", "bank_inner"), strict=True))
+
+
+def adapter_layers(description: Description) -> list[int]:
+    """Numbers of the layers that a bottleneck may stand after."""
+    return [number for number, place in enumerate(description.linear) if takes_adapter(place.path)]
+
+
+def input_shapes(form: DenseForm, description: Description) -> dict[str, tuple[Dim, ...]]:
+    """Dimensions of every input of a plan; banks have fixed ones."""
+    rows, tokens = (1, form.max_batch), (1, form.max_length)
+    layers = len(description.linear)
+    shapes: dict[str, tuple[Dim, ...]] = {
+        "input_ids": (rows, tokens),
+        "lengths": (rows,),
+        "norm_rows": (rows, len(description.norm), 2),
+        "bias_rows": (rows, layers),
+        "low_rank": (rows, 3, layers),
+        "bottleneck": (rows, 5, len(adapter_layers(description))),
+        "activation": (rows,),
+    }
+    if description.types:
+        shapes["token_type_ids"] = (rows, tokens)
+    names = bank_names(description)
+    return shapes | {names[length]: (count, length) for length, count in sorted(form.banks.items())}
+
+
+def check_terms(terms: TaskTerms, form: DenseForm, description: Description) -> None:
+    """Hold a task to what a plan can serve.
+
+    Raises:
+        InvalidArgument: it has sparse differences, ranks beyond the plan's, bottlenecks in other places than adapters
+            have, or of several activations.
+    """
+    places = {place.path for place in description.linear if takes_adapter(place.path)}
+    activations = set()
+    for path, own in terms.linear.items():
+        if isinstance(own.delta, SparseDelta):
+            raise InvalidArgument(
+                f"the task has a sparse difference at '{path}'; accepted by engine tensorrt are biases, "
+                "normalisations, low-rank differences and adapters: build the base with engine torch or openvino"
+            )
+        if own.delta is not None and len(own.delta.down) > form.rank:
+            raise InvalidArgument(f"the rank at '{path}' is {len(own.delta.down)}, the plan accepts up to {form.rank}")
+        if own.bottleneck is not None:
+            activations.add(own.bottleneck.activation)
+            width = len(own.bottleneck.down)
+            if path not in places:
+                raise InvalidArgument(f"'{path}' has a bottleneck, the plan has none there")
+            if width > form.bottleneck:
+                raise InvalidArgument(
+                    f"the bottleneck at '{path}' is {width} wide, the plan accepts up to {form.bottleneck}"
+                )
+    if len(activations) > 1:
+        raise InvalidArgument(f"the task's bottlenecks have the activations {sorted(activations)}, accepted is one")
+
+
+def batch_inputs(
+    tasks: Sequence[TorchTask | None],
+    ids: npt.NDArray[np.int32],
+    lengths: npt.NDArray[np.integer[Any]],
+    types: npt.NDArray[np.int32] | None,
+    description: Description,
+    shared_norms: Numbers,
+) -> dict[str, Numbers]:
+    """A batch as the plan's inputs besides the banks, all int64.
+
+    Args:
+        tasks: of every row; None is the base alone.
+        ids: [rows, tokens].
+        lengths: [rows].
+        types: [rows, tokens], or None.
+        description: of the encoder.
+        shared_norms: [normalisations, 2] row numbers of the base's weights and biases.
+    """
+    layers, adapters = len(description.linear), adapter_layers(description)
+    rows = len(tasks)
+    inputs = {
+        "input_ids": ids.astype(np.int64),
+        "lengths": np.asarray(lengths, np.int64),
+        "norm_rows": np.stack([shared_norms if t is None or t.norms is None else t.norms for t in tasks]),
+        "bias_rows": np.zeros((rows, layers), np.int64),
+        "low_rank": np.zeros((rows, 3, layers), np.int64),
+        "bottleneck": np.zeros((rows, 5, len(adapters)), np.int64),
+        "activation": np.zeros(rows, np.int64),
+    }
+    if types is not None:
+        inputs["token_type_ids"] = types.astype(np.int64)
+    for row, task in enumerate(tasks):
+        if task is None:
+            continue
+        if task.bias is not None:
+            inputs["bias_rows"][row] = task.bias
+        if task.low_rank is not None:
+            inputs["low_rank"][row] = _tables(task.low_rank)[:3]
+        for activation, ranks in task.bottlenecks.items():
+            inputs["bottleneck"][row] = _tables(ranks)[:, adapters]
+            inputs["activation"][row] = ACTIVATIONS.index(activation)
+    return inputs
+
+
+def _tables(ranks: Ranks) -> Numbers:
+    return np.stack([ranks.rank, ranks.down, ranks.up, ranks.gate, ranks.after])

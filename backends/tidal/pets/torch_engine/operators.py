@@ -1,0 +1,141 @@
+"""The operators of the library (PetS §3.4.3): one type of terms for many rows at once, each row with its own task's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+
+from tidal.pets.torch_engine.pools import NOTHING
+from tidal.pets.torch_engine.tasks import SCALAR
+
+ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": F.relu, "gelu": F.gelu, "silu": F.silu, "tanh": torch.tanh,
+    "gelu_tanh": lambda tensor: F.gelu(tensor, approximate="tanh"),
+}  # fmt: skip
+
+# The pools' matrices [rows, length] by length.
+Matrices = Mapping[int, torch.Tensor]
+
+
+class Site(NamedTuple):
+    """A linear layer that tasks may change: columns `first` to `first + outputs` of a shared product."""
+
+    number: int
+    first: int
+    outputs: int
+    inputs: int
+
+
+class Operator(Protocol):
+    """One type of terms of some rows."""
+
+    def delta(self, place: int, site: Site, source: torch.Tensor) -> torch.Tensor:
+        """What is added to the rows' outputs, [rows, tokens, outputs].
+
+        Args:
+            place: of the layer among those that the operator has.
+            site: the layer.
+            source: [rows, tokens, inputs], of bottlenecks the rows' outputs [rows, tokens, outputs].
+        """
+
+
+class SparseProduct(Protocol):
+    """Δ·x [rows, outputs, tokens] of every row at a layer, from x [rows, inputs, tokens]."""
+
+    def __call__(self, place: int, site: Site, tokens: torch.Tensor) -> torch.Tensor:
+        """See above; `place` is that of the layer among the operator's."""
+
+
+class SparseOperator:
+    """Sparse differences."""
+
+    def __init__(self, product: SparseProduct) -> None:
+        self._product = product
+        self._transposed: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def delta(self, place: int, site: Site, source: torch.Tensor) -> torch.Tensor:
+        """See `Operator`."""
+        # Layers that read the same tokens come one after another.
+        if self._transposed is None or self._transposed[0] is not source:
+            self._transposed = source, source.transpose(1, 2).contiguous()
+        return self._product(place, site, self._transposed[1]).transpose(1, 2)
+
+
+class BiasOperator:
+    """Biases.
+
+    Args:
+        rows: [layers, rows] row numbers.
+        matrices: of the pools.
+    """
+
+    def __init__(self, rows: torch.Tensor, matrices: Matrices) -> None:
+        self._rows, self._matrices = rows, matrices
+
+    def delta(self, place: int, site: Site, source: torch.Tensor) -> torch.Tensor:
+        """See `Operator`."""
+        bias = self._matrices[site.outputs].index_select(0, self._rows[place])
+        return bias[:, None].expand(-1, source.shape[1], -1)
+
+
+class LowRankOperator:
+    """Low-rank differences.
+
+    Args:
+        rows: of down and of up, [layers, rows, rank] row numbers each.
+        matrices: of the pools.
+    """
+
+    def __init__(self, rows: Sequence[torch.Tensor], matrices: Matrices) -> None:
+        self._down, self._up = rows
+        self._matrices = matrices
+
+    def delta(self, place: int, site: Site, source: torch.Tensor) -> torch.Tensor:
+        """See `Operator`."""
+        down = _gathered(self._matrices[site.inputs], self._down[place])
+        return source @ down.transpose(1, 2) @ _gathered(self._matrices[site.outputs], self._up[place])
+
+
+class BottleneckOperator:
+    """Bottlenecks.
+
+    Args:
+        activation: between both products.
+        rows: of down, of up and of the inner bias, [layers, rows, rank] row numbers each.
+        after: of the outer bias, [layers, rows] row numbers.
+        matrices: of the pools.
+    """
+
+    def __init__(
+        self,
+        activation: Callable[[torch.Tensor], torch.Tensor],
+        rows: Sequence[torch.Tensor],
+        after: torch.Tensor,
+        matrices: Matrices,
+    ) -> None:
+        self._activation = activation
+        self._down, self._up, self._gate = rows
+        self._after, self._matrices = after, matrices
+
+    def delta(self, place: int, site: Site, source: torch.Tensor) -> torch.Tensor:
+        """See `Operator`."""
+        matrix = self._matrices[site.outputs]
+        gate = _gathered(self._matrices[SCALAR], self._gate[place]).transpose(1, 2)
+        inner = torch.baddbmm(gate, source, _gathered(matrix, self._down[place]).transpose(1, 2))
+        after = matrix.index_select(0, self._after[place])[:, None]
+        return torch.baddbmm(after, self._activation(inner), _gathered(matrix, self._up[place]))
+
+
+def consecutive(first: Sequence[torch.Tensor], rank: torch.Tensor, most: int) -> list[torch.Tensor]:
+    """Row numbers [..., most] from their first [...] on, `rank` [...] of them, and the row of zeros beyond."""
+    places = torch.arange(most, device=rank.device)
+    held = places < rank[..., None]
+    return [torch.where(held, numbers[..., None] + places, NOTHING) for numbers in first]
+
+
+def _gathered(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Rows [n, rank] of a matrix, [n, rank, length]."""
+    return matrix.index_select(0, rows.reshape(-1)).view(*rows.shape, matrix.shape[1])

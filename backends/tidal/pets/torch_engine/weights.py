@@ -1,0 +1,71 @@
+"""An encoder's weights from its folder, with one task in them where it is to be a copy for that task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tidal.errors import InvalidArgument
+from tidal.pets.engine.checks import fitted
+from tidal.pets.engine.description import WEIGHTS_FILE, Description, read_description
+from tidal.pets.engine.merging import dense
+from tidal.pets.terms import FloatArray, TaskTerms
+from tidal.pets.torch_engine.pools import Pools
+from tidal.pets.torch_engine.tasks import Numbers
+from tidal.tensor_file import parse_tensors
+
+Weights = dict[str, FloatArray]
+
+
+def read_weights(folder: Path, merged: TaskTerms | None = None) -> tuple[Description, Weights]:
+    """Read an encoder that `export_encoder` wrote without a graph.
+
+    Args:
+        folder: with `encoder.safetensors` and `encoder.json`.
+        merged: a task whose differences and normalisations become part of the weights.
+
+    Raises:
+        InvalidArgument: the files cannot be read, or `merged` does not fit them.
+    """
+    description = read_description(folder)
+    path = folder / WEIGHTS_FILE
+    try:
+        arrays = parse_tensors(path.read_bytes(), str(path))
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
+    if description.form is None:
+        raise InvalidArgument(f"{folder} holds no encoder for torch: it has no form")
+    weights = {name: array.astype(np.float32) for name, array in arrays.items()}
+    if merged is not None:
+        _merge(weights, description, fitted(merged, description))
+    return description, weights
+
+
+def as_tensors(weights: Weights) -> dict[str, torch.Tensor]:
+    """The same memory as tensors."""
+    return {name: torch.from_numpy(array) for name, array in weights.items()}
+
+
+def put_norms(pools: Pools, description: Description, weights: Weights) -> Numbers:
+    """Copy the base's own normalisations into the pools; [normalisations, 2] row numbers of weights and biases."""
+    numbers = [
+        [pools.put(place.width, weights[name][None]) for name in (place.weight, place.bias)]
+        for place in description.norm
+    ]
+    return np.array(numbers, np.int64)
+
+
+def _merge(weights: Weights, description: Description, terms: TaskTerms) -> None:
+    for place in description.linear:
+        own = terms.linear.get(place.path)
+        rows = slice(place.first, place.first + place.outputs)
+        if own is not None and own.delta is not None:
+            weights[place.weight][rows] += dense(own.delta, (place.outputs, place.inputs))
+        if own is not None and own.bias is not None:
+            weights[place.bias][rows] += own.bias
+    for norm in description.norm:
+        affine = terms.norm.get(norm.path)
+        if affine is not None:
+            weights[norm.weight], weights[norm.bias] = affine.weight.copy(), affine.bias.copy()
