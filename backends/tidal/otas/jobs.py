@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -40,7 +39,6 @@ class Job:
         self._images = images
         self._answers: list[RowAnswer | None] = [None] * len(images)
         self._lease: Lease[OtasTask] | None = None
-        self._lock = threading.Lock()
 
     def rows(self, lease: Lease[OtasTask], default_latency_s: float) -> list[Row]:
         """The job's queries, now that its task is in memory."""
@@ -59,14 +57,12 @@ class Job:
         self._answers[row] = answer
         return all(answer is not None for answer in self._answers)
 
-    def settle(self) -> bool:
-        """The request has come to its end; whether this is the first time, which lets its task go."""
-        with self._lock:
-            first, self.settled = not self.settled, True
-            lease, self._lease = self._lease, None
+    def settle(self) -> None:
+        """The request has come to its end: its task may go, and rows that were not run need not be."""
+        self.settled = True
+        lease, self._lease = self._lease, None
         if lease is not None:
             lease.release()
-        return first
 
     def fail(self, error: TidalError) -> None:
         """Answer the request with an error."""

@@ -161,6 +161,8 @@ class OtasService:
                 self._metrics.decision.observe(time.monotonic() - now)
                 evicted = self._with_siblings(decision.evicted)
                 self._metrics.waiting.set(len(self._policy))
+            for job in evicted:
+                self._settle(job, "evicted")  # before the batch runs, which may hold another query of the job
             if evicted:
                 self._answers.put(partial(self._refuse, evicted, now))
             if decision.batch is not None:
@@ -224,16 +226,16 @@ class OtasService:
             first = job.queries[0]
             waited, allowed = (now - first.arrival) * 1e3, (first.deadline - first.arrival) * 1e3
             error = f"the deadline of {allowed:g} ms cannot be met: {waited:.0f} ms have passed in the queue"
-            self._settle(job, "evicted", Unavailable(error))
+            job.request.fail(Unavailable(error))
 
     def _give_up(self, job: Job, outcome: Outcome, error: TidalError | None = None) -> None:
         with self._changed:
             self._take_out(job)
-        self._settle(job, outcome, error)
-
-    def _settle(self, job: Job, outcome: Outcome, error: TidalError | None = None) -> None:
-        """Count what became of a job's queries, once, and answer it with an error where there is one."""
-        if job.settle():
-            self._metrics.settled(outcome, len(job.queries), job.utility)
+        self._settle(job, outcome)
         if error is not None:
             job.request.fail(error)
+
+    def _settle(self, job: Job, outcome: Outcome) -> None:
+        """A job has come to its end; count what became of its queries."""
+        job.settle()
+        self._metrics.settled(outcome, len(job.queries), job.utility)

@@ -86,13 +86,14 @@ class FakeTransformer:
 
 
 class Scripted:
-    """Runs up to `most` queries in the order of arrival, at each γ in turn; evicts what is past its deadline."""
+    """Runs up to `most` queries in the order of arrival, at each γ in turn; evicts the late and `hopeless`."""
 
     def __init__(self, gammas: Sequence[int] = (0,), most: int = 8) -> None:
         self._gammas, self._most = itertools.cycle(gammas), most
         self._waiting: list[Query] = []
         self._running: Batch | None = None
         self.told: list[float | None] = []
+        self.hopeless: Callable[[Query], bool] = lambda _query: False
         self.failure: BaseException | None = None
 
     @property
@@ -119,8 +120,8 @@ class Scripted:
         assert self._running is None
         if self.failure is not None:
             raise self.failure
-        late = [query for query in self._waiting if query.deadline < now]
-        waiting = [query for query in self._waiting if query.deadline >= now]
+        late = [query for query in self._waiting if query.deadline < now or self.hopeless(query)]
+        waiting = [query for query in self._waiting if query not in late]
         taken, self._waiting = waiting[: self._most], waiting[self._most :]
         if taken:
             self._running = Batch(taken, next(self._gammas), 0.5)

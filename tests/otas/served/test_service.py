@@ -154,6 +154,27 @@ class TestRequests:
             assert run.metric("utility_total", outcome="evicted") == 1.5
             assert run.metric("utility_total", outcome="in_time") == 1.5  # two of 0.25, one of 1, the default
 
+    def test_a_request_of_which_one_query_is_evicted_is_not_run(self, tmp_path: Path) -> None:
+        """Neither the query that the same decision puts into a batch, nor the one that still waits."""
+        with running(tmp_path, partial(Scripted, (0,), 2)) as run:
+            run.tasks.add("t", 2)
+            gate = Gate()
+            run.transformer.before = gate
+            policy: Any = run.policies[0]
+            run.ask(ask("t", 1.0))
+            assert gate.reached.wait(10)
+            other, lost = ask("t", 2.0), ask("t", 3.0, 4.0, 5.0, 6.0)
+            run.ask(other, lost)
+            assert run.counts("waiting_queries", 5)
+            policy.hopeless = lambda query: query.pixels.flat[0] == 3.0
+            gate.open()
+            with pytest.raises(Unavailable):
+                lost.wait()
+            other.wait()
+            assert run.transformer.batches[1:] == [(0, [2.0])]
+            assert run.counts("outcomes_total", 4, outcome="evicted")
+            assert until(lambda: [seconds is None for seconds in policy.told] == [False, True], 5)
+
     def test_an_answer_after_the_deadline_counts_as_late(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 2)
@@ -257,6 +278,8 @@ class TestFailures:
             assert second.wait()["logits"].shape == (1, 2)
             assert [values for _, values in run.transformer.batches] == [[1.0, 2.0], [4.0]]
             assert run.counts("outcomes_total", 3, outcome="failed")
+            # The third row of the first left the queue with it.
+            assert until(lambda: [seconds is None for seconds in run.policies[0].told] == [True, False], 5)  # type: ignore[attr-defined]
             assert run.metric("service_restarts_total") == 0
 
     def test_a_policy_that_raises_costs_the_service_which_is_replaced(self, tmp_path: Path) -> None:
