@@ -59,7 +59,7 @@ lint: install ## ruff and mypy
 	@$(BIN)/mypy
 
 test: install vision lint ## Lint, types and all tests, through a real server
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2
 
 bench-artefacts: install ## Train and build what the benchmarks need, once: make bench-artefacts [DATA=DIR]
 	@$(BIN)/python -m benchmarks.serving_path.prepare
