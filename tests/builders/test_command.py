@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tabi.builders.command import tidal_build as build_here
 from tidal_builders.report import BuildReport
 
 WriteSpec = Callable[..., Path]
@@ -60,8 +61,8 @@ def test_build_check_change_and_rebuild(write_spec: WriteSpec, tmp_path: Path) -
     assert changed.returncode == 1
     assert "spec.max_batch changed from 4 to 2" in changed.stdout
 
-    as_json = tidal_build(spec, "--repository", repository, "--json")
-    assert as_json.returncode == 0, as_json.stderr
+    as_json = build_here(spec, "--repository", repository, "--json")
+    assert as_json.code == 0, as_json.stderr
     document = json.loads(as_json.stdout)
     report = BuildReport.model_validate(document["models"][0])
     assert (report.outcome, report.version, document["exit_code"]) == ("published", 2, 0)
@@ -83,24 +84,24 @@ def test_a_second_run_loads_no_heavy_library(published: tuple[Path, Path, BuildR
 
 def test_only_takes_the_named_specs(write_spec: WriteSpec, tmp_path: Path) -> None:
     specs = [write_spec(name=name) for name in ("one", "two")]
-    done = tidal_build(*specs, "--repository", tmp_path / "r", "--only", "two", "--dry-run", "--json")
+    done = build_here(*specs, "--repository", tmp_path / "r", "--only", "two", "--dry-run", "--json")
     assert [model["name"] for model in json.loads(done.stdout)["models"]] == ["two"]
-    wrong = tidal_build(*specs, "--only", "tow", "--check")
-    assert wrong.returncode == 2
+    wrong = build_here(*specs, "--only", "tow", "--check")
+    assert wrong.code == 2
     assert "did you mean 'two'" in wrong.stderr
 
 
 def test_a_missed_tolerance_exits_3_and_says_how_far_off(write_spec: WriteSpec, tmp_path: Path) -> None:
-    done = tidal_build(write_spec(precision="bf16", tolerance=1e-6), "--repository", tmp_path / "r")
-    assert done.returncode == 3, done.stderr
+    done = build_here(write_spec(precision="bf16", tolerance=1e-6), "--repository", tmp_path / "r")
+    assert done.code == 3, done.stderr
     assert "not published" in done.stdout
     assert "exceeds the tolerance 1e-06 by a factor of" in done.stdout
 
 
 def test_one_bad_spec_does_not_keep_others_from_being_built(write_spec: WriteSpec, tmp_path: Path) -> None:
     bad, good = write_spec(name="bad", labels=["one"]), write_spec(name="good")
-    done = tidal_build(bad, good, "--repository", tmp_path / "r")
-    assert done.returncode == 2
+    done = build_here(bad, good, "--repository", tmp_path / "r")
+    assert done.code == 2
     assert "error: bad: field 'labels'" in done.stderr
     assert "good: version 1 published" in done.stdout
 
@@ -109,8 +110,8 @@ def test_one_bad_spec_does_not_keep_others_from_being_built(write_spec: WriteSpe
 def test_a_bad_spec_exits_2(tmp_path: Path, text: str) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(text)
-    done = tidal_build(path, "--repository", tmp_path / "r")
-    assert done.returncode == 2
+    done = build_here(path, "--repository", tmp_path / "r")
+    assert done.code == 2
     assert done.stderr.startswith("error: spec ")
     assert "Traceback" not in done.stderr
 

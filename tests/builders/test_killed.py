@@ -59,7 +59,7 @@ def test_killed_at_random_points(write_spec: WriteSpec, tmp_path: Path) -> None:
     repository, spec = tmp_path / "r", write_spec()
     seed = int.from_bytes(os.urandom(4), "big")
     draw = random.Random(seed)
-    for _ in range(6):
+    for _ in range(3):
         process = _start(spec, repository)
         time.sleep(draw.uniform(0.2, 6))
         process.send_signal(signal.SIGKILL)

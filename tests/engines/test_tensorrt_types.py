@@ -35,7 +35,9 @@ ignore_missing_imports = true
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stub")
     make_stub(folder)
-    (folder / "mypy.ini").write_text(CONFIG.format(path=f"{folder}:{BACKENDS}", cache=folder / "cache"))
+    (folder / "mypy.ini").write_text(
+        CONFIG.format(path=f"{folder}:{BACKENDS}", cache=BACKENDS.parent / ".mypy_cache" / "tensorrt")
+    )
     return folder
 
 

@@ -43,7 +43,7 @@ def test_a_worked_example(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("max_length", [24, 512])
 def test_ids_equal_those_of_the_text_tokenizer(file: Path, max_length: int) -> None:
-    texts = [text.encode() for text in corpora.texts(300, seed=2)]
+    texts = [text.encode() for text in corpora.texts(150, seed=2)]
     plain = TextTokenizer(file, max_length, truncate=True)
     words = WordTokenizer(file, max_length, truncate=True)
     for pairs in (None, texts[::-1]):
@@ -56,7 +56,7 @@ def test_ids_equal_those_of_the_text_tokenizer(file: Path, max_length: int) -> N
 
 @pytest.mark.parametrize("max_length", [24, 512])
 def test_words_equal_those_of_a_plain_reference(file: Path, max_length: int) -> None:
-    texts = corpora.texts(300, seed=3)
+    texts = corpora.texts(150, seed=3)
     tokenizer = WordTokenizer(file, max_length, truncate=True)
     for query in [*((text,) for text in texts), *zip(texts, texts[::-1], strict=True)]:
         got, expected = encode(tokenizer, *query), reference.read(file, query, max_length)

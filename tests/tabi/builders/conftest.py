@@ -16,6 +16,7 @@ import yaml
 from tests.models import make_tiny_classifier
 from tests.tabi.builders.command import Done, tidal_build
 from tidal.text.words import EncodedWords
+from tidal_builders.tabi import search
 from tidal_builders.tabi.collect import Runner
 from tidal_builders.texts import make_texts
 
@@ -112,6 +113,15 @@ def steady_latencies() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def short_search() -> Iterator[None]:
+    """A search of few candidates, where none is asked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("CUTOFFS", "SLOPES", "SCALES"):
+            patch.setattr(search, name, getattr(search, name)[1:2])
+        yield
+
+
 @pytest.fixture(scope="session")
 def built(models: Path, labelled: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("built")
@@ -135,7 +145,8 @@ def rated(tmp_path_factory: pytest.TempPathFactory) -> Built:
     rows = [{"one": a, "two": b, "score": value} for (a, b), value in zip(pairs, values, strict=True)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = write_spec(folder / "reviews.yaml", models, data, columns=RATED_COLUMNS, metric="spearman")
-    done = tidal_build(spec, "--repository", folder / "repository")
+    with short_search():
+        done = tidal_build(spec, "--repository", folder / "repository")
     assert done.code == 0, done.stderr
     return Built(spec, folder / "repository", done)
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.models import make_tiny_classifier
 from tests.tabi.builders.command import tidal_build
-from tests.tabi.builders.conftest import LABELS, Built, write_spec
+from tests.tabi.builders.conftest import LABELS, Built, short_search, write_spec
 from tests.tabi.conftest import PRUNING, OpenLevel, Walked, parameter, walk
 from tests.tabi.manifests import candidate
 from tidal.manifest import MANIFEST_FILE, load_manifest
@@ -100,7 +100,8 @@ def repository(models: Path, labelled: Path, rated: Built, tmp_path_factory: pyt
         {"name": "large", "model": str(models / "large"), "runtimes": PARTITIONED},
     ]
     spec = write_spec(folder / "classes.yaml", models, labelled, name="classes", levels=levels)
-    done = tidal_build(spec, "--repository", folder / "repository")
+    with short_search():
+        done = tidal_build(spec, "--repository", folder / "repository")
     assert done.code == 0, done.stderr
     shutil.copytree(rated.repository, folder / "repository", dirs_exist_ok=True)
     return folder / "repository"

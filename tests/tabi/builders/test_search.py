@@ -73,8 +73,12 @@ def test_levels_report_what_they_do_alone(found: tuple[Toy, Data, SearchResult])
         assert (single.cutoff, single.slope, single.pruning, single.weights) == (None, None, None, ((1.0,),))
 
 
-def test_nothing_that_is_chosen_has_seen_the_report_part(tokenizer: WordTokenizer) -> None:
+def test_nothing_that_is_chosen_has_seen_the_report_part(
+    tokenizer: WordTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The report part becomes another world: other labels, logits, latencies, importance, and outputs when pruned."""
+    for name in ("SLOPES", "SCALES"):
+        monkeypatch.setattr(searching, name, getattr(searching, name)[::2])
     toy = Toy(noise=(1.5, 0.8, 0.2), base_ms=(1.0, 2.5, 5.0))
     data = toy.data(300)
     report = data.part == REPORT
