@@ -38,7 +38,7 @@ class Size:
     packing_s: float
 
 
-FULL = Size(rounds=5, queries=600, requests=800, capacity_s=4, offline=1000, held_out=1500, equality=500, packing_s=1)
+FULL = Size(rounds=3, queries=600, requests=800, capacity_s=4, offline=1000, held_out=1500, equality=500, packing_s=1)
 QUICK = Size(rounds=2, queries=50, requests=80, capacity_s=1, offline=100, held_out=150, equality=50, packing_s=0.15)
 
 
