@@ -92,15 +92,20 @@ class Base:
 def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
     folder = tmp_path_factory.mktemp("pets")
     source = make_tiny_classifier(folder / "source", max_position=MAX_LENGTH)
-    spec = {"kind": "pets", "name": "base", "model": str(source), "max_batch": MAX_BATCH, "max_tokens": 1024}
-    parsed = parse_spec({**spec, "profile_seconds": 0.1}, "test")
-    report = build_pets(parsed, folder / "repository", spec_file=folder / "base.yaml")  # type: ignore[arg-type]
-    return Base(source, folder / "repository", report)
+    return Base(source, folder / "repository", build(source, folder / "repository", "base"))
+
+
+def build(source: Path, repository: Path, name: str, **fields: Any) -> PetsReport:
+    """Build a model of the tiny base."""
+    spec = {"kind": "pets", "name": name, "model": str(source), "max_batch": MAX_BATCH, "max_tokens": 1024}
+    parsed: Any = parse_spec({**spec, "profile_seconds": 0.1, **fields}, "test")
+    return build_pets(parsed, repository, spec_file=repository / "base.yaml")
 
 
 @dataclass(frozen=True)
 class Served:
-    """A server with the models `base`; `full`, in batches of 16; and `small`, with room for three tasks or so."""
+    """A server with the models `base`; `full`, in batches of 16; `small`, with room for three tasks or so; and `torch`,
+    the same base with another engine."""
 
     server: RunningServer
     tasks: Sequence[str]
@@ -129,7 +134,9 @@ def served(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         base.copy(repository, "base"),
         base.copy(repository, "full", extra_config=fixed),
         base.copy(repository, "small", extra_config=small),
+        tasks_folder(repository / "torch"),
     ]
+    build(base.source, repository, "torch", engine="torch", threads=1)
     names = [f"{kind}_{seed}" for seed in range(3) for kind in TYPICAL_KINDS]
     for tasks in folders:
         for name in names:

@@ -53,7 +53,7 @@ class TestAnswers:
             answer = client.infer("base", {"input_ids": ids, "attention_mask": mask}, task="maskbert_1")
         np.testing.assert_allclose(answer["logits"][0], base.logits("maskbert_1", "good song today"), atol=1e-4)
 
-    @pytest.mark.parametrize("model", ["base", "full"])
+    @pytest.mark.parametrize("model", ["base", "full", "torch"])
     def test_mixtures_of_all_tasks_in_any_order(self, url: str, base: Base, served: Served, model: str) -> None:
         draw = random.Random(7)
 
@@ -171,7 +171,7 @@ class TestChanges:
                     for _ in range(3):
                         check(base, name, "good song", client.classify("base", "good song", task=name))
                     remove_task(folder, name)
-                    assert until(lambda name=name: not self._serves(client, name), 10)  # type: ignore[misc]
+                    assert until(lambda name=name: not self._serves(client, name))  # type: ignore[misc]
             assert until(lambda: answered[0] > 200, 30)
         finally:
             stop.set()
