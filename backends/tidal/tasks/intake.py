@@ -113,6 +113,8 @@ class Intake(Generic[Task, Handle, Job]):
 
     def _read(self, request: PendingRequest) -> None:
         """Read a request and ask for its task; its rows wait for the engine once that is in memory."""
+        if request.answered:  # its deadline passed while others were read
+            return
         try:
             name = task_name(request, self._library.names)
             future = self._library.acquire(name)  # one that is not in memory loads from now on

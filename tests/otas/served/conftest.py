@@ -23,7 +23,7 @@ def vision(tmp_path_factory: pytest.TempPathFactory) -> Vision:
 
 @dataclass(frozen=True)
 class Served:
-    """A server with `vit` as it comes, `paper` by the published policy, and `prompts` at γ 2 alone."""
+    """A server with `vit` by a config of one line, `paper` by the published policy, and `prompts` at γ 2 alone."""
 
     server: RunningServer
 
@@ -43,13 +43,12 @@ class Served:
 @pytest.fixture(scope="package")
 def served(vision: Vision, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     repository = tmp_path_factory.mktemp("repository")
-    configs = {
-        "vit": parameter("max_megapixels", 1),
-        "paper": parameter("policy", "paper"),
-        "prompts": parameter("policy", "fixed") + parameter("gamma", 2),
-    }
-    for name, config in configs.items():
-        folder = vision.copy(repository, name, config=config)
+    prompts = parameter("policy", "fixed") + parameter("gamma", 2)
+    for folder in (
+        vision.copy(repository, "vit", config='backend: "otas"\n', more=parameter("max_megapixels", 1)),
+        vision.copy(repository, "paper", more=parameter("policy", "paper")),
+        vision.copy(repository, "prompts", more=prompts),
+    ):
         for task, classes in TASKS.items():
             vision.add(folder, task, classes)
     with running_server(repository) as server:

@@ -1,35 +1,24 @@
-"""A tiny published vision transformer with random weights and tasks, and how they have to answer."""
+"""A tiny vision transformer, built and published, with random tasks, and how they have to answer."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
+from tests.otas.builders.tiny import build, manifest_of, random_parameters, write_source
 from tests.otas.vits import tiny_vit
-from tidal import device
-from tidal.engines import compile_engine, engine_file, engine_version
-from tidal.manifest import MANIFEST_FILE, FileRecord, Source, sha256_file
+from tidal.manifest import MANIFEST_FILE
 from tidal.otas.images import FloatArray
-from tidal.otas.manifest import (
-    ENGINE_FOLDER,
-    PIXELS,
-    PROMPTS,
-    GammaVerification,
-    OtasEngine,
-    OtasForm,
-    OtasManifest,
-    load_otas_manifest,
-)
-from tidal.otas.profile import GammaLatency
-from tidal.otas.tasks import Head, OtasProvenance, TaskParameters, add_task
+from tidal.otas.manifest import OtasManifest
+from tidal.otas.tasks import OtasProvenance, TaskParameters, add_task
 from tidal.tasks.folder import tasks_folder
-from tidal_builders.otas.transformer import GammaModule, TransformerModel, load_transformer
+from tidal_builders.otas.transformer import TransformerModel, load_transformer
 from tidal_builders.otas.vit import Vit
 
 GAMMAS, MAX_BATCH = (-2, 0, 2), 8
@@ -40,7 +29,7 @@ _MS = ((10.0, 20.0), (2000.0, 3000.0), (5000.0, 8000.0))
 
 @dataclass
 class Vision:
-    """The model `vit`, published in a repository."""
+    """The model `vision` in a repository."""
 
     repository: Path
     vit: Vit
@@ -48,33 +37,25 @@ class Vision:
 
     @cached_property
     def manifest(self) -> OtasManifest:
-        return load_otas_manifest(self.repository / "vit/1")
+        return manifest_of(self.repository)
 
     @cached_property
     def model(self) -> TransformerModel:
         return load_transformer(self.vit)
 
-    def copy(self, repository: Path, name: str, *, config: str = "") -> Path:
-        """Add the model to another repository, with more in its config; its folder of tasks."""
-        shutil.copytree(self.repository / "vit", repository / name)
-        (repository / name / "config.pbtxt").write_text('backend: "otas"\n' + config)
+    def copy(self, repository: Path, name: str, *, more: str = "", config: str | None = None) -> Path:
+        """Add the model to another repository, with more in its config or another one; its folder of tasks."""
+        shutil.copytree(self.repository / "vision", repository / name)
+        file = repository / name / "config.pbtxt"
+        text = file.read_text().replace('name: "vision"\n', "") if config is None else config
+        file.write_text(text + more)
         return tasks_folder(repository / name)
 
     def task(self, name: str, classes: int) -> TaskParameters:
         """A task's random parameters, by its number of classes."""
         if name not in self._tasks:
-            draw = np.random.default_rng(classes)
-            config = self.vit.config
-
-            def values(*shape: int) -> FloatArray:
-                return np.asarray(draw.normal(size=shape), np.float32)
-
-            self._tasks[name] = TaskParameters(
-                tuple(f"{name} {number}" for number in range(classes)),
-                Head(values(classes, config.width), values(classes)),
-                {},
-                {gamma: values(config.layers, gamma, config.width) for gamma in GAMMAS if gamma > 0},
-            )
+            labels = [f"{name} {number}" for number in range(classes)]
+            self._tasks[name] = random_parameters(self.manifest, labels, seed=classes)
         return self._tasks[name]
 
     def add(self, tasks: Path, name: str, classes: int) -> None:
@@ -91,42 +72,11 @@ class Vision:
 
 
 def publish_tiny(folder: Path) -> Vision:
-    """Compile and publish a tiny model as `vit` in a repository in `folder`."""
+    """Build a tiny model and give it a profile that is much slower."""
     vit = tiny_vit(width=16, patch=(8, 8), size=32)
-    version = folder / "vit/1"
-    engines, files = [], []
-    form: dict[str, Any] = {
-        "image": vit.config.image, "width": vit.config.width, "layers": vit.config.layers, "tokens": vit.config.tokens,
-        "accumulate": False, "gammas": GAMMAS, "max_batch": MAX_BATCH,
-    }  # fmt: skip
-    model = load_transformer(vit)
-    for gamma in GAMMAS:
-        file = f"{ENGINE_FOLDER}/{gamma}/{engine_file('openvino')}"
-        (version / file).parent.mkdir(parents=True)
-        example = {PIXELS: np.zeros((2, *vit.config.image.shape), np.float32)}
-        if gamma > 0:
-            example[PROMPTS] = np.zeros((2, vit.config.layers, gamma, vit.config.width), np.float32)
-        shapes = OtasForm(**form).shapes((gamma,), None)
-        module = GammaModule(model, gamma)
-        compile_engine("openvino", module, (version / file).parent, precision="fp32", shapes=shapes, example=example)
-        sizes = (1, 4) if gamma < 0 else (None,)
-        engines += [OtasEngine(gammas=(gamma,), file=file, batch=size) for size in sizes]
-    for path in sorted(path for path in version.rglob("*") if path.is_file()):
-        files.append(
-            FileRecord(path=str(path.relative_to(version)), bytes=path.stat().st_size, sha256=sha256_file(path))
-        )
-    manifest = OtasManifest(
-        kind="otas", name="vit", created="2026-01-01T00:00:00+00:00", spec="vit.yaml", fingerprint="f",
-        libraries={"openvino": engine_version("openvino") or ""}, files=tuple(files),
-        source=Source(model="tiny", architecture="tiny", sha256="0" * 64),
-        engine="openvino", precision="fp32", device=device.cpu(), base=vit.digest, threads=1, engines=tuple(engines),
-        verification=tuple(
-            GammaVerification(gamma=gamma, samples=1, max_abs_error=0, tolerance=1) for gamma in GAMMAS
-        ),
-        profile=GammaLatency(
-            gammas=GAMMAS, batches=(1, MAX_BATCH), median_ms=_MS, p95_ms=_MS, image_bytes=(1,) * len(GAMMAS)
-        ),
-        **form,
-    )  # fmt: skip
-    (version / MANIFEST_FILE).write_text(manifest.model_dump_json())
+    build(folder, write_source(folder / "source", vit), gammas=list(GAMMAS), max_batch=MAX_BATCH)
+    file = folder / "vision/1" / MANIFEST_FILE
+    content = json.loads(file.read_text())
+    content["profile"] |= {"batches": (1, MAX_BATCH), "median_ms": _MS, "p95_ms": _MS}
+    file.write_text(json.dumps(content))
     return Vision(folder, vit)

@@ -37,12 +37,12 @@ def start(model: Path, outputs: frozenset[str] = OUTPUTS, **parameters: Any) -> 
 )
 def test_parameters_that_do_not_go_together(vision: Vision, parameters: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
-        start(vision.repository / "vit", **parameters)
+        start(vision.repository / "vision", **parameters)
 
 
 @pytest.mark.parametrize("parameters", [{}, {"policy": "paper"}, {"policy": "fixed", "gamma": -2}])
 def test_every_policy_starts(vision: Vision, parameters: dict[str, Any]) -> None:
-    start(vision.repository / "vit", **parameters)
+    start(vision.repository / "vision", **parameters)
 
 
 def test_parameters_come_as_text() -> None:
@@ -53,7 +53,7 @@ def test_parameters_come_as_text() -> None:
 
 def test_an_output_that_the_model_does_not_give(vision: Vision) -> None:
     with pytest.raises(InvalidArgument, match="declares the output 'level', which this model does not give"):
-        start(vision.repository / "vit", OUTPUTS | {"level"})
+        start(vision.repository / "vision", OUTPUTS | {"level"})
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,15 @@ class TestRequests:
             request.wait()
             assert run.counts("outcomes_total", 1, outcome="late")
 
+    def test_a_request_that_was_answered_meanwhile_is_not_even_read(self, tmp_path: Path) -> None:
+        with running(tmp_path) as run:
+            run.tasks.add("t", 2)
+            over, good = ask("t", 1.0, inputs={"image": column([b"not read"])}), ask("t", 2.0)
+            over.fail(Unavailable("its time is over"))  # as the boundary does
+            run.ask(over, good)
+            good.wait()
+            assert run.metric("refused_queries_total") == 0
+
     def test_a_withdrawn_query_is_not_run(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 2)
