@@ -17,6 +17,9 @@ PIXELS, PROMPTS, FEATURES = "pixel_values", "prompts", "features"
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 
 
+Way = Literal["dynamic", "static", "both"]
+
+
 class ImageConfig(Strict):
     """How an image becomes the source model's pixel values, as its own `pretrained_cfg` says.
 
@@ -86,8 +89,8 @@ class OtasTrial(Strict):
     """A way to run a γ that the builder measured on this device before it chose one."""
 
     gamma: int
-    form: Literal["static", "dynamic"] = Field(description="an engine a batch size, or one for all")
-    image_ms: float = Field(gt=0, description="milliseconds an image, mean over the batch sizes that were compared")
+    form: Way = Field(description="one engine for all batch sizes, one for each of some, or both")
+    image_ms: float = Field(gt=0, description="milliseconds an image, mean over batch sizes")
     verdict: Literal["chosen", "slower"]
 
 

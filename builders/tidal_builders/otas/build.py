@@ -154,29 +154,29 @@ class _Stages:
 
     @cached_property
     def _runner(self) -> OtasRunner:
-        form, folder, threads = self.form, self.engines, self.plan.threads
-        return OtasRunner(
-            form, by_gamma(form, {each: engines.open_one(folder, form, each, threads) for each in self.chosen.engines})
-        )
+        form, folder, target = self.form, self.engines, self.plan.target
+        opened = {each: engines.open_one(folder, form, target, each) for each in self.chosen.engines}
+        return OtasRunner(form, by_gamma(form, opened))
 
     def _export(self, folder: Path) -> None:
         self.report("export", 0.0)
         export_source(self.plan.source, folder)
 
     def _convert(self, folder: Path) -> None:
-        wanted = engines.graphs(self.form.gammas)
+        kind = self.plan.target.kind
+        wanted = engines.graphs(self.form.gammas, kind)
         for number, (gammas, name) in enumerate(wanted.items()):
             self.report("convert", number / len(wanted))
             graph = folder / ENGINE_FOLDER / name
             graph.mkdir(parents=True)
-            engines.convert(self._model, self.form, gammas, graph)
+            engines.convert(self._model, self.form, gammas, graph, kind)
 
     def _choose(self) -> _Chosen:
         chosen, trials = engines.choose_engines(
             self.engines,
             self.form,
+            self.plan.target,
             static_batches=self.spec.static_batches,
-            threads=self.plan.threads,
             seconds=self.spec.profile_seconds * _SHARE_OF_TRIALS / len(self.form.gammas),
             progress=partial(self.report, "choose"),
         )
@@ -199,7 +199,7 @@ class _Stages:
             self._runner,
             self.form,
             self.vit.config,
-            threads=self.plan.threads,
+            threads=self.plan.target.threads,
             seconds=self.spec.profile_seconds,
             progress=partial(self.report, "profile"),
         )
@@ -211,7 +211,7 @@ def _publish(stages: _Stages, spec_file: str) -> tuple[OtasManifest, int]:
     profile, vit = stages.profile, stages.vit
     stages.report("publish", 0.0)
     staging = plan.entry.new_staging()
-    shutil.copytree(stages.engines, staging, dirs_exist_ok=True)
+    _copy_engines(stages, staging)
     # What tasks are trained from, also where timm is not installed.
     shutil.copytree(stages.source, staging, dirs_exist_ok=True, ignore=shutil.ignore_patterns(REFERENCE_FILE))
     manifest = OtasManifest(
@@ -234,11 +234,11 @@ def _publish(stages: _Stages, spec_file: str) -> tuple[OtasManifest, int]:
         source=Source(
             model=stages.spec.model, architecture=vit.config.architecture, sha256=plan.ingredients["source files"]
         ),
-        engine=engines.KIND,
+        engine=plan.target.kind,
         precision=engines.PRECISION,
-        device=device.here("cpu"),
+        device=device.here(plan.target.device),
         base=vit.digest,
-        threads=plan.threads,
+        threads=plan.target.threads,
         engines=stages.chosen.engines,
         verification=stages.verified.found,
         trials=stages.chosen.trials,
@@ -247,6 +247,16 @@ def _publish(stages: _Stages, spec_file: str) -> tuple[OtasManifest, int]:
     )
     (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
     return manifest, plan.entry.publish(staging)
+
+
+def _copy_engines(stages: _Stages, staging: Path) -> None:
+    """What the chosen engines are opened from: of TensorRT the plans alone, not what they were made of."""
+    if stages.plan.target.kind != "tensorrt":
+        shutil.copytree(stages.engines, staging, dirs_exist_ok=True)
+        return
+    for file in {engine.file for engine in stages.chosen.engines}:
+        (staging / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(stages.engines / file, staging / file)
 
 
 def _current(spec: OtasSpec, plan: OtasPlan, begin: float) -> OtasReport:

@@ -3,48 +3,69 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from tidal.engines import Artifact, Engine, EngineKind, Precision, compile_engine, engine_file, open_engines
-from tidal.otas.manifest import ENGINE_FOLDER, PIXELS, PROMPTS, OtasEngine, OtasForm, OtasTrial
+from tidal.engines import (
+    Artifact,
+    Engine,
+    EngineKind,
+    Precision,
+    compile_engine,
+    engine_file,
+    open_engines,
+    specialise_engine,
+)
+from tidal.otas.manifest import ENGINE_FOLDER, PIXELS, PROMPTS, OtasEngine, OtasForm, OtasTrial, Way
+from tidal.otas.runner import split
+from tidal_builders.otas.target import Target
 from tidal_builders.otas.transformer import GammaModule, TransformerModel
 from tidal_builders.timing import Call, Progress, measure
 
-KIND: EngineKind = "openvino"
 PRECISION: Precision = "fp32"
 Inputs = dict[str, npt.NDArray[np.float32]]
 
 # Engines of fixed sizes are copies of the weights: they have to gain this share of the time.
 _LEAST_GAIN = 0.05
 _ROUNDS = 4
+# Batches are compared up to this many times the largest fixed size.
+_LARGEST_TRIED = 4
 
 
-def graphs(gammas: Sequence[int]) -> dict[tuple[int, ...], str]:
-    """The graphs that a γ list asks for, with their folders' names: one each for those up to 0, one for all above.
+def graphs(gammas: Sequence[int], kind: EngineKind) -> dict[tuple[int, ...], str]:
+    """The graphs that a γ list asks for, with their folders' names.
 
-    Merging is part of a graph; prompts are an input of any number.
+    Merging is part of a graph, so that each γ below 0 has one. Prompts are an input: one graph takes any number, but
+    for TensorRT, whose plans are best for fixed sizes.
     """
     prompted = tuple(gamma for gamma in gammas if gamma > 0)
+    found: dict[tuple[int, ...], str]
     found = {(gamma,): f"merge{-gamma}" if gamma < 0 else "plain" for gamma in gammas if gamma <= 0}
+    if kind == "tensorrt":
+        return found | {(gamma,): f"prompts{gamma}" for gamma in prompted}
     return found | ({prompted: "prompts"} if prompted else {})
 
 
-def convert(model: TransformerModel, form: OtasForm, gammas: tuple[int, ...], folder: Path) -> None:
+def convert(model: TransformerModel, form: OtasForm, gammas: tuple[int, ...], folder: Path, kind: EngineKind) -> None:
     """Write one of the graphs into an existing folder."""
-    shapes = form.shapes(gammas, None)
     compile_engine(
-        KIND,
-        GammaModule(model, gammas[0]),
+        kind,
+        GammaModule(model, gammas[-1]),
         folder,
         precision=PRECISION,
-        shapes=shapes,
-        example=draw_inputs(form, gammas[0], images=2, seed=0),
+        shapes=form.shapes(gammas, None),
+        example=draw_inputs(form, gammas[-1], images=min(2, form.max_batch), seed=0),
     )
+
+
+def batch_sizes(max_batch: int) -> tuple[int, ...]:
+    """Numbers of images to measure: 1 to `max_batch` in doubling steps."""
+    return tuple(sorted({max_batch, *(2**power for power in range(max_batch.bit_length()) if 2**power <= max_batch)}))
 
 
 def draw_inputs(form: OtasForm, gamma: int, images: int, seed: int) -> Inputs:
@@ -57,79 +78,73 @@ def draw_inputs(form: OtasForm, gamma: int, images: int, seed: int) -> Inputs:
 
 
 def choose_engines(
-    folder: Path,
-    form: OtasForm,
-    *,
-    static_batches: Sequence[int],
-    threads: int,
-    seconds: float,
-    progress: Progress,
+    folder: Path, form: OtasForm, target: Target, *, static_batches: Sequence[int], seconds: float, progress: Progress
 ) -> tuple[tuple[OtasEngine, ...], tuple[OtasTrial, ...]]:
-    """The engines that run each graph fastest: one for all batch sizes, or one for each of some sizes.
+    """The engines that run each graph fastest: one for all batch sizes, one for each of some sizes, or both.
 
     Args:
-        folder: with the graphs, each in `engines/<name>`.
+        folder: with the graphs, each in `engines/<name>`; gets what is made for fixed sizes.
         form: of the model.
+        target: what engines are made for.
         static_batches: sizes to try for γ up to 0, ascending; those above the form's `max_batch` are left out.
-        threads: of an engine.
         seconds: no round beyond the second begins after so many, for each γ.
         progress: told the share that is done.
     """
     sizes = [size for size in static_batches if size <= form.max_batch]
     engines: list[OtasEngine] = []
     trials: list[OtasTrial] = []
-    wanted = graphs(form.gammas)
+    wanted = graphs(form.gammas, target.kind)
     for number, (gammas, name) in enumerate(wanted.items()):
-        file = f"{ENGINE_FOLDER}/{name}/{engine_file(KIND)}"
-        fixed = [OtasEngine(gammas=gammas, file=file, batch=size) for size in sizes]
-        anything = OtasEngine(gammas=gammas, file=file, batch=None)
-        chosen = [anything]
-        if fixed and gammas[0] <= 0:
-            image_ms = _compare(folder, form, anything, fixed, threads, seconds)
-            if image_ms["static"] < image_ms["dynamic"] * (1 - _LEAST_GAIN):
-                chosen = fixed
-            for form_name, milliseconds in image_ms.items():
-                won = (form_name == "static") == (chosen is fixed)
-                trials.append(
-                    OtasTrial(
-                        gamma=gammas[0],
-                        form="static" if form_name == "static" else "dynamic",
-                        image_ms=milliseconds,
-                        verdict="chosen" if won else "slower",
-                    )
-                )
-        engines += chosen
+        graph = folder / ENGINE_FOLDER / name / engine_file(target.kind)
+        tried = [None, *(sizes if gammas[0] <= 0 else [])]
+        files = specialise_engine(target.kind, graph, [form.shapes(gammas, size) for size in tried], target.options)
+        anything, *fixed = [
+            OtasEngine(gammas=gammas, file=str(file.relative_to(folder)), batch=size)
+            for file, size in zip(files, tried, strict=True)
+        ]
+        ways: dict[Way, Sequence[OtasEngine]] = {"dynamic": [anything]}
+        if fixed:
+            ways |= {"static": fixed, "both": [*fixed, anything]}
+        chosen: Way = "dynamic"
+        if fixed:
+            image_ms = _compare(folder, form, target, anything, fixed, seconds)
+            fastest = min(image_ms, key=lambda way: image_ms[way])
+            if image_ms[fastest] < image_ms["dynamic"] * (1 - _LEAST_GAIN):
+                chosen = fastest
+            for way, milliseconds in image_ms.items():
+                verdict: Literal["chosen", "slower"] = "chosen" if way == chosen else "slower"
+                trials.append(OtasTrial(gamma=gammas[0], form=way, image_ms=milliseconds, verdict=verdict))
+        engines += ways[chosen]
         progress((number + 1) / len(wanted))
     return tuple(engines), tuple(trials)
 
 
-def open_one(folder: Path, form: OtasForm, engine: OtasEngine, threads: int) -> Engine:
+def open_one(folder: Path, form: OtasForm, target: Target, engine: OtasEngine) -> Engine:
     """An engine of a model that is not published yet."""
     shapes = form.shapes(engine.gammas, engine.batch)
-    return open_engines(Artifact(KIND, folder / engine.file, PRECISION, shapes), threads=threads)[0]
+    artifact = Artifact(target.kind, folder / engine.file, PRECISION, shapes, target.device)
+    return open_engines(artifact, threads=target.threads)[0]
 
 
 def _compare(
-    folder: Path,
-    form: OtasForm,
-    anything: OtasEngine,
-    fixed: Sequence[OtasEngine],
-    threads: int,
-    seconds: float,
-) -> Mapping[str, float]:
-    """Milliseconds an image of both ways, a mean over the fixed sizes."""
-    dynamic = open_one(folder, form, anything, threads)
-    calls: dict[tuple[str, int], Call] = {}
-    for each in fixed:
-        size = each.batch or 1
-        inputs = draw_inputs(form, each.gammas[0], size, seed=size)
-        calls["static", size] = partial(_run, open_one(folder, form, each, threads), inputs)
-        calls["dynamic", size] = partial(_run, dynamic, inputs)
-    timings = measure(calls, rounds=_ROUNDS, budget_s=seconds)
-    return {
-        way: statistics.mean(timings[key].median_ms / key[1] for key in calls if key[0] == way)
-        for way in ("dynamic", "static")
+    folder: Path, form: OtasForm, target: Target, anything: OtasEngine, fixed: Sequence[OtasEngine], seconds: float
+) -> dict[Way, float]:
+    """Milliseconds an image of each way to divide batches among engines, a mean over batch sizes."""
+    gamma, sizes = anything.gammas[0], [each.batch or 1 for each in fixed]
+    batches = batch_sizes(min(form.max_batch, _LARGEST_TRIED * sizes[-1]))
+    dynamic = open_one(folder, form, target, anything)
+    calls: dict[tuple[bool, int], Call] = {}
+    for each, size in zip(fixed, sizes, strict=True):
+        calls[True, size] = partial(_run, open_one(folder, form, target, each), draw_inputs(form, gamma, size, seed=0))
+    for size in batches:
+        calls[False, size] = partial(_run, dynamic, draw_inputs(form, gamma, size, seed=0))
+    timings = {key: timing.median_ms for key, timing in measure(calls, rounds=_ROUNDS, budget_s=seconds).items()}
+    costs: dict[Way, Callable[[int], float]] = {
+        "dynamic": lambda size: timings[False, size],
+        "static": lambda size: sum(timings[True, part] for part in split(size, sizes)),
+        "both": lambda size: timings[size in sizes, size],
     }
+    return {way: statistics.mean(cost(size) / size for size in batches) for way, cost in costs.items()}
 
 
 def _run(engine: Engine, inputs: Inputs, _worker: int) -> None:

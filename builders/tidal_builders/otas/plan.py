@@ -13,13 +13,20 @@ import tidal
 import tidal_builders
 from tidal import device
 from tidal.device import library_version
+from tidal.engines import EngineKind, PlanOptions, choose_device
 from tidal.errors import InvalidArgument
 from tidal.otas.manifest import OtasManifest, load_otas_manifest
 from tidal.repository import ModelEntry
 from tidal_builders.fingerprint import changes, fingerprint, hash_files, hash_source, source_folder
 from tidal_builders.otas.spec import OtasSpec
+from tidal_builders.otas.target import Target
 
-_LIBRARIES = ("torch", "numpy", "openvino")
+_LIBRARIES = ("torch", "numpy")
+_ENGINE_LIBRARIES: dict[EngineKind, tuple[str, ...]] = {
+    "openvino": ("openvino",),
+    "torch": (),
+    "tensorrt": ("tensorrt", "onnxscript"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +35,7 @@ class OtasPlan:
 
     entry: ModelEntry
     source: Path
-    threads: int
+    target: Target
     ingredients: dict[str, str]
     published: OtasManifest | None
     reasons: tuple[str, ...]
@@ -53,21 +60,28 @@ def plan_otas(spec: OtasSpec, repository: Path, base: Path) -> OtasPlan:
         base: folder that relative paths of the spec start from.
 
     Raises:
-        InvalidArgument: the source model cannot be found.
+        InvalidArgument: the source model cannot be found, or the engine does not run on that device.
+        Unsupported: the engine's library is not installed, or this machine has no GPU.
     """
     source = source_folder(spec.model, spec.revision, base)
-    threads = spec.threads or len(os.sched_getaffinity(0))
+    target = Target(
+        spec.engine,
+        choose_device(spec.engine, spec.device),
+        spec.threads or len(os.sched_getaffinity(0)),
+        spec.tensorrt or PlanOptions(),
+    )
     parts = {f"spec.{name}": json.dumps(value) for name, value in json.loads(spec.model_dump_json()).items()}
     parts |= {
         "source files": hash_source(source),
         "builder code": _code_hash(),
-        "device": str(device.here("cpu")),
-        "threads": str(threads),
+        "device": str(device.here(target.device)),
+        "threads": str(target.threads),
     }
-    parts |= {f"library {name}": library_version(name) or "none" for name in _LIBRARIES}
+    libraries = (*_LIBRARIES, *_ENGINE_LIBRARIES[spec.engine])
+    parts |= {f"library {name}": library_version(name) or "none" for name in libraries}
     entry = ModelEntry(repository / spec.name)
     published, reasons = _compare(entry, parts)
-    return OtasPlan(entry, source, threads, parts, published, tuple(reasons))
+    return OtasPlan(entry, source, target, parts, published, tuple(reasons))
 
 
 def _compare(entry: ModelEntry, parts: Mapping[str, str]) -> tuple[OtasManifest | None, list[str]]:

@@ -8,17 +8,12 @@ from functools import partial
 from tidal.otas.manifest import PIXELS, PROMPTS, OtasForm
 from tidal.otas.profile import GammaLatency
 from tidal.otas.runner import OtasRunner
-from tidal_builders.otas.engines import Inputs, draw_inputs
+from tidal_builders.otas.engines import Inputs, batch_sizes, draw_inputs
 from tidal_builders.otas.gammas import image_bytes
 from tidal_builders.otas.vit import VitConfig
 from tidal_builders.timing import Call, Progress, measure
 
 _ROUNDS = 4
-
-
-def batch_sizes(max_batch: int) -> tuple[int, ...]:
-    """Numbers of images to measure: 1 to `max_batch` in doubling steps."""
-    return tuple(sorted({max_batch, *(2**power for power in range(max_batch.bit_length()) if 2**power <= max_batch)}))
 
 
 def measure_profile(

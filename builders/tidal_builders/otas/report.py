@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import BaseModel
 from rich.table import Table
 
-from tidal.otas.manifest import GammaVerification, OtasManifest, OtasTrial
+from tidal.otas.manifest import GammaVerification, OtasManifest, OtasTrial, Way
 from tidal_builders.report import BuildResult
 
 
@@ -13,7 +15,7 @@ class GammaRow(BaseModel):
     """What one γ costs and how exact it is."""
 
     gamma: int
-    form: str
+    form: Way
     max_error: float
     throughput: float
     batch_ms: dict[int, float]
@@ -51,7 +53,7 @@ def report_of(manifest: OtasManifest, version: int | None) -> OtasReport:
         rows=tuple(
             GammaRow(
                 gamma=gamma,
-                form="static" if all(engine.batch for engine in manifest.engines_of(gamma)) else "dynamic",
+                form=_way([engine.batch for engine in manifest.engines_of(gamma)]),
                 max_error=found.max_abs_error,
                 throughput=profile.throughput(gamma),
                 batch_ms=dict(zip(profile.batches, medians, strict=True)),
@@ -59,6 +61,13 @@ def report_of(manifest: OtasManifest, version: int | None) -> OtasReport:
             for gamma, found, medians in zip(manifest.gammas, manifest.verification, profile.median_ms, strict=True)
         ),
     )
+
+
+def _way(batches: Sequence[int | None]) -> Way:
+    """How engines of these batch sizes divide a batch."""
+    if None not in batches:
+        return "static"
+    return "both" if len(batches) > 1 else "dynamic"
 
 
 def gamma_table(report: OtasReport) -> Table:

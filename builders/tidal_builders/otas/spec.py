@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from tidal.engines import PlanOptions
 from tidal_builders.runtime_options import DEFAULT_TOLERANCE
 
 
@@ -39,6 +40,11 @@ class OtasSpec(BaseModel):
         description="batch sizes to try engines of their own for where γ is 0 or below; each costs a copy of the "
         "weights and is kept only where it is faster; none: one engine for all sizes",
     )
+    engine: Literal["openvino", "torch", "tensorrt"] = Field("openvino", description="engine to compile for")
+    device: Literal["auto", "cpu", "gpu"] = Field(
+        "auto", description="where it runs; auto: on the GPU if the engine and this machine have one"
+    )
+    tensorrt: PlanOptions | None = Field(None, description="how TensorRT plans are made, for engine tensorrt")
     threads: int | None = Field(None, ge=1, description="CPU threads; default: all cores")
     profile_seconds: float = Field(
         120.0, gt=0, le=3600, description="seconds after which no third round of measuring begins; two are always made"
@@ -48,6 +54,14 @@ class OtasSpec(BaseModel):
         gt=0,
         description="largest accepted difference of any component of the features from the source model's",
     )
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        if self.tensorrt is not None and self.engine != "tensorrt":
+            raise ValueError(
+                f"fields 'engine' and 'tensorrt': options of a plan go with engine tensorrt, got {self.engine}"
+            )
+        return self
 
     @field_validator("static_batches")
     @classmethod

@@ -17,7 +17,8 @@ from tidal.otas.manifest import OtasManifest
 from tidal.otas.runner import open_runner
 from tidal.published import load_published
 from tidal.repository import ModelEntry
-from tidal_builders.otas.profiling import _rising, batch_sizes
+from tidal_builders.otas.engines import batch_sizes, graphs
+from tidal_builders.otas.profiling import _rising
 from tidal_builders.otas.report import OtasReport
 from tidal_builders.otas.transformer import load_transformer
 from tidal_builders.otas.verify import _batches
@@ -147,6 +148,8 @@ def test_engines_of_another_model_are_noticed(source: Path, tmp_path: Path) -> N
         ({"gammas": [-2, 2]}, "0, the unchanged model, is missing"),
         ({"gammas": [-9, -7, 0]}, "would merge no more"),
         ({"static_batches": [2, 4]}, "begin with 1"),
+        ({"tensorrt": {}}, "options of a plan go with engine tensorrt, got openvino"),
+        ({"device": "gpu"}, "engine openvino runs on cpu, not on gpu"),
     ],
 )
 def test_what_cannot_be_built_is_said(tmp_path: Path, source: Path, fields: dict[str, Any], said: str) -> None:
@@ -159,6 +162,20 @@ def test_batches_of_a_verification_hold_every_row() -> None:
     assert [len(rows) for rows in found] == [1] * 8 + [3] * 3 + [16]
     for size in (1, 3, 16):
         assert {int(row) for rows in found if len(rows) == size for row in rows} == set(range(8))
+
+
+def test_a_torch_engine_is_built_and_verified_too(source: Path, tmp_path: Path) -> None:
+    report = tiny.build(tmp_path / "r", source, gammas=[0, 2], static_batches=[], engine="torch", device="cpu")
+    manifest = tiny.manifest_of(tmp_path / "r")
+    assert (report.outcome, manifest.engine, manifest.device.kind) == ("published", "torch", "cpu")
+    features = open_runner(manifest, tmp_path / "r/vision/1").run(0, np.zeros((3, 3, 8, 8), np.float32))
+    assert features.shape == (3, 8)
+
+
+def test_prompts_share_a_graph_but_on_tensorrt() -> None:
+    assert graphs((-4, 0, 2, 4), "openvino") == {(-4,): "merge4", (0,): "plain", (2, 4): "prompts"}
+    assert list(graphs((-4, 0, 2, 4), "tensorrt")) == [(-4,), (0,), (2,), (4,)]
+    assert list(graphs((0,), "torch")) == [(0,)]
 
 
 def test_sizes_and_times_of_a_profile() -> None:

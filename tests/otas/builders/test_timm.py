@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.otas.builders import timm_models
+from tests.otas.builders import timm_models, tiny
 from tidal.errors import InvalidArgument, NotFound
 from tidal_builders.otas.timm_child import FOLDER_VARIABLE, export_timm_model, has_timm, vision_folder
 from tidal_builders.otas.timm_export import REFERENCE_FILE
@@ -59,9 +59,14 @@ def test_other_forms_are_refused(models: Path, form: str, said: str) -> None:
 
 
 @needs_timm
-def test_a_child_process_exports_what_is_there(models: Path, tmp_path: Path) -> None:
-    export_timm_model(models / "plain/source", tmp_path)
-    assert read_vit(tmp_path).digest == read_vit(models / "plain/exported").digest
+def test_a_timm_model_is_built_and_held_to_timm(models: Path, tmp_path: Path) -> None:
+    report = tiny.build(tmp_path / "r", models / "plain/source", gammas=[0], static_batches=[])
+    assert (report.outcome, report.base) == ("published", read_vit(models / "plain/exported").digest)
+    assert tiny.manifest_of(tmp_path / "r").source.architecture == "vit_tiny_patch16_224"
+
+
+@needs_timm
+def test_a_refusal_of_the_child_process_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"^field 'model': .* has no model.safetensors; pickled weights"):
         export_timm_model(tmp_path, tmp_path)
 
