@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from tests.arlo.conftest import Built
 from tidal.arlo.embedded import EmbeddedModels, LoadedModel, LocalService, load_embedded
 from tidal.arlo.model import EncoderModel, TokenRow, open_model
 from tidal.arlo.policies import Batch, PolymorphicPolicy
-from tidal.arlo.runner import Runner
 from tidal.errors import Internal, InvalidArgument, NotFound, Unavailable
 from tidal.metrics import Metrics
 from tidal.requests import Array, PendingRequest
@@ -178,7 +177,7 @@ class TestAServiceThatDoesNotAnswer:
     def stuck(self, loaded: LoadedModel, failures: list[BaseException]) -> tuple[Stuck, EmbeddedModels]:
         made: list[Stuck] = []
 
-        def start(context: ServiceContext, runner: Callable[[EncoderModel], Runner]) -> LocalService:
+        def start(context: ServiceContext) -> LocalService:
             made.append(Stuck(context))
             return made[0]
 

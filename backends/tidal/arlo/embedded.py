@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from tidal.arlo.loading import load_polymorphic
-from tidal.arlo.model import EncoderModel
 from tidal.arlo.parameters import ArloParameters
-from tidal.arlo.runner import Runner
-from tidal.arlo.turns import InTurn, Turns
 from tidal.errors import Internal, TidalError, Unavailable
 from tidal.manifest import load_manifest
 from tidal.metrics import Metrics
@@ -39,7 +34,7 @@ class LoadedModel:
     name: str
     version: int
     outputs: frozenset[str]
-    start: Callable[[ServiceContext, Callable[[EncoderModel], Runner]], LocalService]
+    start: Callable[[ServiceContext], LocalService]
 
 
 def load_embedded(version_dir: Path, name: str, log: logging.Logger) -> LoadedModel:
@@ -65,11 +60,9 @@ def load_embedded(version_dir: Path, name: str, log: logging.Logger) -> LoadedMo
 class EmbeddedModels:
     """Runs loaded models, and calls them; a `ModelCall` for them and, through `others`, for every other model.
 
-    Their engines run by turns, a later model's before an earlier one's: what has come so far has waited already.
-
     Args:
         context: of the model whose process it is; it fails with a service that fails.
-        models: that run here, in the order in which queries come to them.
+        models: that run here.
         metrics: by model, where each counts.
     """
 
@@ -78,15 +71,13 @@ class EmbeddedModels:
         self._open: set[_Call] = set()
         self._lock = threading.Lock()
         self._failed = context.failed
-        turns = Turns(len(os.sched_getaffinity(0)))
         self._services = {
             (model.name, model.version): model.start(
                 replace(
                     context, model=model.name, outputs=model.outputs, metrics=metrics[model.name], failed=self._fail
-                ),
-                partial(InTurn, turns=turns, rank=rank),
+                )
             )
-            for rank, model in enumerate(models)
+            for model in models
         }
 
     def __call__(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from tidal import device
 from tidal.arlo.instances import InstanceModels
 from tidal.arlo.metrics import show_objective
-from tidal.arlo.model import EncoderModel, open_model
+from tidal.arlo.model import open_model
 from tidal.arlo.parameters import SLO_LATENCIES, ArloParameters
 from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
 from tidal.arlo.policies import PartitionedPolicy, PolymorphicPolicy
-from tidal.arlo.runner import Runner
 from tidal.arlo.service import ArloService
 from tidal.manifest import Manifest, load_manifest
 from tidal.service import Service, ServiceContext
@@ -32,19 +30,12 @@ def load(context: ServiceContext, parameters: ArloParameters) -> Callable[[Servi
     return load_polymorphic(context, parameters)
 
 
-class Start(Protocol):
-    """Starts a service on an opened model."""
-
-    def __call__(self, fresh: ServiceContext, runner: Callable[[EncoderModel], Runner] = ...) -> ArloService:
-        """Start it; `runner` says how the model's batches are run, by default at once."""
-
-
-def load_polymorphic(context: ServiceContext, parameters: ArloParameters) -> Start:
+def load_polymorphic(context: ServiceContext, parameters: ArloParameters) -> Callable[[ServiceContext], ArloService]:
     """As `load`, of a model whose engines all run in this process."""
     model = open_model(context.version_dir, truncate=parameters.truncate)
     manifest = model.manifest
 
-    def start(fresh: ServiceContext, runner: Callable[[EncoderModel], Runner] = _at_once) -> ArloService:
+    def start(fresh: ServiceContext) -> ArloService:
         policy = PolymorphicPolicy(
             [runtime.max_length for runtime in manifest.runtimes],
             manifest.profile,
@@ -53,13 +44,9 @@ def load_polymorphic(context: ServiceContext, parameters: ArloParameters) -> Sta
             max_batch=min(runtime.max_batch for runtime in manifest.runtimes),
             service_weight=parameters.service_weight,
         )
-        return ArloService(fresh, manifest, model.tokenizer, policy, runner(model))
+        return ArloService(fresh, manifest, model.tokenizer, policy, model)
 
     return start
-
-
-def _at_once(model: EncoderModel) -> Runner:
-    return model
 
 
 def _load_partitioned(
