@@ -195,10 +195,14 @@ class TestPareto:
         assert len(start(filled(ParetoPolicy, *queries, profile=STARTED), 0.0).queries) == 4
 
     def test_those_in_a_hurry_go_apart(self) -> None:
-        # 40 that are alike, of which two have 25 ms: all take 48 ms at the least, the two 10.
-        hasty, others = [query(0.0, 0.025) for _ in range(2)], [query(-0.3, 0.33) for _ in range(38)]
+        # 40 that are alike: all take 48 ms at the least, which the first two do not have; alone those take 10.
+        hasty, others = [query(-0.3, 0.325) for _ in range(2)], [query(-0.265, 0.325) for _ in range(38)]
         policy = filled(ParetoPolicy, *hasty, *others, profile=STARTED)
-        assert set(hasty) <= set(start(policy, 0.0).queries)
+        assert policy.batches == 1
+        batch = start(policy, 0.0)
+        assert set(batch.queries) == set(hasty)
+        policy.finished(batch, batch.seconds)
+        assert set(start(policy, batch.seconds).queries) == set(others)
 
     def test_nothing_worth_its_price_runs_all_the_same(self) -> None:
         policy = ParetoPolicy(LINEAR)
@@ -219,6 +223,9 @@ class TestPareto:
         policy.add(query(now, 1.0), now)
         batch = start(policy, now)
         assert batch.seconds == pytest.approx(3 * LINEAR.latency_s(batch.gamma, 1), rel=0.05)
+
+    def test_old_queries_have_time_when_nothing_comes_any_more(self) -> None:
+        assert start(filled(ParetoPolicy, query(0.0, 9.0)), 5.0).gamma == 4
 
     def test_utility_may_be_0(self) -> None:
         assert len(start(filled(ParetoPolicy, query(0.0, 1.0, 0.0)), 0.0).queries) == 1

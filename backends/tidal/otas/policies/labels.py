@@ -61,19 +61,25 @@ def best_plan(
     spread = np.arange(labels)
     for stop in range(1, groups + 1):
         first, last = choices.bounds[stop - 1 : stop + 1]
+        if last - first == 1:  # nothing but leaving the group out
+            times[stop], earned[stop] = times[stop - 1], earned[stop - 1]
+            came_from.append(spread)
+            continue
         starts = choices.starts[first:last]
-        ends = times[starts] + choices.takes[first:last, None]
-        sums = earned[starts] + choices.worth[first:last, None]
-        sums[ends > choices.deadlines[first:last, None]] = -np.inf
+        ends = times.take(starts, 0) + choices.takes[first:last]
+        sums = earned.take(starts, 0) + choices.worth[first:last]
+        sums[ends > choices.deadlines[first:last]] = -np.inf
         ends, sums = ends.ravel(), sums.ravel()
         order = ends.argsort(kind="stable")
-        ascending = sums[order]
-        better = np.flatnonzero(ascending[1:] > np.maximum.accumulate(ascending)[:-1])
-        kept = order[np.concatenate(([0], better + 1))]
+        ascending = sums.take(order)
+        better = np.empty(len(order), np.bool_)
+        better[0] = True
+        np.greater(ascending[1:], np.maximum.accumulate(ascending)[:-1], out=better[1:])
+        kept = order[better]
         if len(kept) > labels:
             kept = kept[spread * (len(kept) - 1) // (labels - 1)]
-        times[stop, : len(kept)] = ends[kept]
-        earned[stop, : len(kept)] = sums[kept]
+        times[stop, : len(kept)] = ends.take(kept)
+        earned[stop, : len(kept)] = sums.take(kept)
         came_from.append(kept)
     return _followed(choices, came_from, int(earned[groups].argmax()), labels)
 
@@ -88,7 +94,7 @@ class _Choices:
     bounds: list[int]
     starts: IntArray
     places: IntArray  # of γ; -1 for not executing
-    takes: FloatArray
+    takes: FloatArray  # this and those below have a second axis of 1, for labels
     worth: FloatArray
     deadlines: FloatArray
 
@@ -121,9 +127,9 @@ def _choices(
         bounds=np.searchsorted(of_stop[order], np.arange(1, groups + 2)).tolist(),
         starts=np.concatenate((np.arange(groups), starts[run]))[order],
         places=np.concatenate((np.full(groups, -1), place))[order],
-        takes=np.concatenate((nothing, takes[run, place]))[order],
-        worth=np.concatenate((nothing, worth[run, place]))[order],
-        deadlines=np.concatenate((nothing + np.inf, due[starts[run]]))[order],
+        takes=np.concatenate((nothing, takes[run, place]))[order, None],
+        worth=np.concatenate((nothing, worth[run, place]))[order, None],
+        deadlines=np.concatenate((nothing + np.inf, due[starts[run]]))[order, None],
     )
 
 

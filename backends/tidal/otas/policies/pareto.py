@@ -19,14 +19,12 @@ from tidal.otas.policies.types import Batch, CostProfile, Query
 
 # Queries are alike whose utilities differ by less than about a factor of 2, latencies by one of 1.4, and deadlines by
 # this share of the latency that was asked for.
-_ALIKE = 0.1
+_ALIKE = 0.2
 # Groups that are planned for at a time, labels that are kept in a plan in all, and pairs of a first and a last group
 # of a batch that are looked at: together they bound the time of a decision.
 _GROUPS = 40
-_LABELS = 640
+_LABELS = 320
 _PAIRS = 48
-# What waits is to be worked off within so many seconds, beside what arrives in them.
-_HORIZON_S = 1.0
 # How fast measured times move predicted ones, and the share of batches that are to end as soon as predicted.
 _STEP = 0.02
 _AS_PREDICTED = 0.9
@@ -93,7 +91,7 @@ class ParetoPolicy(GroupedPolicy):
             sizes,
             np.stack([part.earnings for part in parts]),
             self._costs,
-            price=self._price.at(self._seconds_for_each(now)),
+            price=self._price_now(now),
             labels=max(8, _LABELS // len(parts)),
             joined=max(1, _PAIRS // len(parts)),
         )
@@ -109,10 +107,10 @@ class ParetoPolicy(GroupedPolicy):
         self._slowness *= math.exp(_STEP * share)
         self._costs = self._profiled.slowed(self._slowness)
 
-    def _seconds_for_each(self, now: float) -> float:
-        """What a query of those that wait or come within the horizon can take on the mean, by the profile."""
-        rate = self._rate.at(now) + len(self) / _HORIZON_S
-        return 1 / (rate * self._slowness)
+    def _price_now(self, now: float) -> float:
+        """Of a second of the engine, which is what is left of one for each query that comes."""
+        rate = self._rate.at(now)
+        return self._price.at(1 / (rate * self._slowness)) if rate > 0 else 0.0
 
     def _parts(self, now: float) -> list[_Part]:
         """What is planned for, in the order of deadlines."""
