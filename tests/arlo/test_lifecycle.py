@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import pytest
 
 from tests.arlo.conftest import Built, parameter
 from tests.arlo.test_served import make_texts
-from tests.servers import running_server
+from tests.servers import RunningServer, running_server
 from tidal.errors import Internal
 from tidal.repository import ModelEntry
 from tidal.server.child import tidal_serve
@@ -144,12 +144,26 @@ def test_unload_answers_what_was_accepted(built: Built, tmp_path: Path) -> None:
             client.classify("tiny", "good")
 
 
+@pytest.fixture(scope="module")
+def strict_server(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    repository = tmp_path_factory.mktemp("strict")
+    built.copy(repository, "good")
+    with running_server(repository) as running:
+        yield running
+
+
+@pytest.fixture
+def strict(strict_server: RunningServer) -> Iterator[RunningServer]:
+    """A server of the model `good`; `bad` is gone from its repository after each test."""
+    yield strict_server
+    shutil.rmtree(strict_server.repository / "bad")
+
+
 class TestRefusedAtLoad:
     """Each with a sentence that says what to do, and the server keeps serving the others."""
 
-    def check(self, repository: Path, built: Built, message: str) -> None:
-        built.copy(repository, "good")
-        with running_server(repository, models=["good"]) as server, Client(f"grpc://{server.grpc}") as client:
+    def check(self, server: RunningServer, message: str) -> None:
+        with Client(f"grpc://{server.grpc}") as client:
             with pytest.raises(Internal) as caught:
                 server.control.load("bad", None)
             assert message in str(caught.value)
@@ -164,9 +178,9 @@ class TestRefusedAtLoad:
             ('output { name: "pooled" data_type: TYPE_FP32 dims: [ -1 ] }\n', "declares the output 'pooled'"),
         ],
     )
-    def test_config(self, built: Built, tmp_path: Path, extra: str, message: str) -> None:
-        built.copy(tmp_path, "bad", extra_config=extra)
-        self.check(tmp_path, built, message)
+    def test_config(self, built: Built, strict: RunningServer, extra: str, message: str) -> None:
+        built.copy(strict.repository, "bad", extra_config=extra)
+        self.check(strict, message)
 
     def _with_manifest(self, built: Built, repository: Path, change: Callable[[dict[str, Any]], None]) -> None:
         built.copy(repository, "bad")
@@ -175,16 +189,16 @@ class TestRefusedAtLoad:
         change(content)
         file.write_text(json.dumps(content))
 
-    def test_a_version_built_for_another_device(self, built: Built, tmp_path: Path) -> None:
-        self._with_manifest(built, tmp_path, lambda m: m["device"].update(name="Another CPU"))
-        self.check(tmp_path, built, "was built for Another CPU")
+    def test_a_version_built_for_another_device(self, built: Built, strict: RunningServer) -> None:
+        self._with_manifest(built, strict.repository, lambda m: m["device"].update(name="Another CPU"))
+        self.check(strict, "was built for Another CPU")
 
-    def test_a_version_built_with_another_library(self, built: Built, tmp_path: Path) -> None:
-        self._with_manifest(built, tmp_path, lambda m: m["libraries"].update(openvino="2020.1"))
-        self.check(tmp_path, built, f"rebuild with `tidal build tiny.yaml --repository {tmp_path} --force`")
+    def test_a_version_built_with_another_library(self, built: Built, strict: RunningServer) -> None:
+        self._with_manifest(built, strict.repository, lambda m: m["libraries"].update(openvino="2020.1"))
+        self.check(strict, f"rebuild with `tidal build tiny.yaml --repository {strict.repository} --force`")
 
-    def test_a_damaged_file(self, built: Built, tmp_path: Path) -> None:
-        built.copy(tmp_path, "bad")
-        weights = next((tmp_path / "bad" / "1" / "engines").glob("*.bin"))
+    def test_a_damaged_file(self, built: Built, strict: RunningServer) -> None:
+        built.copy(strict.repository, "bad")
+        weights = next((strict.repository / "bad" / "1" / "engines").glob("*.bin"))
         weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-        self.check(tmp_path, built, "differs from what was published")
+        self.check(strict, "differs from what was published")

@@ -169,7 +169,7 @@ def gone(died: bool = False) -> ModelUnavailable:
 
 
 def answered(*requests: Request) -> bool:
-    return until(lambda: all(request.answered for request in requests), 10)
+    return until(lambda: all(request.answered for request in requests))
 
 
 class TestInstancesThatCannotRun:

@@ -27,7 +27,7 @@ def test_an_unload_answers_what_is_in_flight(server: RunningServer, ask: Asker, 
     answers = [in_background(ask, "sleep 700", model=fresh) for _ in range(8)]
     assert _in_flight(server, fresh, 8)
     server.control.unload(fresh)
-    assert [each.result(timeout=10)["echo"].item() for each in answers] == [b"sleep 700"] * 8
+    assert [each.result(timeout=60)["echo"].item() for each in answers] == [b"sleep 700"] * 8
     assert outcome(ask, "reply", model=fresh) == "NOT_FOUND"
     assert until(lambda: not psutil.pid_exists(pid))
     # The last metrics are published at the end.
@@ -53,14 +53,14 @@ def test_sigterm_answers_what_is_in_flight(tmp_path: Path) -> None:
             assert _in_flight(running, "probe", 10)
             assert running.shared_memory()
             os.kill(running.pid, signal.SIGTERM)
-            assert [each.result(timeout=10)["echo"].item() for each in answers] == [b"sleep 1200"] * 8
+            assert [each.result(timeout=60)["echo"].item() for each in answers] == [b"sleep 1200"] * 8
             for each in refusals:
-                error = each.exception(timeout=10)
+                error = each.exception(timeout=60)
                 assert isinstance(error, RequestError)
                 assert "the deadline of 1500 ms" in str(error)
         assert until(lambda: running.process.exit_status() is not None)
         assert running.process.exit_status() == 0
-        assert until(lambda: not running.processes(), 2)
+        assert until(lambda: not running.processes())
         assert running.shared_memory() == {}
 
 
@@ -82,9 +82,9 @@ def _kill_the_victim(running: RunningServer, ask: Asker) -> None:
     os.kill(pid, signal.SIGKILL)
     for index in range(50):
         assert ask(f"reply {index}")["echo"].item() == f"reply {index}".encode()
-    assert beside.result(timeout=10)["echo"].item() == b"sleep 700"
+    assert beside.result(timeout=60)["echo"].item() == b"sleep 700"
     # Nobody can answer for it: what the client's own timeout is for.
-    assert isinstance(lost.exception(timeout=10), RequestError)
+    assert isinstance(lost.exception(timeout=60), RequestError)
     assert outcome(ask, "reply", model="victim", timeout_s=5) == "INTERNAL"
     running.control.unload("victim")
     running.control.load("victim", None)

@@ -27,7 +27,7 @@ def test_everything_open_gets_the_cause_and_later_requests_work(
         ask(action, model=fresh)
     assert refused.value.code == "INTERNAL"
     for each in waiting:
-        error = each.exception(timeout=2)
+        error = each.exception(timeout=60)
         assert isinstance(error, RequestError)
         assert (error.code, cause in str(error)) == ("INTERNAL", True)
     assert until(lambda: outcome(ask, "reply", model=fresh) == "OK")

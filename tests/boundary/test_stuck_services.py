@@ -42,17 +42,17 @@ def test_a_place_in_the_queue_is_free_once_the_answer_is_read(ask: Asker) -> Non
 @pytest.mark.server
 def test_the_server_ends_by_itself_with_a_stuck_engine(tmp_path: Path) -> None:
     write_model(tmp_path, "stuck", answer_timeout_s=1)
-    with running_server(tmp_path, extra_backends=BACKENDS, exit_timeout_s=10) as server:
+    with running_server(tmp_path, extra_backends=BACKENDS, exit_timeout_s=30) as server:
         with asking(server, *PROTOCOLS) as askers:
             asked = [
                 in_background(outcome, ask, action, model="stuck") for ask in askers for action in ("block", "reply")
             ]
             assert until(lambda: value(server, "tidal_probe_in_flight_queries", "stuck") == 4)
             os.kill(server.pid, signal.SIGTERM)
-            assert [each.result(timeout=20) for each in asked] == ["UNAVAILABLE"] * 4
+            assert [each.result(timeout=60) for each in asked] == ["UNAVAILABLE"] * 4
         assert until(lambda: server.process.exit_status() is not None)
         assert server.process.exit_status() == 0
-        assert until(lambda: not server.processes(), 2)
+        assert until(lambda: not server.processes())
         assert server.shared_memory() == {}
 
 
@@ -85,7 +85,7 @@ def test_a_failed_service_that_does_not_close_is_replaced_all_the_same() -> None
     )
     keeper = ServiceKeeper(context, start, lambda error: None)
     services[0].context.failed(ValueError("broken"))
-    assert until(lambda: len(services) == 2, 10)
+    assert until(lambda: len(services) == 2)
     assert services[0].closed.is_set()
     # The end of the model is no less sure than a restart.
     ending = threading.Thread(target=keeper.close, args=(0.1,), daemon=True)

@@ -19,16 +19,17 @@ def test_a_deadline_that_nobody_meets_is_answered_when_it_passes(ask: Asker) -> 
     # A long deadline first, so that the watch has to be brought forward.
     late = in_background(ask, "hold", latency_ms=700)
     time.sleep(0.05)
-    began = time.monotonic()
-    with pytest.raises(RequestError, match="the deadline of 150 ms passed before an answer") as refused:
-        ask("hold", latency_ms=150)
-    took = time.monotonic() - began
-    assert refused.value.code == "UNAVAILABLE"
-    assert took >= 0.15
-    # The watch itself is a few ms late at most; this allows for a busy machine, and not for a look every 200 ms.
-    assert took < 0.30
+    took = []
+    for _ in range(3):
+        began = time.monotonic()
+        with pytest.raises(RequestError, match="the deadline of 150 ms passed before an answer") as refused:
+            ask("hold", latency_ms=150)
+        took.append(time.monotonic() - began)
+        assert refused.value.code == "UNAVAILABLE"
+    # The watch itself is a few ms late at most, at the best of several times on a busy machine too.
+    assert 0.15 <= min(took) < 0.20
     with pytest.raises(RequestError, match="the deadline of 700 ms"):
-        late.result(timeout=5)
+        late.result(timeout=60)
 
 
 def test_many_deadlines_are_each_met(ask: Asker) -> None:
@@ -58,7 +59,7 @@ def test_a_full_queue_refuses_at_once_and_recovers(server: RunningServer, ask: A
     assert server.control.live()
     assert outcome(ask, "reply") == "OK"
     for each in held:
-        assert isinstance(each.exception(timeout=10), RequestError)
+        assert isinstance(each.exception(timeout=60), RequestError)
     assert outcome(ask, ["reply"] * 4, model="small") == "OK"
 
 

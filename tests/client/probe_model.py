@@ -1,7 +1,8 @@
 """A model for a real tritonserver that does what the text of its first row says, so that clients can be tested.
 
-`error CODE MESSAGE` fails with that code, `raise` raises, `sleep SECONDS` answers late and writes the request id into
-the file `log_file` (a parameter of the model) when the client withdrew it meanwhile; anything else is answered at once.
+`error CODE MESSAGE` fails with that code, `raise` raises, `sleep SECONDS` answers late and writes into the file
+`log_file` (a parameter of the model) that the request, by its id, has come, and when the client withdrew it meanwhile;
+anything else is answered at once.
 Logits are functions of each row's text alone, so a row that ends up at another's place is seen.
 """
 
@@ -58,16 +59,20 @@ class TritonPythonModel:
                 self._send(sender, pb_utils.InferenceResponse(_outputs(request)))
 
     def _late(self, sender, answer, request_id, seconds):
+        self._log(f"came {request_id}")
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if sender.is_cancelled():
-                with open(self.log_file, "a") as log:
-                    log.write(f"cancelled {request_id}\n")
+                self._log(f"cancelled {request_id}")
                 error = pb_utils.TritonError("the request was cancelled", pb_utils.TritonError.CANCELLED)
                 answer = pb_utils.InferenceResponse(error=error)
                 break
             time.sleep(0.02)
         self._send(sender, answer)
+
+    def _log(self, line):
+        with open(self.log_file, "a") as log:
+            log.write(f"{line}\n")
 
     def _send(self, sender, response):
         sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -103,7 +102,7 @@ def test_cancelling_the_task_cancels_the_request_on_the_server(server: ProbeServ
     async def run() -> None:
         async with AsyncClient(server.grpc) as client:
             task = asyncio.create_task(client.classify("probe", "sleep 20", request_id="withdrawn"))
-            await asyncio.sleep(0.5)
+            assert await asyncio.to_thread(server.wait_for_log, "came withdrawn")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -122,8 +121,8 @@ def test_a_timeout_over_grpc_withdraws_the_request(server: ProbeServer) -> None:
 def test_cancelling_an_http_task_leaves_the_client_usable(server: ProbeServer) -> None:
     async def run() -> None:
         async with AsyncClient(server.http) as client:
-            task = asyncio.create_task(client.classify("probe", "sleep 1"))
-            await asyncio.sleep(0.2)
+            task = asyncio.create_task(client.classify("probe", "sleep 1", request_id="left"))
+            assert await asyncio.to_thread(server.wait_for_log, "came left")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -132,12 +131,13 @@ def test_cancelling_an_http_task_leaves_the_client_usable(server: ProbeServer) -
     asyncio.run(run())
 
 
-def test_closing_ends_calls_of_other_threads(url: str) -> None:
+def test_closing_ends_calls_of_other_threads(url: str, server: ProbeServer) -> None:
     client = Client(url)
     client.classify("probe", "hi")
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client.classify, "probe", "sleep 3")
-        time.sleep(0.5)
+        request_id = f"open over {url[:4]}"
+        waiting = pool.submit(client.classify, "probe", "sleep 3", request_id=request_id)
+        assert server.wait_for_log(f"came {request_id}")
         client.close()
         with pytest.raises(Cancelled):
             waiting.result(timeout=20)
@@ -150,14 +150,14 @@ def test_a_server_that_dies_breaks_the_connection(own_server: ProbeServer) -> No
     def ask(url: str) -> None:
         with Client(url) as client:
             try:
-                client.classify("probe", "sleep 20")
+                client.classify("probe", "sleep 20", request_id=f"lost over {url[:4]}")
             except Exception as error:
                 caught[url] = error
 
     threads = [threading.Thread(target=ask, args=(url,)) for url in (own_server.http, own_server.grpc)]
     for thread in threads:
         thread.start()
-    time.sleep(1)
+    assert all(own_server.wait_for_log(f"came lost over {protocol}") for protocol in ("http", "grpc"))
     os.kill(own_server.pid, signal.SIGKILL)
     for thread in threads:
         thread.join(25)

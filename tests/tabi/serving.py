@@ -310,7 +310,7 @@ class Running:
 
     def counts(self, family: str, value: float, **labels: str) -> bool:
         """Whether a metric comes to a value; it is counted after the answer is out."""
-        return until(lambda: self.metric(family, **labels) == value, 5)
+        return until(lambda: self.metric(family, **labels) == value)
 
 
 OUTPUTS = frozenset({"label", "probabilities", "level", "confidence", "degraded", "pruned_text"})

@@ -146,7 +146,7 @@ class Running:
 
     def counts(self, family: str, value: float, **labels: str) -> bool:
         """Whether a metric comes to a value."""
-        return until(lambda: self.metric(family, **labels) == value, 5)
+        return until(lambda: self.metric(family, **labels) == value)
 
 
 @contextmanager
@@ -192,4 +192,4 @@ def running(
         yield Running(keeper, engine, tasks, metrics, opened, schedulers, libraries, copies)
     finally:
         keeper.close(10)
-    assert until(lambda: not [each for each in threading.enumerate() if each.name.startswith("p-")], 5)
+    assert until(lambda: not [each for each in threading.enumerate() if each.name.startswith("p-")])

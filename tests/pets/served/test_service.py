@@ -196,7 +196,7 @@ class TestTasks:
                 after.wait()
             gate.open()
             assert running_.wait()["logits"].shape == queued.wait()["logits"].shape == (1, 3)
-            assert until(lambda: [task.removed for task in run.engine.tasks] == [True], 5)
+            assert until(lambda: [task.removed for task in run.engine.tasks] == [True])
 
     def test_a_changed_task_is_found_by_itself(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
@@ -211,7 +211,7 @@ class TestTasks:
                 run.ask(request)
                 return int(request.wait()["logits"].shape[1])
 
-            assert until(lambda: classes() == 4, 10)
+            assert until(lambda: classes() == 4)
 
     def test_tasks_leave_for_others_and_none_is_kept_too_long(self, tmp_path: Path) -> None:
         with running(tmp_path) as probe:
@@ -224,7 +224,7 @@ class TestTasks:
                 run.ask(request)
             for number, request in enumerate(requests):
                 assert request.wait()["logits"].shape == (1, 2 + number % 5)
-            assert until(lambda: sum(not task.removed for task in run.engine.tasks) <= 1, 5)
+            assert until(lambda: sum(not task.removed for task in run.engine.tasks) <= 1)
             run.libraries[0].refresh()
             assert run.metric("task_evictions_total") >= 4
             assert run.metric("task_bytes") <= run.metric("task_budget_bytes") == size
@@ -286,7 +286,7 @@ class TestFailures:
                 except Unavailable:  # it is still being started
                     return 0
 
-            assert until(lambda: [classes_of(task) for task in ("t2", "t3")] == [2, 3], 5)
+            assert until(lambda: [classes_of(task) for task in ("t2", "t3")] == [2, 3])
 
     def test_what_was_taken_is_answered_at_the_end(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
@@ -300,7 +300,7 @@ class TestFailures:
             gate.open()
             closing.join(20)
             assert [request.wait()["logits"].shape for request in requests] == [(2, 2)] * 8
-            assert until(lambda: all(task.removed for task in run.engine.tasks), 5)
+            assert until(lambda: all(task.removed for task in run.engine.tasks))
 
 
 class TestCopies:
@@ -324,7 +324,7 @@ class TestCopies:
                 np.testing.assert_allclose(requests[0].wait()["logits"][0], run.tasks.logits("t", 3), rtol=1e-5)
                 return int(requests[0].wait()["logits"].shape[1])
 
-            assert until(lambda: classes() == 3 and run.metric("merged_queries_total") > 0, 10)
+            assert until(lambda: classes() == 3 and run.metric("merged_queries_total") > 0)
             assert set(chain(*run.copies[0].batches)) == {3}
             assert run.metric("merged_copies") == 1
             run.tasks.add("t", 4, replace=True)
