@@ -6,7 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +21,8 @@ from benchmarks.tabi.tasks import TASKS, Queries, Split, Task
 from tidal.repository import ModelEntry
 from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
 
+# What levels are trained to read, in tokens; see `train`.
+LONGEST = 320
 # Lengths of runtimes, up to the task's longest query.
 _LENGTHS = (16, 32, 64, 128)
 # The builder keeps a part for its own report; here dev is reported on.
@@ -65,7 +67,7 @@ def prepare(data: Path) -> list[Artefacts]:
         digest = _digest(data, task)
         folder = cache_folder() / f"tabi-{task.name}-{digest}"
         folder.mkdir(parents=True, exist_ok=True)
-        split = tasks.load(data, task)
+        split = _readable(tasks.load(data, task), task)
         artefacts = Artefacts(task, split, folder, digest)
         progress(f"task {number + 1} of {len(TASKS)}: {task.name} ({folder.name})")
         models = folder / "models"
@@ -84,6 +86,23 @@ def write_labelled(queries: Queries, file: Path) -> None:
         for texts, label in zip(queries.texts, queries.truth, strict=True):
             row = dict(zip(("text", "text_pair"), texts, strict=False))
             lines.write(json.dumps({**row, "label": label}) + "\n")
+
+
+def _lengths(queries: Queries) -> list[int]:
+    """Tokens of each query."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(demo.train.minilm_folder())
+    return [len(ids) for ids in tokenizer(*(list(column) for column in zip(*queries.texts, strict=True)))["input_ids"]]
+
+
+def _readable(split: Split, task: Task) -> Split:
+    """A split without the queries of dev that are longer than what levels are trained to read."""
+    fits = [row for row, tokens in enumerate(_lengths(split.dev)) if tokens <= LONGEST]
+    if len(fits) == len(split.dev):
+        return split
+    progress(f"{task.name}: {len(split.dev) - len(fits)} queries of dev have over {LONGEST} tokens: left out")
+    return replace(split, dev=split.dev.at(fits))
 
 
 def _build(artefacts: Artefacts) -> None:
