@@ -72,6 +72,7 @@ bench: install ## Run the benchmarks and write benchmarks/results: make bench [D
 	@$(BIN)/python -m benchmarks.arlo --json benchmarks/results/arlo.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.arlo_cluster --json benchmarks/results/arlo_cluster.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.pets --json benchmarks/results/pets.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.otas --json benchmarks/results/otas.json $(if $(DATA),--data $(DATA))
 	@$(if $(DATA),$(BIN)/python -m benchmarks.tabi --json benchmarks/results/tabi.json --data $(DATA))
 
 clean: ## Remove what the build made (the virtual environment stays)

@@ -53,6 +53,7 @@ def test_deadlines_differ_by_a_bound() -> None:
 def test_utilities_differ_by_a_bound_from_the_first() -> None:
     assert batches(query(0.0, 1.0, 1.0), query(0.0, 1.0, 0.2)) == [[0, 1]]
     assert batches(query(0.0, 1.0, 1.0), query(0.0, 1.0, 0.01)) == [[0], [1]]
+    assert batches(query(0.0, 1.0, 0.01), query(0.0, 1.0, 1.0)) == [[0], [1]]
     assert batches(query(0.0, 1.0, 1.0), query(0.0, 1.0, 0.3), query(0.0, 1.0, 0.01)) == [[0, 1], [2]]
 
 
