@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ from tidal.otas.tasks import OtasTask, TaskParameters
 from tidal.requests import Array, PendingRequest
 from tidal.tasks.lease import Lease
 
+# What answering may take of a query's time at most, whatever it took lately.
+_MOST_ANSWERING = 0.1
 _OUTPUTS = ("gamma", "label", "logits", "probabilities", "queue_ms")
 
 
@@ -34,17 +37,25 @@ class Job:
         self.request = request
         self.task = task
         self.utility = 1.0 if request.options.utility is None else request.options.utility
+        self.deadline = math.inf  # of its answer, `time.monotonic()` seconds
         self.queries: list[Row] = []
         self.settled = False
         self._images = images
         self._answers: list[RowAnswer | None] = [None] * len(images)
         self._lease: Lease[OtasTask] | None = None
 
-    def rows(self, lease: Lease[OtasTask], default_latency_s: float) -> list[Row]:
-        """The job's queries, now that its task is in memory."""
+    def rows(self, lease: Lease[OtasTask], default_latency_s: float, answering_s: float) -> list[Row]:
+        """The job's queries, now that its task is in memory.
+
+        Args:
+            lease: of the task, the job's own from now on.
+            default_latency_s: seconds from arrival to deadline where the request names none.
+            answering_s: that its answer may take once the engine is done, which its queries are not to use.
+        """
         self._lease = lease
         request, parameters = self.request, lease.handle.parameters
-        deadline = request.arrival + default_latency_s if request.deadline is None else request.deadline
+        self.deadline = request.arrival + default_latency_s if request.deadline is None else request.deadline
+        deadline = self.deadline - min(answering_s, _MOST_ANSWERING * (self.deadline - request.arrival))
         self.queries = [
             Row(self.task, request.arrival, deadline, self.utility, pixels=pixels, job=self, index=index, of=parameters)
             for index, pixels in enumerate(self._images)

@@ -25,6 +25,9 @@ from tidal.tasks.lease import Lease
 # Asking whether a client has gone costs a call to the server process: not worth it for a query that hardly waited.
 _CHECK_CANCELLED_AFTER_S = 0.05
 
+# How fast the time that answers take lately follows that of each batch.
+_STEP = 0.1
+
 # A batch that ran or failed, and what the policy is to be told of it.
 _Ran = tuple[Batch, float | None]
 
@@ -81,6 +84,7 @@ class OtasService:
         self._changed = threading.Condition()
         self._draining = False  # nothing more comes
         self._ended = False  # nothing is run any more
+        self._answering_s = 0.0  # between the end of a batch and the last of its answers, lately
         self._answers: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._runner = context.start_thread("runner", self._work)
         self._responder = context.start_thread("responder", self._respond)
@@ -114,7 +118,7 @@ class OtasService:
             now = time.monotonic()
             self._accuracies[job.task] = lease.handle.accuracy
             try:
-                for row in job.rows(lease, self._default_latency_s):
+                for row in job.rows(lease, self._default_latency_s, 2 * self._answering_s):
                     self._policy.add(row, now)
             except BaseException:
                 self._take_out(job)
@@ -193,10 +197,10 @@ class OtasService:
             for job in dict.fromkeys(row.job for row in rows):
                 self._give_up(job, "failed", answer)
             return None
-        seconds = time.monotonic() - now
-        self._answers.put(partial(self._answer, rows, batch.gamma, now, features))
-        self._metrics.ran(batch, rows, now, seconds)
-        return seconds if len(rows) == len(taken) else None
+        ended = time.monotonic()
+        self._answers.put(partial(self._answer, rows, batch.gamma, now, ended, features))
+        self._metrics.ran(batch, rows, now, ended - now)
+        return ended - now if len(rows) == len(taken) else None
 
     def _still_wanted(self, row: Row, now: float) -> bool:
         job = row.job
@@ -214,17 +218,18 @@ class OtasService:
         while (answer := self._answers.get()) is not None:
             answer()
 
-    def _answer(self, rows: Sequence[Row], gamma: int, started: float, features: FloatArray) -> None:
+    def _answer(self, rows: Sequence[Row], gamma: int, started: float, ended: float, features: FloatArray) -> None:
         for row, logits in zip(rows, batch_logits(rows, gamma, features), strict=True):
             job = row.job
             if job.finish(row.index, RowAnswer(logits, gamma, started - row.arrival)):
                 reply(job, row.of.labels)
-                self._settle(job, "in_time" if time.monotonic() <= row.deadline else "late")
+                self._settle(job, "in_time" if time.monotonic() <= job.deadline else "late")
+        self._answering_s += _STEP * (time.monotonic() - ended - self._answering_s)
 
     def _refuse(self, evicted: Sequence[Job], now: float) -> None:
         for job in evicted:
-            first = job.queries[0]
-            waited, allowed = (now - first.arrival) * 1e3, (first.deadline - first.arrival) * 1e3
+            arrival = job.request.arrival
+            waited, allowed = (now - arrival) * 1e3, (job.deadline - arrival) * 1e3
             error = f"the deadline of {allowed:g} ms cannot be met: {waited:.0f} ms have passed in the queue"
             job.request.fail(Unavailable(error))
 

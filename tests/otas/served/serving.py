@@ -93,6 +93,7 @@ class Scripted:
         self._waiting: list[Query] = []
         self._running: Batch | None = None
         self.told: list[float | None] = []
+        self.added: list[Query] = []
         self.hopeless: Callable[[Query], bool] = lambda _query: False
         self.failure: BaseException | None = None
 
@@ -105,6 +106,7 @@ class Scripted:
 
     def add(self, query: Query, now: float) -> None:
         self._waiting.append(query)
+        self.added.append(query)
 
     def remove(self, query: Query) -> bool:
         waits = query in self._waiting

@@ -193,6 +193,24 @@ class TestRequests:
             good.wait()
             assert run.metric("refused_queries_total") == 0
 
+    def test_the_time_that_answers_take_is_left_to_them(self, tmp_path: Path) -> None:
+        with running(tmp_path) as run:
+            run.tasks.add("t", 2)
+            policy: Any = run.policies[0]
+
+            def left(latency_ms: float) -> float:
+                """Seconds that the policy was not given of a query's time."""
+                request = ask("t", 1.0, latency_ms=latency_ms)
+                reply = request.reply
+                request.reply = lambda outputs: (time.sleep(0.02), reply(outputs))  # type: ignore[method-assign, func-returns-value]
+                run.ask(request)
+                request.wait()
+                return float(request.deadline - policy.added[-1].deadline)
+
+            assert left(20_000) == 0
+            assert until(lambda: 0.02 < left(20_000) < 2, 5)
+            assert left(100) == pytest.approx(0.01)  # a tenth at most
+
     def test_a_withdrawn_query_is_not_run(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 2)
