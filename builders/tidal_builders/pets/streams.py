@@ -11,10 +11,11 @@ from typing import TypeGuard
 import numpy as np
 import torch
 
-from tidal.pets.engine.base import Engine
+from tidal.pets.engine.base import Engine, Ids, LoadedTask
+from tidal.pets.policies.streams import Operator
 from tidal.pets.policies.thresholds import Compared, best_threshold
 from tidal.pets.profile import Grid, OperatorProfile, PetsProfile, StreamRule
-from tidal.pets.terms import BaseLayers, LowRankDelta, SparseDelta, TaskTerms
+from tidal.pets.terms import BaseLayers, FloatArray, LowRankDelta, SparseDelta, TaskTerms
 from tidal.pets.torch_engine.engine import TorchPetsEngine
 from tidal.pets.torch_engine.streams import by_intensity
 from tidal.pets.torch_engine.tasks import TorchTask
@@ -25,6 +26,7 @@ from tidal_builders.timing import Call, measure
 _STREAMS = (1, 2, 4, 8, 16, 32)
 _TASKS, _QUERIES = (8, 32), (1, 2, 4)
 _ROUNDS = 3
+_VERIFIED_STREAMS = 3
 _TOKEN = 1
 # Of a number in float32.
 _BYTES = 4
@@ -33,6 +35,27 @@ _BYTES = 4
 def on_gpu(engine: Engine) -> TypeGuard[TorchPetsEngine]:
     """Whether an engine runs operators on streams."""
     return isinstance(engine, TorchPetsEngine) and engine.device == "gpu"
+
+
+def every_way(
+    engine: Engine, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, types: Ids | None
+) -> list[FloatArray]:
+    """Pooled vectors [rows, width] of a batch by each way in which an engine may run it.
+
+    On a GPU these are one stream and several, each as it stands and captured, which a layout is when it comes again.
+    """
+    if not on_gpu(engine):
+        return [engine.pooled(tasks, ids, lengths, types)]
+    before, found = engine.assign, []
+    for streams in (1, _VERIFIED_STREAMS):
+        engine.assign = partial(_by_turns, streams)
+        found += [engine.pooled(tasks, ids, lengths, types) for _ in range(2)]
+    engine.assign = before
+    return found
+
+
+def _by_turns(streams: int, operators: Sequence[Operator]) -> list[int]:
+    return [place % streams for place in range(len(operators))]
 
 
 def measure_memory(calls: Mapping[tuple[str, int, int], Call]) -> dict[tuple[int, int], float]:

@@ -15,6 +15,7 @@ from tidal.pets.engine.base import Engine
 from tidal.pets.terms import BaseLayers, FloatArray, TaskTerms
 from tidal_builders.arlo.samples import Row, batches, draw_samples, longest, pad
 from tidal_builders.pets.source import BaseSource
+from tidal_builders.pets.streams import every_way
 from tidal_builders.pets.training.merged import merge_terms
 from tidal_builders.pets.typical import typical_task
 
@@ -90,14 +91,14 @@ def verify(
         batch = pad([sample.row for sample in chosen], longest([sample.row for sample in chosen]), pad_id)
         lengths = np.array([len(sample.row["input_ids"]) for sample in chosen])
         of = [loaded.get(sample.variant) for sample in chosen]
-        got = engine.pooled(of, batch["input_ids"], lengths, batch.get("token_type_ids"))
-        for sample, vector in zip(chosen, got, strict=True):
-            error = float(np.abs(vector - sample.pooled).max())
+        ways = every_way(engine, of, batch["input_ids"], lengths, batch.get("token_type_ids"))
+        for sample, *vectors in zip(chosen, *ways, strict=True):
+            error = float(np.abs(np.stack(vectors) - sample.pooled).max())
             # A value that is not a number is no small error.
             errors[sample.variant] = float("inf") if np.isnan(error) else max(errors[sample.variant], error)
             head = tasks.get(sample.variant, tasks[kinds[0]]).head
-            logits = [head.weight @ each + head.bias for each in (vector, sample.pooled)]
-            same += int(logits[0].argmax() == logits[1].argmax())
+            labels = {int((head.weight @ each + head.bias).argmax()) for each in (*vectors, sample.pooled)}
+            same += int(len(labels) == 1)
     for task in loaded.values():
         engine.remove(task)
     verification = Verification(

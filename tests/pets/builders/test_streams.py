@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,8 +21,8 @@ from tidal_builders.pets import profiling, streams
 from tidal_builders.pets.base import export_encoder
 from tidal_builders.pets.profiling import measure_profile
 from tidal_builders.pets.source import load_base
-from tidal_builders.pets.streams import Timed, best_rule, operator_profile, with_streams
-from tidal_builders.pets.typical import TYPICAL_KINDS
+from tidal_builders.pets.streams import Timed, best_rule, every_way, operator_profile, with_streams
+from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
 
 Built = tuple[TorchPetsEngine, Any, PetsProfile]
 
@@ -104,6 +105,27 @@ def test_a_gpu_is_measured_for_memory_and_streams(built: Built, monkeypatch: pyt
     found = measure_profile(engine, layers, **sizes, seconds=0.1, progress=lambda _share: None)
     assert found is profile
     assert measured[0].memory_bytes.at(16, 1) == 1000
+
+
+def test_a_gpu_is_verified_in_every_way_that_it_runs(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, layers, _ = built
+    ids, lengths = np.full((5, 8), 7), np.arange(3, 8)
+    tasks = [engine.add(typical_task(kind, layers)) for kind in TYPICAL_KINDS]
+    (alone,) = every_way(engine, tasks, ids, lengths, None)
+    monkeypatch.setattr(engine, "device", "gpu")
+    parts: list[int] = []
+    pooled = engine.pooled
+
+    def counting(*arguments: Any) -> Any:
+        parts.append(len(engine._parts(tasks, lengths)))
+        return pooled(*arguments)
+
+    monkeypatch.setattr(engine, "pooled", counting)
+    found = every_way(engine, tasks, ids, lengths, None)
+    assert parts == [1, 1, 3, 3]
+    for each in found:
+        np.testing.assert_allclose(each, alone, atol=1e-5)
+    assert engine.assign is together
 
 
 def test_the_engine_that_a_server_opens_goes_by_its_profile(built: Built, tmp_path: Path) -> None:
