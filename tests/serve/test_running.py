@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.serve.served import Served, publish
 from tests.waiting import until
+from tidal.server.supervision import POLL_S
 
 pytestmark = pytest.mark.server
 
@@ -136,7 +137,7 @@ def test_supervision_leaves_changes_by_others_alone(served: Served) -> None:
         config["instance_group"][0]["count"] = count
         client.load_model("echo", headers=key, config=json.dumps(config))
     assert served.tidal("models", "unload", "spare").returncode == 0
-    time.sleep(3)
+    time.sleep(4 * POLL_S)  # as many looks of the supervisor
     assert restarts(served) == before
     assert "spare" not in status(served)
     assert served.tidal("models", "reload", "spare").returncode == 1
