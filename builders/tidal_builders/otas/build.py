@@ -128,9 +128,13 @@ class _Stages:
         )
 
     @cached_property
-    def engines(self) -> Path:
-        """The folder of all graphs."""
-        return self._work.directory("engines", self._convert)
+    def graphs(self) -> Path:
+        """The folder with a folder of each graph."""
+        wanted, root = engines.graphs(self.form.gammas, self.plan.target.kind), self.source.parent
+        for number, (gammas, name) in enumerate(wanted.items()):
+            self.report("convert", number / len(wanted))
+            self._work.directory(name, partial(self._convert, gammas))
+        return root
 
     @cached_property
     def chosen(self) -> _Chosen:
@@ -154,7 +158,7 @@ class _Stages:
 
     @cached_property
     def _runner(self) -> OtasRunner:
-        form, folder, target = self.form, self.engines, self.plan.target
+        form, folder, target = self.form, self.graphs, self.plan.target
         opened = {each: engines.open_one(folder, form, target, each) for each in self.chosen.engines}
         return OtasRunner(form, by_gamma(form, opened))
 
@@ -162,18 +166,12 @@ class _Stages:
         self.report("export", 0.0)
         export_source(self.plan.source, folder)
 
-    def _convert(self, folder: Path) -> None:
-        kind = self.plan.target.kind
-        wanted = engines.graphs(self.form.gammas, kind)
-        for number, (gammas, name) in enumerate(wanted.items()):
-            self.report("convert", number / len(wanted))
-            graph = folder / ENGINE_FOLDER / name
-            graph.mkdir(parents=True)
-            engines.convert(self._model, self.form, gammas, graph, kind)
+    def _convert(self, gammas: tuple[int, ...], folder: Path) -> None:
+        engines.convert(self._model, self.form, gammas, folder, self.plan.target.kind)
 
     def _choose(self) -> _Chosen:
         chosen, trials = engines.choose_engines(
-            self.engines,
+            self.graphs,
             self.form,
             self.plan.target,
             static_batches=self.spec.static_batches,
@@ -211,7 +209,7 @@ def _publish(stages: _Stages, spec_file: str) -> tuple[OtasManifest, int]:
     profile, vit = stages.profile, stages.vit
     stages.report("publish", 0.0)
     staging = plan.entry.new_staging()
-    _copy_engines(stages, staging)
+    opened = _copy_engines(stages, staging / ENGINE_FOLDER)
     # What tasks are trained from, also where timm is not installed.
     shutil.copytree(stages.source, staging, dirs_exist_ok=True, ignore=shutil.ignore_patterns(REFERENCE_FILE))
     manifest = OtasManifest(
@@ -239,7 +237,7 @@ def _publish(stages: _Stages, spec_file: str) -> tuple[OtasManifest, int]:
         device=device.here(plan.target.device),
         base=vit.digest,
         threads=plan.target.threads,
-        engines=stages.chosen.engines,
+        engines=opened,
         verification=stages.verified.found,
         trials=stages.chosen.trials,
         profile=profile,
@@ -249,14 +247,17 @@ def _publish(stages: _Stages, spec_file: str) -> tuple[OtasManifest, int]:
     return manifest, plan.entry.publish(staging)
 
 
-def _copy_engines(stages: _Stages, staging: Path) -> None:
-    """What the chosen engines are opened from: of TensorRT the plans alone, not what they were made of."""
-    if stages.plan.target.kind != "tensorrt":
-        shutil.copytree(stages.engines, staging, dirs_exist_ok=True)
-        return
-    for file in {engine.file for engine in stages.chosen.engines}:
-        (staging / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(stages.engines / file, staging / file)
+def _copy_engines(stages: _Stages, folder: Path) -> tuple[OtasEngine, ...]:
+    """Copy what the chosen engines are opened from; of TensorRT the plans alone, not what they were made of."""
+    chosen = stages.chosen.engines
+    for file in {engine.file for engine in chosen}:
+        graph = Path(file).parent
+        if stages.plan.target.kind == "tensorrt":
+            (folder / graph).mkdir(parents=True, exist_ok=True)
+            shutil.copy(stages.graphs / file, folder / file)
+        else:
+            shutil.copytree(stages.graphs / graph, folder / graph)
+    return tuple(engine.model_copy(update={"file": f"{ENGINE_FOLDER}/{engine.file}"}) for engine in chosen)
 
 
 def _current(spec: OtasSpec, plan: OtasPlan, begin: float) -> OtasReport:

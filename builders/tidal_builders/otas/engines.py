@@ -21,7 +21,7 @@ from tidal.engines import (
     open_engines,
     specialise_engine,
 )
-from tidal.otas.manifest import ENGINE_FOLDER, PIXELS, PROMPTS, OtasEngine, OtasForm, OtasTrial, Way
+from tidal.otas.manifest import PIXELS, PROMPTS, OtasEngine, OtasForm, OtasTrial, Way
 from tidal.otas.runner import split
 from tidal_builders.otas.target import Target
 from tidal_builders.otas.transformer import GammaModule, TransformerModel
@@ -83,7 +83,7 @@ def choose_engines(
     """The engines that run each graph fastest: one for all batch sizes, one for each of some sizes, or both.
 
     Args:
-        folder: with the graphs, each in `engines/<name>`; gets what is made for fixed sizes.
+        folder: with a folder of each graph; they get what is made for fixed sizes.
         form: of the model.
         target: what engines are made for.
         static_batches: sizes to try for γ up to 0, ascending; those above the form's `max_batch` are left out.
@@ -95,7 +95,7 @@ def choose_engines(
     trials: list[OtasTrial] = []
     wanted = graphs(form.gammas, target.kind)
     for number, (gammas, name) in enumerate(wanted.items()):
-        graph = folder / ENGINE_FOLDER / name / engine_file(target.kind)
+        graph = folder / name / engine_file(target.kind)
         tried = [None, *(sizes if gammas[0] <= 0 else [])]
         files = specialise_engine(target.kind, graph, [form.shapes(gammas, size) for size in tried], target.options)
         anything, *fixed = [

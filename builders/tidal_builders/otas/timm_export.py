@@ -73,6 +73,7 @@ def _config(model: Any, tensors: dict[str, torch.Tensor], data: dict[str, Any], 
         *([] if activation else [f"activation {type(getattr(block.mlp, 'act', block.mlp)).__name__}"]),
         *([] if model.global_pool in ("token", "avg") else [f"pooling '{model.global_pool}'"]),
         *(["a mean over class and register tokens"] if model.pool_include_prefix else []),
+        *([] if patch.img_size else ["images of any size"]),
         *([] if isinstance(block.norm1, torch.nn.LayerNorm) else [f"normalisation {type(block.norm1).__name__}"]),
     ]
     if strange:

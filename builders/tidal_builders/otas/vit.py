@@ -86,7 +86,9 @@ class Vit:
     @property
     def digest(self) -> str:
         """Hex SHA-256 over form and weights: what tasks name as their base."""
-        found = hashlib.sha256(self.config.model_dump_json(exclude={"architecture"}).encode())
+        # Without defaults: an option that a later release adds leaves the digests of models without it as they are.
+        form = self.config.model_dump_json(exclude={"architecture"}, exclude_defaults=True)
+        found = hashlib.sha256(form.encode())
         for name, tensor in sorted(self.tensors.items()):
             found.update(f"{name} {tuple(tensor.shape)}\n".encode())
             found.update(tensor.detach().contiguous().numpy().data)

@@ -108,7 +108,7 @@ def test_a_build_goes_on_where_it_stopped(source: Path, tmp_path: Path, monkeypa
             tiny.build(tmp_path / "r", source, **fields)
     assert ModelEntry(tmp_path / "r/vision").versions() == []
     report = tiny.build(tmp_path / "r", source, **fields)
-    assert (report.outcome, set(report.reused)) == ("published", {"source", "engines", "chosen", "verified"})
+    assert (report.outcome, set(report.reused)) == ("published", {"source", "plain", "prompts", "chosen", "verified"})
     assert tiny.manifest_of(tmp_path / "r").accumulate
 
 

@@ -99,8 +99,9 @@ def _train_gamma(
 ) -> Mapping[str, torch.Tensor]:
     """What a γ's head and prompts came to, by their names in `_Task`."""
     place = next(model.parameters()).device
-    torch.manual_seed(settings.seed)
-    task = _Task(model, gamma, len(images.labels)).to(place)
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        task = _Task(model, gamma, len(images.labels)).to(place)
     pixels, truth = Pixels(images, model.config.image), torch.from_numpy(images.truth).to(place)
     if gamma > 0:
 
