@@ -49,6 +49,8 @@ def test_a_service_that_keeps_failing_backs_off(server: RunningServer, ask: Aske
         return outcomes[-1] == "OK"
 
     assert until(answered)
-    assert set(outcomes[:-1]) == {"UNAVAILABLE"}
+    # A request may be taken in the moment between a start and its failure, and get the failure's own answer.
+    assert set(outcomes[:-1]) <= {"UNAVAILABLE", "INTERNAL"}
+    assert outcomes.count("UNAVAILABLE") > outcomes.count("INTERNAL")
     assert until(lambda: value(server, "tidal_probe_service_restarts_total", fresh) == 5)
     assert "RuntimeError: no start as asked" in server.log_text()

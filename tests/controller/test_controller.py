@@ -97,7 +97,7 @@ def test_lengths_that_shift_are_followed_without_a_lost_request(even: Served) ->
     print(f"{sent} requests through {len(changes)} changes, none failed")
     decisions = beside.of("decision", action="allocate")
     assert all(each["reason"] and each["before"] != each["after"] for each in decisions)
-    assert 'tidal_controller_instances{model="tiny",runtime="16"} 2.0' in page
+    assert 'tidal_controller_instances{model="tiny",runtime="32"} 2.0' in page
     assert "tidal_controller_server_up 1.0" in page
     assert f'tidal_controller_change_seconds_count{{model="tiny"}} {len(changes)}.0' in page
     assert 'tidal_controller_decisions_total{action="allocate",model="tiny"}' in page

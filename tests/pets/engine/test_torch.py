@@ -158,6 +158,20 @@ def test_tasks_come_and_go_while_batches_run(exported: Export) -> None:
     assert len(engine._held) == 0
 
 
+def test_a_removed_task_is_freed_with_the_last_batch_that_runs_with_it(
+    torch_bench: Make, engine: TorchPetsEngine
+) -> None:
+    task = engine.add(random_terms("bias", torch_bench("bert").base.layers, 0))
+    with engine._held.using([task, None, task]), engine._held.using([task]):
+        engine.remove(task)
+        assert not task.removed
+        with pytest.raises(InvalidArgument, match="task was removed"), engine._held.using([task]):
+            pass
+        assert not task.removed
+    assert task.removed
+    assert len(engine._held) == 0
+
+
 def test_terms_are_copied(torch_bench: Make, engine: TorchPetsEngine) -> None:
     terms = random_terms("everything", torch_bench("bert").base.layers, seed=2)
     ids, lengths = np.full((1, 6), 8), np.asarray([6])

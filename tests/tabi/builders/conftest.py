@@ -34,12 +34,20 @@ class Built(NamedTuple):
     done: Done
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _settled() -> Iterator[None]:
+@contextmanager
+def settled_code() -> Iterator[None]:
     """Code that others change meanwhile makes no build due."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tidal_builders.fingerprint._code_hash", lambda: "code")
         patch.setattr("tidal_builders.tabi.plan._code_hash", lambda: "cascade code")
+        yield
+
+
+# Of a module, not of the session: builders of other folders are tested in the same process. What is built for the whole
+# session settles the code itself.
+@pytest.fixture(scope="module", autouse=True)
+def _settled() -> Iterator[None]:
+    with settled_code():
         yield
 
 
@@ -126,7 +134,7 @@ def short_search() -> Iterator[None]:
 def built(models: Path, labelled: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("built")
     spec = write_spec(folder / "reviews.yaml", models, labelled)
-    with steady_latencies():
+    with settled_code(), steady_latencies():
         done = tidal_build(spec, "--repository", folder / "repository")
     assert done.code == 0, done.stderr
     return Built(spec, folder / "repository", done)
@@ -145,7 +153,7 @@ def rated(tmp_path_factory: pytest.TempPathFactory) -> Built:
     rows = [{"one": a, "two": b, "score": value} for (a, b), value in zip(pairs, values, strict=True)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = write_spec(folder / "reviews.yaml", models, data, columns=RATED_COLUMNS, metric="spearman")
-    with short_search():
+    with settled_code(), short_search():
         done = tidal_build(spec, "--repository", folder / "repository")
     assert done.code == 0, done.stderr
     return Built(spec, folder / "repository", done)
