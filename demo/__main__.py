@@ -7,11 +7,13 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from demo.tasks import TASKS, DemoTask, copy_encoder, train_tasks
 from demo.texts import lengthen, make_examples, write_labelled
 from demo.train import train_intent_classifier
 from tidal.server.child import RunningServer, tidal_serve
@@ -21,8 +23,9 @@ REPOSITORY = Path("model_repository")
 SOURCE = Path(".demo/intent-classifier")
 SMALL = Path(".demo/intent-classifier-small")
 LABELLED = Path(".demo/intents.tsv")
-SPECS = ("demo/intents.yaml", "demo/padded.yaml", "demo/partitioned.yaml", "demo/cascade.yaml")
-MODELS = ("intents", "intents_padded", "intents_partitioned", "intents_cascade")
+ENCODER = Path(".demo/encoder")
+SPECS = ("demo/intents.yaml", "demo/padded.yaml", "demo/partitioned.yaml", "demo/cascade.yaml", "demo/tasks.yaml")
+MODELS = ("intents", "intents_padded", "intents_partitioned", "intents_cascade", "encoder")
 CONSOLE = Console(width=None if sys.stdout.isatty() else 120)
 
 
@@ -37,9 +40,12 @@ def main() -> int:
         accuracy = train_intent_classifier(SMALL, layers=2, epochs=300)
         CONSOLE.print(f"   and with its first 2 of 6 layers, for a cascade: {accuracy:.3f}")
     write_labelled(LABELLED, 480, seed=5)
+    copy_encoder(ENCODER)
     _step(f"tidal build {' '.join(SPECS)}")
     command = [sys.executable, "-m", "tidal_client.main", "build", *SPECS, "--repository", str(REPOSITORY)]
     subprocess.run(command, check=True)
+    _step("training five tasks on the frozen encoder, one of each kind of fine-tuning")
+    train_tasks(REPOSITORY, "encoder", ENCODER, lambda line: CONSOLE.print(f"   {line}", highlight=False))
     _step("tidal serve model_repository (on free ports)")
     with tidal_serve(REPOSITORY, *(part for model in MODELS for part in ("--model", model))) as server:
         CONSOLE.print(f"   tritonserver {server.state.version}: {server.http}  {server.grpc}")
@@ -47,6 +53,7 @@ def main() -> int:
         _compare(server)
         _partitioned(server)
         _cascade(server)
+        _tasks(server)
     CONSOLE.print(
         "\nThe model stays in model_repository: `.venv/bin/tidal serve` serves it on ports 8000 to 8002, then"
     )
@@ -131,6 +138,26 @@ def _cascade(server: RunningServer) -> None:
             took = (time.perf_counter() - start) * 1e3
             level, confidence = (answer.other[name].item() for name in ("level", "confidence"))
             table.add_row(text, over, answer.label, str(level), f"{confidence:.3f}", f"{took:.1f}")
+    CONSOLE.print(table)
+
+
+def _tasks(server: RunningServer) -> None:
+    """The `pets` backend runs queries of different tasks in one batch: here every text of all tasks at once."""
+    table = Table(title="encoder: five tasks of five kinds share every pass", title_justify="left")
+    for column in ("text", "over", *(f"{task.name} ({task.kind})" for task in TASKS), "ms"):
+        table.add_column(column, justify="right" if column == "ms" else "left")
+    with Client(server.http) as http, Client(server.grpc) as grpc, ThreadPoolExecutor(len(TASKS)) as pool:
+        for i, (text, _) in enumerate(make_examples(6, seed=13)):
+            client, over = ((http, "HTTP"), (grpc, "gRPC"))[i % 2]
+
+            def ask(task: DemoTask, client: Client = client, text: str = text) -> str:
+                return client.classify("encoder", text, task=task.name).label
+
+            list(pool.map(ask, TASKS))
+            start = time.perf_counter()
+            labels = list(pool.map(ask, TASKS))
+            took = (time.perf_counter() - start) * 1e3
+            table.add_row(text, over, *labels, f"{took:.1f}")
     CONSOLE.print(table)
 
 

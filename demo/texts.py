@@ -70,6 +70,7 @@ _TEMPLATES = {
 }
 
 LABELS = tuple(_TEMPLATES)
+CITIES = tuple(_FILLERS["city"])
 
 # Words that lengthen a query without changing what it wants: the demo shows latency by length with them.
 _SMALL_TALK = (

@@ -1,0 +1,87 @@
+"""Five small tasks, one of each kind of fine-tuning, on one frozen all-MiniLM-L6-v2."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from demo.texts import CITIES, LABELS, make_examples
+from demo.train import minilm_folder
+
+_AREAS = {
+    "book_flight": "travel", "book_restaurant": "food", "weather": "travel", "play_music": "home",
+    "set_alarm": "time", "send_message": "people", "transfer_money": "money", "smart_home": "home",
+}  # fmt: skip
+_QUESTION = re.compile(r"(are|is|do|will|what|how|could|can) ")
+_POLITE = re.compile(r"please|could you|can you|thanks|if that is possible|I would like")
+
+
+@dataclass(frozen=True, slots=True)
+class DemoTask:
+    """A task's name, the kind that it is fine-tuned in, and what a text's label is, given the intent's name."""
+
+    name: str
+    kind: str
+    label: Callable[[str, str], str]
+
+
+TASKS = (
+    DemoTask("intent", "lora", lambda text, intent: intent),
+    DemoTask("area", "adapter", lambda text, intent: _AREAS[intent]),
+    DemoTask("question", "bitfit", lambda text, intent: "question" if _QUESTION.match(text) else "order"),
+    DemoTask("polite", "maskbert", lambda text, intent: "polite" if _POLITE.search(text) else "plain"),
+    DemoTask("city", "diff_pruning", lambda text, intent: "city" if any(c in text for c in CITIES) else "no city"),
+)
+
+
+def copy_encoder(target: Path) -> None:
+    """Copy all-MiniLM-L6-v2 to where the spec looks for it."""
+    if not target.exists():
+        shutil.copytree(minilm_folder(), target)
+
+
+def train_tasks(repository: Path, model: str, source: Path, done: Callable[[str], None]) -> None:
+    """Train the tasks that are not there yet and add them to a built base.
+
+    Args:
+        repository: the model repository.
+        model: the base's name in it.
+        source: the same encoder in Hugging Face's format.
+        done: told a line about each task.
+    """
+    from transformers import AutoModel, AutoTokenizer
+
+    from tidal.pets.base import load_base_layers
+    from tidal.pets.tasks.folder import add_task
+    from tidal.pets.tasks.manifest import Provenance
+    from tidal.repository import ModelEntry
+    from tidal.tasks.folder import scan, tasks_folder
+    from tidal_builders.pets.training.settings import Settings
+    from tidal_builders.pets.training.train import train_task
+
+    entry = ModelEntry(repository / model)
+    version = entry.latest()
+    assert version is not None
+    base, folder = load_base_layers(version), tasks_folder(entry.folder)
+    examples = make_examples(640, seed=1)
+    for task in TASKS:
+        if task.name in scan(folder):
+            continue
+        told = [task.label(text, LABELS[intent]) for text, intent in examples]
+        labels = sorted(set(told))
+        found = train_task(
+            AutoModel.from_pretrained(source),
+            AutoTokenizer.from_pretrained(source),
+            base,
+            task.kind,
+            [(text,) for text, _ in examples],
+            told,
+            labels,
+            Settings(epochs=4, longest=64),
+        )
+        made = Provenance(format="trained", source=str(source), notes=(f"{len(examples)} texts of the demo",))
+        add_task(folder, task.name, task.kind, found.terms, base, made)
+        done(f"{task.name}: {task.kind}, {len(labels)} classes, trained in {found.seconds:.0f} s")
