@@ -144,7 +144,7 @@ def _cascade(server: RunningServer) -> None:
 def _tasks(server: RunningServer) -> None:
     """The `pets` backend runs queries of different tasks in one batch: here every text of all tasks at once."""
     table = Table(title="encoder: five tasks of five kinds share every pass", title_justify="left")
-    for column in ("text", "over", *(f"{task.name} ({task.kind})" for task in TASKS), "ms"):
+    for column in ("text", "over", *(f"{task.name}\n{task.kind}" for task in TASKS), "ms"):
         table.add_column(column, justify="right" if column == "ms" else "left")
     with Client(server.http) as http, Client(server.grpc) as grpc, ThreadPoolExecutor(len(TASKS)) as pool:
         for i, (text, _) in enumerate(make_examples(6, seed=13)):

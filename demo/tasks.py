@@ -29,11 +29,11 @@ class DemoTask:
 
 
 TASKS = (
-    DemoTask("intent", "lora", lambda text, intent: intent),
+    DemoTask("intent", "diff_pruning", lambda text, intent: intent),
     DemoTask("area", "adapter", lambda text, intent: _AREAS[intent]),
     DemoTask("question", "bitfit", lambda text, intent: "question" if _QUESTION.match(text) else "order"),
     DemoTask("polite", "maskbert", lambda text, intent: "polite" if _POLITE.search(text) else "plain"),
-    DemoTask("city", "diff_pruning", lambda text, intent: "city" if any(c in text for c in CITIES) else "no city"),
+    DemoTask("city", "lora", lambda text, intent: "city" if any(c in text for c in CITIES) else "no city"),
 )
 
 
