@@ -1,0 +1,1 @@
+"""Flover: generations of different length and arrival share every decoding step (temporal fusion)."""

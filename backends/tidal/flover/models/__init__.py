@@ -1,0 +1,1 @@
+"""Decoder models: one description of their variants, their weights, and the passes over slots."""
