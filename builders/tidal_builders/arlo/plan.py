@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidal import device
 from tidal.errors import InvalidArgument
 from tidal.manifest import Manifest, load_manifest
 from tidal.repository import ModelEntry
 from tidal_builders.arlo.runtimes import missing_runtimes
-from tidal_builders.fingerprint import changes, fingerprint, ingredients, source_folder
+from tidal_builders.fingerprint import fingerprint, ingredients, source_folder
+from tidal_builders.planning import compare
 from tidal_builders.specs import ArloSpec
 
 
@@ -53,22 +53,8 @@ def make_plan(spec: ArloSpec, repository: Path, base: Path) -> Plan:
         raise InvalidArgument(f"field 'samples': there is no file {samples}")
     parts = ingredients(spec, source, samples)
     entry = ModelEntry(repository / spec.name)
-    published, reasons = _compare(entry, parts)
+    published, reasons = compare(entry, load_manifest, parts)
     missing: list[str] = []
     if published is not None and not reasons:
         missing = missing_runtimes(entry, published, entry.versions()[-1])
-    return Plan(entry, source, samples, parts, fingerprint(parts), published, tuple(reasons), tuple(missing))
-
-
-def _compare(entry: ModelEntry, parts: dict[str, str]) -> tuple[Manifest | None, list[str]]:
-    latest = entry.latest()
-    if latest is None:
-        return None, ["no version is published"]
-    try:
-        manifest = load_manifest(latest)
-        if reasons := changes(manifest.ingredients, parts):
-            return manifest, reasons
-        manifest.check(latest, device.here(manifest.device.kind))
-    except InvalidArgument as error:
-        return None, [str(error)]
-    return manifest, []
+    return Plan(entry, source, samples, parts, fingerprint(parts), published, reasons, tuple(missing))

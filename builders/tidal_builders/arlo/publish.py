@@ -12,17 +12,16 @@ from tidal.engines import EngineKind
 from tidal.manifest import (
     MANIFEST_FILE,
     ExtraOutput,
-    FileRecord,
     Manifest,
     Runtime,
     Source,
     TokenizerInfo,
-    sha256_file,
 )
 from tidal_builders.arlo.profiling import Profiles
 from tidal_builders.arlo.reference import TOKENIZER
 from tidal_builders.arlo.runtimes import publish_family
 from tidal_builders.arlo.stages import Stages
+from tidal_builders.planning import file_records, libraries_of
 
 CURVE_DATA, CURVE_PLOT = "latency_curve.json", "latency_curve.png"
 
@@ -94,11 +93,7 @@ def _manifest(
         engine=kind,
         precision=stages.chosen.precision,
         device=device.here(stages.device),
-        libraries={
-            name.removeprefix("library "): version
-            for name, version in plan.ingredients.items()
-            if name.startswith("library ")
-        },
+        libraries=libraries_of(plan.ingredients),
         runtimes=tuple(
             Runtime(
                 max_length=length,
@@ -113,9 +108,5 @@ def _manifest(
         trials=stages.trials,
         profile=profiles.profile,
         parallel=profiles.parallel,
-        files=tuple(
-            FileRecord(path=str(path.relative_to(staging)), bytes=path.stat().st_size, sha256=sha256_file(path))
-            for path in sorted(staging.rglob("*"))
-            if path.is_file()
-        ),
+        files=file_records(staging),
     )

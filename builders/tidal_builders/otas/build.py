@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -12,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from tidal import device
-from tidal.manifest import MANIFEST_FILE, FileRecord, Source, sha256_file
+from tidal.manifest import MANIFEST_FILE, Source
 from tidal.otas.manifest import ENGINE_FOLDER, ImageConfig, OtasEngine, OtasForm, OtasManifest, OtasTrial
 from tidal.otas.profile import GammaLatency
 from tidal.otas.runner import OtasRunner, by_gamma
@@ -29,9 +27,9 @@ from tidal_builders.otas.timm_export import REFERENCE_FILE
 from tidal_builders.otas.transformer import TransformerModel, load_transformer
 from tidal_builders.otas.verify import Verified, verify
 from tidal_builders.otas.vit import Vit, read_vit
-from tidal_builders.workspace import Workspace, build_lock, drop_workspaces, open_workspace
+from tidal_builders.planning import Report, build_if_due, file_records, libraries_of
+from tidal_builders.workspace import Workspace, drop_workspaces
 
-Report = Callable[[str, float], None]
 # Of the time for measuring, what the comparison of forms may take.
 _SHARE_OF_TRIALS = 0.25
 
@@ -72,28 +70,23 @@ def build_otas(
         NotFound: the source is a timm model, and timm is not installed.
         TidalError: a stage failed.
     """
-    begin = time.monotonic()
     base = spec_file.parent if spec_file else Path()
-    plan = plan_otas(spec, repository, base)
-    if not plan.reasons and not force:
-        return _current(spec, plan, begin)
-    with build_lock(plan.entry.folder, lambda message: report(message, 0.0)):
-        plan = plan_otas(spec, repository, base)  # whoever held the lock may have built it
-        if not plan.reasons and not force:
-            return _current(spec, plan, begin)
-        plan.entry.clear_staging()
-        work = open_workspace(plan.entry.folder, plan.fingerprint, anew=force)
+    named = str(spec_file) if spec_file else f"<spec of {spec.name}>"
+
+    def build(plan: OtasPlan, work: Workspace) -> OtasReport:
         stages = _Stages(spec, plan, work, report)
         if stages.verified.misses:
-            made = OtasReport(name=spec.name, outcome="missed", reasons=stages.verified.misses)
-            made = made.model_copy(update={"verification": stages.verified.found})
-        else:
-            manifest, version = _publish(stages, str(spec_file) if spec_file else f"<spec of {spec.name}>")
-            _write_config(spec, plan, manifest.image)
-            reasons = plan.reasons or ("forced",)
-            made = report_of(manifest, version).model_copy(update={"outcome": "published", "reasons": reasons})
-            drop_workspaces(plan.entry.folder)
-    return made.model_copy(update={"reused": work.reused, "seconds": time.monotonic() - begin})
+            missed = stages.verified.misses
+            return OtasReport(name=spec.name, outcome="missed", reasons=missed, verification=stages.verified.found)
+        manifest, version = _publish(stages, named)
+        _write_config(spec, plan, manifest.image)
+        drop_workspaces(plan.entry.folder)
+        reasons = plan.reasons or ("forced",)
+        return report_of(manifest, version).model_copy(update={"outcome": "published", "reasons": reasons})
+
+    return build_if_due(
+        partial(plan_otas, spec, repository, base), partial(_current, spec), build, force=force, report=report
+    )
 
 
 class _Stages:
@@ -219,16 +212,8 @@ def _publish(stages: _Stages, spec_file: str) -> tuple[OtasManifest, int]:
         spec=spec_file,
         fingerprint=plan.fingerprint,
         ingredients=plan.ingredients,
-        libraries={
-            name.removeprefix("library "): version
-            for name, version in plan.ingredients.items()
-            if name.startswith("library ")
-        },
-        files=tuple(
-            FileRecord(path=str(path.relative_to(staging)), bytes=path.stat().st_size, sha256=sha256_file(path))
-            for path in sorted(staging.rglob("*"))
-            if path.is_file()
-        ),
+        libraries=libraries_of(plan.ingredients),
+        files=file_records(staging),
         source=Source(
             model=stages.spec.model, architecture=vit.config.architecture, sha256=plan.ingredients["source files"]
         ),
@@ -260,10 +245,10 @@ def _copy_engines(stages: _Stages, folder: Path) -> tuple[OtasEngine, ...]:
     return tuple(engine.model_copy(update={"file": f"{ENGINE_FOLDER}/{engine.file}"}) for engine in chosen)
 
 
-def _current(spec: OtasSpec, plan: OtasPlan, begin: float) -> OtasReport:
+def _current(spec: OtasSpec, plan: OtasPlan) -> OtasReport:
     assert plan.published is not None
     _write_config(spec, plan, plan.published.image)
-    return report_of(plan.published, plan.version).model_copy(update={"seconds": time.monotonic() - begin})
+    return report_of(plan.published, plan.version)
 
 
 def _write_config(spec: OtasSpec, plan: OtasPlan, image: ImageConfig) -> None:

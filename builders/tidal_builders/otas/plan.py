@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +13,12 @@ import tidal_builders
 from tidal import device
 from tidal.device import library_version
 from tidal.engines import EngineKind, PlanOptions, choose_device
-from tidal.errors import InvalidArgument
 from tidal.otas.manifest import OtasManifest, load_otas_manifest
 from tidal.repository import ModelEntry
-from tidal_builders.fingerprint import changes, fingerprint, hash_files, hash_source, source_folder
+from tidal_builders.fingerprint import hash_files, hash_source, source_folder
 from tidal_builders.otas.spec import OtasSpec
 from tidal_builders.otas.target import Target
+from tidal_builders.planning import BuildPlan, compare
 
 _LIBRARIES = ("torch", "numpy")
 _ENGINE_LIBRARIES: dict[EngineKind, tuple[str, ...]] = {
@@ -30,25 +29,10 @@ _ENGINE_LIBRARIES: dict[EngineKind, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class OtasPlan:
-    """What would be built from what, and why; nothing has to be built when there are no reasons."""
+class OtasPlan(BuildPlan[OtasManifest]):
+    """`target` says what runs the engines, and where."""
 
-    entry: ModelEntry
-    source: Path
     target: Target
-    ingredients: dict[str, str]
-    published: OtasManifest | None
-    reasons: tuple[str, ...]
-
-    @property
-    def version(self) -> int | None:
-        """The newest published version."""
-        return max(self.entry.versions(), default=None)
-
-    @property
-    def fingerprint(self) -> str:
-        """Of everything that a version is made of."""
-        return fingerprint(self.ingredients)
 
 
 def plan_otas(spec: OtasSpec, repository: Path, base: Path) -> OtasPlan:
@@ -80,28 +64,14 @@ def plan_otas(spec: OtasSpec, repository: Path, base: Path) -> OtasPlan:
     libraries = (*_LIBRARIES, *_ENGINE_LIBRARIES[spec.engine])
     parts |= {f"library {name}": library_version(name) or "none" for name in libraries}
     entry = ModelEntry(repository / spec.name)
-    published, reasons = _compare(entry, parts)
-    return OtasPlan(entry, source, target, parts, published, tuple(reasons))
-
-
-def _compare(entry: ModelEntry, parts: Mapping[str, str]) -> tuple[OtasManifest | None, list[str]]:
-    latest = entry.latest()
-    if latest is None:
-        return None, ["no version is published"]
-    try:
-        manifest = load_otas_manifest(latest)
-        if reasons := changes(manifest.ingredients, parts):
-            return manifest, reasons
-        manifest.check(latest, device.here(manifest.device.kind))
-    except InvalidArgument as error:
-        return None, [str(error)]
-    return manifest, []
+    published, reasons = compare(entry, load_otas_manifest, parts)
+    return OtasPlan(entry, source, parts, published, reasons, target)
 
 
 def _code_hash() -> str:
     """Hash over the code that decides what is built and how fast it is."""
     library, builders = Path(tidal.__path__[0]), Path(tidal_builders.__path__[0])
-    own = [*builders.glob("otas/*.py"), builders / "timing.py"]
+    own = [*builders.glob("otas/*.py"), builders / "timing.py", builders / "planning.py"]
     used = [library / "otas" / f"{name}.py" for name in ("manifest", "profile", "runner")]
     used += [*library.glob("engines/**/*.py"), library / "manifest.py"]
     return hashlib.sha256((hash_files(builders, own) + hash_files(library, used)).encode()).hexdigest()

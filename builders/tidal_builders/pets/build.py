@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,7 +14,7 @@ from tidal import device
 from tidal.device import DeviceKind
 from tidal.engines import choose_device
 from tidal.errors import InvalidArgument
-from tidal.manifest import MANIFEST_FILE, FileRecord, Source, TokenizerInfo, sha256_file
+from tidal.manifest import MANIFEST_FILE, Source, TokenizerInfo
 from tidal.pets.base import load_base_layers, write_base_layers
 from tidal.pets.engine.base import Engine
 from tidal.pets.engine.opening import open_pets_engine
@@ -34,9 +32,9 @@ from tidal_builders.pets.source import BaseSource, load_base
 from tidal_builders.pets.spec import PetsPlanOptions, PetsSpec
 from tidal_builders.pets.typical import served_kinds
 from tidal_builders.pets.verify import Verified, verify
-from tidal_builders.workspace import Workspace, build_lock, drop_workspaces, open_workspace
+from tidal_builders.planning import Report, build_if_due, file_records, libraries_of
+from tidal_builders.workspace import Workspace, drop_workspaces
 
-Report = Callable[[str, float], None]
 _FACTS = "facts.json"
 _TOKENIZER = "tokenizer/tokenizer.json"
 
@@ -79,28 +77,25 @@ def build_pets(
         InvalidArgument: the spec asks for what the source model does not have.
         TidalError: a stage failed.
     """
-    begin = time.monotonic()
     base = spec_file.parent if spec_file else Path()
-    plan = plan_pets(spec, repository, base)
-    if not plan.reasons and not force:
-        return _current(spec, plan, begin)
-    with build_lock(plan.entry.folder, lambda message: report(message, 0.0)):
-        plan = plan_pets(spec, repository, base)  # whoever held the lock may have built it
-        if not plan.reasons and not force:
-            return _current(spec, plan, begin)
-        plan.entry.clear_staging()
-        work = open_workspace(plan.entry.folder, plan.fingerprint, anew=force)
+    named = str(spec_file) if spec_file else f"<spec of {spec.name}>"
+
+    def build(plan: PetsPlan, work: Workspace) -> PetsReport:
         stages = _Stages(spec, plan, work, report)
-        reasons = plan.reasons or ("forced",)
         if stages.verified.misses:
-            made = PetsReport(name=spec.name, outcome="missed", reasons=stages.verified.misses)
-            made = made.model_copy(update={"verification": stages.verified.verification})
-        else:
-            manifest, version = _publish(stages, str(spec_file) if spec_file else f"<spec of {spec.name}>")
-            _write_config(spec, plan)
-            made = report_of(manifest, version).model_copy(update={"outcome": "published", "reasons": reasons})
-            drop_workspaces(plan.entry.folder)
-    return made.model_copy(update={"reused": work.reused, "seconds": time.monotonic() - begin})
+            missed = stages.verified.misses
+            return PetsReport(
+                name=spec.name, outcome="missed", reasons=missed, verification=stages.verified.verification
+            )
+        manifest, version = _publish(stages, named)
+        _write_config(spec, plan)
+        drop_workspaces(plan.entry.folder)
+        reasons = plan.reasons or ("forced",)
+        return report_of(manifest, version).model_copy(update={"outcome": "published", "reasons": reasons})
+
+    return build_if_due(
+        partial(plan_pets, spec, repository, base), partial(_current, spec), build, force=force, report=report
+    )
 
 
 class _Stages:
@@ -215,16 +210,8 @@ def _publish(stages: _Stages, spec_file: str) -> tuple[PetsManifest, int]:
         spec=spec_file,
         fingerprint=plan.fingerprint,
         ingredients=plan.ingredients,
-        libraries={
-            name.removeprefix("library "): version
-            for name, version in plan.ingredients.items()
-            if name.startswith("library ")
-        },
-        files=tuple(
-            FileRecord(path=str(path.relative_to(staging)), bytes=path.stat().st_size, sha256=sha256_file(path))
-            for path in sorted(staging.rglob("*"))
-            if path.is_file()
-        ),
+        libraries=libraries_of(plan.ingredients),
+        files=file_records(staging),
         source=Source(
             model=stages.spec.model, architecture=facts.architecture, sha256=plan.ingredients["source files"]
         ),
@@ -246,10 +233,10 @@ def _publish(stages: _Stages, spec_file: str) -> tuple[PetsManifest, int]:
     return manifest, plan.entry.publish(staging)
 
 
-def _current(spec: PetsSpec, plan: PetsPlan, begin: float) -> PetsReport:
+def _current(spec: PetsSpec, plan: PetsPlan) -> PetsReport:
     assert plan.published is not None
     _write_config(spec, plan)
-    return report_of(plan.published, plan.version).model_copy(update={"seconds": time.monotonic() - begin})
+    return report_of(plan.published, plan.version)
 
 
 def _write_config(spec: PetsSpec, plan: PetsPlan) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,33 +18,19 @@ from tidal.manifest import sha256_file
 from tidal.pets.engine.native import source_folder as native_sources
 from tidal.pets.manifest import PetsManifest, load_pets_manifest
 from tidal.repository import ModelEntry
-from tidal_builders.fingerprint import changes, fingerprint, hash_files, hash_source, source_folder
+from tidal_builders.fingerprint import hash_files, hash_source, source_folder
 from tidal_builders.pets.spec import PetsSpec
+from tidal_builders.planning import BuildPlan, compare
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "openvino")
 
 
 @dataclass(frozen=True, slots=True)
-class PetsPlan:
-    """What would be built from what, and why; nothing has to be built when there are no reasons."""
+class PetsPlan(BuildPlan[PetsManifest]):
+    """`samples` are the spec's own texts; `threads` the engine runs on."""
 
-    entry: ModelEntry
-    source: Path
     samples: Path | None
     threads: int
-    ingredients: dict[str, str]
-    published: PetsManifest | None
-    reasons: tuple[str, ...]
-
-    @property
-    def version(self) -> int | None:
-        """The newest published version."""
-        return max(self.entry.versions(), default=None)
-
-    @property
-    def fingerprint(self) -> str:
-        """Of everything that a version is made of."""
-        return fingerprint(self.ingredients)
 
 
 def plan_pets(spec: PetsSpec, repository: Path, base: Path) -> PetsPlan:
@@ -76,22 +61,8 @@ def plan_pets(spec: PetsSpec, repository: Path, base: Path) -> PetsPlan:
     libraries = (*_LIBRARIES, "tensorrt", "onnxscript") if spec.engine == "tensorrt" else _LIBRARIES
     parts |= {f"library {name}": library_version(name) or "none" for name in libraries}
     entry = ModelEntry(repository / spec.name)
-    published, reasons = _compare(entry, parts)
-    return PetsPlan(entry, source, samples, threads, parts, published, tuple(reasons))
-
-
-def _compare(entry: ModelEntry, parts: Mapping[str, str]) -> tuple[PetsManifest | None, list[str]]:
-    latest = entry.latest()
-    if latest is None:
-        return None, ["no version is published"]
-    try:
-        manifest = load_pets_manifest(latest)
-        if reasons := changes(manifest.ingredients, parts):
-            return manifest, reasons
-        manifest.check(latest, device.here(manifest.device.kind))
-    except InvalidArgument as error:
-        return None, [str(error)]
-    return manifest, []
+    published, reasons = compare(entry, load_pets_manifest, parts)
+    return PetsPlan(entry, source, parts, published, reasons, samples, threads)
 
 
 def _code_hash() -> str:
@@ -101,7 +72,13 @@ def _code_hash() -> str:
         Path(tidal_builders.__path__[0]),
         native_sources(),
     )
-    own = [*builders.glob("pets/*.py"), *builders.glob("arlo/sa*.py"), builders / "timing.py", builders / "texts.py"]
+    own = [
+        *builders.glob("pets/*.py"),
+        *builders.glob("arlo/sa*.py"),
+        builders / "timing.py",
+        builders / "planning.py",
+        builders / "texts.py",
+    ]
     used = [
         path for name in ("engine", "torch_engine", "tensorrt_engine") for path in library.glob(f"pets/{name}/*.py")
     ]

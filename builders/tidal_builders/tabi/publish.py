@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tidal.errors import InvalidArgument
-from tidal.manifest import MANIFEST_FILE, FileRecord, Manifest, TokenizerInfo, load_manifest, sha256_file
+from tidal.manifest import MANIFEST_FILE, Manifest, TokenizerInfo, load_manifest, sha256_file
 from tidal.repository import ModelEntry
 from tidal.tabi.manifest import Level, TabiManifest, load_tabi_manifest
+from tidal_builders.planning import file_records, libraries_of
 from tidal_builders.tabi.figures import plot_candidates, plot_reliability, report_of
 from tidal_builders.tabi.plan import CascadePlan
 from tidal_builders.tabi.searching import Searched
@@ -106,11 +107,6 @@ def publish_cascade(
         source = versions[result.index]
         shutil.copyfile(source.folder / source.manifest.tokenizer.file, staging / level.tokenizer.file)
     _write_report(spec, plan, searched, chosen, staging)
-    libraries = {
-        name.removeprefix("library "): version
-        for name, version in plan.ingredients.items()
-        if name.startswith("library ")
-    }
     manifest = TabiManifest(
         kind="tabi",
         name=spec.name,
@@ -118,12 +114,8 @@ def publish_cascade(
         spec=spec_file,
         fingerprint=plan.fingerprint,
         ingredients=plan.ingredients,
-        libraries=libraries,
-        files=tuple(
-            FileRecord(path=str(path.relative_to(staging)), bytes=path.stat().st_size, sha256=sha256_file(path))
-            for path in sorted(staging.rglob("*"))
-            if path.is_file()
-        ),
+        libraries=libraries_of(plan.ingredients),
+        files=file_records(staging),
         task=plan.agreement.task,
         pairs=searched.pairs,
         metric=plan.metric,
