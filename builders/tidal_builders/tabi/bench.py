@@ -24,7 +24,6 @@ class Bench:
         rerun: runs one of `levels` on pruned queries.
         metric: measures the answers.
         tolerance: see `calibrate`.
-        overhead_ms: what an escalation takes beside the levels themselves.
 
     Attributes:
         order: index in `levels` of each place.
@@ -39,9 +38,8 @@ class Bench:
         *,
         metric: Metric,
         tolerance: float | None,
-        overhead_ms: float,
     ) -> None:
-        self._data, self._metric, self._overhead_ms = data, metric, overhead_ms
+        self._data, self._metric = data, metric
         order = ascending(data, levels, metric)
         self.order = tuple(order)
         self.names = tuple(levels[index].name for index in order)
@@ -71,7 +69,6 @@ class Bench:
             words=run.words,
             removed=run.removed,
             metric=self._metric,
-            overhead_ms=self._overhead_ms,
         )
 
     def single(self, level: int) -> Found:

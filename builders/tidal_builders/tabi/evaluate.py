@@ -32,7 +32,6 @@ class Chain:
         words: how many words each query has, [n].
         removed: how many of them pruning has removed before the second level and each further one, [levels - 1, n].
         metric: measures the answers.
-        overhead_ms: what an escalation takes beside the levels themselves.
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class Chain:
         words: npt.NDArray[np.int64],
         removed: npt.NDArray[np.int64],
         metric: Metric,
-        overhead_ms: float,
     ) -> None:
         self.depth = len(outputs)
         self.truth = truth
@@ -57,9 +55,7 @@ class Chain:
             confidence(calibration, each.logits)
             for calibration, each in zip(calibrations[:-1], outputs[:-1], strict=True)
         ]
-        steps = np.stack([each.latency_ms for each in outputs])
-        steps[1:] += overhead_ms
-        elapsed = np.cumsum(steps, axis=0).ravel()
+        elapsed = np.cumsum([each.latency_ms for each in outputs], axis=0).ravel()
         self._by_latency = np.argsort(elapsed, kind="stable")
         self._sorted_ms = elapsed[self._by_latency]
         self._answers: dict[Weights, npt.NDArray[np.generic]] = {}

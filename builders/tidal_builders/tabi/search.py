@@ -74,7 +74,6 @@ def search(
     *,
     metric: Metric,
     tolerance: float | None = None,
-    overhead_ms: float = 0.0,
     progress: Progress = lambda _: None,
 ) -> SearchResult:
     """Calibrate the levels, try all combinations of them, and keep the candidates that may be worth choosing.
@@ -87,14 +86,13 @@ def search(
         rerun: runs a level on pruned queries.
         metric: measures the answers; "accuracy" means a classification, all others a regression.
         tolerance: of a regression, how far a value may lie from the truth and be right.
-        overhead_ms: what an escalation takes beside the levels themselves.
         progress: told the share that is done.
 
     Raises:
         InvalidArgument: a part of the data is empty, or the tolerance does not go with the metric.
     """
     _check(data, metric, tolerance)
-    bench = Bench(data, levels, rerun, metric=metric, tolerance=tolerance, overhead_ms=overhead_ms)
+    bench = Bench(data, levels, rerun, metric=metric, tolerance=tolerance)
     places = range(len(levels))
     singles = [bench.single(level) for level in places]
     combinations = [each for size in range(2, len(levels) + 1) for each in itertools.combinations(places, size)]

@@ -24,7 +24,7 @@ REGRESSION = RegressionCalibration(
 
 
 def _chain(
-    depth: int, count: int, *, metric: Metric = "accuracy", classes: int = 3, seed: int = 0, overhead_ms: float = 0.25
+    depth: int, count: int, *, metric: Metric = "accuracy", classes: int = 3, seed: int = 0
 ) -> tuple[Chain, list[LevelOutputs], list[Calibration], np.ndarray]:
     """Levels of random outputs, the later the better and the slower."""
     generator = np.random.default_rng(seed)
@@ -45,7 +45,7 @@ def _chain(
     ]
     words = generator.integers(3, 20, count)
     removed = np.cumsum(generator.integers(0, 2, (depth - 1, count)), axis=0).reshape(depth - 1, count)
-    chain = Chain(outputs, calibrations, truth, words=words, removed=removed, metric=metric, overhead_ms=overhead_ms)
+    chain = Chain(outputs, calibrations, truth, words=words, removed=removed, metric=metric)
     return chain, outputs, calibrations, truth
 
 
@@ -55,8 +55,8 @@ def _even(depth: int) -> tuple[Weights, ...]:
 
 @pytest.mark.parametrize("metric", ["accuracy", "r2"])
 def test_figures_are_the_expectation_over_every_possible_route(metric: Metric) -> None:
-    depth, count, overhead = 3, 5, 0.25
-    chain, outputs, calibrations, truth = _chain(depth, count, metric=metric, seed=4, overhead_ms=overhead)
+    depth, count = 3, 5
+    chain, outputs, calibrations, truth = _chain(depth, count, metric=metric, seed=4)
     weights: tuple[Weights, ...] = ((1.0,), (0.3, 0.7), (0.2, 0.2, 0.6))
     cutoff, slope = 0.5, 3.0
     goes_on = [
@@ -73,7 +73,7 @@ def test_figures_are_the_expectation_over_every_possible_route(metric: Metric) -
                 chance *= goes_on[level][query]
             if last < depth - 1:
                 chance *= 1 - goes_on[last][query]
-            elapsed += sum(outputs[level].latency_ms[query] for level in range(last + 1)) + overhead * last
+            elapsed += sum(outputs[level].latency_ms[query] for level in range(last + 1))
             logits = [outputs[level].logits[query].astype(np.float64) for level in range(last + 1)]
             if metric == "accuracy":
                 votes = [np.exp(each) / np.exp(each).sum() for each in logits]
@@ -108,7 +108,7 @@ def test_figures_are_what_routes_of_the_server_come_to(metric: Metric, depth: in
             spent, last = outputs[0].latency_ms[query], 0
             while route.feed(outputs[route.level].logits[query]):
                 last = route.level
-                spent += 0.25 + outputs[last].latency_ms[query]
+                spent += outputs[last].latency_ms[query]
             answer = route.answer()
             assert answer.level == last + 1
             answers.append(answer.label if metric == "accuracy" else answer.value)
@@ -134,7 +134,6 @@ def test_the_pruned_share_counts_only_what_re_routed_queries_lost() -> None:
         words=np.array([8, 10]),
         removed=np.array([[4, 3], [6, 5]]),
         metric="accuracy",
-        overhead_ms=0,
     )
     found = chain.expected(chain.reach(0.6, 1000.0), _even(3))
     assert found.pruned == pytest.approx((3 + 5) / 20)
@@ -222,7 +221,6 @@ def test_weights_follow_the_accuracy_on_what_is_re_routed() -> None:
         words=np.zeros(6, np.int64),
         removed=np.zeros((1, 6), np.int64),
         metric="accuracy",
-        overhead_ms=0,
     )
     reach = chain.reach(0.9, 1000.0)
     assert reach[1] == pytest.approx([0, 0, 1, 1, 1, 1])
@@ -274,7 +272,6 @@ def test_levels_that_are_never_right_weigh_the_same() -> None:
         words=np.zeros(10, np.int64),
         removed=np.zeros((1, 10), np.int64),
         metric="r2",
-        overhead_ms=0,
     )
     assert by_accuracy(worse, np.ones((2, 10))) == ((1.0,), (0.5, 0.5))
 

@@ -42,7 +42,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> WordTokenizer:
 def found(tokenizer: WordTokenizer) -> tuple[Toy, Data, SearchResult]:
     toy = Toy(**TOY)
     data = toy.data(1200)
-    return toy, data, search(data, toy.facts(data, tokenizer), toy.rerun, metric="accuracy", overhead_ms=0.5)
+    return toy, data, search(data, toy.facts(data, tokenizer), toy.rerun, metric="accuracy")
 
 
 def test_a_cascade_is_as_good_as_the_large_level_and_faster(found: tuple[Toy, Data, SearchResult]) -> None:
@@ -156,7 +156,6 @@ def _chains(good: float, count: int = 400, seed: int = 0) -> tuple[Chain, Chain,
             words=np.zeros(count, np.int64),
             removed=np.zeros((1, count), np.int64),
             metric="accuracy",
-            overhead_ms=0.0,
         )
         chains.append(chain)
         scores.append((chain.alone(0) + chain.alone(1)) / 2)
@@ -329,24 +328,6 @@ def test_the_slowest_level_is_that_of_the_candidate() -> None:
     assert not fast_enough(took(15.0), [took(9.0), took(9.9)])
 
 
-def test_an_escalation_takes_its_overhead(tokenizer: WordTokenizer) -> None:
-    toy = Toy(**TOY, attention=(False, False))
-    data = toy.data(300)
-    levels = toy.facts(data, tokenizer)
-    without, with_it = (
-        {
-            each.name: each.reported
-            for each in search(data, levels, toy.rerun, metric="accuracy", overhead_ms=ms).candidates
-        }
-        for ms in (0.0, 0.3)
-    )
-    common = [name for name in without if name in with_it]
-    assert any(len(without[name].returned) == 2 for name in common)
-    for name in common:
-        escalated = 1 - without[name].returned[0]
-        assert with_it[name].latency.mean == pytest.approx(without[name].latency.mean + 0.3 * escalated)
-
-
 @pytest.mark.parametrize("metric", ["pearson", "spearman", "r2"])
 def test_regressions_are_searched_by_their_metric(tokenizer: WordTokenizer, metric: str) -> None:
     toy = Toy(noise=(1.2, 0.1), base_ms=(1.0, 5.0), classes=1)
@@ -432,7 +413,6 @@ def test_weights_come_from_one_part_and_figures_from_two_others(
                     words=run.words,
                     removed=run.removed,
                     metric="accuracy",
-                    overhead_ms=0.5,
                 )
             )
         reaches = [chain.reach(each.cutoff, each.slope) for chain in chains]
