@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tidal.errors import Unavailable
+from tidal.errors import InvalidArgument, Unavailable
 from tidal.metrics import Metrics
 from tidal.requests import Array, PendingRequest
 
@@ -74,6 +74,16 @@ class ServiceContext:
     log: logging.Logger
     call_model: ModelCall
     failed: Callable[[BaseException], None]
+
+    def check_outputs(self, given: Sequence[str]) -> None:
+        """Hold the model's config to the outputs that the model gives.
+
+        Raises:
+            InvalidArgument: config.pbtxt declares another one.
+        """
+        for name in sorted(self.outputs.difference(given)):
+            message = f"config.pbtxt declares the output '{name}', which this model does not give"
+            raise InvalidArgument(f"{message}; it gives {', '.join(given)}")
 
     def start_thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
         """Start a daemon thread whose failure is reported through `failed`."""

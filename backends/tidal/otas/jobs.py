@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from tidal.errors import InvalidArgument, TidalError
+from tidal.errors import TidalError
 from tidal.otas.images import FloatArray
 from tidal.otas.policies import Query
 from tidal.otas.tasks import OtasTask, TaskParameters
@@ -18,7 +18,7 @@ from tidal.tasks.lease import Lease
 
 # What answering may take of a query's time at most, whatever it took lately.
 _MOST_ANSWERING = 0.1
-_OUTPUTS = ("gamma", "label", "logits", "probabilities", "queue_ms")
+OUTPUTS = ("gamma", "label", "logits", "probabilities", "queue_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +94,6 @@ class Row(Query):
     job: Job = field(kw_only=True)
     index: int = field(kw_only=True)
     of: TaskParameters = field(kw_only=True)
-
-
-def check_outputs(declared: frozenset[str]) -> None:
-    """Hold a model's config to what it can answer.
-
-    Raises:
-        InvalidArgument: config.pbtxt declares an output that the model does not give.
-    """
-    for name in sorted(declared.difference(_OUTPUTS)):
-        raise InvalidArgument(
-            f"config.pbtxt declares the output '{name}', which this model does not give; it gives {', '.join(_OUTPUTS)}"
-        )
 
 
 def batch_inputs(rows: Sequence[Row], gamma: int) -> tuple[FloatArray, FloatArray | None]:

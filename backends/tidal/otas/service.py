@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 from tidal.errors import Cancelled, Internal, TidalError, Unavailable
 from tidal.otas.images import FloatArray, ImageDecoder
-from tidal.otas.jobs import Job, Row, RowAnswer, batch_inputs, batch_logits, check_outputs, reply
+from tidal.otas.jobs import OUTPUTS, Job, Row, RowAnswer, batch_inputs, batch_logits, reply
 from tidal.otas.library import OtasLibrary
 from tidal.otas.metrics import OtasMetrics, Outcome
 from tidal.otas.policies import Batch, OtasPolicy, Query
@@ -73,7 +73,7 @@ class OtasService:
         default_latency_s: float,
         readers: int,
     ) -> None:
-        check_outputs(context.outputs)
+        context.check_outputs(OUTPUTS)
         self._transformer = run
         self._decoder = decoder
         self._shape = shape

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tidal.arlo.model import TokenRow, probabilities
-from tidal.errors import InvalidArgument, TidalError
+from tidal.errors import TidalError
 from tidal.pets.engine.base import LoadedTask
 from tidal.pets.library import ServedTask
 from tidal.pets.policies import Query
@@ -16,7 +16,7 @@ from tidal.pets.terms import FloatArray
 from tidal.requests import Array, PendingRequest
 from tidal.tasks.lease import Lease
 
-_OUTPUTS = ("label", "logits", "probabilities")
+OUTPUTS = ("label", "logits", "probabilities")
 
 
 class Job:
@@ -79,18 +79,6 @@ class Row(Query):
     job: Job = field(kw_only=True)
     index: int = field(kw_only=True)
     loaded: LoadedTask = field(kw_only=True)
-
-
-def check_outputs(declared: frozenset[str]) -> None:
-    """Hold a model's config to what a task can answer.
-
-    Raises:
-        InvalidArgument: config.pbtxt declares an output that the model does not give.
-    """
-    for name in sorted(declared.difference(_OUTPUTS)):
-        raise InvalidArgument(
-            f"config.pbtxt declares the output '{name}', which this model does not give; it gives {', '.join(_OUTPUTS)}"
-        )
 
 
 def reply(job: Job, task: LoadedTask) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from tidal.errors import Cancelled, Internal, TidalError, Unavailable
 from tidal.pets.copies import Copies, Merging
 from tidal.pets.engine.base import Engine, LoadedTask
-from tidal.pets.jobs import Job, Row, check_outputs, reply
+from tidal.pets.jobs import OUTPUTS, Job, Row, reply
 from tidal.pets.library import PetsLibrary, ServedTask
 from tidal.pets.metrics import PetsMetrics
 from tidal.pets.policies import Batch, PetsScheduler
@@ -66,7 +66,7 @@ class PetsService:
         type_ids: bool,
         lengths: Sequence[int],
     ) -> None:
-        check_outputs(context.outputs)
+        context.check_outputs(OUTPUTS)
         self._tokenizer = tokenizer
         self._type_ids = type_ids
         self._engine = engine
