@@ -23,8 +23,9 @@ from tidal_client import InvalidArgument
 from tidal_client.load import LoadResult, Schedule, Variant, id_inputs, parse_mix, poisson, run_load, summarise
 from tidal_client.load.inputs import text_inputs
 from tidal_client.load.payloads import encode
+from tidal_client.load.senders import Finish, GrpcSender
 from tidal_client.load.summary import Latency
-from tidal_client.transports import parse_url
+from tidal_client.transports import Address, parse_url
 
 
 def schedule(*texts: str, count: int | None = None, rate: float = 200.0, mix: str = "") -> Schedule:
@@ -51,6 +52,22 @@ class TestRuns:
         total = summarise(result).total
         assert (total.requests, total.answered, total.errors) == (300, 300, {})
         assert total.throughput == pytest.approx(300 / result.duration)
+
+    def test_answers_are_kept_where_a_sender_is_told_to(self, server: ProbeServer) -> None:
+        from tritonclient.grpc import service_pb2 as messages
+
+        kept: dict[int, bytes] = {}
+
+        def opener(address: Address, timeout_s: float, finish: Finish) -> GrpcSender:
+            return GrpcSender(address.location, timeout_s, finish, keep=kept.__setitem__)
+
+        plan = schedule("one", "error UNAVAILABLE no", "three", count=6)
+        result = run_load(server.grpc, "probe", plan, outputs=["echo"], open_sender=opener)
+        assert dict(summarise(result).total.errors) == {"UNAVAILABLE": 2}
+        answers = {
+            n: messages.ModelInferResponse.FromString(each).raw_output_contents[0][4:] for n, each in kept.items()
+        }
+        assert answers == {0: b"one|", 2: b"three|", 3: b"one|", 5: b"three|"}
 
     def test_sends_do_not_wait_for_answers(self, url: str) -> None:
         result = run_load(url, "probe", schedule("sleep 2.5", count=60, rate=400))

@@ -19,7 +19,7 @@ from tidal_client.errors import DeadlineExceeded, InvalidArgument, RequestError
 from tidal_client.load.arrivals import Times
 from tidal_client.load.mix import Variant, assign
 from tidal_client.load.payloads import encode
-from tidal_client.load.senders import open_sender
+from tidal_client.load.senders import OpenSender, open_sender
 from tidal_client.results import Array
 from tidal_client.transports import Address, parse_url
 
@@ -148,6 +148,7 @@ def run_load(
     outputs: Sequence[str] | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     progress: Progress | None = None,
+    open_sender: OpenSender = open_sender,
 ) -> LoadResult:
     """Send every request of a schedule at its time and wait until all have ended.
 
@@ -158,6 +159,8 @@ def run_load(
         outputs: names of the wanted outputs; None asks for all.
         timeout_s: how long to wait for each answer; then the request counts as `DEADLINE_EXCEEDED`.
         progress: called from a thread of its own while the run lasts.
+        open_sender: how requests travel, where they do not just go to the server: a sender may keep the answers, or
+            send to other models as well.
 
     Raises:
         InvalidArgument: a URL or an input that cannot be sent. Errors of single requests are in the result.

@@ -17,6 +17,8 @@ from tidal_client.transports import Address
 
 #: Called once for each request, with its number, and the error unless it was answered.
 Finish = Callable[[int, RequestError | None], None]
+#: Called with a request's number and its answer as it came, before `Finish`.
+Keep = Callable[[int, bytes], None]
 
 
 class Sender(Protocol):
@@ -29,6 +31,13 @@ class Sender(Protocol):
         """Close the connections; nothing is in flight."""
 
 
+class OpenSender(Protocol):
+    """Makes the sender of a run."""
+
+    def __call__(self, address: Address, timeout_s: float, finish: Finish) -> Sender:
+        """A sender to a server that waits `timeout_s` seconds for each answer."""
+
+
 def open_sender(address: Address, timeout_s: float, finish: Finish) -> Sender:
     """A sender for the address's protocol that waits `timeout_s` seconds for each answer."""
     if address.protocol == "grpc":
@@ -39,14 +48,14 @@ def open_sender(address: Address, timeout_s: float, finish: Finish) -> Sender:
 
 
 class GrpcSender:
-    """Serialised messages over one channel, without parsing the answers."""
+    """Serialised messages over one channel, without parsing the answers: `keep` gets those that are wanted later."""
 
-    def __init__(self, location: str, timeout_s: float, finish: Finish) -> None:
+    def __init__(self, location: str, timeout_s: float, finish: Finish, keep: Keep | None = None) -> None:
         import grpc
 
         from tidal_client.transports.grpc import CHANNEL
 
-        self._location, self._timeout_s, self._finish = location, timeout_s, finish
+        self._location, self._timeout_s, self._finish, self._keep = location, timeout_s, finish, keep
         self._channel = grpc.insecure_channel(location, options=CHANNEL)
         self._call = self._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         # The first requests should not wait for the connection. Where there is none, they say so.
@@ -56,11 +65,17 @@ class GrpcSender:
     def send(self, number: int, payload: bytes) -> None:
         """See `Sender.send`."""
         call = self._call.future(payload, timeout=self._timeout_s)
-        call.add_done_callback(lambda done: self._finish(number, self._error(done)))
+        call.add_done_callback(lambda done: self._ended(number, done))
 
     def close(self) -> None:
         """See `Sender.close`."""
         self._channel.close()
+
+    def _ended(self, number: int, done: Any) -> None:
+        error = self._error(done)
+        if error is None and self._keep is not None:
+            self._keep(number, done.result())
+        self._finish(number, error)
 
     def _error(self, done: Any) -> RequestError | None:
         status = done.code().name
