@@ -11,7 +11,7 @@ import pytest
 from tests.otas.policies.profiles import LINEAR, query
 from tidal.errors import InvalidArgument
 from tidal.otas.policies import FixedPolicy, PaperPolicy, ParetoPolicy, Query
-from tidal.simulator.otas import ModelSwitching, QueryType, Trace, Variant, fluctuating, simulate, squeezed
+from tidal.simulator.otas import ModelSwitching, QueryType, SizeByLoad, Trace, Variant, fluctuating, simulate, squeezed
 
 TYPES = (QueryType("easy", 0.6, 0.3), QueryType("hard", 1.0, 1.0))
 
@@ -108,6 +108,19 @@ class TestSwitching:
 
     def test_the_middle_one_is_there(self) -> None:
         assert self.run([query(0.0, 1.0)]) == ({1: 1}, 0, pytest.approx(0.01), 0)
+
+    def test_the_size_is_looked_at_once_a_period(self) -> None:
+        size = SizeByLoad([100.0, 10.0, 1.0], period_s=2.0)
+        assert size.place == 1
+        for moment in np.arange(0.0, 1.99, 1 / 30):
+            size.arrived(float(moment))
+            assert not size.look(float(moment))
+        assert size.look(2.0)
+        assert size.place == 0  # 30 a second
+        assert not size.look(3.9)
+        assert size.look(4.0)
+        assert size.place == 2  # nothing came in the last second
+        assert not size.look(6.0)
 
     def test_a_low_load_gets_the_largest_once_it_is_loaded(self) -> None:
         assert self.run([query(2.0, 1.0), query(2.6, 1.0)]) == ({2: 2}, 1, pytest.approx(0.4 + 0.2), 0)

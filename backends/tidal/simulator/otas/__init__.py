@@ -2,13 +2,14 @@
 
 from tidal.simulator.otas.result import OtasResult
 from tidal.simulator.otas.run import measured_seconds, simulate
-from tidal.simulator.otas.switching import ModelSwitching, Variant
+from tidal.simulator.otas.switching import ModelSwitching, SizeByLoad, Variant
 from tidal.simulator.otas.workload import QueryType, Trace, fluctuating, squeezed
 
 __all__ = [
     "ModelSwitching",
     "OtasResult",
     "QueryType",
+    "SizeByLoad",
     "Trace",
     "Variant",
     "fluctuating",
