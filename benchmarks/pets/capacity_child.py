@@ -18,6 +18,7 @@ import psutil
 import typer
 
 from tidal.pets.base import load_base_layers
+from tidal.pets.engine.base import answer
 from tidal.pets.engine.engine import open_engine
 from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
 
@@ -90,7 +91,7 @@ def main(
     weights = memory() - base_line + shared
     if full is None:
         tasks = [kept[row % len(kept)] for row in range(_ROWS)]
-        survived = len(opened.run(tasks, ids, lengths)) == _ROWS
+        survived = len(answer(opened, tasks, ids, lengths)) == _ROWS
     else:
         batch = {name: np.ones((_ROWS, _TOKENS), np.int64) for name in rows}
         survived = kept[-1](batch)[0].shape[0] == _ROWS

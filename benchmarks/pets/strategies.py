@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.pets.batching import ways
 from benchmarks.report import progress
-from tidal.pets.engine.base import LoadedTask
+from tidal.pets.engine.base import LoadedTask, answer
 from tidal.pets.engine.engine import PetsEngine
 from tidal.pets.policies import Batching, BySpread, Fixed, Plan, Pool, batch_seconds
 from tidal.pets.policies.spread import draw_pool
@@ -88,7 +88,7 @@ def execute(engine: PetsEngine, tasks: Tasks, pool: Pool, plan: Plan, kinds: Seq
         )
     begin = time.perf_counter()
     for of_rows, ids, lengths in batches:
-        engine.run(of_rows, ids, lengths)
+        answer(engine, of_rows, ids, lengths)
     return time.perf_counter() - begin
 
 

@@ -122,19 +122,8 @@ def load(engine: TensorRtPetsEngine, plan: Exported, seed: int) -> dict[str, Loa
     return {kind: Loaded(engine.add(own), own, plan) for kind, own in terms.items()}
 
 
-class Answering:
-    """An engine that answers with its tasks' own classifiers."""
-
-    def __init__(self, engine: TensorRtPetsEngine) -> None:
-        self.engine = engine
-
-    def run(self, tasks: Any, ids: Any, lengths: Any, types: Any) -> list[Any]:
-        pooled = self.engine.pooled(tasks, ids, lengths, types)
-        return [task.head.weight @ vector + task.head.bias for task, vector in zip(tasks, pooled, strict=True)]
-
-
 def test_all_dense_kinds_share_a_batch_while_tasks_come_and_go(plan: Exported, engine: TensorRtPetsEngine) -> None:
-    bench = Bench(plan, Answering(engine), {})
+    bench = Bench(plan, engine, {})
     for seed in range(4):
         tasks = load(engine, plan, seed)
         rows = [(loaded, 1 + 7 * place % 40) for place, loaded in enumerate([*tasks.values(), *tasks.values()])]
@@ -155,7 +144,7 @@ def test_other_encoders(exported: Callable[..., Exported], encoder: str, tmp_pat
     engine = open_dense_engine(tmp_path / "engine", TorchPlan, torch.device("cpu"))
     tasks = load(engine, base, seed=1)
     rows = [(loaded, 1 + 7 * place % 40) for place, loaded in enumerate([*tasks.values(), *tasks.values()])]
-    compare(Bench(base, Answering(engine), {}), rows, seed=1, types=encoder == "bert")
+    compare(Bench(base, engine, {}), rows, seed=1, types=encoder == "bert")
 
 
 def test_rows_without_a_task_are_the_base(plan: Exported, engine: TensorRtPetsEngine) -> None:

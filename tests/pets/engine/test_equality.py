@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tests.pets.engine.conftest import ENCODERS, VOCABULARY, Bench, Loaded
 from tests.pets.engine.truth import KINDS, Exported, Truth, random_terms
+from tidal.pets.engine.base import answer
 from tidal.pets.engine.engine import open_engine
-from tidal.pets.engine.merging import unmerged
+from tidal.pets.merging import unmerged
 
 TOLERANCE = 1e-4
 
@@ -26,7 +27,7 @@ def compare(
     lengths = np.asarray([length for _, length in rows])
     ids = rng.integers(4, VOCABULARY, (len(rows), lengths.max() + extra))
     type_ids = rng.integers(0, 2, ids.shape) if types else None
-    found = bench.engine.run([loaded.task for loaded, _ in rows], ids, lengths, type_ids)
+    found = answer(bench.engine, [loaded.task for loaded, _ in rows], ids, lengths, type_ids)
     for row, (loaded, length) in enumerate(rows):
         own_types = None if type_ids is None else type_ids[row, :length].tolist()
         expected = loaded.truth.logits(ids[row, :length].tolist(), own_types)
@@ -91,7 +92,8 @@ def test_padding_is_not_read(bench: Callable[[str], Bench]) -> None:
     padded = ids.copy()
     for row, length in enumerate(lengths):
         padded[row, length:] = 40
-    for one, other in zip(made.engine.run(tasks, ids, lengths), made.engine.run(tasks, padded, lengths), strict=True):
+    found, same = (answer(made.engine, tasks, each, lengths) for each in (ids, padded))
+    for one, other in zip(found, same, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -115,7 +117,7 @@ def test_bf16_answers_are_near(exported: Callable[[str], Exported]) -> None:
         pytest.skip(str(error))
     ids, lengths = np.random.default_rng(0).integers(4, VOCABULARY, (8, 16)), np.full(8, 16)
     terms = [random_terms(kind, base.layers, seed) for seed, kind in enumerate(KINDS)]
-    found = engine.run([engine.add(own) for own in terms], ids, lengths)
+    found = answer(engine, [engine.add(own) for own in terms], ids, lengths)
     for row, own in enumerate(terms):
         expected = Truth(base.model, own).logits(ids[row].tolist())
         assert np.abs(found[row] - expected).max() < 0.05 * max(1.0, np.abs(expected).max())

@@ -16,6 +16,7 @@ from tests.pets.engine.truth import Exported, random_terms
 from tidal.errors import InvalidArgument, NotFound
 from tidal.pets.engine import build as building
 from tidal.pets.engine import native
+from tidal.pets.engine.base import answer
 from tidal.pets.engine.engine import PetsEngine, open_engine
 from tidal.pets.terms import Bottleneck, Head, LinearTerms, LowRankDelta, NormTerms, SparseDelta, TaskTerms
 
@@ -95,7 +96,7 @@ def test_batches_that_cannot_run_are_refused(engine: PetsEngine, change: dict[st
     arguments = {"tasks": [engine.add(TaskTerms(head()))], "ids": np.zeros((1, 4), int), "lengths": np.asarray([4])}
     arguments["tasks"] = arguments["tasks"][: len(change.get("ids", [0]))]
     with pytest.raises(InvalidArgument) as error:
-        engine.run(**{**arguments, **change})
+        answer(engine, **{**arguments, **change})
     assert message in str(error.value)
 
 
@@ -119,19 +120,19 @@ def test_removed_task_is_refused(engine: PetsEngine) -> None:
     task = engine.add(TaskTerms(head()))
     engine.remove(task)
     with pytest.raises(InvalidArgument, match="task was removed"):
-        engine.run([task], np.zeros((1, 4), int), np.asarray([4]))
+        answer(engine, [task], np.zeros((1, 4), int), np.asarray([4]))
 
 
 def test_terms_are_copied(exported: Callable[[str], Exported], engine: PetsEngine) -> None:
     terms = random_terms("everything", exported("bert").layers, seed=2)
     ids, lengths = np.full((1, 6), 8), np.asarray([6])
     task = engine.add(terms)
-    before = engine.run([task], ids, lengths)[0]
+    before = answer(engine, [task], ids, lengths)[0]
     terms.head.weight[:] = 0
     for own in terms.linear.values():
         if own.bias is not None:
             own.bias[:] = 7
-    np.testing.assert_array_equal(engine.run([task], ids, lengths)[0], before)
+    np.testing.assert_array_equal(answer(engine, [task], ids, lengths)[0], before)
 
 
 def test_tasks_come_and_go_while_batches_run(exported: Callable[[str], Exported]) -> None:
@@ -141,12 +142,12 @@ def test_tasks_come_and_go_while_batches_run(exported: Callable[[str], Exported]
     before = native.bytes_in_use()
     kept = [engine.add(random_terms("everything", base.layers, seed)) for seed in range(3)]
     ids, lengths = np.random.default_rng(0).integers(4, VOCABULARY, (9, 20)), np.full(9, 20)
-    expected = engine.run(kept * 3, ids, lengths)
+    expected = answer(engine, kept * 3, ids, lengths)
     stop, wrong = threading.Event(), []
 
     def serve() -> None:
         while not stop.is_set():
-            for found, right in zip(engine.run(kept * 3, ids, lengths), expected, strict=True):
+            for found, right in zip(answer(engine, kept * 3, ids, lengths), expected, strict=True):
                 if not np.allclose(found, right, atol=1e-5):
                     wrong.append(found)
 
@@ -158,7 +159,7 @@ def test_tasks_come_and_go_while_batches_run(exported: Callable[[str], Exported]
             remover = threading.Thread(target=engine.remove, args=[passing])
             try:
                 remover.start()
-                found = engine.run([passing] * 9, ids, lengths)
+                found = answer(engine, [passing] * 9, ids, lengths)
             except InvalidArgument:  # the remover came first
                 found = None
             remover.join()

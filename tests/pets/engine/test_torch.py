@@ -19,7 +19,8 @@ from tests.pets.engine.test_equality import TOLERANCE, compare
 from tests.pets.engine.truth import KINDS, Exported, Truth, random_terms
 from tidal.device import has_gpu
 from tidal.errors import InvalidArgument, Unsupported
-from tidal.pets.engine.merging import unmerged
+from tidal.pets.engine.base import answer
+from tidal.pets.merging import unmerged
 from tidal.pets.torch_engine.engine import TorchPetsEngine, open_torch_engine
 from tidal.pets.torch_engine.plan import EXACT, ROUNDED
 from tidal.pets.torch_engine.runners import CpuRunner
@@ -112,7 +113,7 @@ def test_memory_is_used_again_and_counted(torch_bench: Make, exported: Export) -
     engine.remove(first)
     engine.remove(first)
     with pytest.raises(InvalidArgument, match="task was removed"):
-        engine.run([first], np.zeros((1, 4), int), np.asarray([4]))
+        answer(engine, [first], np.zeros((1, 4), int), np.asarray([4]))
     for _ in range(3):
         forgotten = engine.add(terms)
         del forgotten
@@ -176,12 +177,12 @@ def test_terms_are_copied(torch_bench: Make, engine: TorchPetsEngine) -> None:
     terms = random_terms("everything", torch_bench("bert").base.layers, seed=2)
     ids, lengths = np.full((1, 6), 8), np.asarray([6])
     task = engine.add(terms)
-    before = engine.run([task], ids, lengths)[0]
+    before = answer(engine, [task], ids, lengths)[0]
     terms.head.weight[:] = 0
     for own in terms.linear.values():
         if own.bias is not None:
             own.bias[:] = 7
-    np.testing.assert_array_equal(engine.run([task], ids, lengths)[0], before)
+    np.testing.assert_array_equal(answer(engine, [task], ids, lengths)[0], before)
 
 
 def test_what_does_not_fit_is_refused(torch_bench: Make, engine: TorchPetsEngine, exported: Export) -> None:
@@ -197,9 +198,9 @@ def test_tasks_of_another_engine_are_refused(
     ids, lengths = np.full((1, 4), 5), np.asarray([4])
     native, own = bench("bert"), torch_bench("bert")
     with pytest.raises(InvalidArgument, match="a NativeTask is of another engine"):
-        engine.run([native.tasks["bias"].task], ids, lengths)
+        answer(engine, [native.tasks["bias"].task], ids, lengths)
     with pytest.raises(InvalidArgument, match="a TorchTask is of another engine"):
-        native.engine.run([own.tasks["bias"].task], ids, lengths)
+        answer(native.engine, [own.tasks["bias"].task], ids, lengths)
 
 
 def test_unreadable_files_and_a_missing_gpu_are_named(exported: Export, tmp_path: Path) -> None:

@@ -48,7 +48,25 @@ class Engine(Protocol):
     def pooled(
         self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
     ) -> FloatArray:
-        """Pooled vectors [rows, width] of a batch: ids and types [rows, tokens], lengths [rows]."""
+        """Pooled vectors [rows, width] of a batch; where a row's task is None, the base's own.
+
+        Args:
+            tasks: of every row.
+            ids: [rows, tokens] token ids, padded at the end of a row with any id.
+            lengths: [rows] real tokens of every row, at least 1.
+            type_ids: [rows, tokens] token types; zeros when absent.
+
+        Raises:
+            InvalidArgument: shapes differ, an id is none of the vocabulary, or a task was removed.
+        """
+
+
+def answer(
+    engine: Engine, tasks: Sequence[LoadedTask], ids: Ids, lengths: Ids, type_ids: Ids | None = None
+) -> list[FloatArray]:
+    """Answer a batch: for every row the logits of its task, [classes]; arguments and errors as of `Engine.pooled`."""
+    pooled = engine.pooled(tasks, ids, lengths, type_ids)
+    return [task.head.weight @ vector + task.head.bias for task, vector in zip(tasks, pooled, strict=True)]
 
 
 def not_of_this_engine(task: LoadedTask) -> InvalidArgument:

@@ -29,8 +29,8 @@ _HINTS: dict[PetsPrecision, str] = {"fp32": "f32", "bf16": "bf16"}
 class PetsEngine:
     """A frozen encoder that runs rows of any tasks in one batch.
 
-    Tasks come and go at any time, while batches run too. `run` may be called from several threads; as many batches run
-    at once as the engine has contexts. The GIL is released while a batch runs.
+    Tasks come and go at any time, while batches run too. `pooled` may be called from several threads; as many batches
+    run at once as the engine has contexts. The GIL is released while a batch runs.
     """
 
     def __init__(self, compiled: ov.CompiledModel, description: Description, contexts: int) -> None:
@@ -54,27 +54,6 @@ class PetsEngine:
         with self._handles:
             _native(task).release()
 
-    def run(
-        self,
-        tasks: Sequence[LoadedTask],
-        ids: Ids,
-        lengths: Ids,
-        type_ids: Ids | None = None,
-    ) -> list[FloatArray]:
-        """Answer a batch: for every row the logits of its task, [classes].
-
-        Args:
-            tasks: of every row.
-            ids: [rows, tokens] token ids, padded at the end of a row with any id.
-            lengths: [rows] real tokens of every row, at least 1.
-            type_ids: [rows, tokens] token types; zeros when absent.
-
-        Raises:
-            InvalidArgument: shapes differ, an id is none of the vocabulary, or a task was removed.
-        """
-        pooled = self.pooled(tasks, ids, lengths, type_ids)
-        return [task.head.weight @ vector + task.head.bias for task, vector in zip(tasks, pooled, strict=True)]
-
     def pooled(
         self,
         tasks: Sequence[LoadedTask | None],
@@ -82,7 +61,7 @@ class PetsEngine:
         lengths: Ids,
         type_ids: Ids | None = None,
     ) -> FloatArray:
-        """Pooled vectors [rows, width] of a batch; where a row's task is None, the base's own. See `run`."""
+        """Pooled vectors [rows, width] of a batch; where a row's task is None, the base's own. See `Engine`."""
         bounded, types = fitted_batch(self.description, tasks, ids, lengths, type_ids)
         inputs: dict[str, npt.NDArray[Any]] = {"input_ids": bounded}
         if types is not None:

@@ -27,8 +27,8 @@ from tidal.pets.torch_engine.weights import as_tensors, put_norms, read_weights
 class TorchPetsEngine:
     """A frozen encoder that runs rows of any tasks in one batch.
 
-    Tasks come and go at any time, while batches run too. `run` may be called from several threads; batches run one at a
-    time.
+    Tasks come and go at any time, while batches run too. `pooled` may be called from several threads; batches run one
+    at a time.
 
     Attributes:
         description: of the encoder.
@@ -61,25 +61,10 @@ class TorchPetsEngine:
         """Let a task go; batches that run with it end undisturbed, and its memory is freed with the last of them."""
         self._held.remove(task)
 
-    def run(self, tasks: Sequence[LoadedTask], ids: Ids, lengths: Ids, type_ids: Ids | None = None) -> list[FloatArray]:
-        """Answer a batch: for every row the logits of its task, [classes].
-
-        Args:
-            tasks: of every row.
-            ids: [rows, tokens] token ids, padded at the end of a row with any id.
-            lengths: [rows] real tokens of every row, at least 1.
-            type_ids: [rows, tokens] token types; zeros when absent.
-
-        Raises:
-            InvalidArgument: shapes differ, an id is none of the vocabulary, or a task was removed.
-        """
-        pooled = self.pooled(tasks, ids, lengths, type_ids)
-        return [task.head.weight @ vector + task.head.bias for task, vector in zip(tasks, pooled, strict=True)]
-
     def pooled(
         self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
     ) -> FloatArray:
-        """Pooled vectors [rows, width] of a batch; where a row's task is None, the base's own. See `run`."""
+        """Pooled vectors [rows, width] of a batch; where a row's task is None, the base's own. See `Engine`."""
         bounded, types = fitted_batch(self.description, tasks, ids, lengths, type_ids)
         with self._held.using(tasks) as own:
             plan = make_plan(
