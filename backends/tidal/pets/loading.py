@@ -8,13 +8,15 @@ from functools import partial
 import numpy as np
 
 from tidal import device
+from tidal.errors import InvalidArgument
 from tidal.pets.base import load_base_layers
 from tidal.pets.copies import Merging
 from tidal.pets.engine.base import Engine, LoadedTask
-from tidal.pets.engine.merging import unmerged
 from tidal.pets.engine.opening import open_pets_engine
+from tidal.pets.kinds.kind import kept_kinds
 from tidal.pets.library import open_library
 from tidal.pets.manifest import ENGINE_FOLDER, load_pets_manifest
+from tidal.pets.merging import unmerged
 from tidal.pets.parameters import PetsParameters
 from tidal.pets.policies import PetsScheduler
 from tidal.pets.policies.merging import MergeRule
@@ -36,6 +38,8 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
         Unsupported: the engine's library, or its GPU, is not there.
     """
     manifest = load_pets_manifest(context.version_dir)
+    if parameters.merged_copies and manifest.engine == "tensorrt":
+        raise InvalidArgument("config.pbtxt has merged_copies, which go with engine openvino or torch only")
     manifest.check(context.version_dir, device.here(manifest.device.kind))
     batching = parameters.strategy(manifest.profile)
     tables = manifest.profile.tables(max_batch=parameters.max_batch, memory_bytes=parameters.batch_bytes)
@@ -62,7 +66,7 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
     def start(fresh: ServiceContext) -> Service:
         library = open_library(tasks_folder(fresh.model_dir), base, engine, parameters.task_bytes, fresh.metrics)
         scheduler = PetsScheduler(tables, batching, patience_s=parameters.patience_ms / 1e3)
-        merging = Merging(open_copy, tables, MergeRule(parameters.merged_copies))
+        merging = Merging(open_copy, tables, MergeRule(parameters.merged_copies, kept=kept_kinds()))
         return PetsService(
             fresh,
             tokenizer,

@@ -6,7 +6,7 @@ of each task in it, of which n queries are, the longest of l tokens (PetS §4.1)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -177,9 +177,12 @@ class Tables:
         """A kind's place in `terms`: the last, the dearest, for one that was not measured."""
         return self.kinds.index(name) if name in self.kinds else len(self.kinds)
 
-    def without_terms(self) -> Tables:
-        """The same for a model that has its terms in its weights."""
-        return Tables(self.kinds, self.shared, np.zeros_like(self.terms))
+    def without_terms(self, kept: Collection[str] = ()) -> Tables:
+        """The same for models that have their terms in their weights, but for the kinds that keep theirs."""
+        terms = np.zeros_like(self.terms)
+        for name in set(kept).intersection(self.kinds):
+            terms[self.kind(name)] = self.terms[self.kind(name)]
+        return Tables(self.kinds, self.shared, terms)
 
     def alone(self, kind: int, length: int) -> float:
         """Seconds that one query takes in a batch of its own."""

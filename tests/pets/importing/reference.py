@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from tidal.pets.merging import dense
 from tidal.pets.terms import BaseLayers, Bottleneck, FloatArray, TaskTerms
-from tidal_builders.pets.merging import weight_difference
 
 _ACTIVATIONS = {"relu": torch.nn.functional.relu, "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu}
 IDS = torch.tensor([[2, 70, 80, 90, 3], [2, 75, 3, 0, 0]])
@@ -24,7 +24,7 @@ def answer(folder: Path, terms: TaskTerms, base: BaseLayers) -> FloatArray:
     with torch.no_grad():
         for path, change in terms.linear.items():
             if change.delta is not None:
-                modules[path].weight += torch.from_numpy(weight_difference(change, base.linear[path].shape))
+                modules[path].weight += torch.from_numpy(dense(change.delta, base.linear[path].shape))
             if change.bias is not None:
                 modules[path].bias += torch.from_numpy(change.bias)
             if change.bottleneck is not None:

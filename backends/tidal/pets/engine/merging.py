@@ -1,8 +1,6 @@
-"""A task's differences folded into a copy of the encoder's weights: what a single hot task is served faster from."""
+"""A task's differences folded into the constants of a graph: what a single hot task is served faster from."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 import openvino as ov
@@ -10,23 +8,8 @@ from openvino import opset13 as ops
 
 from tidal.pets.engine.description import Description
 from tidal.pets.engine.tasks import load_task
-from tidal.pets.terms import FloatArray, LinearTerms, LowRankDelta, SparseDelta, TaskTerms
-
-
-def unmerged(terms: TaskTerms) -> TaskTerms:
-    """What of a task cannot be folded into weights: bottlenecks and the classifier."""
-    left = {path: LinearTerms(bottleneck=own.bottleneck) for path, own in terms.linear.items() if own.bottleneck}
-    return replace(terms, linear=left, norm={})
-
-
-def dense(delta: SparseDelta | LowRankDelta, shape: tuple[int, int]) -> FloatArray:
-    """A difference as a matrix [outputs, inputs]."""
-    if isinstance(delta, LowRankDelta):
-        return np.asarray(delta.scale * (delta.up @ delta.down), np.float32)
-    found = np.zeros(shape, np.float32)
-    rows = np.repeat(np.arange(shape[0]), np.diff(delta.starts.astype(np.int64)))
-    found[rows, delta.columns] = delta.values
-    return found
+from tidal.pets.merging import dense
+from tidal.pets.terms import FloatArray, TaskTerms
 
 
 def merge_into(graph: ov.Model, description: Description, terms: TaskTerms) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import tidal.pets.kinds
 from tidal.errors import InvalidArgument, did_you_mean
 from tidal.pets.kinds.tensors import LayerTensors
-from tidal.pets.terms import FloatArray, LinearLayer, LinearTerms
+from tidal.pets.terms import Bottleneck, FloatArray, LinearLayer, LinearTerms
 from tidal.tensor_file import Array
 
 _HALF = np.finfo(np.float16)
@@ -81,3 +81,8 @@ def kinds() -> dict[str, Kind]:
         if isinstance(kind, Kind):
             found[kind.name] = kind
     return dict(sorted(found.items()))
+
+
+def kept_kinds() -> frozenset[str]:
+    """Kinds whose terms stay beside the weights of a merged copy of the base: those with bottlenecks."""
+    return frozenset(name for name, kind in kinds().items() if Bottleneck in kind.holds)

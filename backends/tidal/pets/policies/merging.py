@@ -16,13 +16,14 @@ from tidal.pets.policies.pool import Pool, total_seconds
 from tidal.pets.profile import FloatTable, Tables
 
 
-def saved_by_sharing(pool: Pool, tables: Tables) -> float:
+def saved_by_sharing(pool: Pool, tables: Tables, kept: Collection[str] = ()) -> float:
     """Seconds that these queries take less when tasks share passes than when each task runs from a merged copy.
 
     Inequality 1, Σβ + α(T) < Σα(1), for any number of queries a task and any lengths, both sides batched as well as
-    we can; negative where copies are faster.
+    we can; negative where copies are faster. `kept` are the kinds whose terms no weights can hold: their copies take
+    β too.
     """
-    bare = tables.without_terms()
+    bare = tables.without_terms(kept)
     copies = 0.0
     for task in np.unique(pool.tasks):
         own = pool.take(np.flatnonzero(pool.tasks == task))
@@ -30,7 +31,9 @@ def saved_by_sharing(pool: Pool, tables: Tables) -> float:
     return copies - total_seconds(pool, joint(pool, tables), tables)
 
 
-def crossover(tables: Tables, kinds: Sequence[str], *, queries: int, length: int, most_tasks: int) -> int | None:
+def crossover(
+    tables: Tables, kinds: Sequence[str], *, queries: int, length: int, most_tasks: int, kept: Collection[str] = ()
+) -> int | None:
     """The number of tasks from which on sharing is faster than a merged copy for every task.
 
     Args:
@@ -39,6 +42,7 @@ def crossover(tables: Tables, kinds: Sequence[str], *, queries: int, length: int
         queries: of each task that wait together.
         length: of every query, in tokens.
         most_tasks: the largest number to look at.
+        kept: kinds whose terms no weights can hold.
 
     Returns:
         None where copies are still faster at `most_tasks`.
@@ -46,7 +50,7 @@ def crossover(tables: Tables, kinds: Sequence[str], *, queries: int, length: int
     found = None
     for tasks in range(most_tasks, 0, -1):
         waiting = [(str(task), kinds[task % len(kinds)], length) for task in range(tasks) for _ in range(queries)]
-        if saved_by_sharing(Pool.of(tables, waiting), tables) <= 0:
+        if saved_by_sharing(Pool.of(tables, waiting), tables, kept) <= 0:
             break
         found = tasks
     return found
@@ -101,11 +105,13 @@ class MergeRule:
         enter: share of the engine's time that a copy must save to be made.
         leave: share below which it is given up; less than `enter`, so that copies do not come and go. A newcomer
             takes the place of a task with a copy only where it saves more by the same ratio.
+        kept: kinds whose terms no weights can hold: a copy saves nothing of what they take, so their tasks get none.
     """
 
     most: int
     enter: float = 0.05
     leave: float = 0.02
+    kept: frozenset[str] = frozenset()
 
 
 def choose_copies(loads: Sequence[Load], current: Collection[str], tables: Tables, rule: MergeRule) -> frozenset[str]:
@@ -140,8 +146,9 @@ def choose_copies(loads: Sequence[Load], current: Collection[str], tables: Table
     alone = np.array([_seconds(curve, float(queries)) for curve, queries in zip(curves, n, strict=True)])
     left = float(in_pass)
     chosen: set[int] = set()
-    while len(chosen) < min(rule.most, len(loads)):
-        rest = [place for place in range(len(loads)) if place not in chosen]
+    mergeable = {place for place, load in enumerate(loads) if load.kind not in rule.kept}
+    while len(chosen) < min(rule.most, len(mergeable)):
+        rest = sorted(mergeable - chosen)
         saved = {
             place: (
                 _seconds(together, left) + own[place] - _seconds(together, max(0.0, left - n[place])) - alone[place]

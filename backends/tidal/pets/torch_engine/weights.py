@@ -10,7 +10,7 @@ import torch
 from tidal.errors import InvalidArgument
 from tidal.pets.engine.checks import fitted
 from tidal.pets.engine.description import WEIGHTS_FILE, Description, read_description
-from tidal.pets.engine.merging import dense
+from tidal.pets.merging import dense
 from tidal.pets.terms import FloatArray, TaskTerms
 from tidal.pets.torch_engine.pools import Pools
 from tidal.pets.torch_engine.tasks import Numbers

@@ -10,8 +10,8 @@ import torch
 from torch.nn import Module
 
 from tidal.errors import Unsupported
+from tidal.pets.merging import dense
 from tidal.pets.terms import Bottleneck, FloatArray, TaskTerms
-from tidal_builders.pets.merging import weight_difference
 
 _ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": torch.nn.functional.relu, "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu,
@@ -57,7 +57,7 @@ def merge_terms(encoder: Module, terms: TaskTerms) -> None:
         layer = encoder.get_submodule(path)
         weight, bias = layer.get_parameter("weight"), layer.get_parameter("bias")
         if own.delta is not None:
-            weight.add_(torch.from_numpy(weight_difference(own, (weight.shape[0], weight.shape[1]))))
+            weight.add_(torch.from_numpy(dense(own.delta, (weight.shape[0], weight.shape[1]))))
         if own.bias is not None:
             bias.add_(torch.from_numpy(own.bias))
         if own.bottleneck is not None:

@@ -1,0 +1,25 @@
+"""A task's terms as weights: what can be folded into a copy of the base, and what is left of the task then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tidal.pets.terms import FloatArray, LinearTerms, LowRankDelta, SparseDelta, TaskTerms
+
+
+def dense(delta: SparseDelta | LowRankDelta, shape: tuple[int, int]) -> FloatArray:
+    """A difference of a weight matrix, [outputs, inputs], written out."""
+    if isinstance(delta, LowRankDelta):
+        return np.asarray(delta.scale * (delta.up @ delta.down), np.float32)
+    found = np.zeros(shape, np.float32)
+    rows = np.repeat(np.arange(shape[0]), np.diff(delta.starts.astype(np.int64)))
+    found[rows, delta.columns] = delta.values
+    return found
+
+
+def unmerged(terms: TaskTerms) -> TaskTerms:
+    """What of a task cannot be folded into weights: bottlenecks and the classifier."""
+    left = {path: LinearTerms(bottleneck=own.bottleneck) for path, own in terms.linear.items() if own.bottleneck}
+    return replace(terms, linear=left, norm={})
