@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
+from tidal.errors import InvalidArgument
 from tidal.manifest import Strict
 
 Family = Literal["gpt2", "gptj", "gpt_neox", "llama", "qwen2", "qwen3"]
@@ -26,11 +27,13 @@ class RopeScaling(Strict):
 
 
 class Rotary(Strict):
-    """Rotary positions: pairs of a head's first `dims` components are turned by angles that grow with the position."""
+    """Rotary positions: components `i` and `i + dims / 2` of a head turn by an angle that grows with the position.
+
+    GPT-J turns neighbours instead; its weights are reordered, which attention does not see.
+    """
 
     dims: int = Field(ge=2, multiple_of=2)
     theta: float = Field(gt=0)
-    interleaved: bool = Field(description="pairs are neighbours (GPT-J); else components of the two halves")
     scaling: RopeScaling | None = None
 
 
@@ -72,3 +75,88 @@ class DecoderForm(Strict):
     def kv_width(self) -> int:
         """Components of a token's keys, and of its values, in one layer."""
         return self.kv_heads * self.head_dim
+
+
+def form_of(config: Any) -> DecoderForm:
+    """The form of a Hugging Face model by its configuration, as `transformers` loads it.
+
+    Raises:
+        InvalidArgument: it is of another family, or has a variant that is not offered here; names the field.
+    """
+    family = config.model_type
+    if family not in get_args(Family):
+        raise InvalidArgument(
+            f"a model of type '{family}' cannot generate here; accepted: {', '.join(get_args(Family))}"
+        )
+    for field, accepted in _ONLY.get(family, {}).items():
+        if (value := getattr(config, field, accepted)) != accepted:
+            raise InvalidArgument(f"the model's configuration has {field}: {value}; offered is {accepted}")
+    heads, width = config.num_attention_heads, config.hidden_size
+    head_dim = getattr(config, "head_dim", None) or width // heads
+    llama = family in ("llama", "qwen2", "qwen3")
+    activation = config.hidden_act if llama or family == "gpt_neox" else config.activation_function
+    activation = _SAME_ACTIVATIONS.get(activation, activation)
+    if activation not in get_args(Activation):
+        raise InvalidArgument(
+            f"the model's configuration has the activation '{activation}'; offered: {', '.join(get_args(Activation))}"
+        )
+    return DecoderForm(
+        family=family,
+        vocabulary=config.vocab_size,
+        layers=config.num_hidden_layers,
+        width=width,
+        heads=heads,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=head_dim,
+        inner=config.intermediate_size if llama or family == "gpt_neox" else config.n_inner or 4 * width,
+        positions=config.max_position_embeddings,
+        rotary=_rotary(config, head_dim),
+        norm="rms" if llama else "layer",
+        epsilon=next(
+            getattr(config, name)
+            for name in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
+            if hasattr(config, name)
+        ),
+        head_norm=family == "qwen3",
+        parallel=family == "gptj" or (family == "gpt_neox" and config.use_parallel_residual),
+        shared_norm=family == "gptj",
+        activation=activation,
+        gated=llama,
+    )
+
+
+_SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}
+# What must be as it usually is, because nothing here does it otherwise.
+_ONLY: dict[str, dict[str, Any]] = {
+    "gpt2": {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
+    "qwen2": {"use_sliding_window": False},
+    "qwen3": {"use_sliding_window": False},
+}
+
+
+def _rotary(config: Any, head_dim: int) -> Rotary | None:
+    if config.model_type == "gpt2":
+        return None
+    if config.model_type == "gptj":
+        return Rotary(dims=config.rotary_dim or head_dim, theta=10000.0)
+    found = config.rope_parameters
+    kind, scaling = found.get("rope_type", "default"), None
+    match kind:
+        case "default":
+            pass
+        case "linear":
+            scaling = RopeScaling(kind="linear", factor=found["factor"])
+        case "llama3":
+            scaling = RopeScaling(
+                kind="llama3",
+                factor=found["factor"],
+                low=found["low_freq_factor"],
+                high=found["high_freq_factor"],
+                original=found["original_max_position_embeddings"],
+            )
+        case _:
+            raise InvalidArgument(
+                f"the model's configuration has rotary positions of type '{kind}'; offered: default, linear, llama3"
+            )
+    dims = int(head_dim * found.get("partial_rotary_factor", 1.0))
+    return Rotary(dims=dims, theta=found["rope_theta"], scaling=scaling)
