@@ -1,0 +1,87 @@
+"""Decoders small enough to be made and run within a test: random weights, byte-level tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from tidal.flover.models.form import form_of
+from tidal.flover.models.weights import convert
+from tidal.flover.runner import FloverRunner
+
+FAMILIES = ("gpt2", "gptj", "gpt_neox", "llama", "qwen2", "qwen3")
+WIDTH, HEADS, POSITIONS = 32, 4, 128
+# The 256 bytes, and what ends a text.
+VOCABULARY = 257
+EOS = 256
+
+
+def tiny_config(family: str, **fields: Any) -> Any:
+    """A configuration of two layers; `fields` replace its own."""
+    common = {"vocab_size": VOCABULARY, "bos_token_id": EOS, "eos_token_id": EOS, "initializer_range": 0.2}
+    small = {
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 2,
+        "num_attention_heads": HEADS,
+        "intermediate_size": 3 * WIDTH,
+        "max_position_embeddings": POSITIONS,
+    }
+    old = {"n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "n_positions": POSITIONS}
+    shared_heads = {**small, "num_key_value_heads": 2}
+    match family:
+        case "gpt2":
+            return transformers.GPT2Config(**{**common, **old, **fields})
+        case "gptj":
+            return transformers.GPTJConfig(**{**common, **old, "rotary_dim": 4, **fields})
+        case "gpt_neox":
+            return transformers.GPTNeoXConfig(**{**common, **small, "rotary_pct": 0.5, **fields})
+        case "llama":
+            return transformers.LlamaConfig(**{**common, **shared_heads, **fields})
+        case "qwen2":
+            return transformers.Qwen2Config(**{**common, **shared_heads, **fields})
+        case _:
+            return transformers.Qwen3Config(**{**common, **shared_heads, "head_dim": 16, **fields})
+
+
+def tiny_model(family: str, seed: int = 0, **fields: Any) -> Any:
+    """A model of such a configuration; biases and norms are random too, so that none can be forgotten unnoticed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForCausalLM.from_config(tiny_config(family, **fields), dtype=torch.float32)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.dim() == 1:
+                    parameter.copy_(torch.randn_like(parameter) * 0.1 + (0 if name.endswith("bias") else 1))
+    return model.eval()
+
+
+def tiny_runner(
+    model: Any, *, slots: int = 4, max_length: int = POSITIONS, dtype: torch.dtype = torch.float32
+) -> FloverRunner:
+    """A runner of a model, without a file between them."""
+    form = form_of(model.config)
+    weights = convert(
+        {name: tensor.to(dtype) for name, tensor in model.state_dict().items()},
+        form,
+        tied=model.config.tie_word_embeddings,
+    )
+    return FloverRunner(form, weights, slots=slots, max_length=max_length)
+
+
+def write_decoder(folder: Path, family: str = "gpt2", seed: int = 0, **fields: Any) -> Path:
+    """A random decoder with a byte-level tokenizer in Hugging Face format; returns `folder`."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bytes_only = Tokenizer(models.BPE({sign: number for number, sign in enumerate(alphabet)}, []))
+    bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytes_only.decoder = decoders.ByteLevel()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=bytes_only, bos_token="<end>", eos_token="<end>", model_max_length=POSITIONS
+    )
+    tiny_model(family, seed, **fields).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
