@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from benchmarks.arlo.prepare import PARTITIONED, POLYMORPHIC, Artefacts, prepare
 from benchmarks.arlo.rounds import measure_all
 from benchmarks.arlo.systems import BASELINES, BIN_PACKING_MODEL, candidates, plan, write_repository
 from benchmarks.arlo.workload import BURSTS, Workload
+from benchmarks.kept import kept_file
 from benchmarks.report import Report, progress
 from benchmarks.serving_path.prepare import cache_folder
 from tidal.device import has_gpu
@@ -61,7 +61,7 @@ def main(
         progress("starting tidal serve")
         with tidal_serve(repository, "--model", POLYMORPHIC, "--model", PARTITIONED) as server:
             server.control.load(BIN_PACKING_MODEL, None)
-            kept = cache_folder() / f"arlo-run-{_key(artefacts, quick, data)}.json"
+            kept = _kept(artefacts, quick, data)
             rounds = QUICK_ROUNDS if quick else ROUNDS
             run = measure_all(server, workload, planned, rounds=rounds, quick=quick, kept=kept)
     columns = ["system", "instances x threads", "full load 1/s", *(f"mean ms at {p} %" for p in (40, 70, 90))]
@@ -106,18 +106,12 @@ def _say_what_is_measured(report: Report, artefacts: Artefacts, chosen: Allocati
     report.add_table("setting", ["what", ""], [[name, text] for name, text in facts.items()])
 
 
-def _key(artefacts: Artefacts, quick: bool, data: Path | None) -> str:
-    """Names a run that may go on: same artefacts, size and data, and the same code in all that takes part."""
-    digest = hashlib.sha256(f"{quick}".encode())
+def _kept(artefacts: Artefacts, quick: bool, data: Path | None) -> Path:
+    """What is done of this run, by artefacts, size and data."""
     files = [artefacts.version(model) / MANIFEST_FILE for model in (POLYMORPHIC, PARTITIONED)]
     if data is not None:
         files += sorted((data / "tweet_lengths").glob("*"))
-    root = Path(__file__).parents[2]
-    for part in ("backends", "benchmarks", "client"):
-        files += sorted((root / part).rglob("*.py"))
-    for file in files:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:12]
+    return kept_file("arlo-run", quick, files=files)
 
 
 if __name__ == "__main__":

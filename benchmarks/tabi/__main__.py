@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from benchmarks.kept import kept_file
 from benchmarks.report import Report, progress
 from benchmarks.serving_path.prepare import cache_folder
 from benchmarks.tabi import equality, figures, importance, offline, outcome, packing, plot, setting
@@ -70,7 +70,7 @@ def main(
     artefacts = prepare(data)
     size = QUICK if quick else FULL
     setting.add_setting(report, artefacts, size)
-    key = _key(artefacts, quick)
+    manifests = [each.version(each.task.name) / MANIFEST_FILE for each in artefacts]
     found = Findings()
     kept = []
     with tempfile.TemporaryDirectory(prefix="tabi-repository-", dir=cache_folder()) as folder:
@@ -86,7 +86,7 @@ def main(
                 progress(f"loading {each.task.name}")
                 for models in served.load_order:
                     load(server, models)
-                kept.append(cache_folder() / f"tabi-run-{key}-{each.task.name}.json")
+                kept.append(kept_file("tabi-run", quick, each.task.name, files=manifests))
                 _task(report, found, server, each, choice, systems, served, size, kept[-1])
                 for models in reversed(served.load_order):
                     for model in models:
@@ -220,18 +220,6 @@ def _ensemble(artefacts: Artefacts, levels: list[OpenLevel], size: Size) -> Ense
         _, outputs = offline.tokens_and_outputs(levels[number], sample)
         answers[manifest.levels[number].name] = [manifest.labels[index] for index in outputs.logits.argmax(axis=1)]
     return find_ensemble(answers, sample.truth, LARGE)
-
-
-def _key(artefacts: list[Artefacts], quick: bool) -> str:
-    """Names a run that may go on: same artefacts and size, and the same code in all that takes part."""
-    digest = hashlib.sha256(f"{quick}".encode())
-    files = [each.version(each.task.name) / MANIFEST_FILE for each in artefacts]
-    root = Path(__file__).parents[2]
-    for part in ("backends", "benchmarks", "client"):
-        files += sorted((root / part).rglob("*.py"))
-    for file in files:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.tabi.usage import Usage
+from benchmarks.usage import Usage
 from tidal.server.child import RunningServer
 from tidal_client.load import Schedule, poisson, run_load, summarise
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.tabi.tasks import Queries
-from benchmarks.tabi.usage import Usage
+from benchmarks.usage import Usage
 from tidal.server.child import RunningServer
 from tidal_client import Client
 from tidal_client.load import text_inputs
