@@ -22,6 +22,7 @@ from benchmarks.report import Report, progress
 from benchmarks.serving_path.prepare import cache_folder
 from benchmarks.texts import TextMaker
 from tidal.pets.engine.engine import open_engine
+from tidal.pets.kinds.kind import kept_kinds
 from tidal.pets.manifest import ENGINE_FOLDER
 from tidal.pets.policies.merging import crossover
 from tidal.server.child import RunningServer, tidal_serve
@@ -165,7 +166,10 @@ def _throughput(
 def _add_crossover(report: Report, artefacts: Artefacts, outcomes: Sequence[Outcome]) -> None:
     """From how many tasks on sharing is faster: measured against full models, and by Inequality 1 on the profile."""
     tables = artefacts.manifest.profile.tables()
-    predicted = {length: crossover(tables, KINDS, queries=1, length=length, most_tasks=32) for length in (16, 32, 64)}
+    predicted = {
+        length: crossover(tables, KINDS, queries=1, length=length, most_tasks=32, kept=kept_kinds())
+        for length in (16, 32, 64)
+    }
     report.measured["crossover"] = {"measured, 32 tokens": outcome.crossover(outcomes), "predicted": predicted}
     print(f"sharing is faster from so many tasks on, by Inequality 1 against merged copies: {predicted}")
     if any(each.case.name == "tasks" for each in outcomes):

@@ -16,7 +16,7 @@ from tidal.pets.policies.merging import Arrivals, MergeRule, choose_copies
 from tidal.pets.profile import Tables
 from tidal.pets.terms import TaskTerms
 from tidal.service import ServiceContext
-from tidal.tasks.lease import Lease
+from tidal.tasks.lease import Lease, forget
 
 # Opens a copy of the base with a task's terms in its weights, and gives what is left of the task there.
 OpenCopy = Callable[[TaskTerms], tuple[Engine, LoadedTask]]
@@ -24,6 +24,8 @@ OpenCopy = Callable[[TaskTerms], tuple[Engine, LoadedTask]]
 # Between two looks at the load, and what came so long ago counts half in it.
 _CHOOSE_S = 2.0
 _HALF_LIFE_S = 20.0
+# A copy that could not be made is tried again so much later: trying costs what making costs.
+_RETRY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class Copies:
         self._changed = changed
         self._shown = _shown(context.metrics)
         self._copies: dict[str, Copy] = {}
+        self._retry_at: dict[str, float] = {}
         self._arrivals = Arrivals(_HALF_LIFE_S)
         self._lock = threading.Lock()
         self._leaving = threading.Event()
@@ -105,33 +108,52 @@ class Copies:
         if self._thread is not None:
             self._thread.join(timeout_s)
         for name in list(self._copies):
-            self._drop(name)
+            self._drop(name, "the model is leaving")
 
     def _run(self) -> None:
         while not self._leaving.wait(_CHOOSE_S):
+            known = set(self._library.names())
             with self._lock:
-                loads = self._arrivals.loads(time.monotonic())
+                loads = [load for load in self._arrivals.loads(time.monotonic()) if load.task in known]
             wanted = choose_copies(loads, frozenset(self._copies), self._merging.tables, self._merging.rule)
-            for name in [name for name in self._copies if name not in wanted or not self._holds(name)]:
-                self._drop(name)
+            for name in list(self._copies):
+                if not self._holds(name):
+                    self._drop(name, "the task was changed or removed, or others need its memory")
+                elif name not in wanted:
+                    self._drop(name, "it saves little now")
             for name in sorted(wanted.difference(self._copies)):
-                if not self._leaving.is_set():
+                if not self._leaving.is_set() and time.monotonic() >= self._retry_at.get(name, 0.0):
                     self._make(name)
 
     def _make(self, name: str) -> None:
         try:
             task = self._library.read(name)
-            lease = self._library.acquire(name).result(timeout=_HALF_LIFE_S)
-            if lease.handle.info != task.info:  # replaced in between: again next time
-                lease.release()
-                return
-            engine, left = self._merging.open_copy(task.terms)
+            future = self._library.acquire(name)
+        except TidalError as error:
+            self._put_off(name, str(error))
+            return
+        try:
+            lease = future.result(timeout=_HALF_LIFE_S)
         except (TidalError, TimeoutError) as error:
-            self._log.warning(f"task '{name}' gets no merged copy: {error}")
+            forget(future)
+            self._put_off(name, str(error) or "it did not get into memory in time")
+            return
+        if lease.handle.info != task.info:  # replaced in between: again next time
+            lease.release()
+            return
+        try:
+            engine, left = self._merging.open_copy(task.terms)
+        except Exception as error:  # too little memory, for example: the task is served as it was
+            lease.release()
+            self._put_off(name, f"{type(error).__name__}: {error}")
             return
         self._copies[name] = Copy(lease.handle.loaded, engine, left, lease)
         self._tell()
         self._log.info(f"task '{name}' runs from a merged copy of the base from now on")
+
+    def _put_off(self, name: str, why: str) -> None:
+        self._retry_at[name] = time.monotonic() + _RETRY_S
+        self._log.warning(f"task '{name}' gets no merged copy: {why}")
 
     def _holds(self, name: str) -> bool:
         """Whether a copy is of its task's present version."""
@@ -140,15 +162,16 @@ class Copies:
         except TidalError:
             return False
         if not future.done() or future.exception() is not None:
-            future.cancel()
+            forget(future)
             return False
         with future.result() as lease:
             return lease.handle.loaded is self._copies[name].source
 
-    def _drop(self, name: str) -> None:
+    def _drop(self, name: str, why: str) -> None:
         copy = self._copies.pop(name)
         self._tell()
         copy.lease.release()
+        self._log.info(f"task '{name}' has no merged copy any more: {why}")
 
     def _tell(self) -> None:
         self._shown(len(self._copies))

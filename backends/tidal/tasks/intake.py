@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
-from tidal.tasks.lease import Handle, Lease, Task
+from tidal.tasks.lease import Handle, Lease, Task, forget
 from tidal.tasks.library import TaskLibrary
 from tidal.tasks.metrics import IntakeMetrics
 
@@ -124,7 +124,7 @@ class Intake(Generic[Task, Handle, Job]):
         try:
             job = self._read_job(request, name)
         except BaseException as error:
-            _forget(future)
+            forget(future)
             if isinstance(error, TidalError):
                 self._metrics.refused("input", request.rows)
             raise
@@ -187,14 +187,3 @@ def task_name(request: PendingRequest, known: Callable[[], Collection[str]]) -> 
         hint = f"accepted: {some}" if some else "the model has no tasks"
         raise InvalidArgument(f"the request names no task in its option 'task'; {hint}")
     return name
-
-
-def _forget(future: Future[Lease[Handle]]) -> None:
-    """Release a task that nobody waits for any more, also one that is still being loaded."""
-    if not future.cancel():
-        future.add_done_callback(_release)
-
-
-def _release(future: Future[Lease[Handle]]) -> None:
-    if future.exception() is None:
-        future.result().release()

@@ -79,3 +79,14 @@ class Lease(Generic[Handle]):
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def forget(future: Future[Lease[Handle]]) -> None:
+    """Release a task that nobody waits for any more, also one that is still being loaded."""
+    if not future.cancel():
+        future.add_done_callback(_release)
+
+
+def _release(future: Future[Lease[Handle]]) -> None:
+    if future.exception() is None:
+        future.result().release()
