@@ -1,7 +1,8 @@
-"""Waiting for what another process does."""
+"""Waiting for what another thread or process does, and letting it wait."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -14,3 +15,19 @@ def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
             return True
         time.sleep(0.02)
     return condition()
+
+
+class Gate:
+    """Lets an engine's batches wait: all from number `first` on, until it is opened."""
+
+    def __init__(self, first: int = 0) -> None:
+        self._first, self._open = first, threading.Event()
+        self.reached = threading.Event()
+
+    def __call__(self, number: int) -> None:
+        if number >= self._first:
+            self.reached.set()
+            assert self._open.wait(20)
+
+    def open(self) -> None:
+        self._open.set()

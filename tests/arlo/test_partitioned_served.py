@@ -21,6 +21,7 @@ import pytest
 
 from tests.arlo.conftest import MAX_LENGTH, parameter
 from tests.arlo.test_served import make_texts, text_rows
+from tests.metrics import published
 from tests.models import make_tiny_classifier
 from tests.servers import running_server
 from tests.waiting import until
@@ -116,12 +117,8 @@ def change_instances(server: RunningServer, model: str, instances: dict[int, int
 
 def metric(server: RunningServer, family: str, model: str, **labels: str) -> float:
     """Sum of a family's series of a model, as published."""
-    wanted = [f'model="{model}"', *(f'{name}="{value}"' for name, value in labels.items())]
     with urllib.request.urlopen(f"http://{server.state.metrics}/metrics", timeout=10) as response:
-        lines = response.read().decode().splitlines()
-    return sum(
-        float(line.split()[-1]) for line in lines if line.startswith(f"{family}{{") and all(w in line for w in wanted)
-    )
+        return published(response.read().decode(), family, model=model, **labels)
 
 
 def used(server: RunningServer, model: str) -> dict[int, int]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.arlo.conftest import MAX_LENGTH, Built
+from tests.metrics import published
 from tests.servers import RunningServer
 from tests.waiting import until
 from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Unavailable
@@ -28,19 +29,13 @@ def make_texts(count: int, seed: int, longest: int = MAX_LENGTH - 2) -> list[str
 
 def histogram(server: RunningServer, family: str, model: str) -> tuple[float, float]:
     """Count and sum of one of a model's histograms, as published."""
-    found = {"count": 0.0, "sum": 0.0}
-    for line in server.metrics_text().splitlines():
-        for part in found:
-            if line.startswith(f"{family}_{part}{{") and f'model="{model}"' in line:
-                found[part] += float(line.split()[-1])
-    return found["count"], found["sum"]
+    page = server.metrics_text()
+    return published(page, f"{family}_count", model=model), published(page, f"{family}_sum", model=model)
 
 
 def answered(server: RunningServer, model: str) -> float:
     """Requests that a model has answered, as published."""
-    lines = server.metrics_text().splitlines()
-    family = "tidal_arlo_requests_total{"
-    return sum(float(x.split()[-1]) for x in lines if x.startswith(family) and f'model="{model}"' in x)
+    return published(server.metrics_text(), "tidal_arlo_requests_total", model=model)
 
 
 def publish(server: RunningServer, model: str) -> None:

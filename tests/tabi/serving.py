@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from tests.metrics import Counting
 from tests.tabi.manifests import candidate, latency
-from tests.waiting import until
 from tidal.errors import TidalError
 from tidal.manifest import MANIFEST_FILE, FileRecord, TokenizerInfo, sha256_file
 from tidal.metrics import Metrics
@@ -290,27 +290,16 @@ def raising(error: TidalError) -> Callable[[int], None]:
 
 
 @dataclass
-class Running:
+class Running(Counting):
     """A service with what it was started with."""
 
+    system = "tabi"
     service: TabiService
     metrics: Metrics
     failures: list[BaseException]
 
     def ask(self, *requests: Request) -> None:
         self.service.submit(list(requests))
-
-    def metric(self, family: str, **labels: str) -> float:
-        """The sum of a family's series with these labels."""
-        return sum(
-            sample.value
-            for sample in self.metrics.samples()
-            if sample.family == f"tidal_tabi_{family}" and labels.items() <= dict(sample.labels).items()
-        )
-
-    def counts(self, family: str, value: float, **labels: str) -> bool:
-        """Whether a metric comes to a value; it is counted after the answer is out."""
-        return until(lambda: self.metric(family, **labels) == value)
 
 
 OUTPUTS = frozenset({"label", "probabilities", "level", "confidence", "degraded", "pruned_text"})

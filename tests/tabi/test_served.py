@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
+from tests.metrics import published
 from tests.servers import RunningServer, running_server
 from tests.tabi.conftest import CONFIG, LABELS, LARGE, SMALL, Cascades, Walked, parameter
 from tests.waiting import until
@@ -213,19 +214,17 @@ class TestRequests:
         with Client(url) as client:
             client.infer("c", {"text_input": column(*TEXTS[:40])})
 
-        def shown(family: str, *labels: str) -> float:
-            lines = [line for line in server.metrics_text().splitlines() if line.startswith(f"tidal_tabi_{family}{{")]
-            found = [line for line in lines if all(label in line for label in ('model="c"', *labels))]
-            return sum(float(line.split()[-1]) for line in found)
+        def shown(family: str, **labels: str) -> float:
+            return published(server.metrics_text(), f"tidal_tabi_{family}", model="c", **labels)
 
-        assert until(lambda: shown("answered_queries_total", 'level="2"') > 0)
-        assert until(lambda: shown("level_queries_total", 'level="1"') >= 40)
+        assert until(lambda: shown("answered_queries_total", level="2") > 0)
+        assert until(lambda: shown("level_queries_total", level="1") >= 40)
         assert until(lambda: shown("early_returned_queries_total") > 0)
         assert until(lambda: shown("seen_words_total") > shown("pruned_words_total") > 0)
-        assert until(lambda: shown("confidence_count", 'level="1"') >= 40)
-        assert until(lambda: shown("level_seconds_count", 'level="2"') > 0)
-        assert until(lambda: shown("runtime_execute_seconds_count", 'level="2"') > 0)
-        assert until(lambda: shown("active_candidate", 'candidate="both"') == 1)
+        assert until(lambda: shown("confidence_count", level="1") >= 40)
+        assert until(lambda: shown("level_seconds_count", level="2") > 0)
+        assert until(lambda: shown("runtime_execute_seconds_count", level="2") > 0)
+        assert until(lambda: shown("active_candidate", candidate="both") == 1)
         assert shown("degraded_queries_total") == 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.arlo.conftest import parameter
+from tests.metrics import Publishing
 from tests.otas.served.models import Vision, publish_tiny
 from tests.servers import RunningServer, running_server
 from tidal.tasks.folder import tasks_folder
@@ -22,22 +23,14 @@ def vision(tmp_path_factory: pytest.TempPathFactory) -> Vision:
 
 
 @dataclass(frozen=True)
-class Served:
+class Served(Publishing):
     """A server with `vit` by a config of one line, `paper` by the published policy, and `prompts` at γ 2 alone."""
 
+    system = "otas"
     server: RunningServer
 
     def folder(self, model: str) -> Path:
         return tasks_folder(self.server.repository / model)
-
-    def metric(self, family: str, model: str, **labels: str) -> float:
-        """The sum of a family's series of a model with these labels, as published."""
-        wanted = [f'{name}="{value}"' for name, value in {"model": model, **labels}.items()]
-        return sum(
-            float(line.split()[-1])
-            for line in self.server.metrics_text().splitlines()
-            if line.startswith(f"tidal_otas_{family}{{") and all(each in line for each in wanted)
-        )
 
 
 @pytest.fixture(scope="package")

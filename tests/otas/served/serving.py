@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.metrics import Counting
 from tests.otas.test_manifest import CONTENT
 from tests.tabi.serving import Request
 from tests.waiting import until
@@ -53,22 +54,6 @@ def features(gamma: int, values: Sequence[float], prompts: FloatArray | None) ->
     if prompts is not None:
         beside += prompts.sum(axis=(1, 2, 3))
     return np.stack([np.asarray(values, np.float32), beside], axis=1)
-
-
-class Gate:
-    """Lets batches wait: all from number `first` on, until it is opened."""
-
-    def __init__(self, first: int = 0) -> None:
-        self._first, self._open = first, threading.Event()
-        self.reached = threading.Event()
-
-    def __call__(self, number: int) -> None:
-        if number >= self._first:
-            self.reached.set()
-            assert self._open.wait(20)
-
-    def open(self) -> None:
-        self._open.set()
 
 
 @dataclass
@@ -165,9 +150,10 @@ class Tasks:
 
 
 @dataclass
-class Running:
+class Running(Counting):
     """Services under the keeper, with what they were started with."""
 
+    system = "otas"
     keeper: ServiceKeeper
     transformer: FakeTransformer
     tasks: Tasks
@@ -179,18 +165,6 @@ class Running:
     def ask(self, *requests: Request) -> None:
         self.open += requests
         self.keeper.submit(list(requests))
-
-    def metric(self, family: str, **labels: str) -> float:
-        """The sum of a family's series with these labels."""
-        return sum(
-            sample.value
-            for sample in self.metrics.samples()
-            if sample.family == f"tidal_otas_{family}" and labels.items() <= dict(sample.labels).items()
-        )
-
-    def counts(self, family: str, value: float, **labels: str) -> bool:
-        """Whether a metric comes to a value; it is counted after the answer is out."""
-        return until(lambda: self.metric(family, **labels) == value, 5)
 
 
 @contextmanager

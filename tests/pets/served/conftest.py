@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.arlo.conftest import parameter
+from tests.metrics import Publishing
 from tests.models import make_tiny_classifier
 from tests.pets.engine.truth import Truth
 from tests.servers import RunningServer, running_server
@@ -103,25 +104,17 @@ def build(source: Path, repository: Path, name: str, **fields: Any) -> PetsRepor
 
 
 @dataclass(frozen=True)
-class Served:
+class Served(Publishing):
     """A server with the models `base`; `full`, in batches of 16; `small`, with room for three tasks or so; and `torch`,
     the same base with another engine."""
 
+    system = "pets"
     server: RunningServer
     tasks: Sequence[str]
     budget: int
 
     def folder(self, model: str) -> Path:
         return tasks_folder(self.server.repository / model)
-
-    def metric(self, family: str, model: str, **labels: str) -> float:
-        """The sum of a family's series of a model with these labels, as published."""
-        wanted = [f'{name}="{value}"' for name, value in {"model": model, **labels}.items()]
-        return sum(
-            float(line.split()[-1])
-            for line in self.server.metrics_text().splitlines()
-            if line.startswith(f"tidal_pets_{family}{{") and all(each in line for each in wanted)
-        )
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.metrics import Counting
 from tests.pets.bases import MADE, WIDTH, random_task, small_base
 from tests.tabi.serving import Request, write_tokenizer
 from tests.waiting import until
@@ -120,9 +121,10 @@ class Tasks:
 
 
 @dataclass
-class Running:
+class Running(Counting):
     """Services under the keeper, with what they were started with."""
 
+    system = "pets"
     keeper: ServiceKeeper
     engine: FakeEngine
     tasks: Tasks
@@ -135,18 +137,6 @@ class Running:
     def ask(self, *requests: Request) -> None:
         self.open += requests
         self.keeper.submit(list(requests))
-
-    def metric(self, family: str, **labels: str) -> float:
-        """The sum of a family's series with these labels."""
-        return sum(
-            sample.value
-            for sample in self.metrics.samples()
-            if sample.family == f"tidal_pets_{family}" and labels.items() <= dict(sample.labels).items()
-        )
-
-    def counts(self, family: str, value: float, **labels: str) -> bool:
-        """Whether a metric comes to a value."""
-        return until(lambda: self.metric(family, **labels) == value)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import pytest
 
 from tests.pets.served.serving import OUTPUTS, ask, running
 from tests.tabi.serving import Request
-from tests.waiting import until
+from tests.waiting import Gate, until
 from tidal.errors import Cancelled, Internal, InvalidArgument, TidalError, Unavailable
 from tidal.pets.policies import Fixed
 from tidal.tasks.folder import remove_task
@@ -22,22 +22,6 @@ from tidal.tasks.folder import remove_task
 def texts(*lengths: int) -> list[str]:
     """Texts of so many tokens, [CLS] and [SEP] included."""
     return [" ".join(["a"] * (length - 2)) for length in lengths]
-
-
-class Gate:
-    """Lets an engine's batches wait: all from number `first` on, until it is opened."""
-
-    def __init__(self, first: int = 0) -> None:
-        self._first, self._open = first, threading.Event()
-        self.reached = threading.Event()
-
-    def __call__(self, number: int) -> None:
-        if number >= self._first:
-            self.reached.set()
-            assert self._open.wait(20)
-
-    def open(self) -> None:
-        self._open.set()
 
 
 class TestAnswers:
