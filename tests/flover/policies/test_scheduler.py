@@ -1,0 +1,180 @@
+"""Invariants of the scheduler under any arrivals, lengths, ends and withdrawals."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidal.flover.policies import FloverScheduler, Generation, ProfiledCosts
+from tidal.profiles import LatencyProfile
+
+
+class Linear:
+    """A step takes 10 ms and 1 ms a sequence; a token of a prompt 0.5 ms and as many µs as stand before it."""
+
+    def step_seconds(self, running: int) -> float:
+        return 0.010 + 0.001 * running
+
+    def prefill_seconds(self, start: int, end: int) -> float:
+        return (end - start) * 0.0005 + (end * end - start * start) * 5e-7
+
+
+COSTS = Linear()
+
+
+@dataclass
+class Play:
+    """Plays a service: every generation ends after `steps` more tokens than its first."""
+
+    scheduler: FloverScheduler
+    steps: dict[Generation, int] = field(default_factory=dict)
+    held: dict[Generation, int] = field(default_factory=dict)  # slots taken, and tokens of the prompt read
+    waited: dict[Generation, int] = field(default_factory=dict)  # iterations without a token
+    ended: list[Generation] = field(default_factory=list)
+    refused: list[Generation] = field(default_factory=list)
+
+    def submit(self, generation: Generation, steps: int) -> None:
+        self.steps[generation] = steps
+        self.scheduler.submit(generation)
+
+    def iterate(self, now: float, slots: int, share: float) -> float:
+        """One iteration with its invariants; the seconds that it takes."""
+        running = {each for each in self.held if self.held[each] == each.prompt}
+        assert len(running) == self.scheduler.running
+        decision = self.scheduler.next(now)
+        self.refused += decision.refused
+        assert all(each not in self.held for each in (*decision.refused, *decision.admitted))
+        self.held.update(dict.fromkeys(decision.admitted, 0))
+        assert len(self.held) <= slots
+        reading = 0.0
+        for chunk in decision.chunks:
+            assert self.held[chunk.generation] == chunk.start < chunk.end <= chunk.generation.prompt
+            self.held[chunk.generation] = chunk.end
+            reading += COSTS.prefill_seconds(chunk.start, chunk.end)
+        assert len({chunk.generation for chunk in decision.chunks}) == len(decision.chunks)
+        if running and len(decision.chunks) != 1:
+            assert reading <= share * COSTS.step_seconds(len(running)) + 1e-9
+        elif running:
+            chunk = decision.chunks[0]
+            assert reading <= share * COSTS.step_seconds(len(running)) + 1e-9 or chunk.end - chunk.start <= 16
+        if any(read < each.prompt for each, read in self.held.items() if each not in running):
+            assert decision.chunks  # prompts are read on in every iteration
+        for chunk in decision.chunks:
+            if chunk.last:
+                running.add(chunk.generation)
+        assert len(running) == self.scheduler.running
+        assert running or not self.held or decision.chunks
+        for each in running:
+            self.steps[each] -= 1
+            if self.steps[each] < 0:
+                self.end(each)
+        return reading + (COSTS.step_seconds(len(running)) if running else 0.0)
+
+    def end(self, generation: Generation) -> None:
+        self.scheduler.remove(generation)
+        self.held.pop(generation, None)
+        self.ended.append(generation)
+
+
+ARRIVALS = st.lists(
+    st.tuples(
+        st.floats(0, 2), st.integers(1, 900), st.integers(0, 20), st.sampled_from([math.inf, 0.05, 1.0]), st.booleans()
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(ARRIVALS, st.integers(1, 6), st.sampled_from([0.3, 1.0, 4.0]), st.randoms(use_true_random=False))
+def test_everybody_comes_to_an_end_within_the_bounds(
+    arrivals: list[tuple[float, int, int, float, bool]], slots: int, share: float, luck: random.Random
+) -> None:
+    scheduler = FloverScheduler(slots, COSTS, prefill_share=share)
+    play, now, withdrawn = Play(scheduler), 0.0, 0
+    todo = sorted(arrivals, key=lambda each: each[0])
+    for _ in range(100_000):
+        while todo and todo[0][0] <= now:
+            arrival, prompt, steps, patience, _ = todo.pop(0)
+            play.submit(Generation(arrival, arrival + patience, prompt), steps)
+        candidates = list(scheduler)
+        if candidates and luck.random() < 0.02:
+            play.end(luck.choice(candidates))
+            withdrawn += 1
+        if scheduler.idle:
+            if not todo:
+                break
+            now = todo[0][0]
+            continue
+        now += play.iterate(now, slots, share) or 1e-4
+    assert scheduler.idle
+    assert not play.held
+    assert len(play.ended) + len(play.refused) == len(arrivals)
+    assert all(now + COSTS.prefill_seconds(0, each.prompt) > each.deadline for each in play.refused)
+
+
+def submit(scheduler: FloverScheduler, arrival: float, prompt: int, deadline: float = math.inf) -> Generation:
+    generation = Generation(arrival, deadline, prompt)
+    scheduler.submit(generation)
+    return generation
+
+
+def test_a_short_prompt_passes_a_long_one_and_never_those_long_before() -> None:
+    scheduler = FloverScheduler(2, COSTS, prefill_share=1.0)
+    long, short = submit(scheduler, 0.0, 2000), submit(scheduler, 0.3, 10)
+    assert [each.generation for each in scheduler.next(0.3).chunks] == [short]
+    late = FloverScheduler(1, COSTS, prefill_share=1.0)
+    long, short = submit(late, 0.0, 400), submit(late, 5.0, 10)
+    assert late.next(5.0).admitted == (long,)
+    assert [*late] == [short, long]
+
+
+def test_a_newcomer_joins_the_step_of_its_last_chunk() -> None:
+    scheduler = FloverScheduler(4, COSTS, prefill_share=1.0)
+    first = submit(scheduler, 0.0, 30)
+    assert [(each.start, each.end, each.last) for each in scheduler.next(0.0).chunks] == [(0, 30, True)]
+    assert scheduler.running == 1
+    submit(scheduler, 0.1, 60)
+    ends, iterations = [0], 0
+    while scheduler.running < 2:
+        chunks = scheduler.next(0.1).chunks
+        assert [chunk.start for chunk in chunks] == ends[-1:]
+        ends.append(chunks[-1].end)
+        iterations += 1
+    assert ends[-1] == 60
+    assert iterations > 1  # 11 ms beside a step of 11 ms are fewer than 60 tokens
+    scheduler.remove(first)
+    assert scheduler.running == 1
+
+
+def test_with_nobody_running_a_prompt_is_read_in_large_chunks() -> None:
+    scheduler = FloverScheduler(4, COSTS, prefill_share=1.0)
+    submit(scheduler, 0.0, 900)
+    assert [[(c.start, c.end) for c in scheduler.next(0.0).chunks] for _ in range(2)] == [[(0, 512)], [(512, 900)]]
+
+
+def test_who_cannot_have_a_token_in_time_is_refused_and_gets_no_slot() -> None:
+    scheduler = FloverScheduler(1, COSTS, prefill_share=1.0)
+    submit(scheduler, 0.0, 10)
+    scheduler.next(0.0)
+    late, patient = submit(scheduler, 0.0, 100, 0.2), submit(scheduler, 0.1, 100)
+    assert not scheduler.next(0.13).refused  # reading takes 55 ms
+    assert scheduler.next(0.15).refused == (late,)
+    assert next(iter(scheduler)) is patient
+
+
+def test_costs_of_a_profile() -> None:
+    def profile(**fields: tuple[object, ...]) -> LatencyProfile:
+        return LatencyProfile(threads=1, p95_ms=fields["median_ms"], **fields)
+
+    step = profile(lengths=(64, 128), batches=(1, 4), median_ms=((1, 2), (3, 6)))
+    costs = ProfiledCosts(step, profile(lengths=(16, 128), batches=(1,), median_ms=((2,), (30,))))
+    assert costs.step_seconds(1) == pytest.approx(0.001)
+    assert costs.step_seconds(4) == costs.step_seconds(5) == pytest.approx(0.002)
+    assert costs.prefill_seconds(0, 1) == costs.prefill_seconds(0, 16) == pytest.approx(0.002)
+    assert costs.prefill_seconds(0, 256) == pytest.approx(0.060)
+    assert costs.prefill_seconds(112, 128) == pytest.approx(0.004)

@@ -1,0 +1,87 @@
+"""Incremental text against decoding all tokens at once, with tokenizers of both kinds."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from tidal.flover.text import Detokenizer
+
+SAMPLES = ["the cat sat on the mat", " ünïcödé, 漢字 and 🙂🙃 emoji", "e\u0301 👩‍👩‍👧 \t\n x", "�"]
+
+
+@cache
+def byte_level() -> Tokenizer:
+    """GPT-2's kind: tokens are bytes of UTF-8, some of them merged, also across characters."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    encode = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    merges = [tuple(encode.pre_tokenize_str(text)[0][0][:2]) for text in (" t", "th", "🙂", "漢", "ü")]
+    vocabulary = {piece: number for number, piece in enumerate([*alphabet, *("".join(pair) for pair in merges)])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer, tokenizer.decoder = encode, decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<end>", special=True)])
+    return tokenizer
+
+
+@cache
+def byte_fallback() -> Tokenizer:
+    """Llama's kind: words with their blank in front, bytes for what is in no word, the first blank dropped."""
+    pieces = ["<unk>", *(f"<0x{code:02X}>" for code in range(256)), *"▁thecasonmx,", "▁the", "▁cat"]
+    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    merges = [("▁", "t"), ("▁t", "h"), ("▁th", "e"), ("▁", "c"), ("▁c", "a"), ("▁ca", "t")]
+    for pair in merges:
+        vocabulary.setdefault("".join(pair), len(vocabulary))
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return tokenizer
+
+
+def pieces(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) -> list[str]:
+    detokenizer = Detokenizer(tokenizer, prompt)
+    return [*(detokenizer.push(token) for token in tokens), detokenizer.end()]
+
+
+@pytest.mark.parametrize("make", [byte_level, byte_fallback])
+@given(st.sampled_from(SAMPLES[:3]), st.text(max_size=12))
+def test_texts_come_whole(make: object, before: str, text: str) -> None:
+    """Of any valid text no piece has half a character, and all pieces make the text."""
+    tokenizer = make()  # type: ignore[operator]
+    prompt = tokenizer.encode(before).ids
+    tokens = tokenizer.encode(before + text).ids
+    if tokens[: len(prompt)] != prompt:  # the text's beginning was merged into the prompt's last token
+        return
+    found = pieces(tokenizer, prompt, tokens[len(prompt) :])
+    whole, start = tokenizer.decode(tokens), tokenizer.decode(prompt)
+    assert "".join(found) == whole[len(start) :]
+    if "�" not in text:
+        assert not any("�" in piece for piece in found)
+
+
+@given(st.lists(st.integers(0, byte_level().get_vocab_size() - 1), max_size=40))
+def test_bytes_that_are_no_text_come_as_in_the_whole(tokens: list[int]) -> None:
+    tokenizer = byte_level()
+    prompt = tokenizer.encode("a prompt").ids
+    found = pieces(tokenizer, prompt, tokens)
+    assert "".join(found) == tokenizer.decode(prompt + tokens)[len("a prompt") :]
+
+
+def test_a_word_keeps_its_blank_behind_the_prompt() -> None:
+    tokenizer = byte_fallback()
+    ids = tokenizer.encode("the cat").ids
+    assert pieces(tokenizer, ids[:1], ids[1:]) == [" cat", ""]
+
+
+def test_a_long_text_is_decoded_a_few_tokens_at_a_time() -> None:
+    tokenizer = byte_level()
+    tokens = tokenizer.encode(SAMPLES[1] * 50).ids
+    detokenizer = Detokenizer(tokenizer, [tokens[0]])
+    for token in tokens[1:]:
+        detokenizer.push(token)
+        assert len(detokenizer._ids) < 16
