@@ -7,7 +7,6 @@ not one that unfolds to gigabytes, nor a JPEG of thousands of passes over all it
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ from tidal.errors import InvalidArgument
 from tidal.otas.manifest import ImageConfig
 
 FloatArray = npt.NDArray[np.float32]
+ByteArray = npt.NDArray[np.uint8]
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 _ACCEPTED = "accepted are JPEG, PNG and WebP"
@@ -55,7 +55,11 @@ class ImageDecoder:
         self._values: FloatArray = (unit - mean) / std
 
     def decode(self, content: bytes, name: str = "image") -> FloatArray:
-        """Pixel values [channels, height, width] of an encoded image.
+        """Pixel values [channels, height, width] of an encoded image; see `pixels`."""
+        return self.values(self.pixels(content, name))
+
+    def pixels(self, content: bytes, name: str = "image") -> ByteArray:
+        """An encoded image as the model sees it, before its values are normalised: [height, width, channels].
 
         An image is turned upright where its EXIF data say how; transparency is dropped, as the source's own
         preparation does.
@@ -74,7 +78,13 @@ class ImageDecoder:
             raise
         except Exception as error:  # decoders raise whatever they stumble over
             raise InvalidArgument(f"{name} is damaged: {_short(error)}") from None
-        return self._pixel_values(prepared(decoded, self._config))
+        config = self._config
+        return np.asarray(prepared(decoded, config)).reshape(config.height, config.width, config.channels)
+
+    def values(self, pixels: ByteArray) -> FloatArray:
+        """Normalised [..., channels, height, width] of what `pixels` gives, of one image or of several."""
+        planes = [values[pixels[..., channel]] for channel, values in enumerate(self._values)]
+        return np.stack(planes, axis=-3)
 
     def _opened(self, content: bytes, name: str) -> ImageFile.ImageFile:
         """The image with its header read and held to the limits, none of its pixels decoded."""
@@ -103,11 +113,6 @@ class ImageDecoder:
         if image.format != "MPO" and getattr(image, "n_frames", 1) > 1:
             raise InvalidArgument(f"{name} is animated; accepted are still images")
         return image
-
-    def _pixel_values(self, image: Image.Image) -> FloatArray:
-        config = self._config
-        pixels: npt.NDArray[Any] = np.asarray(image).reshape(config.height, config.width, config.channels)
-        return np.stack([self._values[channel][pixels[..., channel]] for channel in range(config.channels)])
 
 
 def prepared(image: Image.Image, config: ImageConfig) -> Image.Image:

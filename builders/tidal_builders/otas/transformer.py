@@ -41,19 +41,29 @@ class TransformerModel(nn.Module):
         self.norm = _norm(config) if config.final_norm == "before pooling" else nn.Identity()
         self.fc_norm = _norm(config) if config.final_norm == "after pooling" else nn.Identity()
 
-    def forward(self, gamma: int, pixel_values: torch.Tensor, prompts: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        gamma: int,
+        pixel_values: torch.Tensor,
+        prompts: torch.Tensor | None = None,
+        patches: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """The features of a batch of images.
 
         Args:
             gamma: above 0 the number of prompts a layer, below 0 the number of patches that a layer merges away.
             pixel_values: [images, channels, height, width].
             prompts: [images, layers, γ, width] where γ is above 0: every image has its own task's.
+            patches: [images, any number], with γ 0: the only patches of each image that it sees, by their places.
 
         Returns:
             [images, width], normalised and pooled.
         """
         config, prefix = self.config, self.config.prefix
         tokens = self._embed(pixel_values)
+        if patches is not None:
+            seen = patches.unsqueeze(-1).expand(-1, -1, config.width)
+            tokens = torch.cat([tokens[:, :prefix], tokens[:, prefix:].gather(1, seen)], dim=1)
         merges = merges_by_layer(config, gamma)
         sizes = torch.ones_like(tokens[..., :1]) if gamma < 0 else None
         for layer, module in enumerate(self.blocks):

@@ -17,12 +17,13 @@ from sklearn.datasets import load_digits
 from tests.otas.builders import tiny
 from tests.otas.vits import tiny_config, tiny_vit
 from tidal.errors import InvalidArgument
+from tidal.otas.images import ImageDecoder
 from tidal.otas.manifest import OtasForm
 from tidal.otas.runner import open_runner
 from tidal.otas.tasks import TaskParameters
 from tidal_builders.otas.training.accuracy import measure_accuracy
 from tidal_builders.otas.training.images import LabelledImages, Pixels, read_images
-from tidal_builders.otas.training.pretrain import pretrain
+from tidal_builders.otas.training.pretrain import Variation, pretrain
 from tidal_builders.otas.training.settings import Settings
 from tidal_builders.otas.training.train import train_task
 from tidal_builders.otas.transformer import load_transformer
@@ -111,6 +112,78 @@ def test_an_interrupted_training_comes_to_the_same(tmp_path: Path) -> None:
     assert told == [(0, 1.0), (2, 1.0), (2, 1.0)]  # one epoch was left
     other = train_task(load_transformer(vit), "b", form, images, dataclasses.replace(QUICK, seed=1), tmp_path / "part")
     assert not same(whole, other)
+
+
+def test_an_interrupted_pretraining_comes_to_the_same(tmp_path: Path) -> None:
+    config, images = tiny_config(size=8, channels=1), digits(96)
+    how = {"variation": Variation(mirror=True, shift=1, seen=0.5)}
+    whole = pretrain(config, images, QUICK, **how)
+
+    def killed(share: float) -> None:
+        if share > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(config, images, QUICK, killed, **how, checkpoint=tmp_path / "epoch")
+    told: list[float] = []
+    again = pretrain(config, images, QUICK, told.append, **how, checkpoint=tmp_path / "epoch")
+    assert again.digest == whole.digest
+    assert told == [1.0]
+    assert pretrain(config, images, QUICK).digest != whole.digest
+
+
+def test_images_vary_as_they_are_told_to() -> None:
+    shown = np.arange(1, 2 * 4 * 4 + 1, dtype=np.uint8).reshape(2, 4, 4, 1).repeat(100, axis=0)
+    draw = np.random.default_rng(0)
+    assert (Variation().varied(shown, draw) == shown).all()
+    mirrored = Variation(mirror=True).varied(shown, draw)
+    turned = (mirrored == shown[:, :, ::-1]).all(axis=(1, 2, 3))
+    assert (turned | (mirrored == shown).all(axis=(1, 2, 3))).all()
+    assert 60 < turned.sum() < 140
+    moved = Variation(shift=1).varied(shown, draw)
+    padded = np.pad(shown[0], ((1, 1), (1, 1), (0, 0)))
+    places = {padded[y : y + 4, x : x + 4].tobytes() for y in range(3) for x in range(3)}
+    assert {image.tobytes() for image in moved[:100]} == places
+
+    some = Variation(seen=0.5).patches(5, 16, draw)
+    assert some is not None
+    assert some.shape == (5, 8)
+    assert all(len(set(row)) == 8 and set(row) <= set(range(16)) for row in some.tolist())
+    assert Variation().patches(5, 16, draw) is None
+    with pytest.raises(InvalidArgument, match="seen must be above 0"):
+        Variation(seen=0)
+
+
+def test_a_head_alone_may_have_epochs_of_its_own(tmp_path: Path) -> None:
+    vit = tiny_vit(size=8, channels=1, layers=1)
+    told: list[tuple[int, float]] = []
+    settings = dataclasses.replace(QUICK, epochs=1, head_epochs=4)
+    train_task(
+        load_transformer(vit), "b", form_of(vit, (-2, 0, 2)), digits(96), settings, tmp_path,
+        lambda *each: told.append(each),
+    )  # fmt: skip
+    assert [each for each in told if each[1] < 1] == [(g, share) for g in (0, -2) for share in (0.25, 0.5, 0.75)]
+    assert settings.described()["head_epochs"] == "4"
+    assert "head_epochs" not in QUICK.described()
+
+
+def test_images_are_decoded_once_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[str] = []
+    pixels_of = ImageDecoder.pixels
+
+    def counted(self: ImageDecoder, content: bytes, name: str = "image") -> Any:
+        decoded.append(name)
+        return pixels_of(self, content, name)
+
+    monkeypatch.setattr(ImageDecoder, "pixels", counted)
+    monkeypatch.setattr("tidal_builders.otas.training.images._MOST_BYTES", 2 * 8 * 8)
+    config = tiny_config(size=8, channels=1).image
+    images = digits(3)
+    pixels = Pixels(images, config)
+    first, again = pixels([0, 1, 2]), pixels([2, 1, 0])
+    assert [name.split()[1] for name in decoded] == ["0", "1", "2", "2"]
+    np.testing.assert_array_equal(first, again[::-1])
+    np.testing.assert_array_equal(first[1], ImageDecoder(config, 100).decode(images.encoded[1]))
 
 
 def write_folder(folder: Path) -> None:

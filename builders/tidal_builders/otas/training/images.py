@@ -6,6 +6,7 @@ import hashlib
 import io
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from tidal.errors import InvalidArgument
-from tidal.otas.images import ImageDecoder
+from tidal.otas.images import ByteArray, ImageDecoder
 from tidal.otas.manifest import ImageConfig
 
 IntArray = npt.NDArray[np.int64]
@@ -26,6 +27,8 @@ LABELS_FILE = "labels.json"
 _ENDINGS = {".jpg", ".jpeg", ".png", ".webp"}
 # Of an image that is trained on: the server's own limit protects it, these files are the operator's.
 _MOST_PIXELS = 1 << 28
+# Of decoded images that are kept, rather than decoded again in every epoch.
+_MOST_BYTES = 1 << 30
 _FORMS = (
     "accepted are a folder with a folder of images a label, or an .npz with `labels` and either `images` (bytes, [n, "
     "height, width] or [n, height, width, 3]) or `jpeg` and `offsets`"
@@ -78,22 +81,43 @@ class LabelledImages:
 
 
 class Pixels:
-    """Pixel values of labelled images, as the server would compute them, decoded each time they are asked for."""
+    """Pixel values of labelled images, as the server would compute them. As many as fit into 1 GiB are decoded once,
+    the others each time they are asked for."""
 
     def __init__(self, images: LabelledImages, config: ImageConfig) -> None:
         self._images, self._decoder = images, ImageDecoder(config, _MOST_PIXELS)
+        channels, *sides = config.shape
+        kept = min(len(images), _MOST_BYTES // math.prod(config.shape))
+        self._kept: ByteArray = np.empty((kept, *sides, channels), np.uint8)
+        self._decoded = np.zeros(kept, bool)
 
     def __len__(self) -> int:
         return len(self._images)
 
     def __call__(self, rows: Sequence[int] | IntArray) -> FloatArray:
-        """[rows, channels, height, width].
+        """[rows, channels, height, width]; raises as `shown`."""
+        return self.values(self.shown(rows))
+
+    def shown(self, rows: Sequence[int] | IntArray) -> ByteArray:
+        """Before the values are normalised: [rows, height, width, channels], the caller's own.
 
         Raises:
             InvalidArgument: an image is damaged, and which.
         """
-        origin = self._images.origin
-        return np.stack([self._decoder.decode(self._images.encoded[row], f"image {row} of {origin}") for row in rows])
+        return np.stack([self._one(row) for row in rows])
+
+    def values(self, shown: ByteArray) -> FloatArray:
+        """Normalised [rows, channels, height, width] of what `shown` gave."""
+        return self._decoder.values(shown)
+
+    def _one(self, row: int) -> ByteArray:
+        if row < len(self._kept) and self._decoded[row]:
+            kept: ByteArray = self._kept[row]
+            return kept
+        pixels = self._decoder.pixels(self._images.encoded[row], f"image {row} of {self._images.origin}")
+        if row < len(self._kept):
+            self._kept[row], self._decoded[row] = pixels, True
+        return pixels
 
 
 def read_images(path: Path, labels: Sequence[str] | None = None) -> LabelledImages:

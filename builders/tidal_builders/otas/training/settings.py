@@ -11,6 +11,8 @@ class Settings:
 
     Attributes:
         epochs: passes over all images.
+        head_epochs: the same where γ is not above 0, so that a head is all that is trained, which takes little time;
+            None: as many.
         batch: images in a step.
         rate: the largest learning rate; it rises over the first tenth of the steps and falls to 0.
         decay: weight decay of heads.
@@ -19,6 +21,7 @@ class Settings:
     """
 
     epochs: int = 50
+    head_epochs: int | None = None
     batch: int = 32
     rate: float = 0.002
     decay: float = 1e-4
@@ -27,4 +30,8 @@ class Settings:
 
     def described(self) -> dict[str, str]:
         """Each as a text, for a task's provenance."""
-        return {name: f"{value:g}" for name, value in asdict(self).items()}
+        return {name: f"{value:g}" for name, value in asdict(self).items() if value is not None}
+
+    def epochs_at(self, gamma: int) -> int:
+        """Passes for a γ."""
+        return self.epochs if gamma > 0 or self.head_epochs is None else self.head_epochs
