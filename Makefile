@@ -8,6 +8,7 @@ BIN    := $(VENV)/bin
 TORCH_INDEX ?=
 DATA ?=
 NATIVE := backends/pets/native
+BATCHER := backends/batcher
 
 SHELL := bash
 .SHELLFLAGS := -o pipefail -ec
@@ -17,13 +18,18 @@ SHELL := bash
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-install: $(NATIVE)/build/.built ## Make the virtual environment with everything in it
+install: $(NATIVE)/build/.built $(BATCHER)/build/.built ## Make the virtual environment with everything in it
 
 # What stands in the graphs of encoders that serve many tasks: operations of our own, compiled against OpenVINO's wheel.
 $(NATIVE)/build/.built: $(VENV)/.installed $(wildcard $(NATIVE)/*.cpp $(NATIVE)/*.hpp)
 	@echo "== compiling the pets backend's operations (some seconds)"
 	@$(BIN)/python -m tidal.pets.engine.build >/dev/null
 	@touch $@
+
+# A shared object for tritonserver, which only models that name it need.
+$(BATCHER)/build/.built: $(VENV)/.installed $(wildcard $(BATCHER)/*.cpp $(BATCHER)/*.hpp $(BATCHER)/*.h)
+	@echo "== compiling the custom batcher (some seconds)"
+	@if $(BIN)/python -m tidal.batcher.build >/dev/null; then touch $@; else echo "== going on without the custom batcher"; fi
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or set PYTHON=" >&2; exit 1; }
@@ -65,6 +71,7 @@ bench-artefacts: install ## Train and build what the benchmarks need, once: make
 	@$(BIN)/python -m benchmarks.serving_path.prepare
 	@$(BIN)/python -m benchmarks.arlo.prepare
 	@$(BIN)/python -m benchmarks.pets.prepare $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.otas.prepare $(if $(DATA),--data $(DATA))
 	@$(if $(DATA),$(BIN)/python -m benchmarks.tabi.prepare --data $(DATA),echo "levels of Tabi's cascades are trained on real data: make bench-artefacts DATA=DIR")
 
 bench: install ## Run the benchmarks and write benchmarks/results: make bench [DATA=DIR]
@@ -73,8 +80,9 @@ bench: install ## Run the benchmarks and write benchmarks/results: make bench [D
 	@$(BIN)/python -m benchmarks.arlo_cluster --json benchmarks/results/arlo_cluster.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.pets --json benchmarks/results/pets.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.otas --json benchmarks/results/otas.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.batcher --json benchmarks/results/batcher.json
 	@$(if $(DATA),$(BIN)/python -m benchmarks.tabi --json benchmarks/results/tabi.json --data $(DATA))
 
 clean: ## Remove what the build made (the virtual environment stays)
-	rm -rf build dist $(NATIVE)/build .pytest_cache .mypy_cache .ruff_cache .hypothesis .demo *.egg-info backends/*.egg-info
+	rm -rf build dist $(NATIVE)/build $(BATCHER)/build .pytest_cache .mypy_cache .ruff_cache .hypothesis .demo *.egg-info backends/*.egg-info
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

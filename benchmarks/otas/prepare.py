@@ -1,0 +1,191 @@
+"""What the live part needs, made once: vision transformers trained from nothing, built, with three tasks beside each.
+
+No image is used twice. Transformers and tasks are trained on the same four fifths of a task's images, accuracies that
+policies go by are measured on the last fifth, and clients send images of files of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+import tidal_builders.otas.training
+from benchmarks.otas import images, recipe
+from benchmarks.otas.images import Images, images_of
+from benchmarks.otas.live.artefacts import BASE, Artefacts, ArtefactsMissing
+from benchmarks.otas.recipe import DIGITS, DIGITS_ALONE, PHOTOGRAPHS, Recipe, Size
+from benchmarks.report import progress
+from benchmarks.serving_path.prepare import cache_folder
+from tidal.otas.manifest import load_otas_manifest
+from tidal.repository import ModelEntry
+from tidal.tasks.folder import scan, tasks_folder
+from tidal_builders.commands.progress import progress as bars
+from tidal_builders.otas import transformer, vit
+from tidal_builders.otas.build import build_otas
+from tidal_builders.otas.registering import Registering
+from tidal_builders.otas.spec import OtasSpec
+from tidal_builders.otas.training.images import read_images
+from tidal_builders.otas.training.pretrain import pretrain
+from tidal_builders.otas.vit import write_vit
+from tidal_builders.specs import load_spec
+
+#: The base with prompts that stay for later layers, in a repository of its own: see `prompt_forms`.
+ACCUMULATED = f"{BASE}-accumulated"
+_DONE = "done"
+
+
+def load(data: Path | None, how: Recipe | None = None) -> Artefacts:
+    """What `prepare` made.
+
+    Raises:
+        ArtefactsMissing: it was not run, or not to its end, with this data and code.
+    """
+    how = how or _recipe(data)
+    folder, digest = _place(data, how)
+    if not (folder / _DONE).exists():
+        option = "" if data is None else f" --data {data}"
+        raise ArtefactsMissing(
+            f"there is no {folder / _DONE}: run python -m benchmarks.otas.prepare{option}, which takes most of an hour"
+        )
+    tasks = tuple(task.live() for task in _images(data, how, folder))
+    return Artefacts(folder, folder / "repository", tasks, digest)
+
+
+def prepare(data: Path | None, how: Recipe | None = None) -> Artefacts:
+    """Make what is missing; a run that was cut short goes on with the epoch that it was at.
+
+    Args:
+        data: folder with photographs; None for digits alone.
+        how: recipe, if not the usual one.
+    """
+    how = how or _recipe(data)
+    folder, _ = _place(data, how)
+    folder.mkdir(parents=True, exist_ok=True)
+    tasks, repository = _images(data, how, folder), folder / "repository"
+    for size in how.sizes:
+        _pretrain(folder, size, how, next(task for task in tasks if task.task == how.pretrained_on))
+        _build(folder, repository, size.name, size.name, how, size.gammas)
+    for size in how.sizes:
+        for task in tasks:
+            _train(repository, size.name, task, how)
+    version = ModelEntry(repository / BASE).latest()
+    assert version is not None
+    prompted = tuple(gamma for gamma in load_otas_manifest(version).gammas if gamma >= 0)
+    forms = forms_repository(folder)
+    _build(folder, forms, ACCUMULATED, BASE, how, prompted, prompts="accumulated")
+    _train(forms, ACCUMULATED, next(task for task in tasks if task.task == DIGITS), how)
+    (folder / _DONE).touch()
+    return load(data, how)
+
+
+def forms_repository(folder: Path) -> Path:
+    """The repository with `ACCUMULATED`, which is not served, in the folder of the artefacts."""
+    return folder / "forms"
+
+
+def _recipe(data: Path | None) -> Recipe:
+    return DIGITS_ALONE if data is None else PHOTOGRAPHS
+
+
+def _place(data: Path | None, how: Recipe) -> tuple[Path, str]:
+    """The folder of what is made, and the digest in its name."""
+    digest = _digest(data, how)
+    return cache_folder() / f"otas-{digest}", digest
+
+
+def _images(data: Path | None, how: Recipe, folder: Path) -> list[Images]:
+    return [images_of(each.task, data, folder / "images") for each in how.tasks]
+
+
+def _pretrain(folder: Path, size: Size, how: Recipe, task: Images) -> None:
+    """Train a transformer, and write it without its head into a folder of its name."""
+    target, checkpoint = folder / size.name, folder / f"{size.name}.epoch"
+    if target.exists():
+        return
+    progress(f"pretraining {size.name} on {task.task}")
+    # As the task's own training divides them: accuracies are measured on what the transformer has not seen either.
+    settings = how.training(task.task)
+    seen, _ = read_images(task.train, task.labels).divided(settings.profiled, settings.seed)
+    chosen = replace(how.pretraining, epochs=size.epochs)
+
+    def told(share: float) -> None:
+        progress(f"{size.name}: epoch {round(share * size.epochs)} of {size.epochs}, {len(seen)} images")
+
+    found = pretrain(size.config, seen, chosen, told, variation=how.variation, checkpoint=checkpoint)
+    aside = folder / f".{size.name}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    write_vit(aside, found)
+    aside.replace(target)
+    checkpoint.unlink()
+
+
+def _build(
+    folder: Path,
+    repository: Path,
+    name: str,
+    source: str,
+    how: Recipe,
+    gammas: tuple[int, ...] | None,
+    prompts: str = "replaced",
+) -> None:
+    """Publish the transformer of the folder `source` under a name."""
+    content = {
+        "kind": "otas",
+        "name": name,
+        "model": str(folder / source),
+        **({} if gammas is None else {"gammas": list(gammas)}),
+        "prompts": prompts,
+        "threads": how.threads,
+        "profile_seconds": how.profile_seconds,
+    }
+    spec = folder / f"{name}.yaml"
+    spec.write_text(yaml.safe_dump(content, sort_keys=False))
+    progress(f"building {name} (nothing to do when it is up to date)")
+    wanted = load_spec(spec)
+    assert isinstance(wanted, OtasSpec)
+    with bars(name) as report:
+        build_otas(wanted, repository, spec_file=spec, report=report)
+
+
+def _train(repository: Path, name: str, task: Images, how: Recipe) -> None:
+    """Add a task to a transformer, as `tidal tasks train` does."""
+    entry = ModelEntry(repository / name)
+    if task.task in scan(tasks_folder(entry.folder)):
+        return
+    version = entry.latest()
+    assert version is not None
+    settings, said = how.training(task.task), set[int]()
+
+    def told(stage: str, share: float) -> None:
+        tenth = int(10 * share)
+        if stage == "train" and tenth not in said:
+            said.add(tenth)
+            progress(f"{name}: training {task.task}, {share:.0%}")
+
+    made = Registering(entry.folder, version, task.task, report=told).by_training(task.train, task.labels, settings)
+    progress(f"{name}: {task.task} " + ", ".join(f"γ {gamma}: {share:.3f}" for gamma, share in made.accuracy.items()))
+
+
+def _digest(data: Path | None, how: Recipe) -> str:
+    """Names what everything is made from: recipe, the code that trains, and the data."""
+    files = sorted(Path(next(iter(tidal_builders.otas.training.__path__))).glob("*.py"))
+    files += [Path(str(module.__file__)) for module in (transformer, vit, images, recipe)]
+    text = "".join(file.read_text() for file in files) + repr(how)
+    text += images.digest(data, tuple(each.task for each in how.tasks))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def main(data: Annotated[Path | None, typer.Option(help="Folder with cifar10 and clothing_small.")] = None) -> None:
+    """Train and build what `python -m benchmarks.otas` serves; at most 45 minutes on two cores, once."""
+    print(f"artefacts {prepare(data).digest}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

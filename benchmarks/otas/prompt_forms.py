@@ -1,0 +1,91 @@
+"""Prompts that are replaced at every layer (VPT-deep) or stay for all later ones: what either costs, and achieves.
+
+OTAS calls γ a change of the number of tokens a layer, and its figures for 32 prompts fit tokens that pile up; VPT,
+which it follows, replaces them. Both are trained alike here, on the same digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import numpy as np
+
+from benchmarks.otas.live.artefacts import BASE, Artefacts
+from benchmarks.otas.prepare import ACCUMULATED, forms_repository
+from benchmarks.otas.recipe import DIGITS
+from benchmarks.report import Report, progress
+from tidal.otas.manifest import OtasManifest, load_otas_manifest
+from tidal.otas.runner import OtasRunner, open_runner
+from tidal.otas.tasks import load_task
+from tidal.repository import ModelEntry
+from tidal.tasks.folder import tasks_folder
+from tidal_builders.timing import measure
+
+REPLACED_FORM, ACCUMULATED_FORM = "replaced", "accumulated"
+_BATCH, _ROUNDS = 16, 20
+#: The task that both are trained for.
+TASK = DIGITS
+
+
+@dataclass(frozen=True, slots=True)
+class PromptForm:
+    """A form at a γ: the tokens of its last layer, milliseconds an image in batches of 16, and shares of right
+    answers."""
+
+    form: str
+    gamma: int
+    tokens: int
+    image_ms: float
+    accuracy: float
+
+
+def compare(artefacts: Artefacts) -> list[PromptForm]:
+    """Measure both forms in the same rounds; accuracies are those that were measured when the task was trained."""
+    progress("both forms of prompts")
+    entries = {
+        REPLACED_FORM: ModelEntry(artefacts.repository / BASE),
+        ACCUMULATED_FORM: ModelEntry(forms_repository(artefacts.folder) / ACCUMULATED),
+    }
+    calls, found = {}, {}
+    for form, entry in entries.items():
+        version = entry.latest()
+        assert version is not None
+        manifest = load_otas_manifest(version)
+        runner = open_runner(manifest, version)
+        found[form] = manifest, load_task(tasks_folder(entry.folder), TASK, manifest)
+        for gamma in manifest.gammas:
+            if gamma >= 0:
+                calls[form, gamma] = _call(runner, manifest, gamma)
+    timings = measure(calls, rounds=_ROUNDS, budget_s=20)
+    forms = []
+    for form, gamma in calls:
+        manifest, task = found[form]
+        last = gamma * manifest.layers if manifest.accumulate else gamma
+        milliseconds = timings[form, gamma].median_ms / _BATCH
+        forms.append(PromptForm(form, gamma, manifest.tokens + last, milliseconds, task.accuracy[gamma]))
+    return forms
+
+
+def add(report: Report, forms: Sequence[PromptForm]) -> None:
+    """Add the table."""
+    rows = [
+        [each.form, str(each.gamma), str(each.tokens), f"{each.image_ms:.3f}", f"{each.accuracy:.1%}"]
+        for each in sorted(forms, key=lambda each: each.gamma)
+    ]
+    title = f"prompts that are replaced at every layer, or accumulate ({TASK})"
+    report.add_table(title, ["form", "γ", "tokens at last", "ms an image", "right"], rows)
+    report.measured["prompt_forms"] = [asdict(each) for each in forms]
+
+
+def _call(runner: OtasRunner, manifest: OtasManifest, gamma: int) -> partial[object]:
+    draw = np.random.default_rng(0)
+    pixels = draw.standard_normal((_BATCH, *manifest.image.shape), np.float32)
+    shape = manifest.prompt_shape(gamma)
+    prompts = None if shape is None else draw.standard_normal((_BATCH, *shape), np.float32)
+    return partial(_run, runner, gamma, pixels, prompts)
+
+
+def _run(runner: OtasRunner, gamma: int, pixels: np.ndarray, prompts: np.ndarray | None, _worker: int) -> object:
+    return runner.run(gamma, pixels, prompts)

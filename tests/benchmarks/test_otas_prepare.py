@@ -1,0 +1,170 @@
+"""What OTAS's live part is made from: trained, built and with tasks, and no image used twice."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import benchmarks.otas.prepare
+import tidal_builders.otas.registering
+from benchmarks.otas import prompt_forms
+from benchmarks.otas.images import images_of
+from benchmarks.otas.live.artefacts import BASE, LARGE, SMALL, Artefacts, ArtefactsMissing
+from benchmarks.otas.prepare import load, prepare
+from benchmarks.otas.recipe import (
+    CIFAR10,
+    CLOTHING,
+    DIGITS,
+    DIGITS_ALONE,
+    NOISY,
+    PARITY,
+    PHOTOGRAPHS,
+    Recipe,
+    Size,
+    Training,
+)
+from benchmarks.report import Report
+from tidal.otas.manifest import load_otas_manifest
+from tidal.otas.tasks import load_task
+from tidal.tasks.folder import tasks_folder
+from tidal_builders.otas.training.images import LabelledImages, read_images
+from tidal_builders.otas.training.pretrain import Variation
+from tidal_builders.otas.training.settings import Settings
+
+QUICK = Settings(epochs=1, head_epochs=2, batch=64)
+TINY = Recipe(
+    sizes=(Size(SMALL, 8, 1, 2, 1), Size(BASE, 8, 2, 2, 1, (-8, 0, 1)), Size(LARGE, 12, 1, 2, 1)),
+    pretrained_on=CIFAR10,
+    pretraining=Settings(batch=32, rate=0.001),
+    variation=Variation(mirror=True, shift=2, seen=0.5),
+    tasks=(Training(CIFAR10, QUICK), Training(DIGITS, QUICK)),
+    profile_seconds=0.01,
+)
+
+
+def write_photographs(data: Path) -> None:
+    """Coloured noise, in files as those of CIFAR-10 are called."""
+    (data / "cifar10").mkdir(parents=True)
+    for file, count, seed in (("train20k_jpeg", 60, 0), ("dev2k_u8", 20, 1)):
+        draw = np.random.default_rng(seed)
+        images = draw.integers(0, 256, (count, 32, 32, 3)).astype(np.uint8)
+        np.savez(data / f"cifar10/{file}.npz", images=images, labels=np.arange(count) % 10)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_photographs(folder)
+    return folder
+
+
+class Used:
+    """Images that were given to a function, which runs all the same."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+        self.images: set[bytes] = set()
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        for each in arguments:
+            if isinstance(each, LabelledImages):
+                self.images |= set(each.encoded)
+        return self._of(*arguments, **options)
+
+
+PRETRAINED = Used(benchmarks.otas.prepare.pretrain)
+TRAINED = Used(tidal_builders.otas.registering.train_task)
+PROFILED = Used(tidal_builders.otas.registering.measure_accuracy)
+
+
+@pytest.fixture(scope="module")
+def made(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Artefacts:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIDAL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(benchmarks.otas.prepare, "pretrain", PRETRAINED)
+        patch.setattr(tidal_builders.otas.registering, "train_task", TRAINED)
+        patch.setattr(tidal_builders.otas.registering, "measure_accuracy", PROFILED)
+        with pytest.raises(ArtefactsMissing, match=rf"run python -m benchmarks.otas.prepare --data {data}"):
+            load(data, TINY)
+        prepare(data, TINY)
+        return load(data, TINY)
+
+
+def test_every_size_has_every_task(made: Artefacts) -> None:
+    assert made.folder.name == f"otas-{made.digest}"
+    for size in TINY.sizes:
+        manifest = load_otas_manifest(made.repository / size.name / "1")
+        assert manifest.gammas == size.gammas
+        for task in (CIFAR10, DIGITS):
+            found = load_task(tasks_folder(made.repository / size.name), task, manifest)
+            assert set(found.accuracy) == set(manifest.gammas)
+            assert found.record.provenance.settings["epochs"] == "1"
+
+
+def test_live_queries_are_labelled_images_of_their_own(made: Artefacts, data: Path) -> None:
+    assert [(task.name, len(task.images), len(task.truth)) for task in made.tasks] == [
+        (CIFAR10, 20, 20), (DIGITS, 449, 449),
+    ]  # fmt: skip
+    labels = load_task(tasks_folder(made.repository / BASE), DIGITS, load_otas_manifest(made.repository / BASE / "1"))
+    assert set(made.tasks[1].truth) == set(labels.record.labels)
+    for task in made.tasks:
+        assert not set(task.images) & (PRETRAINED.images | TRAINED.images | PROFILED.images)
+
+
+def test_accuracies_are_measured_on_what_no_training_saw(made: Artefacts, data: Path) -> None:
+    assert (len(PRETRAINED.images), len(TRAINED.images), len(PROFILED.images)) == (48, 48 + 1078, 12 + 270)
+    assert not PROFILED.images & (PRETRAINED.images | TRAINED.images)
+    assert PRETRAINED.images < set(read_images(data / "cifar10/train20k_jpeg.npz").encoded)
+
+
+def test_what_is_there_is_not_made_again(made: Artefacts, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDAL_CACHE", str(made.folder.parent))
+    trained = made.folder / BASE / "vit.safetensors"
+    before = trained.stat().st_mtime_ns
+    again = prepare(data, TINY)
+    assert (again, trained.stat().st_mtime_ns) == (made, before)
+    assert not (made.repository / BASE / "2").exists()
+    other = dataclasses.replace(TINY, variation=Variation())
+    with pytest.raises(ArtefactsMissing, match=r"benchmarks\.otas\.prepare"):
+        load(data, other)
+
+
+def test_both_forms_of_prompts_are_compared(made: Artefacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_forms, "_ROUNDS", 2)
+    forms = prompt_forms.compare(made)
+    assert [(each.form, each.gamma, each.tokens) for each in forms] == [
+        ("replaced", 0, 65), ("replaced", 1, 66), ("accumulated", 0, 65), ("accumulated", 1, 67),
+    ]  # fmt: skip
+    assert all(each.image_ms > 0 for each in forms)
+    # Without prompts they are the same transformer with the same head.
+    assert forms[0].accuracy == forms[2].accuracy
+    report = Report("otas", True)
+    prompt_forms.add(report, forms)
+    assert len(report.measured["prompt_forms"]) == 4
+
+
+def test_tasks_of_digits_divide_them_alike(tmp_path: Path) -> None:
+    rows = {}
+    for task in (DIGITS, NOISY, PARITY):
+        of = images_of(task, None, tmp_path)
+        rows[task] = read_images(of.train, of.labels)
+    for task in (NOISY, PARITY):
+        # So that no task's profile is measured on what the transformer was trained on.
+        assert len(rows[task]) == len(rows[DIGITS]) == 1348
+    assert (rows[PARITY].truth == rows[DIGITS].truth % 2).all()
+    assert (rows[NOISY].truth == rows[DIGITS].truth).all()
+    seeds = {(each.settings.seed, each.settings.profiled) for how in (PHOTOGRAPHS, DIGITS_ALONE) for each in how.tasks}
+    assert len(seeds) == 1
+
+
+def test_recipes_have_three_sizes_and_three_tasks() -> None:
+    for how, tasks in ((PHOTOGRAPHS, {CIFAR10, CLOTHING, DIGITS}), (DIGITS_ALONE, {DIGITS, PARITY, NOISY})):
+        assert {each.task for each in how.tasks} == tasks
+        assert [size.name for size in how.sizes] == [SMALL, BASE, LARGE]
+        assert [size.gammas for size in how.sizes] == [(0,), None, (0,)]
+        assert all((size.config.image.shape, size.config.patches) == ((3, 32, 32), 64) for size in how.sizes)
+        assert how.pretrained_on in tasks
