@@ -28,8 +28,8 @@ _ABANDONED_S = 3600
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
 _HERE = -100  # AT_FDCWD
 
-# Changes whenever a task was replaced; cheap to take.
-Stamp = tuple[int, int, int]
+# Changes whenever a task was replaced or one of its files written; cheap to take.
+Stamp = tuple[int, ...]
 _Task = TypeVar("_Task")
 
 
@@ -46,23 +46,15 @@ def scan(tasks: Path) -> dict[str, Stamp]:
     except OSError:
         return {}
     for entry in entries:
-        if not is_task_name(entry.name):
-            continue
-        try:
-            status = os.stat(os.path.join(entry.path, TASK_FILE))
-        except OSError:  # no task's folder, or one that is just leaving
-            continue
-        found[entry.name] = (status.st_ino, status.st_mtime_ns, status.st_size)
+        stamp = _stamp(entry.path) if is_task_name(entry.name) else None
+        if stamp is not None:  # else it is no task's folder, or one that is just leaving
+            found[entry.name] = stamp
     return dict(sorted(found.items()))
 
 
 def scan_one(tasks: Path, name: str) -> Stamp | None:
     """The stamp of one task, as `scan` gives it; None where there is none."""
-    try:
-        status = (tasks / name / TASK_FILE).stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    return _stamp(os.fspath(tasks / name))
 
 
 def read_task(tasks: Path, name: str, read: Callable[[Path], _Task]) -> _Task:
@@ -198,3 +190,17 @@ def _clear_abandoned(tasks: Path) -> None:
         with suppress(OSError):  # another command clears too
             if time.time() - path.stat().st_mtime > _ABANDONED_S:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _stamp(folder: str) -> Stamp | None:
+    """Of both files: a folder that is copied by hand gets its tensors after its `task.json`, or before."""
+    stamp: Stamp = ()
+    for name in (TASK_FILE, TENSORS_FILE):
+        try:
+            status = os.stat(os.path.join(folder, name))
+        except OSError:
+            if name == TASK_FILE:
+                return None
+            continue
+        stamp += status.st_ino, status.st_mtime_ns, status.st_size
+    return stamp
