@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -29,6 +30,9 @@ def test_inequality_1() -> None:
     assert saved_by_sharing(pool, tables) == pytest.approx((44 - 22) / 1e3)
     alone = pool.take(np.array([0]))
     assert saved_by_sharing(alone, tables) == pytest.approx(-2 / 1e3)
+    # Where the copies keep their terms, sharing saves what the passes cost.
+    assert saved_by_sharing(pool, tables, kept=["a"]) == pytest.approx(30 / 1e3)
+    assert saved_by_sharing(alone, tables, kept=["a"]) == pytest.approx(0)
 
 
 @given(fixed=st.integers(1, 40), each=st.integers(1, 9), terms=st.integers(1, 9), queries=st.integers(1, 4))
@@ -92,6 +96,9 @@ class TestChoice:
     def test_a_hot_task_gets_one_and_those_with_few_queries_share(self) -> None:
         # Some 40 queries in a pass, 32 of them of A: its terms take 16 ms, a pass of its own 2.
         assert self.chosen(1600, 100, 100, 100, 100) == "A"
+
+    def test_none_for_terms_that_no_weights_can_hold(self) -> None:
+        assert self.chosen(1600, 100, rule=dataclasses.replace(self.RULE, kept=frozenset("a"))) == ""
 
     def test_none_where_sharing_saves_more(self) -> None:
         assert self.chosen(*[250] * 8, tables=linear(20, 0.1, 0.5)) == ""

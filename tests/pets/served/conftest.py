@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
 from tidal_builders.specs import parse_spec
 
 MAX_LENGTH, MAX_BATCH = 64, 16
+DEAR = ("adapter", "diff_pruning")
 MADE = Provenance(format="trained", source="a test")
 
 
@@ -73,10 +75,10 @@ class Base:
         weight = draw.normal(size=(len(labels), self.layers.width)).astype(np.float32)
         return replace(terms, head=Head(weight, draw.normal(size=len(labels)).astype(np.float32), labels))
 
-    def add(self, tasks: Path, kind: str, seed: int, name: str | None = None) -> str:
+    def add(self, tasks: Path, kind: str, seed: int, name: str | None = None, *, replace: bool = False) -> str:
         """Add that task to a folder; its name, by default `<kind>_<seed>`."""
         name = name or f"{kind}_{seed}"
-        add_task(tasks, name, kind, self.terms(kind, seed), self.layers, MADE)
+        add_task(tasks, name, kind, self.terms(kind, seed), self.layers, MADE, replace=replace)
         return name
 
     def logits(self, task: str, text: str, pair: str | None = None) -> FloatArray:
@@ -103,10 +105,25 @@ def build(source: Path, repository: Path, name: str, **fields: Any) -> PetsRepor
     return build_pets(parsed, repository, spec_file=repository / "base.yaml")
 
 
+def _make_dear(manifest: Path) -> None:
+    """Have a profile say that a pass takes a millisecond, the terms of DEAR kinds 200, and others' none."""
+    content = json.loads(manifest.read_text())
+    profile = content["profile"]
+
+    def fill(grid: dict[str, Any], name: str, value: float) -> None:
+        grid[name] = [[value] * len(row) for row in grid[name]]
+
+    fill(profile["shared"], "median_ms", 1.0)
+    for kind, grid in profile["terms_ms"].items():
+        fill(grid, "values", 200.0 if kind in DEAR else 0.0)
+    manifest.write_text(json.dumps(content))
+
+
 @dataclass(frozen=True)
 class Served(Publishing):
-    """A server with the models `base`; `full`, in batches of 16; `small`, with room for three tasks or so; and `torch`,
-    the same base with another engine."""
+    """A server with the models `base`; `full`, in batches of 16; `small`, with room for three tasks or so; `hot`, with
+    merged copies and a profile by which the terms of DEAR kinds cost far more than a pass; and `torch`, the same base
+    with another engine."""
 
     system = "pets"
     server: RunningServer
@@ -127,9 +144,11 @@ def served(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         base.copy(repository, "base"),
         base.copy(repository, "full", extra_config=fixed),
         base.copy(repository, "small", extra_config=small),
+        base.copy(repository, "hot", extra_config=parameter("merged_copies", 3)),
         tasks_folder(repository / "torch"),
     ]
     build(base.source, repository, "torch", engine="torch", threads=1)
+    _make_dear(repository / "hot/1/manifest.json")
     names = [f"{kind}_{seed}" for seed in range(3) for kind in TYPICAL_KINDS]
     for tasks in folders:
         for name in names:

@@ -148,8 +148,9 @@ def running(
     milliseconds: float = 1.0,
     terms_ms: float = 0.0,
     merged_copies: int = 0,
+    copying: Callable[[], None] = lambda: None,
 ) -> Iterator[Running]:
-    """A service over the tasks in `<folder>/tasks`."""
+    """A service over the tasks in `<folder>/tasks`; `copying` is called before a merged copy is made, and may raise."""
     metrics, engine, tasks = Metrics("pets"), FakeEngine(), Tasks(folder / "tasks")
     opened: list[Request] = []
     schedulers, libraries, copies = list[PetsScheduler](), list[PetsLibrary](), list[FakeEngine]()
@@ -158,6 +159,7 @@ def running(
     scheduler_tables = profile(milliseconds, terms_ms).tables()
 
     def open_copy(terms: TaskTerms) -> tuple[FakeEngine, FakeTask]:
+        copying()
         copy = FakeEngine()
         copies.append(copy)
         return copy, copy.add(terms)

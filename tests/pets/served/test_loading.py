@@ -66,6 +66,14 @@ def test_unknown_parameters_and_values(raw: dict[str, str], said: str) -> None:
         parse_parameters({name: {"string_value": value} for name, value in raw.items()}, PetsParameters)
 
 
+def test_a_plan_has_no_merged_copies(base: Base, tmp_path: Path) -> None:
+    base.copy(tmp_path, "base")
+    file = tmp_path / "base/1/manifest.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "engine": "tensorrt"}))
+    with pytest.raises(InvalidArgument, match="has merged_copies, which go with engine openvino or torch only"):
+        start(tmp_path / "base", merged_copies=1)
+
+
 def test_an_output_that_tasks_do_not_give(base: Base) -> None:
     with pytest.raises(InvalidArgument, match="declares the output 'pooled'"):
         start(base.repository / "base", OUTPUTS | {"pooled"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import threading
 import time
@@ -213,3 +214,48 @@ class TestChanges:
             assert until(lambda: client.ready("full"))
             for task in served.tasks[:5]:
                 check(base, task, "good", client.classify("full", "good", task=task))
+
+
+class TestCopies:
+    def test_a_hot_task_is_answered_from_a_merged_copy_until_it_changes(self, base: Base, served: Served) -> None:
+        folder, (text,) = served.folder("hot"), make_texts(1, seed=5)
+        hot, adapter, cheap = "diff_pruning_0", "adapter_0", "bitfit_0"
+        log = served.server.log_text
+        with Client(f"grpc://{served.server.grpc}") as grpc, Client(f"http://{served.server.http}") as http:
+            turns = itertools.cycle((grpc, http))
+
+            def ask(client: Client) -> int:
+                """Ask all three tasks; which version of the hot one answered. Every answer is its own model's."""
+                for task in (adapter, cheap):
+                    check(base, task, text, client.classify("hot", text, task=task))
+                answer = client.classify("hot", text, task=hot)
+                version = int(answer.label.split()[1])
+                check(base, f"diff_pruning_{version}", text, answer)
+                return version
+
+            def copied(version: int) -> bool:
+                """Whether a version answers, and a copy ran it."""
+                before = served.metric("merged_queries_total", "hot")
+                if ask(next(turns)) != version:
+                    return False
+                return until(lambda: served.metric("merged_queries_total", "hot") > before, 1.0)
+
+            before = [client.classify("hot", text, task=hot).logits for client in (grpc, http)]
+            assert served.metric("merged_queries_total", "hot") == 0
+            assert until(lambda: copied(0))
+            for client, unmerged in zip((grpc, http), before, strict=True):
+                assert copied(0)  # by the other protocol each time
+                np.testing.assert_allclose(client.classify("hot", text, task=hot).logits, unmerged, atol=1e-4)
+            # A copy saves nothing of an adapter's terms, and those of the third task cost nothing.
+            assert served.metric("merged_copies", "hot") == 1
+
+            base.add(folder, "diff_pruning", 1, name=hot, replace=True)
+            assert until(lambda: ask(next(turns)) == 1)
+            assert until(lambda: copied(1))
+            assert f"task '{hot}' has no merged copy any more: the task was changed" in log()
+            assert served.metric("merged_copies", "hot") == 1
+
+            remove_task(folder, hot)
+            assert until(lambda: served.metric("merged_copies", "hot") == 0)
+            with pytest.raises(InvalidArgument, match=f"unknown task '{hot}'"):
+                http.classify("hot", text, task=hot)

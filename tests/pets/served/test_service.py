@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from itertools import chain
@@ -11,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.pets.served.serving import OUTPUTS, ask, running
+from tests.pets.served.serving import OUTPUTS, Running, ask, running
 from tests.tabi.serving import Request
 from tests.waiting import Gate, until
 from tidal.errors import Cancelled, Internal, InvalidArgument, TidalError, Unavailable
 from tidal.pets.policies import Fixed
 from tidal.tasks.folder import remove_task
+from tidal.triton.keeper import ServiceKeeper
 
 
 def texts(*lengths: int) -> list[str]:
@@ -197,6 +199,20 @@ class TestTasks:
 
             assert until(lambda: classes() == 4)
 
+    def test_a_folder_that_is_copied_by_hand_serves_once_it_is_whole(self, tmp_path: Path) -> None:
+        with running(tmp_path) as run:
+            run.tasks.add("t", 3)
+            for file in ("task.json", "task.safetensors"):
+                (run.tasks.folder / "copy").mkdir(exist_ok=True)
+                shutil.copy(run.tasks.folder / "t" / file, run.tasks.folder / "copy" / file)
+                run.libraries[0].refresh()
+                request = ask("copy", "a")
+                run.ask(request)
+                if file == "task.json":
+                    with pytest.raises(InvalidArgument, match="task 'copy' is refused"):
+                        request.wait()
+            assert request.wait()["logits"].shape == (1, 3)
+
     def test_tasks_leave_for_others_and_none_is_kept_too_long(self, tmp_path: Path) -> None:
         with running(tmp_path) as probe:
             size = probe.tasks.add("t", 6).bytes
@@ -272,6 +288,58 @@ class TestFailures:
 
             assert until(lambda: [classes_of(task) for task in ("t2", "t3")] == [2, 3])
 
+    def test_a_runner_that_fails_leaves_nothing_to_the_other(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reported, go_on = threading.Event(), threading.Event()
+        report = ServiceKeeper._failed
+
+        def hold(keeper: Any, life: Any, error: BaseException) -> None:
+            reported.set()
+            assert go_on.wait(20)
+            report(keeper, life, error)
+
+        monkeypatch.setattr(ServiceKeeper, "_failed", hold)
+        with running(tmp_path, batching=Fixed(2)) as run:
+            run.tasks.add("t", 2)
+            gate = Gate()
+            run.engine.before = gate
+            run.ask(ask("t", "a"))
+            assert gate.reached.wait(10)
+            run.ask(*(ask("t", "a", "a b") for _ in range(4)))
+            assert run.counts("waiting_queries", 8)
+
+            def fail(_now: float) -> None:
+                del run.schedulers[0].next_batch  # only this once
+                raise RuntimeError("no plan")
+
+            run.schedulers[0].next_batch = fail  # type: ignore[method-assign, assignment]
+            gate.open()
+            assert reported.wait(10)
+            # Nobody has answered for the failure yet: the other runner ends, and runs nothing of what waits.
+            assert until(lambda: sum(each.name == "p-runner" for each in threading.enumerate()) == 1, 10)
+            assert len(run.engine.batches) == 1
+            between = ask("t", "a")
+            run.ask(between)
+            with pytest.raises(Unavailable, match="stops serving here"):
+                between.wait()
+            go_on.set()
+            for request in run.open[:-1]:
+                with pytest.raises(Internal, match="the model failed: RuntimeError: no plan"):
+                    request.wait()
+            assert until(lambda: self._serves(run, "t"))
+            assert [request.answers for request in run.open] == [1] * len(run.open)
+        assert run.metric("service_restarts_total") == 1
+
+    @staticmethod
+    def _serves(run: Running, task: str) -> bool:
+        request = ask(task, "a")
+        run.ask(request)
+        try:
+            return request.wait() is not None
+        except Unavailable:  # it is still being started
+            return False
+
     def test_what_was_taken_is_answered_at_the_end(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 2)
@@ -317,6 +385,32 @@ class TestCopies:
                 lambda: classes() == 4 and any(4 in batch for each in run.copies for batch in each.batches), 10
             )
             assert set(chain(*run.copies[0].batches)) == {3}
+
+    def test_a_copy_that_cannot_be_made_costs_an_attempt(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tidal.pets.copies._CHOOSE_S", 0.02)
+        monkeypatch.setattr("tidal.pets.copies.choose_copies", lambda loads, *_: frozenset(load.task for load in loads))
+        attempts = []
+
+        def fail() -> None:
+            attempts.append(time.monotonic())
+            raise MemoryError("no room")
+
+        with running(tmp_path, merged_copies=1, copying=fail) as run:
+            run.tasks.add("t", 3)
+
+            def classes() -> int:
+                request = ask("t", "a")
+                run.ask(request)
+                return int(request.wait()["logits"].shape[1])
+
+            assert until(lambda: classes() == 3 and len(attempts) == 1)
+            time.sleep(0.2)  # several looks
+            assert classes() == 3
+            assert len(attempts) == 1
+            assert run.metric("service_restarts_total") == run.metric("merged_copies") == 0
+            remove_task(run.tasks.folder, "t")
+            run.libraries[0].refresh()
+            assert until(lambda: [task.removed for task in run.engine.tasks] == [True])
 
     def test_without_copies_nobody_asks_for_them(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
