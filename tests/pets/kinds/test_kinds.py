@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -214,33 +213,13 @@ class TestPlaces:
 
 
 class TestSixthKind:
-    """What docs/pets.md shows: a module of this form is all that a new kind takes."""
+    """The module that docs/pets.md shows is all that a new kind takes."""
 
-    MODULE = """
-        from tidal.pets.kinds.kind import Kind
-        from tidal.pets.terms import LinearTerms, LowRankDelta
-
-        def _read(tensors):
-            if not tensors.has("down"):
-                return LinearTerms()
-            outputs, inputs = tensors.linear.shape
-            down = tensors.values("down", (None, inputs), "rank and the layer's inputs")
-            up = tensors.values("up", (outputs, len(down)), "the layer's outputs and the rank")
-            singular = tensors.values("singular", (len(down),), "the rank")
-            return LinearTerms(delta=LowRankDelta(singular[:, None] * down, up, 1.0))
-
-        def _write(terms, layer, storage):
-            if terms.delta is None:
-                return {}
-            import numpy as np
-            ones = np.full(len(terms.delta.down), terms.delta.scale, np.float32)
-            return {"down": terms.delta.down, "up": terms.delta.up, "singular": ones}
-
-        KIND = Kind("adalora", "AdaLoRA", (LowRankDelta,), _read, _write)
-    """
+    DOCS = Path(__file__).parents[3] / "docs" / "pets.md"
 
     def test_is_one_module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (tmp_path / "adalora.py").write_text(textwrap.dedent(self.MODULE))
+        (module,) = re.findall(r"```python\n(.*?)```", self.DOCS.read_text(), re.DOTALL)
+        (tmp_path / "adalora.py").write_text(module)
         monkeypatch.setattr(tidal.pets.kinds, "__path__", [*tidal.pets.kinds.__path__, str(tmp_path)])
         kinds.cache_clear()
         try:
