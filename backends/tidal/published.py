@@ -7,12 +7,13 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from tidal.errors import InvalidArgument, did_you_mean
+from tidal.flover.manifest import FloverManifest
 from tidal.manifest import MANIFEST_FILE, EngineManifest, Manifest, read_manifest
 from tidal.otas.manifest import OtasManifest
 from tidal.pets.manifest import PetsManifest
 from tidal.tabi.manifest import TabiManifest
 
-AnyManifest = Manifest | EngineManifest | TabiManifest | PetsManifest | OtasManifest
+AnyManifest = Manifest | EngineManifest | TabiManifest | PetsManifest | OtasManifest | FloverManifest
 
 KINDS: dict[str, type[AnyManifest]] = {
     "arlo": Manifest,
@@ -20,6 +21,7 @@ KINDS: dict[str, type[AnyManifest]] = {
     "tabi": TabiManifest,
     "pets": PetsManifest,
     "otas": OtasManifest,
+    "flover": FloverManifest,
 }
 
 

@@ -28,7 +28,7 @@ _ENGINE_LIBRARIES: dict[EngineKind, tuple[str, ...]] = {
 # Files of a Hugging Face folder that decide what the model computes. Pickled weights are not read.
 SOURCE_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model")
 # Builders that have nothing to do with compiling a classifier, by folder.
-_OTHERS = frozenset({"tabi", "pets", "otas"})
+_OTHERS = frozenset({"tabi", "pets", "otas", "flover"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.json_schema import models_json_schema
 
 from tidal.errors import InvalidArgument, did_you_mean
+from tidal_builders.flover.spec import FloverSpec
 from tidal_builders.otas.spec import OtasSpec
 from tidal_builders.pets.spec import PetsSpec
 from tidal_builders.runtime_options import RuntimeOptions
@@ -46,13 +47,14 @@ class ArloSpec(RuntimeOptions):
         return value
 
 
-Spec = ArloSpec | TabiSpec | PetsSpec | OtasSpec
+Spec = ArloSpec | TabiSpec | PetsSpec | OtasSpec | FloverSpec
 # Every kind of spec that `tidal build` reads.
-SPECS: dict[str, type[ArloSpec] | type[TabiSpec] | type[PetsSpec] | type[OtasSpec]] = {
+SPECS: dict[str, type[ArloSpec] | type[TabiSpec] | type[PetsSpec] | type[OtasSpec] | type[FloverSpec]] = {
     "arlo": ArloSpec,
     "tabi": TabiSpec,
     "pets": PetsSpec,
     "otas": OtasSpec,
+    "flover": FloverSpec,
 }
 
 

@@ -85,7 +85,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_the_schema_describes_every_field() -> None:
     schema = spec_schema()
     assert schema["discriminator"] == {"propertyName": "kind"}
-    assert len(schema["oneOf"]) == 4
+    assert len(schema["oneOf"]) == 5
     for title, definition in schema["$defs"].items():
         for name, field in definition["properties"].items():
             assert name == "kind" or field.get("description"), f"{title}.{name}"

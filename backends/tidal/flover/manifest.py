@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from tidal.engines.base import Precision
 from tidal.flover.models.form import DecoderForm
 from tidal.manifest import Published, Strict, read_manifest
 from tidal.profiles import LatencyProfile
@@ -17,19 +18,33 @@ TOKENIZER_FILE = "tokenizer/tokenizer.json"
 
 
 class GenerationVerification(Strict):
-    """How far greedy generation is from the unmodified source model in float32, run by `transformers`."""
+    """How far the decoder is from the unmodified source model in float32, as `transformers` runs it.
+
+    Compared are the logits behind every token of what the source generates greedily. If the same token is the
+    likeliest everywhere, greedy generation is the same.
+    """
 
     prompts: int = Field(ge=1)
-    tokens: int = Field(ge=1, description="that were compared, of all prompts")
-    matched: int = Field(ge=0, description="of them equal; behind a prompt's first difference none counts")
-    ties: int = Field(ge=0, description="prompts whose first difference was between all but equal logits; left out")
-    max_abs_error: float = Field(ge=0, description="largest difference of any logit, on the source's own tokens")
+    tokens: int = Field(ge=1, description="compared, of all prompts, without the ties")
+    matched: int = Field(ge=0, description="of them those whose likeliest token is the source's")
+    ties: int = Field(ge=0, description="tokens left out, because the source's two best logits are all but equal")
+    max_error: float = Field(ge=0, description="largest difference of a logit, in standard deviations of the source's")
     tolerance: float = Field(gt=0)
 
     @property
     def match_rate(self) -> float:
-        """Share of tokens that are equal."""
+        """Share of the tokens that are the source's."""
         return self.matched / self.tokens
+
+
+class FloverTrial(Strict):
+    """A precision that the builder measured on this device before it chose one."""
+
+    precision: Precision
+    step_ms: float | None = Field(description="of a step of all slots, mean over lengths; None: not measured")
+    max_error: float = Field(ge=0, description="as in the verification")
+    match_rate: float = Field(ge=0, le=1)
+    verdict: Literal["chosen", "slower", "misses tolerance"]
 
 
 class FloverProfile(BaseModel):
@@ -55,6 +70,7 @@ class FloverManifest(Published):
     memory_bytes: int = Field(ge=1, description="of all slots' keys and values, allocated when the model is loaded")
     threads: int = Field(ge=1, description="CPU threads")
     verification: GenerationVerification
+    trials: tuple[FloverTrial, ...] = Field((), description="precisions that were compared")
     profile: FloverProfile
 
     @model_validator(mode="after")

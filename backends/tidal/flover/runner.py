@@ -15,6 +15,7 @@ from tidal.flover.memory.buffers import KeyValueBuffers
 from tidal.flover.memory.slots import Move
 from tidal.flover.models.decoder import Decoder
 from tidal.flover.models.form import DecoderForm
+from tidal.flover.models.graphs import StepGraphs
 from tidal.flover.models.weights import DecoderWeights, load_weights
 
 Ids = npt.NDArray[np.int64]
@@ -54,6 +55,7 @@ class FloverRunner:
         with torch.inference_mode():
             self._buffers = KeyValueBuffers(form, slots, max_length, weights.tokens.dtype, self._device, available)
             self._decoder = Decoder(form, weights, self._buffers, max_length)
+        self._step = StepGraphs(self._decoder.step) if self._device.type == "cuda" else self._decoder.step
         self.memory_bytes = self._buffers.bytes
 
     @torch.inference_mode()
@@ -90,9 +92,8 @@ class FloverRunner:
         Returns:
             Logits of the next tokens, float32 [end - begin, vocabulary], on the CPU and the caller's own.
         """
-        return self._decoder.step(
-            begin, end, self._ids(token_ids), self._ids(positions), self.attended(int(positions.max()))
-        ).cpu()
+        attend = self.attended(int(positions.max()))
+        return self._step(begin, end, self._ids(token_ids), self._ids(positions), attend).cpu()
 
     def attended(self, position: int) -> int:
         """Tokens that a step looks at whose longest sequence holds `position` of them."""

@@ -15,6 +15,8 @@ from tidal.commands.output import table_console
 from tidal.errors import InvalidArgument, TidalError, did_you_mean
 from tidal.tabi.manifest import Target
 from tidal_builders.commands.progress import progress, stdout_kept_clean
+from tidal_builders.flover.report import FloverReport, step_table
+from tidal_builders.flover.spec import FloverSpec
 from tidal_builders.otas.report import OtasReport, gamma_table
 from tidal_builders.otas.spec import OtasSpec
 from tidal_builders.pets.report import PetsReport, cost_table
@@ -30,6 +32,7 @@ _REPORTS: dict[str, type[BuildResult]] = {
     "tabi": CascadeReport,
     "pets": PetsReport,
     "otas": OtasReport,
+    "flover": FloverReport,
 }
 
 
@@ -99,6 +102,12 @@ def build(
 
     ```yaml
     {kind: otas, name: vision, model: ./vit-small}
+    ```
+
+    Or a decoder, whose generations share every step:
+
+    ```yaml
+    {kind: flover, name: writer, model: ./gpt2, max_concurrency: 16}
     ```
 
     `tidal build --schema` prints every field with its meaning and default.
@@ -217,6 +226,11 @@ def _plan(path: Path, spec: Spec, repository: Path, force: bool) -> BuildResult:
 
         vision = plan_otas(spec, repository, path.parent)
         reasons, version = vision.reasons or (("forced",) if force else ()), vision.version
+    elif isinstance(spec, FloverSpec):
+        from tidal_builders.flover.plan import plan_flover
+
+        decoder = plan_flover(spec, repository, path.parent)
+        reasons, version = decoder.reasons or (("forced",) if force else ()), decoder.version
     else:
         from tidal_builders.tabi.plan import plan_cascade
 
@@ -240,6 +254,10 @@ def _build(path: Path, spec: Spec, repository: Path, force: bool) -> BuildResult
             from tidal_builders.otas.build import build_otas
 
             return build_otas(spec, repository, spec_file=path, force=force, report=report)
+        if isinstance(spec, FloverSpec):
+            from tidal_builders.flover.build import build_flover
+
+            return build_flover(spec, repository, spec_file=path, force=force, report=report)
         from tidal_builders.tabi.build import build_tabi
 
         return build_tabi(spec, repository, spec_file=path, force=force, report=report)
@@ -255,6 +273,8 @@ def _tables(report: BuildResult, repository: Path) -> list[Table]:
         return [cost_table(report)]
     if isinstance(report, OtasReport):
         return [gamma_table(report)]
+    if isinstance(report, FloverReport):
+        return [step_table(report)]
     from tidal_builders.tabi.figures import SearchReport, candidate_table, level_table
     from tidal_builders.tabi.publish import REPORT_DATA
 

@@ -43,7 +43,7 @@ def test_no_plan_has_fewer_moves(length: int) -> None:
 def test_the_first_window_counts() -> None:
     assert shuffle([1, 1, 0]) == Plan((), Window(0, 2))
     assert shuffle([1, 1]) == Plan((), Window(0, 2))
-    assert shuffle([1, 0, 1, 1, 1]) == Plan((Move(0, 1),), Window(1, 5))
+    assert shuffle([1, 0, 0, 1, 1]) == Plan((Move(0, 2),), Window(2, 5))
     assert shuffle([0, 0]) == Plan((), Window(0, 0))
 
 
@@ -57,7 +57,7 @@ def test_a_prompt_that_is_being_read_changes_places_only_where_that_is_cheaper()
     assert shuffle([1, 0, 1], [0, 1, 0]).moves == (Move(2, 1, exchange=True),)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(".#x"), st.integers(1, 9)), max_size=8))
 def test_costs_are_least_with_reserved_slots_too(slots: list[tuple[str, int]]) -> None:
     running = [cost if kind == "#" else 0 for kind, cost in slots]
@@ -131,7 +131,7 @@ class SlotsMachine(RuleBasedStateMachine):
         assert {key for key in self.slots.rows() if key is not None} == self.running
 
 
-SlotsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+SlotsMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
 TestSlots = SlotsMachine.TestCase
 
 

@@ -13,19 +13,19 @@ from tidal.flover.models.form import DecoderForm
 
 def buffer_bytes(form: DecoderForm, slots: int, max_length: int, dtype: torch.dtype) -> int:
     """What `KeyValueBuffers` allocate for these sizes, in bytes."""
-    slot = form.kv_width * max_length
-    return dtype.itemsize * slot * (2 * form.layers * slots + 1)
+    return dtype.itemsize * 2 * form.kv_width * max_length * (form.layers * slots + 1)
 
 
 class KeyValueBuffers:
-    """Keys and values of every layer, each [slots, kv_heads, max_length, head_dim] and contiguous.
+    """Keys and values of every layer, [slots, 2 * kv_heads, max_length, head_dim] and contiguous: keys, then values.
 
-    Nothing is allocated after construction. All numbers in them are finite at any time: a step multiplies what it
-    masks by 0, and 0 times infinity would spread.
+    So a slice of slots is a slice of memory, and what a token adds is written at once. Nothing is allocated after
+    construction. All numbers are finite at any time: a step multiplies what it masks by 0, and 0 times infinity would
+    spread.
 
     Attributes:
-        keys: one tensor a layer.
-        values: one tensor a layer.
+        layers: one tensor a layer.
+        bytes: of all.
 
     Args:
         form: of the decoder.
@@ -54,9 +54,9 @@ class KeyValueBuffers:
                 f"{slots} slots of {max_length} tokens take {self.bytes:,} bytes of memory, of which {available:,} "
                 "are available: lower max_concurrency or max_length"
             )
-        shape = (slots, form.kv_heads, max_length, form.head_dim)
-        self.keys = tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(form.layers))
-        self.values = tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(form.layers))
+        shape = (slots, 2 * form.kv_heads, max_length, form.head_dim)
+        self.layers = tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(form.layers))
+        # Where one side of an exchange waits, layer by layer.
         self._scratch = torch.zeros(shape[1:], dtype=dtype, device=device)
         self._token_bytes = 2 * form.layers * form.kv_width * dtype.itemsize
 
@@ -73,7 +73,7 @@ class KeyValueBuffers:
         held, copied = list(tokens), 0
         for move in moves:
             length = max(held[move.source], held[move.target]) if move.exchange else held[move.source]
-            for buffer in (*self.keys, *self.values):
+            for buffer in self.layers:
                 source, target = buffer[move.source, :, :length], buffer[move.target, :, :length]
                 if move.exchange:
                     kept = self._scratch[:, :length]
@@ -88,11 +88,13 @@ class KeyValueBuffers:
 
     def repair(self) -> tuple[int, ...]:
         """Zero the slots that hold what is no finite number, for idle moments, and return them."""
-        sound = torch.ones(len(self.keys[0]), dtype=torch.bool, device=self._scratch.device)
-        for buffer in (*self.keys, *self.values):
-            sound &= torch.isfinite(buffer).flatten(1).all(1)
+        sound = torch.ones(len(self.layers[0]), dtype=torch.bool, device=self._scratch.device)
+        for buffer in self.layers:
+            # The extremes of numbers with one that is none among them are none either.
+            lowest, highest = buffer.flatten(1).aminmax(dim=1)
+            sound &= torch.isfinite(lowest) & torch.isfinite(highest)
         broken = tuple(int(slot) for slot in torch.nonzero(~sound).flatten())
-        for buffer in (*self.keys, *self.values):
+        for buffer in self.layers:
             for slot in broken:
                 buffer[slot].zero_()
         return broken

@@ -8,7 +8,7 @@ from torch.nn import functional
 from tidal.flover.memory.buffers import KeyValueBuffers
 from tidal.flover.models.form import DecoderForm
 from tidal.flover.models.layer import Attend, Layer, norm, rotary_table
-from tidal.flover.models.linear import Linear
+from tidal.flover.models.linear import linear
 from tidal.flover.models.weights import Affine, DecoderWeights
 
 
@@ -31,9 +31,9 @@ class Decoder:
         self._tokens, self._positions = weights.tokens, weights.positions
         self._layers = tuple(Layer(form, layer, number) for number, layer in enumerate(weights.layers))
         self._final_norm = weights.final_norm
-        self._head = Linear(weights.head or Affine(weights.tokens, None))
+        self._head = linear(weights.head or Affine(weights.tokens, None))
         self._turns = None if form.rotary is None else rotary_table(form.rotary, max_length, weights.tokens)
-        self._places = torch.arange(max_length, device=weights.tokens.device)
+        self._places = torch.arange(max(max_length, len(buffers.layers[0])), device=weights.tokens.device)
 
     def prefill(self, slot: int, token_ids: torch.Tensor, start: int, *, last: bool) -> torch.Tensor | None:
         """Read a chunk of a prompt into a slot.
@@ -52,17 +52,13 @@ class Decoder:
         # The first chunk needs no mask: attention takes whole causal blocks.
         mask = None if start == 0 else self._mask(self._places[:end] > places[:, None])
 
-        def attend(number: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-            held_keys, held_values = self._buffers.keys[number][slot], self._buffers.values[number][slot]
-            held_keys[:, start:end] = keys.transpose(0, 1)
-            held_values[:, start:end] = values.transpose(0, 1)
-            # [chunk, kv_heads, group, head_dim] to [kv_heads, group, chunk, head_dim]
+        def attend(layer: int, queries: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
+            held = self._buffers.layers[layer][slot]
+            held[:, start:end] = written.transpose(0, 1)
+            # Queries [chunk, kv_heads, group, head_dim]: heads that share keys and values are a batch of theirs.
+            keys, values = held[:, None, :end].expand(-1, queries.shape[2], -1, -1).chunk(2)
             found = functional.scaled_dot_product_attention(
-                queries.permute(1, 2, 0, 3),
-                held_keys[:, None, :end].expand(-1, queries.shape[2], -1, -1),
-                held_values[:, None, :end].expand(-1, queries.shape[2], -1, -1),
-                attn_mask=mask,
-                is_causal=mask is None,
+                queries.permute(1, 2, 0, 3), keys, values, attn_mask=mask, is_causal=mask is None
             )
             return found.permute(2, 0, 1, 3)
 
@@ -85,14 +81,12 @@ class Decoder:
         rows = self._places[: end - begin]
         mask = self._mask(self._places[:attend] > positions[:, None])[:, None, None]
 
-        def over_window(number: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-            held_keys, held_values = self._buffers.keys[number][begin:end], self._buffers.values[number][begin:end]
-            held_keys[rows, :, positions] = keys
-            held_values[rows, :, positions] = values
+        def over_window(layer: int, queries: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
+            held = self._buffers.layers[layer][begin:end]
+            held[rows, :, positions] = written
+            keys, values = held[:, :, :attend].chunk(2, 1)
             # Queries that share keys and values are rows of one product.
-            return functional.scaled_dot_product_attention(
-                queries, held_keys[:, :, :attend], held_values[:, :, :attend], attn_mask=mask
-            )
+            return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
 
         return self._logits(self._pass(token_ids, positions, over_window))
 
@@ -102,7 +96,7 @@ class Decoder:
         if self._positions is not None:
             hidden = hidden + self._positions[places]
         if self._turns is not None:
-            turns = self._turns[0][places][:, None], self._turns[1][places][:, None]
+            turns = self._turns[0][places], self._turns[1][places]
         for layer in self._layers:
             hidden = layer(hidden, turns, attend)
         return hidden

@@ -138,7 +138,7 @@ def _rotary(config: Any, head_dim: int) -> Rotary | None:
     if config.model_type == "gpt2":
         return None
     if config.model_type == "gptj":
-        return Rotary(dims=config.rotary_dim or head_dim, theta=10000.0)
+        return Rotary(dims=config.rotary_dim, theta=10000.0)
     found = config.rope_parameters
     kind, scaling = found.get("rope_type", "default"), None
     match kind:

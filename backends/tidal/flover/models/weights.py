@@ -201,7 +201,7 @@ def save_weights(weights: DecoderWeights, path: Path, dtype: torch.dtype) -> Non
     """Write weights as one safetensors file, all in one type."""
     from safetensors.torch import save_file
 
-    save_file({name: tensor.detach().to(dtype).contiguous() for name, tensor in _named(weights)}, path)
+    save_file({name: tensor.detach().to(dtype).contiguous() for name, tensor in named_tensors(weights)}, path)
 
 
 def load_weights(path: Path, form: DecoderForm, device: torch.device | None = None) -> DecoderWeights:
@@ -249,13 +249,13 @@ def load_weights(path: Path, form: DecoderForm, device: torch.device | None = No
         raise InvalidArgument(f"{path} has no weight {error}, which the model's form asks for") from None
 
 
-def _named(part: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+def named_tensors(part: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor of weights, with its place."""
     if isinstance(part, torch.Tensor):
         yield name, part
     elif isinstance(part, tuple):
         for number, each in enumerate(part):
-            yield from _named(each, f"{name}.{number}")
+            yield from named_tensors(each, f"{name}.{number}")
     elif is_dataclass(part):
         for field in fields(part):
-            yield from _named(getattr(part, field.name), f"{name}.{field.name}".lstrip("."))
+            yield from named_tensors(getattr(part, field.name), f"{name}.{field.name}".lstrip("."))

@@ -1,0 +1,1 @@
+"""Decoders that generate for many requests at once: weights, verification, profile."""

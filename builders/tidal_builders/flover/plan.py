@@ -1,0 +1,72 @@
+"""Whether a decoder has to be built, found without loading it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import tidal
+import tidal_builders
+from tidal import device
+from tidal.device import library_version
+from tidal.engines import choose_device
+from tidal.errors import InvalidArgument
+from tidal.flover.manifest import FloverManifest, load_flover_manifest
+from tidal.manifest import sha256_file
+from tidal.repository import ModelEntry
+from tidal_builders.fingerprint import hash_files, hash_source, source_folder
+from tidal_builders.flover.spec import FloverSpec
+from tidal_builders.planning import BuildPlan, compare
+
+_LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class FloverPlan(BuildPlan[FloverManifest]):
+    """`samples` are the spec's own prompts; `threads` the decoder runs on."""
+
+    samples: Path | None
+    threads: int
+
+
+def plan_flover(spec: FloverSpec, repository: Path, base: Path) -> FloverPlan:
+    """Compare what is published with what the spec, the source, the code, the libraries and the device are now.
+
+    Args:
+        spec: what is asked for.
+        repository: the model repository; it need not exist.
+        base: folder that relative paths of the spec start from.
+
+    Raises:
+        InvalidArgument: the source model or the samples cannot be found.
+        Unsupported: torch is not installed, or this machine has no GPU.
+    """
+    source = source_folder(spec.model, spec.revision, base)
+    samples = None if spec.samples is None else base / spec.samples.expanduser()
+    if samples is not None and not samples.is_file():
+        raise InvalidArgument(f"field 'samples': there is no file {samples}")
+    threads = spec.threads or len(os.sched_getaffinity(0))
+    parts = {f"spec.{name}": json.dumps(value) for name, value in json.loads(spec.model_dump_json()).items()}
+    parts |= {
+        "source files": hash_source(source),
+        "samples file": sha256_file(samples) if samples else "none",
+        "builder code": _code_hash(),
+        "device": str(device.here(choose_device(spec.engine, spec.device))),
+        "threads": str(threads),
+    }
+    parts |= {f"library {name}": library_version(name) or "none" for name in _LIBRARIES}
+    entry = ModelEntry(repository / spec.name)
+    published, reasons = compare(entry, load_flover_manifest, parts)
+    return FloverPlan(entry, source, parts, published, reasons, samples, threads)
+
+
+def _code_hash() -> str:
+    """Hash over the code that decides what is built and how fast it is."""
+    library, builders = Path(tidal.__path__[0]), Path(tidal_builders.__path__[0])
+    own = [*builders.glob("flover/*.py"), *(builders / f"{name}.py" for name in ("timing", "planning", "texts"))]
+    used = [path for name in ("memory", "models") for path in library.glob(f"flover/{name}/*.py")]
+    used += [library / "manifest.py", library / "flover/manifest.py", library / "flover/runner.py"]
+    return hashlib.sha256((hash_files(builders, own) + hash_files(library, used)).encode()).hexdigest()

@@ -1,0 +1,70 @@
+"""What steps and the reading of prompts cost on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from tidal.flover.manifest import FloverProfile
+from tidal.flover.runner import FloverRunner
+from tidal.profiles import LatencyProfile
+from tidal_builders.timing import Call, Progress, Timing, measure
+
+_SHORTEST = 64
+_CHUNKS = (1, 16, 64, 256)
+_ROUNDS = 4
+
+# "step" or "prefill", attended or read tokens, slots.
+_Cell = tuple[str, int, int]
+
+
+def doubling(first: int, last: int) -> tuple[int, ...]:
+    """`first`, twice that and so on below `last`, and `last`."""
+    found = []
+    while first < last:
+        found.append(first)
+        first *= 2
+    return (*found, last)
+
+
+def measure_profile(runner: FloverRunner, *, threads: int, seconds: float, progress: Progress) -> FloverProfile:
+    """Measure steps of 1 slot to all, over short sequences to the longest, and chunks of prompts.
+
+    Args:
+        runner: none of its slots is taken.
+        threads: of it.
+        seconds: no round beyond the second begins after so many.
+        progress: told the share that is done.
+    """
+    lengths, slots = doubling(_SHORTEST, runner.max_length), doubling(1, runner.slots)
+    chunks = tuple(chunk for chunk in _CHUNKS if chunk < runner.max_length)
+    calls: dict[_Cell, Call] = {
+        ("step", length, n): partial(_step, runner, length, n) for length in lengths for n in slots
+    }
+    calls |= {("prefill", chunk, 1): partial(_prefill, runner, chunk) for chunk in chunks}
+    timings = measure(calls, rounds=_ROUNDS, budget_s=seconds, progress=progress)
+    step = _table([[timings["step", length, n] for n in slots] for length in lengths], lengths, slots, threads)
+    prefill = _table([[timings["prefill", chunk, 1]] for chunk in chunks], chunks, (1,), threads)
+    return FloverProfile(step=step, prefill=prefill)
+
+
+def _step(runner: FloverRunner, length: int, n: int, _worker: int) -> None:
+    runner.step(0, n, np.zeros(n, np.int64), np.full(n, length - 1, np.int64))
+
+
+def _prefill(runner: FloverRunner, chunk: int, _worker: int) -> None:
+    runner.prefill(0, np.zeros(chunk, np.int64), 0)
+
+
+def _table(
+    rows: Sequence[Sequence[Timing]], lengths: tuple[int, ...], batches: tuple[int, ...], threads: int
+) -> LatencyProfile:
+    return LatencyProfile(
+        lengths=lengths,
+        batches=batches,
+        median_ms=tuple(tuple(timing.median_ms for timing in row) for row in rows),
+        p95_ms=tuple(tuple(timing.p95_ms for timing in row) for row in rows),
+        threads=threads,
+    )

@@ -1,0 +1,80 @@
+"""What came of building a decoder, as data and as a table."""
+
+from __future__ import annotations
+
+import itertools
+
+from pydantic import BaseModel
+from rich.table import Table
+
+from tidal.flover.manifest import FloverManifest, FloverTrial, GenerationVerification
+from tidal_builders.report import BuildResult
+
+
+class StepRow(BaseModel):
+    """What a step of so many slots costs whose longest sequence has so many tokens."""
+
+    length: int
+    slots: int
+    step_ms: float
+    tokens_per_s: float
+
+
+class FloverReport(BuildResult):
+    """Outcome for a spec of a decoder.
+
+    Attributes:
+        precision: that was chosen.
+        max_concurrency: slots.
+        max_length: tokens of each.
+        memory_bytes: of all slots' keys and values.
+        threads: of the decoder.
+        verification: against the source model.
+        trials: precisions that were compared.
+        rows: what was measured.
+    """
+
+    precision: str | None = None
+    max_concurrency: int | None = None
+    max_length: int | None = None
+    memory_bytes: int | None = None
+    threads: int | None = None
+    verification: GenerationVerification | None = None
+    trials: tuple[FloverTrial, ...] = ()
+    rows: tuple[StepRow, ...] = ()
+
+
+def report_of(manifest: FloverManifest, version: int | None) -> FloverReport:
+    """The report of a version that is published."""
+    step = manifest.profile.step
+    return FloverReport(
+        name=manifest.name,
+        outcome="current",
+        version=version,
+        precision=manifest.precision,
+        max_concurrency=manifest.max_concurrency,
+        max_length=manifest.max_length,
+        memory_bytes=manifest.memory_bytes,
+        threads=manifest.threads,
+        verification=manifest.verification,
+        trials=manifest.trials,
+        rows=tuple(
+            StepRow(length=length, slots=slots, step_ms=median, tokens_per_s=slots / median * 1e3)
+            for length, medians in zip(step.lengths, step.median_ms, strict=True)
+            for slots, median in zip(step.batches, medians, strict=False)
+        ),
+    )
+
+
+def step_table(report: FloverReport) -> Table:
+    """The measured steps for the terminal."""
+    megabytes = (report.memory_bytes or 0) / 1e6
+    title = f"{report.name}: {report.precision}, {report.max_concurrency} slots of {report.max_length} tokens in "
+    grid = Table(title=f"{title}{megabytes:,.0f} MB, {report.threads} threads", title_justify="left")
+    for heading in ("longest sequence", "slots", "step ms", "tokens/s"):
+        grid.add_column(heading, justify="right")
+    for row, following in itertools.zip_longest(report.rows, report.rows[1:]):
+        last = following is None or following.length != row.length
+        cells = (str(row.length), str(row.slots), f"{row.step_ms:.2f}", f"{row.tokens_per_s:.0f}")
+        grid.add_row(*cells, end_section=last)
+    return grid

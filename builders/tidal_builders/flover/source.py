@@ -1,0 +1,67 @@
+"""A decoder as Hugging Face loads it, with its fast tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from tidal.errors import InvalidArgument
+from tidal.flover.models.form import DecoderForm, form_of
+from tidal_builders.arlo.source import quiet
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSource:
+    """An unmodified decoder in float32 on the CPU."""
+
+    model: Any
+    tokenizer: Any
+    form: DecoderForm
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a generation."""
+        found = self.model.generation_config.eos_token_id
+        if found is None:
+            return ()
+        return tuple(found) if isinstance(found, list) else (int(found),)
+
+
+def load_decoder(folder: Path) -> DecoderSource:
+    """Load a decoder and its tokenizer.
+
+    Raises:
+        InvalidArgument: the folder holds no decoder of a family that is offered, no fast tokenizer, or weights that
+            are pickled or of another model.
+    """
+    if not any(folder.glob("*.safetensors")):
+        raise InvalidArgument(
+            f"field 'model': {folder} has no weights as safetensors, and pickled ones (pytorch_model.bin) are not "
+            "read, for they can run code: save the model with `save_pretrained(folder, safe_serialization=True)`"
+        )
+    with quiet():
+        try:
+            form = form_of(AutoConfig.from_pretrained(folder))
+            tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
+            model, info = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True
+            )
+        except InvalidArgument as error:
+            raise InvalidArgument(f"field 'model': {error}") from None
+        except (OSError, ValueError, KeyError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise InvalidArgument(f"field 'model': {folder} holds no decoder: {reason}") from None
+    if missing := sorted(info["missing_keys"]):
+        raise InvalidArgument(f"field 'model': {folder} has no weights for {', '.join(missing[:4])}")
+    if not getattr(tokenizer, "is_fast", False):
+        raise InvalidArgument(f"field 'model': the tokenizer of {folder} has no fast version (tokenizer.json)")
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= form.vocabulary:
+        raise InvalidArgument(
+            f"field 'model': the tokenizer of {folder} has the id {largest}, the model ids below {form.vocabulary}"
+        )
+    return DecoderSource(model.eval(), tokenizer, form)

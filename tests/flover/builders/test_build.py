@@ -1,0 +1,192 @@
+"""What the build of a decoder publishes, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.flover.tiny import EOS, POSITIONS, write_decoder
+from tests.models import make_tiny_classifier
+from tidal.errors import InvalidArgument
+from tidal.flover.manifest import FloverManifest, load_flover_manifest
+from tidal.flover.memory.buffers import buffer_bytes
+from tidal.flover.runner import open_runner
+from tidal.published import load_published
+from tidal.repository import ModelEntry
+from tidal_builders.flover.build import build_flover
+from tidal_builders.flover.profiling import doubling
+from tidal_builders.flover.report import FloverReport, step_table
+from tidal_builders.specs import load_spec
+
+Published = tuple[Path, Path, FloverReport]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_decoder(tmp_path_factory.mktemp("source") / "tiny")
+
+
+def run_build(folder: Path, source: Path, *, force: bool = False, **fields: Any) -> FloverReport:
+    """Build the model "writer" into `folder / "r"`; fields given replace those of its spec."""
+    content = {"kind": "flover", "name": "writer", "model": str(source), "max_concurrency": 3, "threads": 1}
+    path = folder / "writer.yaml"
+    path.write_text(yaml.safe_dump(content | {"profile_seconds": 0.01} | fields))
+    spec: Any = load_spec(path)
+    return build_flover(spec, folder / "r", spec_file=path, force=force)
+
+
+@pytest.fixture
+def build(tmp_path: Path, source: Path) -> Callable[..., FloverReport]:
+    def run(**fields: Any) -> FloverReport:
+        return run_build(tmp_path, fields.pop("source", source), **fields)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Published:
+    """The source, a version built from it, and the report. Not to be changed."""
+    folder = tmp_path_factory.mktemp("published")
+    report = run_build(folder, source)
+    return source, folder / "r/writer/1", report
+
+
+def test_the_version_is_complete_and_verified(published: Published) -> None:
+    _, folder, report = published
+    manifest = load_published(folder)
+    assert isinstance(manifest, FloverManifest)
+    manifest.check_files(folder)
+    assert {file.path for file in manifest.files} == {"engines/weights.safetensors", "tokenizer/tokenizer.json"}
+    assert (report.outcome, report.version, report.precision) == ("published", 1, "fp32")
+    assert manifest.trials == ()
+    assert (manifest.max_concurrency, manifest.max_length, manifest.eos_token_ids) == (3, POSITIONS, (EOS,))
+    assert manifest.verification.prompts == 8
+    assert manifest.verification.tokens > 150
+    config = (folder.parent / "config.pbtxt").read_text()
+    assert 'backend: "flover"' in config
+    assert "decoupled: true" in config
+
+
+def test_precisions_are_compared(build: Callable[..., FloverReport], tmp_path: Path) -> None:
+    assert build(precision="auto").outcome == "published"
+    manifest = load_flover_manifest(tmp_path / "r/writer/1")
+    exact, short = manifest.trials
+    assert (exact.precision, exact.match_rate) == ("fp32", 1.0)
+    assert exact.max_error < 1e-4 < short.max_error
+    chosen = min((each for each in manifest.trials if each.step_ms is not None), key=lambda each: each.step_ms or 0)
+    assert (manifest.precision, chosen.verdict) == (chosen.precision, "chosen")
+
+
+def test_steps_and_prompts_are_profiled(published: Published) -> None:
+    _, folder, report = published
+    manifest = load_flover_manifest(folder)
+    assert (manifest.profile.step.lengths, manifest.profile.step.batches) == ((64, POSITIONS), (1, 2, 3))
+    assert manifest.profile.prefill.lengths == (1, 16, 64)
+    assert [(row.length, row.slots) for row in report.rows[:4]] == [(64, 1), (64, 2), (64, 3), (POSITIONS, 1)]
+    assert step_table(report).row_count == 6
+    assert doubling(1, 8) == (1, 2, 4, 8)
+    assert doubling(64, 48) == (48,)
+
+
+def test_a_published_version_generates(published: Published) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from tests.flover.generating import Generation, generate_together, generated_by_transformers
+
+    source, folder, _ = published
+    manifest = load_flover_manifest(folder)
+    runner = open_runner(manifest, folder)
+    assert runner.memory_bytes == manifest.memory_bytes
+    prompt = np.array(AutoTokenizer.from_pretrained(source)("Once upon a time")["input_ids"])
+    generation = Generation(prompt, 12, 0)
+    generate_together(runner, [generation], np.random.default_rng(0))
+    model = AutoModelForCausalLM.from_pretrained(source)
+    assert generation.tokens == generated_by_transformers(model, prompt, 12)
+
+
+def test_what_is_current_is_not_built_again(build: Callable[..., FloverReport]) -> None:
+    assert build().outcome == "published"
+    again = build()
+    assert (again.outcome, again.version, len(again.rows)) == ("current", 1, 6)
+    changed = build(max_concurrency=2)
+    assert (changed.version, changed.reasons) == (2, ("spec.max_concurrency changed from 3 to 2",))
+    assert build(max_concurrency=2, force=True).reasons == ("forced",)
+
+
+def test_a_build_goes_on_where_it_stopped(
+    build: Callable[..., FloverReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tidal_builders.flover.build.measure_profile", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build()
+    assert ModelEntry(tmp_path / "r/writer").versions() == []
+    report = build()
+    assert (report.outcome, set(report.reused)) == ("published", {"source", "weights-fp32", "verified-fp32"})
+
+
+def test_what_misses_its_tolerance_is_not_published(build: Callable[..., FloverReport], tmp_path: Path) -> None:
+    report = build(precision="auto", tolerance=1e-12)
+    assert report.outcome == "missed"
+    assert [reason.split(":")[0] for reason in report.reasons if "largest error" in reason] == ["fp32", "bf16"]
+    assert ModelEntry(tmp_path / "r/writer").versions() == []
+
+
+def test_a_decoder_that_is_wrong_is_noticed(
+    build: Callable[..., FloverReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidal.flover.models import linear
+
+    monkeypatch.setitem(linear._FUSED, "gelu_new", ("relu", ""))
+    report = build()
+    assert report.outcome == "missed"
+    assert any("of the tokens are the source's" in reason for reason in report.reasons)
+
+
+def test_slots_that_do_not_fit_are_refused(build: Callable[..., FloverReport], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidal_builders.flover.build.available_bytes", lambda _device: 1000)
+    with pytest.raises(InvalidArgument, match=r"3 slots of 128 tokens take [\d,]+ bytes.*1,000 are available"):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model": "./nothing"}, "there is no folder"),
+        ({"samples": "nothing.txt"}, "there is no file"),
+        ({"max_length": 129}, "129 tokens exceed the model's longest sequence of 128"),
+    ],
+)
+def test_what_cannot_be_built_is_said(build: Callable[..., FloverReport], fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        build(**fields)
+
+
+def test_other_models_and_pickled_weights_are_refused(build: Callable[..., FloverReport], tmp_path: Path) -> None:
+    classifier = make_tiny_classifier(tmp_path / "classifier")
+    with pytest.raises(InvalidArgument, match="field 'model': a model of type 'bert' cannot generate here"):
+        build(source=classifier)
+    (classifier / "model.safetensors").rename(classifier / "pytorch_model.bin")
+    with pytest.raises(InvalidArgument, match="has no weights as safetensors"):
+        build(source=classifier)
+
+
+def test_the_manifest_names_the_memory(published: Published) -> None:
+    import torch
+
+    manifest = load_flover_manifest(published[1])
+    assert manifest.memory_bytes == buffer_bytes(manifest.form, 3, POSITIONS, torch.float32)
+    text = manifest.model_dump_json()
+    assert FloverManifest.model_validate_json(text) == manifest
+    wrong = re.sub(r'"max_length":128', '"max_length":129', text)
+    with pytest.raises(ValueError, match="129, the model has 128 positions"):
+        FloverManifest.model_validate_json(wrong)

@@ -1,0 +1,126 @@
+"""Greedy generation of several prompts in one runner, with arrivals, chunks and moves as a test wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tidal.flover.memory.slots import Move, Slots
+from tidal.flover.runner import FloverRunner
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass
+class Generation:
+    """A prompt on its way: `read` tokens of it are in its slot, `tokens` were generated."""
+
+    prompt: Ids
+    wanted: int
+    arrives: int
+    read: int = 0
+    tokens: list[int] = field(default_factory=list)
+
+    @property
+    def held(self) -> int:
+        """Tokens whose keys and values are in the slot."""
+        return self.read + max(0, len(self.tokens) - 1)
+
+
+def generate_together(
+    runner: FloverRunner, sequences: Sequence[Generation], draw: np.random.Generator, *, displace: bool = True
+) -> None:
+    """Generate until all have what they want.
+
+    Every iteration reads a chunk of random size of one prompt, if one is there, and makes a step. Before the step a
+    sequence is moved to a free slot, with `displace`, and then all that run are brought together.
+    """
+    slots = Slots[int](runner.slots)
+    waiting = list(range(len(sequences)))
+    reading: list[int] = []
+    turn = 0
+
+    def moved(moves: Sequence[Move]) -> None:
+        held = [0] * runner.slots
+        for number, each in enumerate(sequences):
+            if number in taken:
+                held[before[number]] = each.held
+        runner.move(moves, held)
+
+    while waiting or slots.free < slots.count:
+        while waiting and slots.free and sequences[waiting[0]].arrives <= turn:
+            reading.append(waiting.pop(0))
+            slots.reserve(reading[-1])
+        if reading:
+            number = reading[int(draw.integers(len(reading)))]
+            each = sequences[number]
+            end = min(len(each.prompt), each.read + int(draw.integers(1, 12)))
+            last = end == len(each.prompt)
+            logits = runner.prefill(slots.slot(number), each.prompt[each.read : end], each.read, last=last)
+            each.read = end
+            if last:
+                assert logits is not None
+                each.tokens.append(int(logits.argmax()))
+                reading.remove(number)
+                slots.join(number)
+        for number, each in enumerate(sequences):
+            if len(each.tokens) == each.wanted and _has(slots, number):
+                slots.release(number)
+        taken = [number for number in range(len(sequences)) if _has(slots, number)]
+        before = {number: slots.slot(number) for number in taken}
+        if displace and taken and slots.free:
+            source = slots.slot(int(draw.choice(taken)))
+            free = sorted(set(range(slots.count)) - set(before.values()))
+            away = [Move(source, int(draw.choice(free)))]
+            slots.apply(away)
+            moved(away)
+            before = {number: slots.slot(number) for number in taken}
+        moved(slots.settle({number: sequences[number].held for number in taken}))
+        window = slots.window
+        if len(window):
+            rows = [sequences[number] for number in slots.rows() if number is not None]
+            assert len(rows) == len(window)
+            logits = runner.step(
+                window.begin,
+                window.end,
+                np.array([each.tokens[-1] for each in rows]),
+                np.array([each.held for each in rows]),
+            )
+            for each, row in zip(rows, logits, strict=True):
+                each.tokens.append(int(row.argmax()))
+        turn += 1
+
+
+def generated_by_transformers(model: Any, prompt: Ids, count: int) -> list[int]:
+    """What `transformers` generates greedily, whatever ends a text."""
+    ids = torch.from_numpy(prompt)[None]
+    model.generation_config.eos_token_id = None
+    with torch.no_grad():
+        found = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, pad_token_id=0
+        )
+    return [int(token) for token in found[0, len(prompt) :]]
+
+
+def random_sequences(draw: np.random.Generator, count: int, vocabulary: int, longest: int = 40) -> list[Generation]:
+    """Prompts of 1 to `longest` tokens that come one after the other and want 1 to 16 tokens."""
+    arrivals = np.cumsum(draw.integers(0, 5, count))
+    return [
+        Generation(
+            draw.integers(0, vocabulary, int(draw.integers(1, longest))), int(draw.integers(1, 17)), int(arrives)
+        )
+        for arrives in arrivals
+    ]
+
+
+def _has(slots: Slots[int], number: int) -> bool:
+    try:
+        slots.slot(number)
+    except KeyError:
+        return False
+    return True

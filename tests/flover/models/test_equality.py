@@ -1,0 +1,102 @@
+"""What a runner generates, held to `transformers` on the same weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.flover.generating import generate_together, generated_by_transformers, random_sequences
+from tests.flover.tiny import FAMILIES, VOCABULARY, tiny_model, tiny_runner
+from tidal.flover.memory.slots import Move
+
+_ROPE = {"rope_theta": 10000.0}
+_LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_tokens_are_those_of_transformers(family: str) -> None:
+    model, draw = tiny_model(family), np.random.default_rng(1)
+    sequences = random_sequences(draw, 8, VOCABULARY)
+    generate_together(tiny_runner(model, slots=5), sequences, draw)
+    for each in sequences:
+        assert each.tokens == generated_by_transformers(model, each.prompt, each.wanted)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("gpt2", {"activation_function": "relu", "n_inner": 40}),
+        ("gptj", {"rotary_dim": 8, "activation_function": "gelu"}),
+        ("gpt_neox", {"use_parallel_residual": False, "attention_bias": False, "rotary_pct": 1.0}),
+        ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 10}),
+        ("llama", {"rope_parameters": {**_ROPE, **_LLAMA3, "rope_type": "llama3"}}),
+        ("llama", {"rope_parameters": {**_ROPE, "rope_type": "linear", "factor": 4.0}}),
+        ("qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+        ("qwen3", {"attention_bias": True}),
+    ],
+)
+def test_variants_have_the_same_logits(family: str, fields: dict[str, Any]) -> None:
+    model = tiny_model(family, **fields)
+    runner, ids = tiny_runner(model, slots=2), np.random.default_rng(0).integers(0, VOCABULARY, 90)
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(ids)[None]).logits[0]
+    runner.prefill(1, ids[:50], 0, last=False)
+    found = runner.prefill(1, ids[50:80], 50)
+    assert found is not None
+    torch.testing.assert_close(found, wanted[79], rtol=1e-4, atol=1e-4)
+    for position in range(80, 90):
+        logits = runner.step(1, 2, ids[position : position + 1], np.array([position]))
+        torch.testing.assert_close(logits[0], wanted[position], rtol=1e-4, atol=1e-4)
+
+
+def test_rows_do_not_depend_on_their_neighbours_nor_on_what_slots_held_before() -> None:
+    model, draw = tiny_model("qwen2"), np.random.default_rng(0)
+    ids = draw.integers(0, VOCABULARY, 20)
+    alone, beside = tiny_runner(model, slots=4), tiny_runner(model, slots=4)
+    alone.prefill(0, ids, 0)
+    for slot in range(4):
+        beside.prefill(slot, draw.integers(0, VOCABULARY, 70), 0)
+    beside.prefill(2, ids, 0)
+    wanted = alone.step(0, 1, ids[:1], np.array([20]))
+    found = beside.step(0, 4, np.array([5, 6, ids[0], 7]), np.array([70, 3, 20, 127]))
+    torch.testing.assert_close(found[2:3], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_step_over_a_prompt_that_is_being_read_leaves_it_whole() -> None:
+    model, ids = tiny_model("llama"), np.arange(30)
+    runner, alone = tiny_runner(model, slots=3), tiny_runner(model, slots=3)
+    for slot in (0, 2):
+        runner.prefill(slot, ids[:9], 0)
+    runner.prefill(1, ids[:10], 0, last=False)
+    runner.step(0, 3, np.array([1, 0, 2]), np.array([9, 10, 9]))
+    found, wanted = runner.prefill(1, ids[10:], 10), alone.prefill(1, ids, 0)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_an_exchange_swaps_what_slots_hold() -> None:
+    model, draw = tiny_model("gptj"), np.random.default_rng(0)
+    runner, still = tiny_runner(model, slots=3), tiny_runner(model, slots=3)
+    long, short = draw.integers(0, VOCABULARY, 60), draw.integers(0, VOCABULARY, 7)
+    for each in (runner, still):
+        each.prefill(0, long, 0)
+        each.prefill(2, short, 0)
+    assert runner.move([Move(0, 2, exchange=True), Move(2, 1)], [60, 0, 7]) > 0
+    wanted = still.step(0, 3, np.array([3, 0, 4]), np.array([60, 0, 7]))
+    found = runner.step(0, 2, np.array([4, 3]), np.array([7, 60]))
+    torch.testing.assert_close(found, wanted[[2, 0]], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_bf16_takes_nearly_the_same_tokens(family: str) -> None:
+    model = tiny_model(family)
+    runner, ids = tiny_runner(model, dtype=torch.bfloat16), np.random.default_rng(0).integers(0, VOCABULARY, 100)
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(ids)[None]).logits[0]
+    found = [runner.prefill(0, ids[:1], 0)]
+    found += [runner.step(0, 1, ids[at : at + 1], np.array([at]))[0] for at in range(1, 100)]
+    logits = torch.stack([each for each in found if each is not None])
+    assert (logits.argmax(-1) == wanted.argmax(-1)).float().mean() >= 0.9
+    assert (logits - wanted).abs().max() < 0.05 * wanted.abs().max()

@@ -1,0 +1,59 @@
+"""Which models are taken, and what is said of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from tests.flover.tiny import FAMILIES, tiny_config, tiny_model
+from tidal.errors import InvalidArgument
+from tidal.flover.models.form import DecoderForm, form_of
+from tidal.flover.models.weights import convert, load_weights, named_tensors, save_weights
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_form_can_be_written_down(family: str) -> None:
+    form = form_of(tiny_config(family))
+    assert DecoderForm.model_validate_json(form.model_dump_json()) == form
+    assert (form.family, form.layers, form.width, form.vocabulary) == (family, 2, 32, 257)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (transformers.BertConfig(), "a model of type 'bert' cannot generate here; accepted: gpt2, gptj"),
+        (tiny_config("gpt2", scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx: True"),
+        (tiny_config("qwen2", use_sliding_window=True), "use_sliding_window: True; offered is False"),
+        (tiny_config("gpt2", activation_function="tanh"), "has the activation 'tanh'; offered: gelu"),
+        (
+            tiny_config("llama", rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
+            "rotary positions of type 'dynamic'; offered: default, linear, llama3",
+        ),
+    ],
+)
+def test_what_is_not_offered_is_said(config: Any, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        form_of(config)
+
+
+def test_weights_come_back_from_their_file(tmp_path: Any) -> None:
+    model = tiny_model("qwen3")
+    form, path = form_of(model.config), tmp_path / "weights.safetensors"
+    weights = convert(model.state_dict(), form, tied=False)
+    save_weights(weights, path, torch.bfloat16)
+    wanted = {name: tensor.to(torch.bfloat16) for name, tensor in named_tensors(weights)}
+    found = dict(named_tensors(load_weights(path, form)))
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+    with pytest.raises(InvalidArgument, match=r"has no weight 'layers\.2\.attention_norm\.weight'"):
+        load_weights(path, form.model_copy(update={"layers": 3}))
+
+
+def test_a_missing_weight_isnamed_tensors() -> None:
+    model = tiny_model("llama")
+    state = {name: each for name, each in model.state_dict().items() if "up_proj" not in name}
+    with pytest.raises(InvalidArgument, match=r"no weight 'model\.layers\.0\.mlp\.up_proj\.weight'"):
+        convert(state, form_of(model.config), tied=False)
