@@ -1,0 +1,1 @@
+"""The custom batcher: a shared object that tritonserver loads to decide which requests form a batch."""

@@ -1,0 +1,70 @@
+"""Builds the shared object: `python -m tidal.batcher.build [--force]`."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tidal.batcher.library import is_current, library_path, source_folder, sources_digest
+from tidal.errors import Internal, NotFound, TidalError
+
+_FLAGS = (
+    "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra",
+    # Triton closes the library while a thread may still be in it.
+    "-shared", "-Wl,-z,nodelete",
+    # It has its own C++ runtime, and shows nothing of it: the server's may be older than this compiler's.
+    "-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL",
+)  # fmt: skip
+
+
+def build(*, force: bool = False) -> Path:
+    """Build the shared object where it is not yet, with g++ (9 or newer).
+
+    A server that has loaded the one before goes on with it until it loads the model again.
+
+    Args:
+        force: build it again where it is.
+
+    Returns:
+        The shared object.
+
+    Raises:
+        NotFound: there is no g++; says what is lost without it.
+        Internal: the compiler refuses the sources; says what it prints.
+    """
+    target = library_path()
+    if is_current() and not force:
+        return target
+    compiler = shutil.which("g++")
+    if compiler is None:
+        raise NotFound(
+            "g++ is missing, and the custom batcher is built with it: install g++ 9 or newer. "
+            "Everything but models that name it in TRITON_BATCH_STRATEGY_PATH works without"
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        made = Path(scratch) / target.name
+        sources = [str(path) for path in sorted(source_folder().glob("*.cpp"))]
+        command = [compiler, *_FLAGS, f'-DTIDAL_SOURCES="{sources_digest()}"', *sources, "-o", str(made)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Internal(f"g++ failed: {' '.join(command)}\n{done.stderr.strip()[-4000:]}")
+        made.replace(target)
+    return target
+
+
+def main() -> int:
+    """Build and say where; errors are one line."""
+    try:
+        print(build(force="--force" in sys.argv[1:]))
+    except TidalError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
