@@ -28,6 +28,8 @@ from tidal.pets.policies.merging import crossover
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.tasks.folder import tasks_folder
 
+# What the model of a form with all the tasks of the sweep is called.
+_OF_ALL = "_of_all"
 # Of the forms of full models, those that a quick run tries.
 _QUICK_FORMS = ("seqs", "pars_processes", "pars_pool")
 _PARS_SHAPES = (Shape(16, 1, 16), Shape(16, 1, 32), Shape(16, 1, 64), Shape(16, 2, 32))
@@ -60,7 +62,7 @@ class Size:
     rounds: int
 
 
-FULL = Size(throughput.Size(5, 3.0), (1, 2, 4, 8, 16, 32, 64, 128), 3.0, strategies.FULL, 2000, 100_000, 20.0, True, 15)
+FULL = Size(throughput.Size(5, 3.0), (1, 2, 4, 8, 16, 32, 64, 128), 6.0, strategies.FULL, 2000, 100_000, 20.0, True, 15)
 QUICK = Size(throughput.Size(2, 1.0), (), 0.7, strategies.QUICK, 1000, 40, 5.0, False, 4)
 
 
@@ -106,16 +108,15 @@ def _served(report: Report, artefacts: Artefacts, repository: Path, size: Size) 
     tried = forms(len(os.sched_getaffinity(0)))
     if not size.fill:
         tried = {name: tried[name] for name in _QUICK_FORMS}
+    asked = {SEQS: [artefacts.random / task for task in dict.fromkeys([*every[:32], *dense])], PARS: places[:16]}
     for name, form in tried.items():
-        few = [artefacts.random / task for task in every[:16]]
-        write_full(repository, name, form, artefacts, few if form.system == PARS else places)
-        write_full(repository, f"{name}_few", form, artefacts, few)
+        write_full(repository, name, form, artefacts, asked[form.system])
+        if size.tasks and form.system == SEQS:
+            write_full(repository, f"{name}{_OF_ALL}", form, artefacts, places)
     maker = TextMaker(artefacts.version / artefacts.manifest.tokenizer.file, seed=2)
     progress("starting tidal serve")
     with tidal_serve(repository, "--model", MODEL) as server:
-        few_forms = {f"{name}_few": form for name, form in tried.items()}
-        best, rows = throughput.fastest_forms(server, few_forms, every, maker, size.search_s)
-        best = {system: name.removesuffix("_few") for system, name in best.items()}
+        best, rows = throughput.fastest_forms(server, tried, every, maker, size.search_s)
         outcome.add_forms(report, rows, best)
         outcomes = _throughput(server, best, dense, every, maker, size)
         outcome.add_throughput(report, outcomes)
@@ -141,7 +142,7 @@ def _throughput(
     maker: TextMaker,
     size: Size,
 ) -> list[Outcome]:
-    progress(f"loading {best[SEQS]} with full models of all tasks")
+    progress(f"loading {best[SEQS]} with full models of all tasks of a wave")
     server.control.load(best[SEQS], None)
     against = {TIDAL: MODEL, SEQS: best[SEQS]}
     cases = [
@@ -152,9 +153,16 @@ def _throughput(
     if size.tasks:
         cases += [Case("lengths", tuple(every), Shape(32, 1, length), against) for length in (64, 128)]
         cases += [Case("queries of a task", tuple(every), Shape(32, batch, 32), against) for batch in (2, 4)]
-        cases += [Case("tasks", tuple(every), Shape(tasks, 1, 32), against) for tasks in size.tasks]
     outcomes = [throughput.measure(server, case, maker, size.cases) for case in cases]
     server.control.unload(best[SEQS])
+    if size.tasks:
+        of_all = f"{best[SEQS]}{_OF_ALL}"
+        progress(f"loading {of_all} with full models of all tasks")
+        server.control.load(of_all, None)
+        against = {TIDAL: MODEL, SEQS: of_all}
+        swept = [Case("tasks", tuple(every), Shape(tasks, 1, 32), against) for tasks in size.tasks]
+        outcomes += [throughput.measure(server, case, maker, size.cases) for case in swept]
+        server.control.unload(of_all)
     progress(f"loading {best[PARS]} with full models of 16 tasks")
     server.control.load(best[PARS], None)
     pars = [Case(PARS, tuple(every), shape, {TIDAL: MODEL, PARS: best[PARS]}) for shape in _PARS_SHAPES]

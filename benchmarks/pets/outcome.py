@@ -220,6 +220,8 @@ def add_changes(report: Report, found: Changes) -> None:
 
 def add_forms(report: Report, rows: Sequence[Sequence[str]], best: Mapping[str, str]) -> None:
     """Which forms of the baselines were tried."""
-    columns = ["system", "form", "1/s", "MiB", "taken"]
-    report.add_table("forms of full models, 16 tasks x 1, 16 tokens, other texts", columns, [list(row) for row in rows])
+    columns = ["system", "form", "tasks", "1/s", "MiB", "taken"]
+    report.add_table(
+        "forms of full models, a query of each task, 16 tokens, other texts", columns, [list(row) for row in rows]
+    )
     report.measured["forms"] = dict(best)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -25,7 +26,10 @@ _BASE = "base"
 # Of an operation's tensors in float32; ids, types and lengths are small beside them.
 _BYTES = 4
 
-# The base alone or a kind, padded length, queries.
+# So many tasks of a kind share a batch whose terms are measured.
+_TASKS = 8
+
+# The base alone or a kind, padded length, queries of a task.
 _Cell = tuple[str, int, int]
 
 
@@ -49,10 +53,11 @@ def measure_profile(
     seconds: float,
     progress: Progress,
 ) -> PetsProfile:
-    """Measure α with the base alone, and β of every kind as what a batch of one typical task takes beyond that.
+    """Measure α with the base alone, and β of every kind as what each of several typical tasks in a batch adds to that.
 
-    All are measured in the same rounds; β is evened out, see `_rising`. On a GPU a batch's memory is measured too, and
-    how many streams pay.
+    Several tasks, because the terms of a single one seem to cost nothing: its numbers are still in the processor's
+    caches from the batch before. All are measured in the same rounds; β is evened out, see `_rising`. On a GPU a
+    batch's memory is measured too, and how many streams pay.
 
     Args:
         engine: of the base.
@@ -66,17 +71,17 @@ def measure_profile(
         progress: told the share that is done.
     """
     grid = grid_of(max_length, max_batch, max_tokens)
-    tasks: dict[str, LoadedTask | None] = {_BASE: None}
-    tasks |= {kind: engine.add(typical_task(kind, layers)) for kind in kinds}
-    calls: dict[_Cell, Call] = {
-        (name, length, n): partial(_run, engine, task, length, n)
-        for name, task in tasks.items()
-        for length, numbers in grid.items()
-        for n in numbers
-    }
-    memory = measure_memory(calls) if on_gpu(engine) else _computed_memory(grid, engine.description)
+    tasks: dict[str, list[LoadedTask | None]] = {_BASE: [None]}
+    for kind in kinds:
+        terms = typical_task(kind, layers)
+        tasks[kind] = [engine.add(terms) for _ in range(min(_TASKS, max_batch))]
+    if on_gpu(engine):
+        memory = measure_memory(_calls(engine, {name: of_kind[:1] for name, of_kind in tasks.items()}, grid))
+    else:
+        memory = _computed_memory(grid, engine.description)
+    calls = _calls(engine, tasks, grid)
     timings = measure(calls, rounds=_ROUNDS, budget_s=seconds, progress=progress)
-    for task in tasks.values():
+    for task in itertools.chain(*tasks.values()):
         if task is not None:
             engine.remove(task)
     profile = _profile(timings, grid, kinds, memory, threads)
@@ -85,8 +90,25 @@ def measure_profile(
     return profile
 
 
-def _run(engine: Engine, task: LoadedTask | None, length: int, n: int, _worker: int) -> None:
-    engine.pooled([task] * n, np.full((n, length), _TOKEN, np.int32), np.full(n, length, np.int32))
+def _calls(
+    engine: Engine, tasks: Mapping[str, Sequence[LoadedTask | None]], grid: Mapping[int, Sequence[int]]
+) -> dict[_Cell, Call]:
+    return {
+        (name, length, n): partial(_run, engine, of_kind[: tasks_together(numbers, n)], length, n)
+        for name, of_kind in tasks.items()
+        for length, numbers in grid.items()
+        for n in numbers
+    }
+
+
+def tasks_together(numbers: Sequence[int], n: int) -> int:
+    """How many tasks of `n` queries each make up a batch of one of the `numbers` of queries that are measured."""
+    return max(tasks for tasks in range(1, _TASKS + 1) if tasks * n in numbers)
+
+
+def _run(engine: Engine, tasks: Sequence[LoadedTask | None], length: int, n: int, _worker: int) -> None:
+    rows = [task for task in tasks for _ in range(n)]
+    engine.pooled(rows, np.full((len(rows), length), _TOKEN, np.int32), np.full(len(rows), length, np.int32))
 
 
 def _computed_memory(grid: Mapping[int, Sequence[int]], description: Description) -> dict[tuple[int, int], float]:
@@ -108,6 +130,11 @@ def _profile(
 
     cells = [(length, n) for length, numbers in grid.items() for n in numbers]
     alpha = {(length, n): timings[_BASE, length, n] for length, n in cells}
+
+    def beta(kind: str, length: int, n: int) -> float:
+        tasks = tasks_together(grid[length], n)
+        return (timings[kind, length, n].median_ms - alpha[length, tasks * n].median_ms) / tasks
+
     shared = LatencyProfile(
         lengths=lengths,
         batches=batches,
@@ -119,7 +146,7 @@ def _profile(
         kind: Grid(
             lengths=lengths,
             batches=batches,
-            values=rows(_rising({cell: timings[kind, *cell].median_ms - alpha[cell].median_ms for cell in cells})),
+            values=rows(_rising({cell: beta(kind, *cell) for cell in cells})),
         )
         for kind in kinds
     }

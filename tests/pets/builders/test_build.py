@@ -19,10 +19,11 @@ from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest, load_pets_manifest
 from tidal.published import load_published
 from tidal.repository import ModelEntry
 from tidal_builders.pets.build import build_pets
-from tidal_builders.pets.profiling import _rising, activation_bytes, grid_of
+from tidal_builders.pets.profiling import _profile, _rising, activation_bytes, grid_of, tasks_together
 from tidal_builders.pets.report import PetsReport
 from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
 from tidal_builders.specs import load_spec
+from tidal_builders.timing import Timing
 
 MAX_LENGTH = 24
 Published = tuple[Path, Path, PetsReport]
@@ -192,3 +193,27 @@ def test_typical_tasks_are_of_their_kinds(published: Published) -> None:
     layers = load_base_layers(published[1])
     for kind in TYPICAL_KINDS:
         assert write_terms(find_kind(kind), typical_task(kind, layers), layers, Storage())
+
+
+def test_what_a_task_adds_is_found_in_batches_of_several() -> None:
+    def alpha(length: int, n: int) -> float:
+        return 1.0 + 0.1 * length * n
+
+    def beta(length: int, n: int) -> float:
+        return 0.5 + 0.01 * length * n
+
+    grid = {8: (1, 2, 4, 8, 16), 16: (1, 2, 4, 8)}
+    timings = {}
+    for length, numbers in grid.items():
+        for n in numbers:
+            tasks = tasks_together(numbers, n)
+            assert tasks * n == min(8 * n, numbers[-1])
+            timings["base", length, n] = Timing(alpha(length, n), alpha(length, n), 1)
+            took = alpha(length, tasks * n) + tasks * beta(length, n)
+            timings["lora", length, n] = Timing(took, took, 1)
+    memory = {(length, n): 1.0 for length, numbers in grid.items() for n in numbers}
+    profile = _profile(timings, grid, ["lora"], memory, 1)
+    for length, numbers in grid.items():
+        for n in numbers:
+            assert profile.terms_ms["lora"].at(length, n) == pytest.approx(beta(length, n))
+            assert profile.shared.latency_ms(length, n) == pytest.approx(alpha(length, n))
