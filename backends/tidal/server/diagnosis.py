@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, get_args
 
+from tidal.batcher.library import BUILD_COMMAND, is_current, library_path
 from tidal.device import library_version
 from tidal.engines.base import EngineKind
 from tidal.engines.registry import available_kinds, engine_version
@@ -47,7 +48,7 @@ def diagnose() -> list[Check]:
         checks.append(Check("tritonserver", "bad", found or advice, advice))
     else:
         checks += [_server(installation), _stub(installation)]
-    checks += [*_engines(), _gpu(), _shared_memory(), _leftovers(), *_servers_and_ports(), *_extras()]
+    checks += [*_engines(), batcher_check(), _gpu(), _shared_memory(), _leftovers(), *_servers_and_ports(), *_extras()]
     return checks
 
 
@@ -110,6 +111,20 @@ def _engines() -> Iterator[Check]:
             yield Check(f"engine {kind}", "ok", engine_version(kind) or "version unknown")
         else:
             yield Check(f"engine {kind}", "note", "not available")
+
+
+def batcher_check() -> Check:
+    """Whether models may name the custom batcher in TRITON_BATCH_STRATEGY_PATH, and by which path."""
+    try:
+        path, current = library_path(), is_current()
+    except TidalError as error:
+        return Check("batcher", "note", str(error))
+    if current:
+        return Check("batcher", "ok", str(path))
+    if path.exists():
+        return Check("batcher", "warning", f"{path} is of other sources", f"{BUILD_COMMAND}, then reload the models")
+    compiler = "" if shutil.which("g++") else "install g++ 9 or newer, then "
+    return Check("batcher", "note", "is not built: models cannot use it", compiler + BUILD_COMMAND)
 
 
 def _gpu() -> Check:

@@ -1,0 +1,43 @@
+"""The parts of the batcher's benchmark that need no server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from google.protobuf import json_format
+from tritonclient.grpc import model_config_pb2
+
+from benchmarks.batcher.batchings import Batching, search_batcher, search_plain
+from benchmarks.batcher.measure import inputs
+from tidal.manifest import EngineInput, EngineManifest
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("search", [search_plain, search_batcher])
+def test_every_candidate_has_a_config_that_triton_knows(search: object, quick: bool) -> None:
+    manifest = EngineManifest.model_construct(name="m", inputs=(EngineInput(name="input_ids", below=9),))
+    seen: list[Batching] = []
+
+    def last(candidates: Sequence[Batching]) -> Batching:
+        seen.extend(candidates)
+        return candidates[-1]
+
+    assert search(last, quick=quick) in seen  # type: ignore[operator]
+    assert len({candidate.name for candidate in seen}) == len(set(seen))
+    for candidate in seen:
+        config = model_config_pb2.ModelConfig()
+        json_format.ParseDict(candidate.config(manifest, 2), config)
+        named = "TRITON_BATCH_STRATEGY_PATH" in config.parameters
+        assert named == (search is search_batcher)
+        sizes = list(config.dynamic_batching.preferred_batch_size)
+        assert all(1 <= size <= config.max_batch_size for size in sizes)
+        assert (sizes == list(range(1, config.max_batch_size + 1))) == candidate.final
+
+
+def test_lengths_are_mixed_and_padded() -> None:
+    made = inputs(200, ("input_ids", "attention_mask", "token_type_ids"), seed=1)
+    lengths = {each["input_ids"].shape[1] for each in made}
+    assert len(lengths) > 10
+    assert all(length % 16 == 0 and length <= 512 for length in lengths)
+    assert all((each["input_ids"] > 0).sum() == each["attention_mask"].sum() for each in made)
