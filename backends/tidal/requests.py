@@ -63,3 +63,16 @@ class PendingRequest(Protocol):
 
     def fail(self, error: TidalError) -> None:
         """Answer with an error."""
+
+
+class StreamedRequest(PendingRequest, Protocol):
+    """A request to a model that may send more than one response; `reply` and `fail` send the last."""
+
+    def part(self, outputs: Mapping[str, Array]) -> None:
+        """Send arrays by output name ahead of the answer; those that the client did not ask for are left out.
+
+        Ignored once the request is answered.
+        """
+
+    def progressed(self, now: float) -> None:
+        """The request was worked on at `time.monotonic()` seconds `now`: the time for its answer begins anew."""

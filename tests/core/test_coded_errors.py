@@ -6,7 +6,7 @@ import pytest
 
 from tidal.errors import Cancelled, Internal, InvalidArgument, NotFound, TidalError, Unavailable, Unsupported
 from tidal.service import ModelUnavailable
-from tidal.triton.coded_errors import coded, meaning
+from tidal.triton.coded_errors import meaning, with_code
 
 SERVER = "Model m - Error when running inference: "
 
@@ -59,6 +59,6 @@ def test_other_words_are_a_failure_for_good(message: str) -> None:
 @pytest.mark.parametrize("kind", [InvalidArgument, NotFound, Unavailable, Cancelled, Unsupported, Internal])
 @pytest.mark.parametrize("text", ["[1, 2] is not ready", "two\nlines", "Stub process 'm_0' is not healthy."])
 def test_a_models_own_error_keeps_its_code(kind: type[TidalError], text: str) -> None:
-    error = meaning("m", coded(kind(text)))
+    error = meaning("m", with_code(kind(text)))
     assert type(error) is kind
     assert str(error) == text

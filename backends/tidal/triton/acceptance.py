@@ -13,7 +13,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from tidal.errors import InvalidArgument, TidalError, Unavailable
-from tidal.options import parse_options
+from tidal.options import CODED_ERRORS, parse_options
 from tidal.requests import Array
 from tidal.triton.errors import error_response
 from tidal.triton.outstanding import Outstanding
@@ -58,8 +58,8 @@ class Acceptance:
             TidalError: why it is refused; nothing has been sent.
         """
         arrival = time.monotonic()
-        parameters = raw.parameters()
-        options = parse_options(json.loads(parameters) if parameters else None)
+        parameters = _parameters(raw)
+        options = parse_options(parameters)
         inputs: dict[str, Array] = {tensor.name(): tensor.as_numpy() for tensor in raw.inputs()}
         rows = self._rows(inputs)
         queries = rows or 1
@@ -79,6 +79,7 @@ class Acceptance:
             inputs,
             rows,
             options,
+            CODED_ERRORS in parameters,
             arrival,
             self._requested(raw.requested_output_names()),
             self._types,
@@ -89,10 +90,10 @@ class Acceptance:
         self._outstanding.add(request)
         return request
 
-    def refuse(self, sender: Any, error: TidalError) -> None:
+    def refuse(self, raw: Any, sender: Any, error: TidalError) -> None:
         """Answer a request that was not accepted; harms no other when nobody waits for it any more."""
         with contextlib.suppress(Exception):
-            sender.send(error_response(error), flags=_FINAL)
+            sender.send(error_response(error, coded=CODED_ERRORS in _parameters(raw)), flags=_FINAL)
         self._outstanding.count(error.code)
 
     def _rows(self, inputs: dict[str, Array]) -> int | None:
@@ -115,3 +116,8 @@ class Acceptance:
             if len(self._wanted) < 256:
                 self._wanted[key] = wanted
         return wanted
+
+
+def _parameters(raw: Any) -> dict[str, Any]:
+    text = raw.parameters()
+    return json.loads(text) if text else {}

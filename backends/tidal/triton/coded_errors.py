@@ -1,4 +1,5 @@
-"""Errors of one model of a server on their way to another: Triton passes on what they say, and not their code.
+"""Errors on ways on which Triton passes on what they say, and not their code: from one model of a server to another,
+in a stream over gRPC, and through `generate`.
 
 A caller that sends the parameter `tidal.options.CODED_ERRORS` gets Tidal's errors as `[CODE] message`. Triton itself
 puts `Model <name> - Error when running inference: ` before what it says when it does not hand a request to the model,
@@ -27,7 +28,7 @@ _NOT_READY = re.compile(
 _ENDING = "Server not ready"
 
 
-def coded(error: TidalError) -> str:
+def with_code(error: TidalError) -> str:
     """What an error says, its code in front; `meaning` reads it."""
     return f"[{error.code}] {error}"
 

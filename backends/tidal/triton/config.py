@@ -28,12 +28,21 @@ class TensorConfig:
 
 
 def complete_config(
-    config: Any, inputs: Iterable[TensorConfig], outputs: Iterable[TensorConfig], *, dynamic_batching: bool = True
+    config: Any,
+    inputs: Iterable[TensorConfig],
+    outputs: Iterable[TensorConfig],
+    *,
+    dynamic_batching: bool = True,
+    decoupled: bool = False,
 ) -> Any:
     """Add what the config lacks: tensors when it names none, the batch size, and dynamic batching.
 
     What the operator wrote stays. Dynamic batching only hands queries over in groups, which is cheaper under load;
-    queueing, deadlines and batching by length happen behind it.
+    queueing, deadlines and batching by length happen behind it. A `decoupled` model, which sends any number of
+    responses to a request, has neither.
+
+    Raises:
+        ValueError: the config has a batch size and the model is decoupled, so that its load fails with the reason.
     """
     have = config.as_dict()
     if not have["input"]:
@@ -42,6 +51,11 @@ def complete_config(
     if not have["output"]:
         for tensor in outputs:
             config.add_output(tensor.as_dict())
+    if decoupled:
+        if have["max_batch_size"]:
+            raise ValueError(f"config.pbtxt has max_batch_size {have['max_batch_size']}; accepted is 0 in this model")
+        config.set_model_transaction_policy({"decoupled": True})
+        return config
     if not have["max_batch_size"]:
         config.set_max_batch_size(MAX_BATCH_SIZE)
     if dynamic_batching and not have["input"]:

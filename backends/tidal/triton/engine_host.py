@@ -100,7 +100,7 @@ class EngineHost:
 
     def _response(self, raw: Any, answer: dict[str, Array] | TidalError) -> Any:
         if isinstance(answer, TidalError):
-            return error_response(answer, for_model=CODED_ERRORS in (_parameters(raw) or {}))
+            return error_response(answer, coded=CODED_ERRORS in (_parameters(raw) or {}))
         wanted = raw.requested_output_names() or self._outputs
         missing = [name for name in wanted if name not in answer]
         if missing:

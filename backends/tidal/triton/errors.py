@@ -7,7 +7,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from tidal.errors import ErrorCode, TidalError
-from tidal.triton.coded_errors import coded
+from tidal.triton.coded_errors import with_code
 
 _CODES: dict[ErrorCode, Any] = {
     "INVALID_ARG": pb_utils.TritonError.INVALID_ARG,
@@ -19,7 +19,7 @@ _CODES: dict[ErrorCode, Any] = {
 }
 
 
-def error_response(error: TidalError, *, for_model: bool = False) -> Any:
-    """A final response that carries the error, `for_model` as another model of the server reads it."""
-    message = coded(error) if for_model else str(error)
+def error_response(error: TidalError, *, coded: bool = False) -> Any:
+    """A final response that carries the error; `coded` where the caller learns its code from the message only."""
+    message = with_code(error) if coded else str(error)
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, _CODES[error.code]))

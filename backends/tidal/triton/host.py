@@ -101,9 +101,9 @@ class BackendHost:
             try:
                 request = self._acceptance.accept(raw, sender)
             except TidalError as error:
-                self._acceptance.refuse(sender, error)
+                self._acceptance.refuse(raw, sender, error)
             except Exception as error:
-                self._acceptance.refuse(sender, Internal(f"the request could not be read: {error}"))
+                self._acceptance.refuse(raw, sender, Internal(f"the request could not be read: {error}"))
             else:
                 accepted.append(request)
                 if request.deadline is not None:

@@ -107,7 +107,7 @@ class Housekeeping:
         self._guarded(self._publisher.publish)
 
     def _expire_old(self) -> None:
-        for request in self._outstanding.older_than(time.monotonic() - self._answer_timeout_s):
+        for request in self._outstanding.idle_since(time.monotonic() - self._answer_timeout_s):
             request.fail(Unavailable(f"nobody answered within answer_timeout_s ({self._answer_timeout_s:g} s)"))
 
     def _expire_late(self) -> None:

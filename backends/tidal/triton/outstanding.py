@@ -71,17 +71,21 @@ class Outstanding:
             self._outcomes[code] = counter
         counter.inc()
 
-    def older_than(self, arrival: float) -> list[TritonRequest]:
-        """Open requests accepted before `arrival`; the oldest stand first, so a short look suffices."""
+    def idle_since(self, moment: float) -> list[TritonRequest]:
+        """Open requests accepted, and last worked on, before `moment`.
+
+        The oldest stand first, so a short look suffices.
+        """
         found = []
         with self._lock:
             for reference in self._open.values():
                 request = reference()
                 if request is None:
                     continue
-                if request.arrival >= arrival:
+                if request.arrival >= moment:
                     break
-                found.append(request)
+                if request.progress < moment:
+                    found.append(request)
         return found
 
     def past_deadline(self, now: float) -> tuple[list[TritonRequest], float]:

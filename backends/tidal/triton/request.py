@@ -19,7 +19,7 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class TritonRequest:
-    """An accepted request; implements `tidal.requests.PendingRequest`.
+    """An accepted request; implements `tidal.requests.StreamedRequest`, of which `part` is for decoupled models only.
 
     The first answer wins. One that is dropped without an answer hands its sender to `orphaned` as it goes: an object
     may go at any point of any thread, also inside a lock, so it must not send by itself.
@@ -31,6 +31,7 @@ class TritonRequest:
         inputs: arrays by input name.
         rows: size of the batch axis, or None when the model has none and the request is one query.
         options: checked options.
+        coded: whether errors are to say their code, see `tidal.triton.coded_errors`.
         arrival: `time.monotonic()` at which it was accepted.
         wanted: outputs to give.
         types: numpy types of the outputs that the config declares; `object` for BYTES, as arrays of `bytes`.
@@ -45,6 +46,7 @@ class TritonRequest:
         "_answering",
         "_asking",
         "_batched",
+        "_coded",
         "_once",
         "_orphaned",
         "_sender",
@@ -55,6 +57,7 @@ class TritonRequest:
         "inputs",
         "key",
         "options",
+        "progress",
         "request_id",
         "rows",
         "wanted",
@@ -68,6 +71,7 @@ class TritonRequest:
         inputs: Mapping[str, Array],
         rows: int | None,
         options: RequestOptions,
+        coded: bool,
         arrival: float,
         wanted: frozenset[str],
         types: Mapping[str, np.dtype[Any]],
@@ -87,7 +91,9 @@ class TritonRequest:
         self.rows = 1 if rows is None else rows
         self._batched = rows is not None
         self.options = options
+        self._coded = coded
         self.arrival = arrival
+        self.progress = arrival
         self.deadline = None if options.latency_ms is None else arrival + options.latency_ms / 1e3
         self.wanted = wanted
         self._types = types
@@ -106,6 +112,25 @@ class TritonRequest:
         with self._asking:
             return not self.answered and bool(self._sender.is_cancelled())
 
+    def progressed(self, now: float) -> None:
+        """See `StreamedRequest.progressed`."""
+        self.progress = now
+
+    def part(self, outputs: Mapping[str, Array]) -> None:
+        """See `StreamedRequest.part`; takes as long as `reply`."""
+        failure: TidalError
+        with self._asking:  # a part must not meet the answer on its way
+            if self.answered:
+                return
+            try:
+                self._sender.send(self._response(outputs, self.wanted.intersection(outputs)))
+                return
+            except TidalError as error:
+                failure = error
+            except Exception as error:
+                failure = Internal(f"a part of the answer cannot be sent: {error}")
+        self.fail(failure)
+
     def reply(self, outputs: Mapping[str, Array]) -> None:
         """Answer with arrays by output name; those that the client did not ask for are left out.
 
@@ -115,7 +140,7 @@ class TritonRequest:
         if not self._first():
             return
         try:
-            response = self._response(outputs)
+            response = self._response(outputs, self.wanted)
         except TidalError as error:
             self._send_error(error)
         else:
@@ -140,9 +165,9 @@ class TritonRequest:
             self._answering(self.rows)
         return first
 
-    def _response(self, outputs: Mapping[str, Array]) -> Any:
+    def _response(self, outputs: Mapping[str, Array], wanted: frozenset[str]) -> Any:
         tensors = []
-        for name in self.wanted:
+        for name in wanted:
             if name not in outputs:
                 raise Internal(f"the output '{name}' is declared in config.pbtxt, but the model does not give it")
             array = outputs[name]
@@ -162,7 +187,7 @@ class TritonRequest:
 
     def _send_error(self, error: TidalError) -> None:
         try:
-            self._sender.send(error_response(error), flags=_FINAL)
+            self._sender.send(error_response(error, coded=self._coded), flags=_FINAL)
         except Exception:
             # The server has dropped the request: nobody is left to tell.
             self._settle(Cancelled.code)
