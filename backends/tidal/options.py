@@ -6,6 +6,7 @@ so an option that one system has no use for is no error, while an unknown name a
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -14,7 +15,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from tidal.errors import InvalidArgument, did_you_mean
 
-# Sent by a model that asks another one of its server: errors are to say their code, see `tidal.triton.coded_errors`.
+# Sent by a model that asks another one of its server, and by clients in streams: errors are to say their code, see
+# `tidal.triton.coded_errors`.
 CODED_ERRORS = "tidal_coded_errors"
 # Parameters that Triton or its HTTP frontends put beside a client's own.
 _TRITON_OWN = frozenset({"id", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end", "headers"})
@@ -46,8 +48,29 @@ def _integer(value: object) -> object:
     return number
 
 
+_MOST_STOPS, _LONGEST_STOP = 8, 256
+
+
+def _stops(value: object) -> object:
+    """One text, or several as a JSON list: parameters of a request are no lists."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected a text, got {type(value).__name__}")
+    stops: object = [value]
+    if value.startswith("["):
+        try:
+            stops = json.loads(value)
+        except ValueError:
+            raise ValueError("expected a JSON list of texts, as it begins with '[', got something else") from None
+    if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
+        raise ValueError("expected texts of at least 1 character")
+    if not 1 <= len(stops) <= _MOST_STOPS or max(map(len, stops)) > _LONGEST_STOP:
+        raise ValueError(f"expected 1 to {_MOST_STOPS} texts of at most {_LONGEST_STOP} characters")
+    return tuple(stops)
+
+
 Number = Annotated[float, BeforeValidator(_number)]
 Integer = Annotated[int, BeforeValidator(_integer)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_stops)]
 
 
 class RequestOptions(BaseModel):
@@ -67,8 +90,14 @@ class RequestOptions(BaseModel):
     max_tokens: Integer | None = Field(None, ge=1, le=1_000_000, description="tokens to generate at most")
     temperature: Number | None = Field(None, ge=0, le=100, description="sampling temperature, 0 is greedy")
     top_k: Integer | None = Field(None, ge=0, le=1_000_000, description="sample among the k likeliest tokens")
+    top_p: Number | None = Field(
+        None, gt=0, le=1, description="sample among the likeliest tokens that have this probability together"
+    )
+    repetition_penalty: Number | None = Field(
+        None, gt=0, le=100, description="above 1 makes tokens that the text has less likely, below 1 likelier"
+    )
     seed: Integer | None = Field(None, ge=0, lt=2**63, description="seed of the sampling")
-    stop: str | None = Field(None, min_length=1, max_length=1024, description="text that ends the generation")
+    stop: Texts | None = Field(None, description="text that ends the generation, or a JSON list of such texts")
 
 
 _NONE = RequestOptions()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from tidal_client.errors import InvalidArgument
@@ -30,16 +31,29 @@ class Options(TypedDict, total=False):
     temperature: float | None
     #: Sample among the k likeliest tokens.
     top_k: int | None
+    #: Sample among the likeliest tokens that have this probability together, above 0 to 1.
+    top_p: float | None
+    #: Above 1 makes tokens that the text has less likely, below 1 likelier.
+    repetition_penalty: float | None
     #: Seed of the sampling.
     seed: int | None
-    #: Text that ends the generation.
-    stop: str | None
+    #: Text that ends the generation and is no part of it, or several.
+    stop: str | Sequence[str] | None
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value
+
+
+def _stops(value: object) -> str:
+    """One text as it is where it does not look like a list, others as a JSON list."""
+    texts = [value] if isinstance(value, str) else list(map(_text, value)) if isinstance(value, Sequence) else None
+    if texts is None:
+        raise TypeError
+    one = texts[0] if len(texts) == 1 else None
+    return json.dumps(texts) if one is None or one.startswith("[") else one
 
 
 # tritonclient takes exactly these Python types, so numpy's numbers are made plain.
@@ -52,8 +66,10 @@ _KINDS: dict[str, tuple[Callable[[Any], Parameter], str]] = {
     "max_tokens": (operator.index, "a whole number"),
     "temperature": (float, "a number"),
     "top_k": (operator.index, "a whole number"),
+    "top_p": (float, "a number"),
+    "repetition_penalty": (float, "a number"),
     "seed": (operator.index, "a whole number"),
-    "stop": (_text, "text"),
+    "stop": (_stops, "a text or a list of texts"),
 }
 
 

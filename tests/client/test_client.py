@@ -62,6 +62,7 @@ def test_options_and_request_id_arrive(call: Callable[..., Any]) -> None:
     options = {
         "task": "intent", "latency_ms": 250.5, "utility": np.float32(2), "accuracy": np.float64(0.5),
         "max_level": np.int32(2), "max_tokens": np.int64(7), "temperature": 0, "top_k": 5, "seed": 2**40, "stop": "§",
+        "top_p": 1, "repetition_penalty": np.float32(0.5),
     }  # fmt: skip
     result = call("classify", "probe", "hi", request_id="run-7", **options)
     asked = json.loads(result.other["asked"].item())
@@ -69,7 +70,7 @@ def test_options_and_request_id_arrive(call: Callable[..., Any]) -> None:
     parameters = {k: v for k, v in asked["parameters"].items() if k != "binary_data_output"}
     assert parameters == {
         "task": "intent", "latency_ms": 250.5, "utility": 2.0, "accuracy": 0.5, "max_level": 2, "max_tokens": 7,
-        "temperature": 0.0, "top_k": 5, "seed": 2**40, "stop": "§",
+        "temperature": 0.0, "top_k": 5, "seed": 2**40, "stop": "§", "top_p": 1.0, "repetition_penalty": 0.5,
     }  # fmt: skip
 
 

@@ -25,6 +25,9 @@ def test_no_parameters_are_all_unset() -> None:
         ({"utility": 0}, "utility", 0.0),
         ({"accuracy": "0.93"}, "accuracy", 0.93),
         ({"max_level": 2.0}, "max_level", 2),
+        ({"top_p": "0.9"}, "top_p", 0.9),
+        ({"stop": "\n\n"}, "stop", ("\n\n",)),
+        ({"stop": '["END", "[stop]"]'}, "stop", ("END", "[stop]")),
     ],
 )
 def test_accepts_int_float_and_numeric_text(raw: dict[str, object], field: str, value: object) -> None:
@@ -47,6 +50,14 @@ def test_accepts_int_float_and_numeric_text(raw: dict[str, object], field: str, 
         ({"max_level": 0}, ["'max_level'", "greater than or equal to 1"]),
         ({"max_level": 1.5}, ["'max_level'", "whole number", "1.5"]),
         ({"top_k": -1, "seed": -1}, ["'top_k'", "'seed'"]),
+        ({"top_p": 0}, ["'top_p'", "greater than 0"]),
+        ({"repetition_penalty": 0}, ["'repetition_penalty'", "greater than 0"]),
+        ({"stop": 3}, ["'stop'", "expected a text, got int"]),
+        ({"stop": ""}, ["'stop'", "at least 1 character"]),
+        ({"stop": "[a"}, ["'stop'", "begins with '['"]),
+        ({"stop": "[1]"}, ["'stop'", "expected texts"]),
+        ({"stop": "[]"}, ["'stop'", "1 to 8 texts"]),
+        ({"stop": "x" * 257}, ["'stop'", "at most 256 characters"]),
     ],
 )
 def test_refusals_name_the_option_and_what_is_accepted(raw: dict[str, object], parts: list[str]) -> None:
