@@ -40,6 +40,11 @@ class TextTokenizer:
         # Ids are below this. They may have gaps, so it can be more than there are tokens.
         self.vocab_size: int = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """What decodes token ids; any thread may use it."""
+        return self._tokenizer
+
     def encode(self, texts: Sequence[bytes], pairs: Sequence[bytes] | None = None) -> list[Encoded | InvalidArgument]:
         """Tokenise rows of `text_input` and, for pairs, `text_pair`.
 

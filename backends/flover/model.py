@@ -1,0 +1,43 @@
+"""Triton backend `flover`: generations that share every decoding step, streamed. A thin adapter of `tidal.flover`."""
+
+from __future__ import annotations
+
+from tidal.triton.config import TensorConfig, complete_config
+
+INPUTS = (
+    TensorConfig("text_input", "TYPE_STRING", (1,), optional=True),
+    TensorConfig("input_ids", "TYPE_INT64", (-1,), optional=True),
+    TensorConfig("stream", "TYPE_BOOL", (1,), optional=True),
+)
+OUTPUTS = (
+    TensorConfig("text_output", "TYPE_STRING", (1,)),
+    TensorConfig("token_ids", "TYPE_INT64", (-1,)),
+    TensorConfig("finish_reason", "TYPE_STRING", (1,)),
+    TensorConfig("prompt_tokens", "TYPE_INT32", (1,)),
+    TensorConfig("generated_tokens", "TYPE_INT32", (1,)),
+)
+
+
+class TritonPythonModel:
+    """What Triton calls."""
+
+    @staticmethod
+    def auto_complete_config(config):
+        """Give a config.pbtxt of one line its tensors."""
+        return complete_config(config, INPUTS, OUTPUTS, decoupled=True)
+
+    def initialize(self, args):
+        """Open the published model and start its service."""
+        from tidal.flover.loading import load
+        from tidal.flover.parameters import FloverParameters
+        from tidal.triton.host import BackendHost
+
+        self._host = BackendHost(args, system="flover", parameters=FloverParameters, load=load)
+
+    def execute(self, requests):
+        """Take requests over; they are answered later."""
+        return self._host.execute(requests)
+
+    def finalize(self):
+        """Drain and end."""
+        self._host.finalize()

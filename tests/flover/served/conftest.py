@@ -1,0 +1,91 @@
+"""Two tiny decoders of random weights, built once, and a real server over them."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.arlo.conftest import parameter
+from tests.flover.generating import generated_by_transformers
+from tests.flover.tiny import EOS, tiny_model, write_decoder
+from tests.servers import RunningServer, running_server
+from tidal_builders.flover.build import build_flover
+from tidal_builders.specs import load_spec
+
+#: The models by name, their families and slots: `narrow` takes few requests and computes its holes.
+FAMILIES = {"writer": "gpt2", "narrow": "llama"}
+SLOTS = {"writer": 6, "narrow": 2}
+MOST_OPEN = 16
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server with the models of `FAMILIES`, and their sources in transformers."""
+
+    server: RunningServer
+    sources: dict[str, Any]
+
+    def url(self, protocol: str) -> str:
+        return f"{protocol}://{getattr(self.server, protocol)}"
+
+    def metric(self, family: str, model: str, **labels: str) -> float:
+        """The sum of a family's series of a model with these labels, as published."""
+        wanted = [f'{name}="{value}"' for name, value in {"model": model, **labels}.items()]
+        return sum(
+            float(line.split()[-1])
+            for line in self.server.metrics_text().splitlines()
+            if line.startswith(f"tidal_flover_{family}{{") and all(each in line for each in wanted)
+        )
+
+    def greedy(self, model: str, prompt: Sequence[int], count: int) -> list[int]:
+        """What transformers generates: up to `count` tokens, or the one that ends the text."""
+        tokens = generated_by_transformers(self.sources[model], np.array(prompt), count)
+        return tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
+
+    def post(self, model: str, how: str, **fields: Any) -> tuple[int, str]:
+        """Status and body of a request to `generate` or `generate_stream`, as curl would send it."""
+        url = f"http://{self.server.http}/v2/models/{model}/{how}"
+        request = urllib.request.Request(url, json.dumps(fields).encode(), method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=20) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+
+@pytest.fixture(scope="package")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("flover")
+    for name, family in FAMILIES.items():
+        _build(folder, name, write_decoder(folder / "sources" / name, family))
+    more = parameter("max_queue_size", MOST_OPEN) + parameter("shuffle", "false") + parameter("default_max_tokens", 5)
+    with (folder / "repository" / "narrow" / "config.pbtxt").open("a") as config:
+        config.write(more)
+    sources = {name: tiny_model(family) for name, family in FAMILIES.items()}
+    with running_server(folder / "repository") as server:
+        for name in FAMILIES:
+            assert server.load_error(name) == ""
+        yield Served(server, sources)
+
+
+def _build(folder: Path, name: str, source: Path) -> None:
+    fields = {"kind": "flover", "name": name, "model": str(source), "max_concurrency": SLOTS[name], "threads": 1}
+    spec_file = folder / f"{name}.yaml"
+    spec_file.write_text(yaml.safe_dump({**fields, "profile_seconds": 0.01}))
+    spec: Any = load_spec(spec_file)
+    build_flover(spec, folder / "repository", spec_file=spec_file, force=False)
+
+
+@pytest.fixture(params=["grpc", "http"])
+def url(request: pytest.FixtureRequest, served: Served) -> str:
+    """The server over each protocol in turn."""
+    return served.url(request.param)

@@ -1,0 +1,277 @@
+"""The `flover` service without a server: requests that keep what they get, and a decoder whose answers are known."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from tests.tabi.serving import Request
+from tests.waiting import until
+from tidal.flover.fusion import Decoder, Fusion, Turn
+from tidal.flover.memory.slots import Move, Slots
+from tidal.flover.policies import FloverScheduler
+from tidal.flover.reading import Reader
+from tidal.flover.service import FloverService
+from tidal.flover.streams import OUTPUTS, Stream
+from tidal.metrics import Metrics
+from tidal.requests import Array
+from tidal.service import ServiceContext
+from tidal.text import TextTokenizer
+from tidal.triton.keeper import ServiceKeeper
+
+MAX_LENGTH = 64
+EOS = 256
+VOCABULARY = 257  # the bytes, and what ends a text
+
+
+def write_tokenizer(folder: Path) -> Path:
+    """A tokenizer whose tokens are the bytes of UTF-8."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({sign: number for number, sign in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    file = folder / "tokenizer.json"
+    tokenizer.save(str(file))
+    return file
+
+
+class Asked(Request):
+    """A generation's request; `parts` are what came before the answer."""
+
+    def __init__(self, prompt: str | Sequence[int] | None, *, stream: bool | None = None, **options: Any) -> None:
+        inputs: dict[str, Array] = {}
+        if isinstance(prompt, str):
+            inputs["text_input"] = np.array([prompt.encode()], object)
+        elif prompt is not None:
+            inputs["input_ids"] = np.array(prompt, np.int64)
+        if stream is not None:
+            inputs["stream"] = np.array([stream])
+        wanted = options.pop("wanted", frozenset(OUTPUTS))
+        inputs = options.pop("inputs", inputs)
+        super().__init__("", wanted=wanted, **options)
+        self.inputs = inputs
+        self.parts: list[Mapping[str, Array]] = []
+        self.progress: list[float] = []
+        self.asked = False  # whether its client has gone, after that had
+
+    def cancelled(self) -> bool:
+        self.asked = self.withdrawn
+        return super().cancelled()
+
+    def part(self, outputs: Mapping[str, Array]) -> None:
+        assert self.wanted.issuperset(outputs)
+        if not self.answered:
+            self.parts.append(outputs)
+
+    def progressed(self, now: float) -> None:
+        self.progress.append(now)
+
+    def tokens(self) -> list[int]:
+        """Of all parts and the answer."""
+        last = self.wait()
+        return [token for outputs in (*self.parts, last) for token in outputs["token_ids"].tolist()]
+
+    def text(self) -> str:
+        last = self.wait()
+        return b"".join(outputs["text_output"][0] for outputs in (*self.parts, last)).decode()
+
+    def finish(self) -> str:
+        return bytes(self.wait()["finish_reason"][0]).decode()
+
+
+@functools.cache
+def logits_of(history: tuple[int, ...]) -> np.ndarray:
+    """What the hand-made decoder makes of a text; any other text gets other logits."""
+    seed = int.from_bytes(hashlib.sha256(repr(history).encode()).digest()[:8], "big")
+    return np.random.default_rng(seed).normal(size=VOCABULARY).astype(np.float32)
+
+
+def greedy(prompt: Sequence[int], count: int) -> list[int]:
+    """The tokens that the hand-made decoder gives: up to `count`, or the one that ends the text."""
+    history = list(prompt)
+    for _ in range(count):
+        history.append(int(logits_of(tuple(history)).argmax()))
+        if history[-1] == EOS:
+            break
+    return history[len(prompt) :]
+
+
+class HandMade:
+    """Holds in every slot the tokens that were read there, so that a slot that was mixed up gives other logits.
+
+    Attributes:
+        steps: slots that each step covered.
+        before: called with the kind of a pass and its number; may wait or raise.
+        spoilt: histories whose logits are NaN.
+    """
+
+    def __init__(self, slots: int = 4) -> None:
+        self.slots = slots
+        self.memory = np.full((slots, MAX_LENGTH), -1)
+        self.steps: list[tuple[int, int]] = []
+        self.chunks: list[tuple[int, int]] = []
+        self.checks = 0
+        self.before: Callable[[str, int], None] = lambda _kind, _number: None
+        self.spoilt: Callable[[tuple[int, ...]], bool] = lambda _history: False
+        self._alone = threading.Lock()
+
+    @contextmanager
+    def _one(self) -> Iterator[None]:
+        assert self._alone.acquire(blocking=False), "two passes at the same time"
+        try:
+            yield
+        finally:
+            self._alone.release()
+
+    def _logits(self, slot: int, length: int) -> np.ndarray:
+        history = tuple(self.memory[slot, :length].tolist())
+        return np.full(VOCABULARY, np.nan, np.float32) if self.spoilt(history) else logits_of(history)
+
+    def prefill(self, slot: int, token_ids: np.ndarray, start: int, *, last: bool = True) -> torch.Tensor | None:
+        with self._one():
+            self.chunks.append((start, start + len(token_ids)))
+            self.before("prefill", len(self.chunks) - 1)
+            self.memory[slot, start : start + len(token_ids)] = token_ids
+            return torch.from_numpy(self._logits(slot, start + len(token_ids))) if last else None
+
+    def step(self, begin: int, end: int, token_ids: np.ndarray, positions: np.ndarray) -> torch.Tensor:
+        with self._one():
+            self.steps.append((begin, end))
+            self.before("step", len(self.steps) - 1)
+            rows = range(begin, end)
+            for slot, token, position in zip(rows, token_ids, positions, strict=True):
+                self.memory[slot, position] = token
+            return torch.from_numpy(
+                np.stack([self._logits(slot, at + 1) for slot, at in zip(rows, positions, strict=True)])
+            )
+
+    def move(self, moves: Iterable[Move], tokens: Sequence[int]) -> int:
+        with self._one():
+            copied = 0
+            for move in moves:
+                source, target = self.memory[move.source].copy(), self.memory[move.target].copy()
+                self.memory[move.target] = source
+                self.memory[move.source] = target if move.exchange else -1
+                copied += tokens[move.source]
+            return copied
+
+    def check(self) -> tuple[int, ...]:
+        self.checks += 1
+        return ()
+
+
+class Cheap:
+    """Costs of passes that take next to no time."""
+
+    def step_seconds(self, running: int) -> float:
+        return 0.001
+
+    def prefill_seconds(self, start: int, end: int) -> float:
+        return (end - start) * 0.00005
+
+
+class Restless(Slots[Stream]):
+    """Slots that are shuffled at random before every step, as no sound shuffle would."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._luck = random.Random(5)
+
+    def settle(self, tokens: Mapping[Stream, int] | None = None) -> tuple[Move, ...]:
+        moves = []
+        for _ in range(3):
+            source, target = self._luck.sample(range(self.count), 2) if self.count > 1 else (0, 0)
+            if self._keys[source] is not None and source != target:
+                moves.append(Move(source, target, self._keys[target] is not None))
+                self.apply(moves[-1:])
+        return tuple(moves)
+
+
+@dataclass
+class Running:
+    """Services under the keeper, with what they were started with."""
+
+    keeper: ServiceKeeper
+    decoder: Any
+    metrics: Metrics
+    open: list[Asked] = field(default_factory=list)
+
+    def ask(self, *requests: Asked) -> None:
+        self.open += requests
+        self.keeper.submit(list(requests))
+
+    def arrives(self, *requests: Asked) -> bool:
+        """Ask while an iteration is held; whether the next one will find the requests."""
+        service: Any = self.keeper._life.service
+        self.ask(*requests)
+        return until(lambda: len(service._arrived) == len(requests), 5)
+
+    def metric(self, family: str, **labels: str) -> float:
+        """The sum of a family's series with these labels."""
+        return sum(
+            sample.value
+            for sample in self.metrics.samples()
+            if sample.family == f"tidal_flover_{family}" and labels.items() <= dict(sample.labels).items()
+        )
+
+    def counts(self, family: str, value: float, **labels: str) -> bool:
+        """Whether a metric comes to a value; some are set after the answer is out."""
+        return until(lambda: self.metric(family, **labels) == value, 5)
+
+
+_models = itertools.count()
+
+
+@contextmanager
+def running(
+    folder: Path,
+    decoder: Decoder | None = None,
+    *,
+    tokenizer: Path | None = None,
+    shuffle: bool = True,
+    restless: bool = False,
+    max_length: int = MAX_LENGTH,
+    prefill_share: float = 1.0,
+) -> Iterator[Running]:
+    """A service on a decoder; at the end every request has been answered once, and no slot is taken."""
+    decoder = HandMade() if decoder is None else decoder
+    file = write_tokenizer(folder) if tokenizer is None else tokenizer
+    reader = Reader(TextTokenizer(file, max_length - 1), VOCABULARY, max_length, 8)
+    metrics, opened, turn = Metrics("flover"), list[Asked](), Turn()
+    name = f"flover{next(_models)}"
+
+    def start(context: ServiceContext) -> FloverService:
+        fusion = Fusion(decoder, turn, shuffle=shuffle)
+        if restless:
+            fusion._slots = Restless(decoder.slots)
+        scheduler = FloverScheduler(decoder.slots, Cheap(), prefill_share=prefill_share)
+        return FloverService(context, reader, scheduler, fusion, frozenset({EOS}))
+
+    def fail_all(error: Any) -> None:
+        for request in opened:
+            request.fail(error)
+
+    log = logging.getLogger("test")
+    context = ServiceContext(name, 1, folder, folder / "1", frozenset(OUTPUTS), metrics, log, None, lambda _error: None)  # type: ignore[arg-type]
+    keeper = ServiceKeeper(context, start, fail_all)
+    service = Running(keeper, decoder, metrics, opened)
+    try:
+        yield service
+    finally:
+        keeper.close(10)
+    assert until(lambda: not [each for each in threading.enumerate() if each.name.startswith(f"{name}-")], 5)
+    assert [request.answers for request in opened] == [1] * len(opened)
+    assert service.metric("taken_slots") == service.metric("waiting_generations") == 0
