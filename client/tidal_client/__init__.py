@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from tidal_client.options import Options
-    from tidal_client.results import Classification, ModelMetadata, TensorSpec
+    from tidal_client.results import Classification, Generated, ModelMetadata, TensorSpec
 
 _MODULES = {
     "AsyncClient": "aio",
@@ -44,6 +44,7 @@ _MODULES = {
     "Unsupported": "errors",
     "Options": "options",
     "Classification": "results",
+    "Generated": "results",
     "ModelMetadata": "results",
     "TensorSpec": "results",
 }
@@ -55,6 +56,7 @@ __all__ = [
     "Client",
     "ConnectionFailed",
     "DeadlineExceeded",
+    "Generated",
     "InvalidArgument",
     "ModelMetadata",
     "NotFound",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from functools import cached_property
 from types import TracebackType
 from typing import Self, Unpack
 
 from tidal_client.client import DEFAULT_TIMEOUT_S
 from tidal_client.codec import InferRequest, chunks, image_inputs, read_classifications
+from tidal_client.generation import generation_request, read_generated
 from tidal_client.options import Options, request_parameters
-from tidal_client.results import Array, Classification, ModelMetadata
+from tidal_client.results import Array, Classification, Generated, ModelMetadata
 from tidal_client.transports import AsyncTransport, parse_url
 
 
@@ -85,6 +87,39 @@ class AsyncClient:
         """Classify one encoded image; see `Client.classify_image`."""
         request = InferRequest(model, image_inputs(image), outputs, request_parameters(options), request_id)
         return read_classifications(await self._transport.infer(request, self._timeout(timeout_s)), 1)[0]
+
+    async def generate(
+        self,
+        model: str,
+        prompt: str | Sequence[int],
+        *,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Generated:
+        """Generate a text, and wait for all of it; see `Client.generate`."""
+        request = generation_request(model, prompt, stream=False, request_id=request_id, options=options)
+        found = [outputs async for outputs in self._transport.stream(request, self._timeout(timeout_s))]
+        return read_generated(found[0])
+
+    async def generate_stream(
+        self,
+        model: str,
+        prompt: str | Sequence[int],
+        *,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> AsyncGenerator[Generated, None]:
+        """Generate a text, and give its parts as they come; see `Client.generate_stream`.
+
+        Cancelling the task, or `aclose`, withdraws the request; an iterator that is only left lives until it is
+        collected.
+        """
+        request = generation_request(model, prompt, stream=True, request_id=request_id, options=options)
+        async with aclosing(self._transport.stream(request, self._timeout(timeout_s))) as responses:
+            async for outputs in responses:
+                yield read_generated(outputs)
 
     async def infer(
         self,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from types import TracebackType
 from typing import Final, Self, Unpack
 
 from tidal_client.codec import InferRequest, chunks, image_inputs, read_classifications
+from tidal_client.generation import generation_request, read_generated
 from tidal_client.options import Options, request_parameters
-from tidal_client.results import Array, Classification, ModelMetadata
+from tidal_client.results import Array, Classification, Generated, ModelMetadata
 from tidal_client.transports import parse_url
 
 #: Seconds a call waits for its answer unless told otherwise: a server that lost a request cannot say so.
@@ -122,6 +124,52 @@ class Client:
         request = InferRequest(model, image_inputs(image), outputs, request_parameters(options), request_id)
         return read_classifications(self._transport.infer(request, self._timeout(timeout_s)), 1)[0]
 
+    def generate(
+        self,
+        model: str,
+        prompt: str | Sequence[int],
+        *,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Generated:
+        """Generate a text, and wait for all of it.
+
+        Args:
+            model: the model's name.
+            prompt: a text, or token ids.
+            request_id: as in `classify`.
+            timeout_s: seconds to wait for the whole text.
+            options: as in `classify`.
+        """
+        request = generation_request(model, prompt, stream=False, request_id=request_id, options=options)
+        (outputs,) = self._transport.stream(request, self._timeout(timeout_s))
+        return read_generated(outputs)
+
+    def generate_stream(
+        self,
+        model: str,
+        prompt: str | Sequence[int],
+        *,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Generator[Generated, None, None]:
+        """Generate a text, and give its parts as they come; the last one has a `finish_reason`.
+
+        To leave the loop, or to close the iterator, withdraws the request.
+
+        Args:
+            model: the model's name.
+            prompt: a text, or token ids.
+            request_id: as in `classify`.
+            timeout_s: seconds to wait for each part.
+            options: as in `classify`.
+        """
+        request = generation_request(model, prompt, stream=True, request_id=request_id, options=options)
+        responses = self._transport.stream(request, self._timeout(timeout_s))
+        return _parts(responses)
+
     def infer(
         self,
         model: str,
@@ -174,3 +222,9 @@ class Client:
         if self._closed:
             raise RuntimeError("this client is closed")
         return self._timeout_s if timeout_s is None else timeout_s
+
+
+def _parts(responses: Generator[dict[str, Array], None, None]) -> Generator[Generated, None, None]:
+    with closing(responses):
+        for outputs in responses:
+            yield read_generated(outputs)

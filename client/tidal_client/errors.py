@@ -92,6 +92,30 @@ _GRPC_CONNECTION = re.compile(
 )
 
 
+# Triton passes a model's error on without its code in streams and through `generate`: Tidal's models put it in front.
+_CODED = re.compile(r"(\[request id: .*?\] )?\[(?P<code>[A-Z_]+)\] (?P<message>.*)", re.DOTALL)
+_CODES: dict[str, type[RequestError]] = {
+    each.code: each for each in (InvalidArgument, NotFound, Unavailable, Cancelled, Unsupported, ServerError)
+}
+# What Triton itself says of a request that it does not hand to the model.
+_NO_MODEL = re.compile(r"unknown model|is not found|no available versions|is not ready", re.IGNORECASE)
+_BROKEN = re.compile(r"is not healthy|Failed to process", re.IGNORECASE)
+
+
+def from_coded(message: str) -> RequestError | None:
+    """The error of a model that puts its code in front of its message, else None."""
+    found = _CODED.fullmatch(message)
+    kind = None if found is None else _CODES.get(found["code"])
+    return None if found is None or kind is None else kind(found["message"])
+
+
+def from_stream(message: str) -> RequestError:
+    """The error for a message in a stream, which comes without a code."""
+    if _BROKEN.search(message):
+        return ServerError(message)
+    return from_coded(message) or (NotFound if _NO_MODEL.search(message) else InvalidArgument)(message)
+
+
 def from_http(status: int, message: str) -> RequestError:
     """The error for an HTTP status. 400 stands for INVALID_ARG, UNKNOWN and ALREADY_EXISTS alike."""
     if status == 400 and _CANCELLED.match(message):

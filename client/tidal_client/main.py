@@ -56,6 +56,7 @@ _KNOWN = {
     "controller": _Known("Fit instances to the lengths of the queries, beside a running server.", "serve"),
     "simulate": _Known("Say what the serving policies would do on GPUs that are not at hand.", "serve"),
     "infer": _Known("Send texts to a model and print its answers.", "client"),
+    "generate": _Known("Let a model write on behind a text, and print it as it comes.", "client"),
     "load": _Known("Send requests on a schedule and say how the server did.", "client"),
 }
 

@@ -34,6 +34,22 @@ class Classification:
 
 
 @dataclass(frozen=True, slots=True)
+class Generated:
+    """A generated text, or a part of one: what came since the part before it."""
+
+    #: Behind the prompt; never half a character.
+    text: str
+    #: Token ids, the one that ended the text included.
+    tokens: tuple[int, ...]
+    #: ``eos``, ``stop`` or ``length``; None in a part that is not the last.
+    finish_reason: str | None
+    #: Tokens of the prompt; in the last part.
+    prompt_tokens: int | None
+    #: Tokens of the whole generation; in the last part.
+    generated_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
     """An input or output of a model."""
 

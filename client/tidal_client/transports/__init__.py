@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 from urllib.parse import urlsplit
@@ -16,6 +17,12 @@ class Transport(Protocol):
 
     def infer(self, request: InferRequest, timeout_s: float) -> dict[str, Array]:
         """Arrays of the answer by output name."""
+
+    def stream(self, request: InferRequest, timeout_s: float) -> Generator[dict[str, Array], None, None]:
+        """Arrays of each response of a decoupled model, each within `timeout_s` of the one before.
+
+        Closing the iterator withdraws the request. Every request has a stream of its own: errors in one name none.
+        """
 
     def ready(self, model: str | None, timeout_s: float) -> bool:
         """Whether the model, or the server when None, takes requests."""
@@ -32,6 +39,9 @@ class AsyncTransport(Protocol):
 
     async def infer(self, request: InferRequest, timeout_s: float) -> dict[str, Array]:
         """Arrays of the answer by output name."""
+
+    def stream(self, request: InferRequest, timeout_s: float) -> AsyncGenerator[dict[str, Array], None]:
+        """Arrays of each response of a decoupled model; see `Transport.stream`."""
 
     async def ready(self, model: str | None, timeout_s: float) -> bool:
         """Whether the model, or the server when None, takes requests."""

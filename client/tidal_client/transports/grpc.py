@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import queue
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import grpc
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
 from tidal_client.codec import InferRequest, infer_arguments, read_metadata, read_outputs
-from tidal_client.errors import DeadlineExceeded, InvalidArgument, RequestError, from_grpc
+from tidal_client.errors import DeadlineExceeded, InvalidArgument, RequestError, from_grpc, from_stream
 from tidal_client.results import Array, ModelMetadata
 
 _UNLIMITED = 2**31 - 1
@@ -36,12 +39,21 @@ def _translate(error: Any, location: str, timeout_s: float) -> RequestError:
     message, status = str(error.message()), error.status()
     if status is None:  # tritonclient refused it before sending
         return InvalidArgument(message)
-    failure = from_grpc(str(status).removeprefix("StatusCode."), message)
+    return _failure(str(status).removeprefix("StatusCode."), message, location, timeout_s)
+
+
+def _failure(status: str, message: str, location: str, timeout_s: float) -> RequestError:
+    failure = from_grpc(status, message)
     if isinstance(failure, DeadlineExceeded):
         return DeadlineExceeded(f"no answer from grpc://{location} within {timeout_s:g} s")
     if isinstance(failure, ConnectionError):
         return type(failure)(f"no connection to grpc://{location}: {message}")
     return failure
+
+
+def _is_last(result: Any) -> bool:
+    """Whether nothing follows a response of a stream."""
+    return bool(result.get_response().parameters["triton_final_response"].bool_param)
 
 
 class GrpcTransport:
@@ -56,6 +68,33 @@ class GrpcTransport:
         with _errors(self._location, timeout_s):
             arguments = infer_arguments(request, triton)
             return read_outputs(self._client.infer(**arguments, client_timeout=timeout_s))
+
+    def stream(self, request: InferRequest, timeout_s: float) -> Generator[dict[str, Array], None, None]:
+        """See `Transport.stream`."""
+        with _errors(self._location, timeout_s):
+            arguments = infer_arguments(request, triton)
+            # A client has one stream at a time; clients of one address share its connection.
+            client = triton.InferenceServerClient(self._location, channel_args=CHANNEL)
+        responses: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+        ended = False
+        try:
+            with _errors(self._location, timeout_s):
+                client.start_stream(lambda result, error: responses.put((result, error)))
+                client.async_stream_infer(**arguments)
+            while not ended:
+                try:
+                    result, error = responses.get(timeout=timeout_s)
+                except queue.Empty:
+                    raise _failure("DEADLINE_EXCEEDED", "", self._location, timeout_s) from None
+                if error is not None:
+                    if error.status() is None:
+                        raise from_stream(str(error.message()))
+                    raise _translate(error, self._location, timeout_s)
+                ended = _is_last(result)
+                yield read_outputs(result)
+        finally:
+            client.stop_stream(cancel_requests=not ended)
+            client.close()
 
     def ready(self, model: str | None, timeout_s: float) -> bool:
         """See `Transport.ready`."""
@@ -87,6 +126,32 @@ class AsyncGrpcTransport:
         with _errors(self._location, timeout_s):
             arguments = infer_arguments(request, triton)
             return read_outputs(await self._client.infer(**arguments, client_timeout=timeout_s))
+
+    async def stream(self, request: InferRequest, timeout_s: float) -> AsyncGenerator[dict[str, Array], None]:
+        """See `Transport.stream`."""
+        with _errors(self._location, timeout_s):
+            arguments = infer_arguments(request, triton)
+
+        async def requests() -> AsyncIterator[dict[str, Any]]:
+            yield arguments
+
+        responses = self._client.stream_infer(requests())
+        ended = False
+        try:
+            while not ended:
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        result, error = await anext(responses)
+                except TimeoutError:
+                    raise _failure("DEADLINE_EXCEEDED", "", self._location, timeout_s) from None
+                except grpc.RpcError as failed:
+                    raise _failure(failed.code().name, str(failed.details()), self._location, timeout_s) from None
+                if error is not None:
+                    raise from_stream(str(error.message()))
+                ended = _is_last(result)
+                yield read_outputs(result)
+        finally:
+            responses.cancel()
 
     async def ready(self, model: str | None, timeout_s: float) -> bool:
         """See `Transport.ready`."""

@@ -1,4 +1,6 @@
-"""Triton over HTTP. A request that the client gives up is not withdrawn on the server: Triton's HTTP has no way to."""
+"""Triton over HTTP. Only in a stream is a request that the client gives up withdrawn on the server: Triton's HTTP has
+no other way to.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,10 @@ import asyncio
 import concurrent.futures
 import threading
 import weakref
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import tritonclient.http as triton
@@ -18,6 +21,7 @@ from tritonclient.utils import InferenceServerException
 from tidal_client.codec import InferRequest, infer_arguments, read_metadata, read_outputs
 from tidal_client.errors import Cancelled, ConnectionFailed, DeadlineExceeded, InvalidArgument, RequestError, from_http
 from tidal_client.results import Array, ModelMetadata
+from tidal_client.transports.http_stream import open_stream, read_events, stream_body
 
 T = TypeVar("T")
 
@@ -52,6 +56,21 @@ class AsyncHttpTransport:
         """See `Transport.infer`."""
         async with self._errors(timeout_s):
             return read_outputs(await self._client.infer(**infer_arguments(request, triton)))
+
+    async def stream(self, request: InferRequest, timeout_s: float) -> AsyncGenerator[dict[str, Array], None]:
+        """See `Transport.stream`; by the server's `generate_stream`."""
+        body = stream_body(request)
+        async with open_stream() as session:
+            async with self._errors(timeout_s):
+                url = f"http://{self._location}/v2/models/{quote(request.model, safe='')}/generate_stream"
+                response = await session.post(url, json=body)
+            events = read_events(response)
+            while True:
+                async with self._errors(timeout_s):
+                    outputs = await anext(events, None)
+                if outputs is None:
+                    return
+                yield outputs
 
     async def ready(self, model: str | None, timeout_s: float) -> bool:
         """See `Transport.ready`."""
@@ -89,6 +108,16 @@ class HttpTransport:
         """See `Transport.infer`."""
         return self._run(self._calls.infer(request, timeout_s))
 
+    def stream(self, request: InferRequest, timeout_s: float) -> Generator[dict[str, Array], None, None]:
+        """See `Transport.stream`."""
+        responses = self._calls.stream(request, timeout_s)
+        try:
+            while (outputs := self._run(_next(responses))) is not None:
+                yield outputs
+        finally:
+            if self.close.alive:
+                self._run(_close(responses))
+
     def ready(self, model: str | None, timeout_s: float) -> bool:
         """See `Transport.ready`."""
         return self._run(self._calls.ready(model, timeout_s))
@@ -106,6 +135,14 @@ class HttpTransport:
         except KeyboardInterrupt:
             future.cancel()
             raise
+
+
+async def _next(responses: AsyncGenerator[dict[str, Array], None]) -> dict[str, Array] | None:
+    return await anext(responses, None)
+
+
+async def _close(responses: AsyncGenerator[dict[str, Array], None]) -> None:
+    await responses.aclose()
 
 
 async def _open(location: str) -> AsyncHttpTransport:

@@ -1,0 +1,135 @@
+"""`tidal generate`: let a model write on behind a text, and print what it writes as it comes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidal_client import exit_codes
+from tidal_client.client import DEFAULT_TIMEOUT_S, Client
+from tidal_client.errors import InvalidArgument, RequestError
+from tidal_client.options import Options
+from tidal_client.transports import parse_url
+
+
+def generate(
+    model: Annotated[str, typer.Argument(help="Name of the model, as the server lists it.", show_default=False)],
+    text: Annotated[str | None, typer.Option("--text", "-t", help="The text to go on from.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Read it from this UTF-8 file.", dir_okay=False)
+    ] = None,
+    url: Annotated[
+        str, typer.Option("--url", "-u", help="Server: grpc://HOST:PORT or http://HOST:PORT.")
+    ] = "grpc://127.0.0.1:8001",
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", help="Tokens to generate at most.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature, 0 is greedy.")] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", help="Sample among the k likeliest tokens.")] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option("--top-p", help="Sample among the likeliest tokens that have this probability together."),
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None,
+        typer.Option("--repetition-penalty", help="Above 1 makes tokens that the text has less likely."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampling: the same one repeats a text.")] = None,
+    stop: Annotated[list[str] | None, typer.Option("--stop", help="Text that ends the generation; repeatable.")] = None,
+    latency_ms: Annotated[
+        float | None, typer.Option("--latency-ms", help="Deadline on the server, milliseconds after arrival.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when all is there.")] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.001, help="Seconds to wait for each part.")
+    ] = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Let a model write on behind a text, and print what it writes as it comes.
+
+    The text is --text, the content of --file, or standard input. What ended the generation, its tokens and its times
+    are on standard error. Ctrl-C withdraws the request.
+
+    Examples:
+
+    ```
+    tidal generate writer --text "Once upon a time" --max-tokens 200
+    tidal generate writer -t "Q: 2 + 2?\\nA:" --stop "\\n" --temperature 0.7 --seed 1
+    tidal generate writer --file draft.txt --url http://127.0.0.1:8000 > more.txt
+    ```
+
+    With --json, the object has `text`, `tokens`, `finish_reason`, `prompt_tokens`, `generated_tokens`,
+    `first_token_ms` and `milliseconds`, or `error` with `code` and `message`.
+
+    Exit codes:
+
+    - **0** the text was generated
+    - **1** the request failed; standard error says why
+    - **2** wrong arguments, nothing was sent
+    """
+    prompt = _prompt(text, file)
+    try:
+        parse_url(url)
+    except InvalidArgument as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from None
+    options = Options(
+        max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
+        repetition_penalty=repetition_penalty, seed=seed, stop=stop or None, latency_ms=latency_ms,
+    )  # fmt: skip
+    try:
+        _run(model, prompt, url, timeout, options, as_json)
+    except RequestError as error:
+        typer.echo(f"{error.code}: {error}", err=True)
+        if as_json:
+            typer.echo(json.dumps({"error": {"code": error.code, "message": str(error)}}))
+        raise typer.Exit(exit_codes.FAILED) from None
+
+
+def _run(model: str, prompt: str, url: str, timeout: float, options: Options, as_json: bool) -> None:
+    found: dict[str, Any] = {"text": "", "tokens": []}
+    began = time.perf_counter()
+    with Client(url, timeout_s=timeout) as client:
+        for part in client.generate_stream(model, prompt, **options):
+            found.setdefault("first_token_ms", _milliseconds(began))
+            found["text"] += part.text
+            found["tokens"] += part.tokens
+            if not as_json:
+                typer.echo(part.text, nl=False)
+            if part.finish_reason is not None:
+                found |= {
+                    "finish_reason": part.finish_reason,
+                    "prompt_tokens": part.prompt_tokens,
+                    "generated_tokens": part.generated_tokens,
+                    "milliseconds": _milliseconds(began),
+                }
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    typer.echo()
+    typer.echo(
+        f"{found['generated_tokens']} tokens behind {found['prompt_tokens']}, ended by {found['finish_reason']}: "
+        f"the first after {found['first_token_ms']:.0f} ms, all after {found['milliseconds']:.0f} ms",
+        err=True,
+    )
+
+
+def _milliseconds(began: float) -> float:
+    return (time.perf_counter() - began) * 1e3
+
+
+def _prompt(text: str | None, file: Path | None) -> str:
+    """The text, from the one source that was given."""
+    if text is not None and file is not None:
+        raise typer.BadParameter("give --text or --file, not both", param_hint="--file")
+    if text is not None:
+        return text
+    try:
+        if file is not None:
+            return file.read_text(encoding="utf-8")
+        if sys.stdin.isatty():
+            raise typer.BadParameter("no text: give --text, --file, or standard input", param_hint="--text")
+        return sys.stdin.buffer.read().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"cannot read the text: {error}", param_hint="--file") from None

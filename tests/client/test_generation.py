@@ -1,0 +1,67 @@
+"""What a generation's request holds, and what errors in a stream mean; streams themselves are tested with a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tidal.errors import Cancelled as ServerCancelled
+from tidal.errors import Internal, NotFound, TidalError, Unavailable, Unsupported
+from tidal.errors import InvalidArgument as ServerInvalidArgument
+from tidal.options import CODED_ERRORS, parse_options
+from tidal.triton.coded_errors import with_code
+from tidal_client.errors import InvalidArgument, ServerError, from_coded, from_stream
+from tidal_client.errors import NotFound as ClientNotFound
+from tidal_client.generation import generation_request, read_generated
+from tidal_client.options import request_parameters
+
+
+@pytest.mark.parametrize(
+    ("stop", "stops"),
+    [("a", ("a",)), (["a", "b"], ("a", "b")), ("[x]", ("[x]",)), (["["], ("[",)), (("a",), ("a",))],
+)
+def test_stops_arrive_as_they_were_given(stop: Any, stops: tuple[str, ...]) -> None:
+    assert parse_options(request_parameters({"stop": stop})).stop == stops
+
+
+@pytest.mark.parametrize("stop", [3, ["a", 3], b"a", {"a"}])
+def test_stops_of_another_type(stop: Any) -> None:
+    with pytest.raises(InvalidArgument, match="option 'stop': expected a text or a list of texts"):
+        request_parameters({"stop": stop})
+
+
+def test_prompts_are_texts_or_ids() -> None:
+    text = generation_request("m", "naïve", stream=True, request_id="7", options={"max_tokens": 3})
+    assert text.inputs["text_input"].tolist() == ["naïve".encode()]
+    assert text.inputs["stream"].tolist() == [True]
+    assert text.parameters == {"max_tokens": 3, CODED_ERRORS: True}
+    ids = generation_request("m", [1, 2], stream=False, request_id="", options={})
+    assert (ids.inputs["input_ids"].tolist(), ids.inputs["input_ids"].dtype) == ([1, 2], np.int64)
+    for wrong in ("\ud800", ["a"], [2**70], {"a": 1}):
+        with pytest.raises(InvalidArgument, match="prompt: "):
+            generation_request("m", wrong, stream=False, request_id="", options={})  # type: ignore[arg-type]
+
+
+def test_parts_and_the_last() -> None:
+    part = read_generated({"text_output": np.array(["ü".encode()], object), "token_ids": np.array([5])})
+    assert (part.text, part.tokens, part.finish_reason, part.generated_tokens) == ("ü", (5,), None, None)
+    last = read_generated({"finish_reason": np.array([b"eos"], object), "generated_tokens": np.array([3], np.int32)})
+    assert (last.text, last.tokens, last.finish_reason, last.generated_tokens) == ("", (), "eos", 3)
+
+
+@pytest.mark.parametrize("kind", [ServerInvalidArgument, NotFound, Unavailable, ServerCancelled, Unsupported, Internal])
+def test_errors_keep_their_codes(kind: type[TidalError]) -> None:
+    for prefix in ("", "[request id: 7] "):
+        found = from_stream(prefix + with_code(kind("a [b] sentence\nof two lines")))
+        assert found.code == kind.code
+        assert str(found) == "a [b] sentence\nof two lines"
+
+
+def test_what_triton_says_itself() -> None:
+    assert isinstance(from_stream("Request for unknown model: 'x' is not found"), ClientNotFound)
+    assert isinstance(from_stream("Stub process 'x' is not healthy."), ServerError)
+    assert isinstance(from_stream("unexpected shape for input 'stream'"), InvalidArgument)
+    assert from_coded("[SOMETHING] else") is None
+    assert from_coded("plain") is None
