@@ -1,0 +1,73 @@
+"""What the rounds say: medians, ratios between systems, and the accuracies that were seen."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from benchmarks.otas.live.outcome import Outcome
+from benchmarks.otas.live.rounds import Run
+
+
+def of_system(run: Run, scale: float, system: str) -> list[Outcome]:
+    """A system's outcomes at a load, by round."""
+    return [each.outcomes[str(scale)][system] for each in run.rounds]
+
+
+def median(outcomes: Sequence[Outcome], figure: Callable[[Outcome], float | None]) -> float | None:
+    """Over rounds; None where it was not measured."""
+    values = [value for each in outcomes if (value := figure(each)) is not None]
+    return statistics.median(values) if values else None
+
+
+def ratio(run: Run, scale: float, ours: str, theirs: str) -> float:
+    """One system's utility over another's, the median of the rounds: both had the same queries."""
+    pairs = zip(of_system(run, scale, ours), of_system(run, scale, theirs), strict=True)
+    return statistics.median(our.utility / their.utility if their.utility else float("inf") for our, their in pairs)
+
+
+def best(run: Run, scale: float, systems: Sequence[str], ours: str) -> str:
+    """The system that comes nearest to another one."""
+    return min(systems, key=lambda system: ratio(run, scale, ours, system))
+
+
+def served_accuracies(run: Run) -> dict[str, dict[int, tuple[int, int]]]:
+    """By task and γ: answers of the systems that run one transformer at γ, and right ones among them."""
+    found: dict[str, dict[int, tuple[int, int]]] = {}
+    for each in run.rounds:
+        for by_system in each.outcomes.values():
+            for system, outcome in by_system.items():
+                if system.startswith("INFaaS"):
+                    continue
+                for task, by_gamma in outcome.answered.items():
+                    of_task = found.setdefault(task, {})
+                    for gamma, (number, right) in by_gamma.items():
+                        before = of_task.get(int(gamma), (0, 0))
+                        of_task[int(gamma)] = (before[0] + number, before[1] + right)
+    return found
+
+
+def kept(run: Run) -> dict[str, object]:
+    """What the JSON holds: everything but what happened second by second."""
+    return {
+        "throughputs": run.throughputs,
+        "tuning": run.tuning,
+        "rounds": [
+            {
+                "capacity": each.capacity,
+                "outcomes": {
+                    scale: {system: _kept(outcome) for system, outcome in systems.items()}
+                    for scale, systems in each.outcomes.items()
+                },
+            }
+            for each in run.rounds
+        ],
+    }
+
+
+def _kept(outcome: Outcome) -> dict[str, object]:
+    found = asdict(outcome)
+    for name in ("earned", "by_gamma", "accuracies"):
+        del found[name]
+    return {**found, "gammas": outcome.gammas, "accuracy": outcome.accuracy}

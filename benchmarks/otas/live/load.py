@@ -1,0 +1,125 @@
+"""What is sent and when: Table II's query types, at a rate that fluctuates as in Figure 8."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.otas.inputs import TABLE_2
+from benchmarks.otas.live.artefacts import LiveTask
+from tidal.simulator.otas import QueryType, Trace, fluctuating
+from tidal_client.codec import image_inputs
+from tidal_client.load import Schedule, Times, Variant
+
+#: Least, mean and most of a trace's rates, of the throughput at γ 0: 200, 350 and 700 queries a second in the paper,
+#: where Table I has about 380 for γ 0 and Figure 4 has 580.
+LEAST, MEAN, MOST = 0.5, 0.75, 1.7
+# Rates that a trace has on the mean: each is held for as long, but no less than a second.
+_LEVELS = 8
+# The way to the server and back, which a client leaves out of the time that it gives the server.
+ON_THE_WAY_S = 0.02
+_NEVER_LATE_S = 1000.0
+# Whose place in Table II the least accurate of the tasks takes.
+_HARDEST = "CIFAR100"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Queries of one run; the same ones for every system. `kinds` are places in `types`, [queries] like the rest."""
+
+    types: tuple[QueryType, ...]
+    times: Times
+    kinds: npt.NDArray[np.intp]
+    images: Sequence[bytes]
+    truth: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    @property
+    def seconds(self) -> float:
+        """Until the last query."""
+        return float(self.times[-1])
+
+    @property
+    def latency_s(self) -> npt.NDArray[np.float64]:
+        """Of each query: how long after it its answer is of use."""
+        return np.array([each.latency_s for each in self.types])[self.kinds]
+
+    @property
+    def utility(self) -> npt.NDArray[np.float64]:
+        """Of each query: what a right answer in time is worth."""
+        return np.array([each.utility for each in self.types])[self.kinds]
+
+    def steady(self, count: int, rate: float) -> Load:
+        """So many of these queries, again and again, at a steady rate, none of which can be late."""
+        rows = [number % len(self) for number in range(count)]
+        return Load(
+            tuple(QueryType(each.task, _NEVER_LATE_S, each.utility) for each in self.types),
+            np.arange(count) / rate,
+            self.kinds[rows],
+            [self.images[row] for row in rows],
+            [self.truth[row] for row in rows],
+        )
+
+
+def shape(seconds: int, seed: int) -> list[float]:
+    """Rates by second of the mean `MEAN`, of which the least is `LEAST` and the most `MOST`; for six or more."""
+    drawn = np.array(fluctuating(seconds, LEAST, MOST, MEAN, held_s=max(1.0, seconds / _LEVELS), seed=seed))
+    drawn = (drawn - drawn.min()) / (drawn.max() - drawn.min())
+    share = (MEAN - LEAST) / (MOST - LEAST)
+    # A power keeps 0 and 1 where they are; the one that gives the mean is found by halving.
+    low, high = -8.0, 8.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (drawn ** np.exp(middle)).mean() > share else (low, middle)
+    rates: list[float] = (LEAST + (MOST - LEAST) * drawn ** np.exp(high)).tolist()
+    return rates
+
+
+def types_of(accuracies: Mapping[str, float]) -> tuple[QueryType, ...]:
+    """Table II with other tasks: the least accurate takes the place of the paper's least accurate.
+
+    Args:
+        accuracies: at γ 0, by task; with fewer than three tasks one is in several places.
+    """
+    hardest, *others = sorted(accuracies, key=lambda task: accuracies[task])
+    others = others or [hardest]
+    places = {_HARDEST: hardest, "CIFAR10": others[0], "EuroSAT": others[-1]}
+    return tuple(QueryType(places[each.task], each.latency_s, each.utility) for each in TABLE_2)
+
+
+def make_load(rates: Sequence[float], types: Sequence[QueryType], tasks: Sequence[LiveTask], seed: int) -> Load:
+    """Poisson arrivals at these rates by second, each of a type at random, each image once as far as they go."""
+    queries = list(Trace(rates, types, seed=seed))
+    if not queries:
+        raise ValueError(f"no query in {len(rates)} s at {max(rates):.3g} a second: the machine is too slow for this")
+    places = {(each.task, each.latency_s, each.utility): place for place, each in enumerate(types)}
+    kinds = [places[query.task, round(query.deadline - query.arrival, 9), query.utility] for query in queries]
+    rng = np.random.default_rng(seed)
+    order = {task.name: rng.permutation(len(task.images)).tolist() for task in tasks}
+    by_name = {task.name: task for task in tasks}
+    used = dict.fromkeys(order, 0)
+    images, truth = [], []
+    for query in queries:
+        rows = order[query.task]
+        row = rows[used[query.task] % len(rows)]
+        used[query.task] += 1
+        images.append(by_name[query.task].images[row])
+        truth.append(by_name[query.task].truth[row])
+    times = np.array([query.arrival for query in queries])
+    return Load(tuple(types), times, np.array(kinds, np.intp), images, truth)
+
+
+def schedule_of(load: Load) -> Schedule:
+    """As the load generator takes it."""
+    mix = tuple(
+        Variant(1.0, {"task": each.task, "latency_ms": 1e3 * (each.latency_s - ON_THE_WAY_S), "utility": each.utility})
+        for each in load.types
+    )
+    schedule = Schedule(load.times, [image_inputs(image) for image in load.images], mix)
+    schedule.variants[:] = load.kinds  # it drew others
+    return schedule

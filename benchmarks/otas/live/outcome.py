@@ -1,0 +1,178 @@
+"""What one system made of one load: the outcome of every query (§V), and what the server did meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.otas.live.load import Load
+from benchmarks.otas.live.sending import NOT_ANSWERED, Answers
+from benchmarks.serving_path.closed_loop import metric, series
+from benchmarks.usage import Usage
+from tidal.server.child import RunningServer
+
+TYPES = ("1: right", "2: wrong", "3: late", "4: evicted")
+_RIGHT, _WRONG, _LATE, _EVICTED = range(4)
+# Metrics are published every 200 ms.
+_SETTLE_S = 0.4
+# Clients do not see batches: so many answers in a row stand for one.
+_ROW = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One system under one load in one round.
+
+    Attributes:
+        queries: that came.
+        offered: their utility in sum.
+        utility: earned in sum, by answers that were right and in time.
+        types: queries of type 1 to 4: right, wrong, late, not executed.
+        earned: utility earned until the end of each second.
+        by_gamma: by second, answers at each γ.
+        answered: by task and γ, answers and how many of them were right.
+        accuracies: share of right ones of each 32 answers in the order in which they came.
+        mean_batch: queries; None where models came and went.
+        busy: share of the time in which an engine ran; None likewise.
+        server: share of the cores that the server used.
+        others: that other work used.
+        warning: that the load generator was the bottleneck.
+        loadings: seconds of each loading of a model, by its name.
+    """
+
+    queries: int
+    offered: float
+    utility: float
+    types: tuple[int, int, int, int]
+    earned: list[float]
+    by_gamma: list[dict[str, int]]
+    answered: dict[str, dict[str, tuple[int, int]]]
+    accuracies: list[float]
+    mean_batch: float | None
+    busy: float | None
+    server: float
+    others: float
+    warning: str
+    loadings: list[tuple[str, float]]
+
+    @classmethod
+    def read(cls, found: dict[str, Any]) -> Outcome:
+        """From JSON, which has lists for tuples."""
+        answered = {
+            task: {gamma: (number, right) for gamma, (number, right) in of_task.items()}
+            for task, of_task in found["answered"].items()
+        }
+        changed = {"types": tuple(found["types"]), "loadings": [(model, took) for model, took in found["loadings"]]}
+        return cls(**{**found, **changed, "answered": answered})
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right ones of all answers."""
+        counts = [count for of_task in self.answered.values() for count in of_task.values()]
+        return sum(right for _, right in counts) / max(1, sum(number for number, _ in counts))
+
+    @property
+    def gammas(self) -> dict[int, int]:
+        """Answers at each γ."""
+        total: Counter[int] = Counter()
+        for of_second in self.by_gamma:
+            total.update({int(gamma): number for gamma, number in of_second.items()})
+        return dict(total)
+
+
+@dataclass(slots=True)
+class Watch:
+    """What a server did while something was measured; figures are those of `Outcome`."""
+
+    mean_batch: float | None = None
+    busy: float | None = None
+    usage: Usage = field(default_factory=Usage)
+
+    @contextmanager
+    def over(self, server: RunningServer, models: Sequence[str], *, lasting: bool) -> Iterator[None]:
+        """Watch these models, which keep their counts only where they are `lasting`, for the length of the block."""
+        time.sleep(_SETTLE_S)
+        before = _counts(server, models) if lasting else None
+        begin = time.monotonic()
+        with self.usage.watch(server):
+            yield
+        lasted = time.monotonic() - begin
+        if before is not None:
+            time.sleep(_SETTLE_S)
+            after = _counts(server, models)
+            queries, batches, seconds = (late - early for late, early in zip(after, before, strict=True))
+            self.mean_batch = queries / max(1.0, batches)
+            self.busy = seconds / lasted
+
+
+def judge(load: Load, answers: Answers) -> npt.NDArray[np.intp]:
+    """The type of each query, as a place in `TYPES`, by the clock of the client."""
+    answered = np.array([label != NOT_ANSWERED for label in answers.labels])
+    right = np.array([label == truth for label, truth in zip(answers.labels, load.truth, strict=True)])
+    found = np.where(right, _RIGHT, _WRONG)
+    found[answers.seconds > load.latency_s] = _LATE
+    found[~answered] = _EVICTED
+    return found
+
+
+def outcome_of(load: Load, answers: Answers, watch: Watch) -> Outcome:
+    """Everything that is kept of a run.
+
+    Raises:
+        RuntimeError: a query came to another end than an answer or an eviction.
+    """
+    if answers.message:
+        raise RuntimeError(f"a query was refused: {answers.message} ({answers.errors})")
+    types = judge(load, answers)
+    done = load.times + answers.seconds
+    seconds = int(done.max()) + 1
+    earned = np.zeros(seconds)
+    in_time = types == _RIGHT
+    np.add.at(earned, done[in_time].astype(int), load.utility[in_time])
+    by_gamma: list[dict[str, int]] = [{} for _ in range(seconds)]
+    answered: dict[str, dict[str, tuple[int, int]]] = {}
+    rights = []
+    for number in np.argsort(done).tolist():
+        if types[number] == _EVICTED:
+            continue
+        gamma, task = str(answers.gammas[number]), load.types[load.kinds[number]].task
+        right = answers.labels[number] == load.truth[number]
+        of_second = by_gamma[int(done[number])]
+        of_second[gamma] = of_second.get(gamma, 0) + 1
+        of_task = answered.setdefault(task, {})
+        before = of_task.get(gamma, (0, 0))
+        of_task[gamma] = (before[0] + 1, before[1] + right)
+        rights.append(right)
+    counts = np.bincount(types, minlength=4).tolist()
+    rows = [rights[begin : begin + _ROW] for begin in range(0, len(rights) - _ROW + 1, _ROW)]
+    available = watch.usage.available_s
+    return Outcome(
+        len(load),
+        float(load.utility.sum()),
+        float(earned.sum()),
+        (counts[0], counts[1], counts[2], counts[3]),
+        np.cumsum(earned).round(4).tolist(),
+        by_gamma,
+        answered,
+        [float(np.mean(row)) for row in rows],
+        watch.mean_batch,
+        watch.busy,
+        watch.usage.server,
+        max(0.0, watch.usage.others - answers.cpu_s / available) if available else 0.0,
+        answers.warning,
+        [(each.model, each.seconds) for each in answers.loadings],
+    )
+
+
+def _counts(server: RunningServer, models: Sequence[str]) -> tuple[float, float, float]:
+    """Queries that were run, batches, and seconds that they took, of all these models so far."""
+    sizes = [metric(server, "tidal_otas_batch_size_queries", model) or (0.0, 0.0) for model in models]
+    seconds = [series(server, "tidal_otas_execute_seconds_sum", model) or 0.0 for model in models]
+    return sum(queries for queries, _ in sizes), sum(batches for _, batches in sizes), sum(seconds)

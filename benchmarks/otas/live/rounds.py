@@ -1,0 +1,197 @@
+"""Every system in every round, kept in a file as they come: a run that was cut short goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from benchmarks.otas.live.artefacts import LiveTask
+from benchmarks.otas.live.load import Load, make_load, shape
+from benchmarks.otas.live.outcome import Outcome
+from benchmarks.otas.live.repository import SIZES, fixed_model
+from benchmarks.otas.live.switching import unload
+from benchmarks.otas.live.systems import SYSTEMS, TOME, VPT, Bench
+from benchmarks.report import progress
+from tidal.simulator.otas import QueryType
+
+# The trace that is measured, and the one that fixed γ are chosen on.
+_MEASURED_SHAPE, _TUNING_SHAPE = 0, 1
+# Seeds of the arrivals that are measured lie above that of the tuning.
+_TUNING_SEED, _FIRST_SEED = 1, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured.
+
+    Attributes:
+        rounds: how many.
+        seconds: of the trace.
+        tuning_s: of the trace on which the fixed γ are chosen.
+        capacity_s: of each measurement of a throughput.
+        scales: factors on the load, each with all systems.
+        every: of the γ above and below 0, each so manieth is tried.
+    """
+
+    rounds: int
+    seconds: int
+    tuning_s: int
+    capacity_s: float
+    scales: tuple[float, ...]
+    every: int
+
+
+FULL = Size(rounds=3, seconds=16, tuning_s=8, capacity_s=4.0, scales=(1.0, 0.8, 1.2), every=1)
+QUICK = Size(rounds=1, seconds=8, tuning_s=6, capacity_s=1.5, scales=(1.0,), every=2)
+
+
+@dataclass(slots=True)
+class Round:
+    """One round: queries a second that γ 0 answered, and what every system did, by load and name."""
+
+    capacity: float
+    outcomes: dict[str, dict[str, Outcome]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Run:
+    """What was measured.
+
+    Attributes:
+        throughputs: of the sizes, queries a second, from fast to accurate.
+        tuning: by load and γ, the share of all utility that a fixed γ earned on the tuning's trace.
+        rounds: that have begun.
+    """
+
+    throughputs: tuple[float, ...] = ()
+    tuning: dict[str, dict[int, float]] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+
+    def save(self, file: Path) -> None:
+        """Write it all."""
+        file.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, file: Path) -> Run:
+        """What `save` wrote."""
+        found = json.loads(file.read_text())
+        tuning = {
+            scale: {int(gamma): share for gamma, share in each.items()} for scale, each in found["tuning"].items()
+        }
+        rounds = [
+            Round(
+                each["capacity"],
+                {
+                    scale: {system: Outcome.read(outcome) for system, outcome in systems.items()}
+                    for scale, systems in each["outcomes"].items()
+                },
+            )
+            for each in found["rounds"]
+        ]
+        return cls(tuple(found["throughputs"]), tuning, rounds)
+
+    def gamma(self, system: str, scale: float) -> int:
+        """The γ that stands for a system of a fixed one at a load."""
+        if system not in (TOME, VPT):
+            return 0
+        of_kind = {gamma: share for gamma, share in self.tuning[str(scale)].items() if (gamma < 0) == (system == TOME)}
+        return max(of_kind, key=lambda gamma: of_kind[gamma])
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Measures what is not kept yet.
+
+    Args:
+        bench: with the models of OTAS and of γ 0 loaded.
+        types: of queries.
+        tasks: their images.
+        gammas: of the model.
+        size: how much to measure.
+        roughly: throughput of γ 0, a first guess.
+        kept: file of what is done.
+    """
+
+    bench: Bench
+    types: Sequence[QueryType]
+    tasks: Sequence[LiveTask]
+    gammas: Sequence[int]
+    size: Size
+    roughly: float
+    kept: Path
+
+    def run(self) -> Run:
+        """Everything."""
+        run = Run.read(self.kept) if self.kept.exists() else Run()
+        if run.rounds:
+            progress(f"going on after {sum(len(each.outcomes) for each in run.rounds)} loads of {self.kept}")
+        if not run.throughputs:
+            run.throughputs = self._throughputs()
+            run.save(self.kept)
+        if not run.tuning:
+            run.tuning = self._tune()
+            run.save(self.kept)
+        chosen = {run.gamma(system, scale) for system in (TOME, VPT) for scale in self.size.scales}
+        for gamma in sorted(chosen):
+            self.bench.server.control.load(fixed_model(gamma), None)
+        for turn in range(self.size.rounds):
+            if turn == len(run.rounds):
+                run.rounds.append(Round(self._capacity(fixed_model(0), turn)))
+            for number, scale in enumerate(self.size.scales):
+                self._measure(run, turn, scale, len(self.size.scales) * turn + number)
+        return run
+
+    def load(self, rates: Sequence[float], capacity: float, seed: int) -> Load:
+        """Queries at rates relative to a capacity."""
+        return make_load([capacity * rate for rate in rates], self.types, self.tasks, seed)
+
+    def measured_load(self, run: Run, turn: int, scale: float) -> Load:
+        """What was sent in a round."""
+        rates = [scale * rate for rate in shape(self.size.seconds, _MEASURED_SHAPE)]
+        return self.load(rates, run.rounds[turn].capacity, _FIRST_SEED + turn)
+
+    def _measure(self, run: Run, turn: int, scale: float, shift: int) -> None:
+        done = run.rounds[turn].outcomes.setdefault(str(scale), {})
+        load = self.measured_load(run, turn, scale)
+        # Everybody goes first at some time, and what precedes somebody changes.
+        order = [SYSTEMS[(place + shift) % len(SYSTEMS)] for place in range(len(SYSTEMS))]
+        for system in order if turn % 2 == 0 else reversed(order):
+            if system in done:
+                continue
+            gamma = run.gamma(system, scale)
+            progress(f"round {turn + 1} of {self.size.rounds}, load {scale:g}: {len(load)} queries to {system}")
+            done[system] = self.bench.measure(system, load, gamma=gamma, throughputs=run.throughputs)
+            run.save(self.kept)
+
+    def _capacity(self, model: str, seed: int) -> float:
+        like = self.load([1.0] * 3, max(self.roughly, 20.0), seed)
+        found = self.bench.capacity(model, like, roughly=self.roughly, seconds=self.size.capacity_s)
+        progress(f"{model} answers {found:.0f} queries a second")
+        return found
+
+    def _throughputs(self) -> tuple[float, ...]:
+        found = []
+        for model in SIZES:
+            self.bench.server.control.load(model, None)
+            found.append(self._capacity(model, _TUNING_SEED))
+            unload(self.bench.server.control, [model])
+        return tuple(found)
+
+    def _tune(self) -> dict[str, dict[int, float]]:
+        """Every fixed γ on a trace of its own."""
+        capacity = self._capacity(fixed_model(0), _TUNING_SEED)
+        rates = shape(self.size.tuning_s, _TUNING_SHAPE)
+        found: dict[str, dict[int, float]] = {str(scale): {} for scale in self.size.scales}
+        below, above = ([gamma for gamma in self.gammas if gamma < 0], [gamma for gamma in self.gammas if gamma > 0])
+        for gamma in (*below[:: self.size.every], *above[:: self.size.every]):
+            model = fixed_model(gamma)
+            self.bench.server.control.load(model, None)
+            for scale in self.size.scales:
+                load = self.load([scale * rate for rate in rates], capacity, _TUNING_SEED)
+                outcome = self.bench.measure_model(model, load)
+                found[str(scale)][gamma] = outcome.utility / outcome.offered
+            progress(f"γ {gamma} earns " + ", ".join(f"{found[s][gamma]:.1%} at load {s}" for s in found))
+            unload(self.bench.server.control, [model])
+        return found

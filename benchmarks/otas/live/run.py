@@ -1,0 +1,125 @@
+"""The live part: serve, measure, and report."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.kept import kept_file
+from benchmarks.otas.live import figures, tables
+from benchmarks.otas.live.artefacts import BASE, Artefacts
+from benchmarks.otas.live.bounds import adaptation_gain, most_earned, worth
+from benchmarks.otas.live.load import LEAST, MEAN, MOST, Load, types_of
+from benchmarks.otas.live.plot import plot
+from benchmarks.otas.live.repository import (
+    PAPER_MODEL,
+    PARETO_MODEL,
+    SIZES,
+    fixed_model,
+    version_of,
+    write_repository,
+)
+from benchmarks.otas.live.rounds import Rounds, Run, Size
+from benchmarks.otas.live.sending import sending
+from benchmarks.otas.live.systems import Bench
+from benchmarks.otas.live.tables import Bounds
+from benchmarks.report import Report, progress
+from tidal.manifest import MANIFEST_FILE
+from tidal.otas.manifest import OtasManifest, load_otas_manifest
+from tidal.otas.tasks import load_task
+from tidal.server.child import tidal_serve
+from tidal.tasks.folder import tasks_folder
+
+Accuracies = dict[str, dict[int, float]]
+
+
+def measure(report: Report, artefacts: Artefacts, size: Size, json: Path | None) -> Path:
+    """Hold OTAS to other ways to serve the same images, through the server.
+
+    Args:
+        report: gets tables, claims and what was measured.
+        artefacts: what is served.
+        size: how much to measure.
+        json: where the report goes: pictures are written beside it.
+
+    Returns:
+        The file that keeps what was measured, to be removed when the report is written.
+    """
+    version = version_of(artefacts.repository, BASE)
+    manifest = load_otas_manifest(version)
+    accuracies = _accuracies(artefacts, BASE)
+    types = types_of({task: by_gamma[0] for task, by_gamma in accuracies.items()})
+    _add_setting(report, artefacts, manifest, size)
+    files = [version_of(artefacts.repository, model) / MANIFEST_FILE for model in SIZES.values()]
+    kept = kept_file("otas-live-run", size, artefacts.digest, files=files)
+    with tempfile.TemporaryDirectory(prefix="otas-repository-", dir=artefacts.folder) as folder:
+        write_repository(Path(folder), artefacts.repository)
+        progress("starting tidal serve")
+        there = [part for model in (PARETO_MODEL, PAPER_MODEL, fixed_model(0)) for part in ("--model", model)]
+        with tidal_serve(Path(folder), *there) as server, sending(server) as sender:
+            roughly = manifest.profile.throughput(0)
+            rounds = Rounds(Bench(server, sender), types, artefacts.tasks, manifest.gammas, size, roughly, kept)
+            run = rounds.run()
+    _report(report, run, rounds, manifest, accuracies, json)
+    of_sizes = {model: _accuracies(artefacts, built) for model, built in SIZES.items()}
+    at_zero = {model: {task: by_gamma[0] for task, by_gamma in each.items()} for model, each in of_sizes.items()}
+    tables.add_sizes(report, run, size.scales, at_zero)
+    tables.add_accuracies(report, run, accuracies, manifest.gammas)
+    tables.add_claims(report, run, size.scales)
+    report.measured["live"] = figures.kept(run)
+    return kept
+
+
+def _report(
+    report: Report, run: Run, rounds: Rounds, manifest: OtasManifest, accuracies: Accuracies, json: Path | None
+) -> None:
+    scales = rounds.size.scales
+    capacities = [f"{each.capacity:.1f}" for each in run.rounds]
+    columns = ["", *(f"round {turn + 1}" for turn in range(len(run.rounds)))]
+    report.add_table(
+        "live: queries a second that γ 0 answers, which loads are shares of", columns, [["γ 0", *capacities]]
+    )
+    tables.add_tuning(report, run, scales)
+    for scale in scales:
+        load = rounds.measured_load(run, 0, scale)
+        tables.add_scale(report, run, scale, _bounds(load, manifest, accuracies, run.rounds[0].capacity))
+        if json is not None:
+            json.parent.mkdir(parents=True, exist_ok=True)
+            plot(run, scale, load, json.with_name(f"{json.stem}_live_{scale:g}.png"))
+
+
+def _bounds(load: Load, manifest: OtasManifest, accuracies: Accuracies, capacity: float) -> Bounds:
+    """With the profile's ratios between γ, and γ 0 as fast as served."""
+    gammas = list(manifest.gammas)
+    earns = worth(load, accuracies, gammas)
+    profile = manifest.profile
+    seconds = np.array([profile.throughput(0) / profile.throughput(gamma) / capacity for gamma in gammas])
+    all_at_best = float(earns[load.kinds].max(axis=1).sum())
+    return Bounds(most_earned(load, earns, seconds), all_at_best, adaptation_gain(load, earns, gammas.index(0)))
+
+
+def _accuracies(artefacts: Artefacts, model: str) -> Accuracies:
+    """What the policies of a model go by: by task and γ."""
+    version = version_of(artefacts.repository, model)
+    manifest, folder = load_otas_manifest(version), tasks_folder(version.parent)
+    return {task.name: dict(load_task(folder, task.name, manifest).accuracy) for task in artefacts.tasks}
+
+
+def _add_setting(report: Report, artefacts: Artefacts, manifest: OtasManifest, size: Size) -> None:
+    tasks = ", ".join(f"{task.name} ({len(task.images)} images)" for task in artefacts.tasks)
+    facts = {
+        "artefacts": artefacts.digest,
+        "transformer": f"{manifest.source.architecture}, {manifest.layers} layers of {manifest.width}, "
+        f"{manifest.tokens} tokens, {manifest.engine} {manifest.precision}, {manifest.threads} threads, "
+        f"γ {', '.join(map(str, manifest.gammas))}",
+        "tasks": f"{tasks}; seen by neither training nor profiling; a run takes each once as far as they go",
+        "queries": "Table II's six types, the least accurate task as CIFAR100; a query is an encoded image over gRPC",
+        "load": f"Poisson, {size.seconds} s, mean {MEAN}, least {LEAST}, most {MOST} times what γ 0 answers as served",
+        "fixed γ": f"the best of each sign on another trace of {size.tuning_s} s, for each load",
+        "INFaaS": "the simulation's rule, once a second; Triton loads the next size, then unloads the one before",
+        "outcomes": "by the client's clock, from the time a query should have been sent",
+    }
+    report.measured["live setting"] = facts
+    report.add_table("live: setting", ["what", ""], [[name, text] for name, text in facts.items()])

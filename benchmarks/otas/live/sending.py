@@ -1,0 +1,111 @@
+"""An open loop in a process of its own: what a benchmark holds in memory does not slow down what it measures."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.otas.live.load import Load, schedule_of
+from benchmarks.otas.live.switching import Loading, Switch, SwitchingSender
+from tidal.server.child import RunningServer
+from tidal_client.load import Times, run_load, summarise
+from tidal_client.load.senders import Finish, GrpcSender, Sender
+from tidal_client.transports import Address
+
+_OUTPUTS = ("label", "gamma")
+_TIMEOUT_S = 60.0
+NOT_ANSWERED = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What came of a load, [queries] but for what is of the whole run.
+
+    Attributes:
+        seconds: from the time a query should have been sent to its answer or its error.
+        labels: `NOT_ANSWERED` where an error came.
+        gammas: that answers were made at; 0 where an error came.
+        errors: how many, by code; UNAVAILABLE is an eviction.
+        message: the first of another code.
+        warning: that the load generator was the bottleneck.
+        cpu_s: processor seconds of the load generator.
+        loadings: of models, while it ran.
+    """
+
+    seconds: Times
+    labels: Sequence[str]
+    gammas: npt.NDArray[np.intp]
+    errors: dict[str, int]
+    message: str
+    warning: str
+    cpu_s: float
+    loadings: tuple[Loading, ...]
+
+
+class Sending:
+    """Sends loads to a server, from a process that lasts as long as this."""
+
+    def __init__(self, server: RunningServer, pool: ProcessPoolExecutor) -> None:
+        """Use `sending`."""
+        self._server = server
+        self._pool = pool
+
+    def send(self, target: str | Switch, load: Load) -> Answers:
+        """Send every query at its time, to a model or to the one that the load asks for; wait for all answers."""
+        return self._pool.submit(_send, self._server, target, load).result()
+
+
+@contextmanager
+def sending(server: RunningServer) -> Iterator[Sending]:
+    """A process that sends, until the block ends."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        yield Sending(server, pool)
+
+
+def _send(server: RunningServer, target: str | Switch, load: Load) -> Answers:
+    answers: dict[int, bytes] = {}
+    switching: list[SwitchingSender] = []
+
+    def open_sender(address: Address, timeout_s: float, finish: Finish) -> Sender:
+        sender = GrpcSender(address.location, timeout_s, finish, keep=answers.__setitem__)
+        if isinstance(target, str):
+            return sender
+        switching.append(SwitchingSender(target, sender, server.control, finish))
+        return switching[0]
+
+    model = target if isinstance(target, str) else target.models[0]
+    schedule = schedule_of(load)
+    result = run_load(
+        server.grpc, model, schedule, outputs=_OUTPUTS, timeout_s=_TIMEOUT_S, open_sender=open_sender
+    )  # fmt: skip
+    summary = summarise(result)
+    labels, gammas = [NOT_ANSWERED] * len(load), np.zeros(len(load), np.intp)
+    for number, answer in answers.items():
+        labels[number], gammas[number] = _read(answer)
+    unexpected = [f"{code}: {said}" for code, said in summary.messages.items() if code != "UNAVAILABLE"]
+    return Answers(
+        result.latency,
+        labels,
+        gammas,
+        dict(summary.total.errors),
+        unexpected[0] if unexpected else "",
+        summary.generator.warning,
+        result.cpu_s,
+        tuple(switching[0].loadings) if switching else (),
+    )
+
+
+def _read(answer: bytes) -> tuple[str, int]:
+    """Label and γ of an answer of one row."""
+    from tritonclient.grpc import service_pb2 as messages
+
+    response = messages.ModelInferResponse.FromString(answer)
+    found = dict(zip((each.name for each in response.outputs), response.raw_output_contents, strict=True))
+    # A text of a tensor comes behind its length, four bytes.
+    return found["label"][4:].decode(), int(np.frombuffer(found["gamma"], np.int32)[0])

@@ -1,0 +1,160 @@
+"""Model switching as INFaaS does it: queries go to the size that the load asks for, which Triton loads for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tidal.errors import TidalError
+from tidal.server.control import ServerControl
+from tidal.simulator.otas import SizeByLoad
+from tidal_client.errors import RequestError, Unavailable
+from tidal_client.load.senders import Finish, Sender
+
+_UNLOAD_S, _LOOK_S = 60.0, 0.05
+_PRESENT = ("READY", "LOADING", "UNLOADING")
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Sizes to switch between.
+
+    Attributes:
+        models: from fast to accurate.
+        throughputs: queries a second of each, as served.
+        resident: whether all are loaded all the time; else one is, the middle one at first.
+    """
+
+    models: Sequence[str]
+    throughputs: Sequence[float]
+    resident: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """A model was loaded in place of another: when, by the run's clock, and how long it took, in seconds."""
+
+    model: str
+    at: float
+    seconds: float
+
+
+@dataclass
+class SwitchingSender:
+    """Sends each query to the model that `SizeByLoad` has chosen, as the simulation does, by the clock.
+
+    Where one model serves at a time, queries wait here until the next one is loaded; meanwhile the one before answers
+    what it has taken, and then it is unloaded. What queries have waited is taken from the time that they give the
+    server.
+
+    Args:
+        switch: the sizes.
+        sender: to the server.
+        control: of the server.
+        finish: as the sender has it, for queries that never get there.
+    """
+
+    switch: Switch
+    sender: Sender
+    control: ServerControl
+    finish: Finish
+    clock: Callable[[], float] = time.monotonic
+    loadings: list[Loading] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._choice = SizeByLoad(self.switch.throughputs)
+        self._start: float | None = None
+        self._lock = threading.Lock()
+        # Queries that wait for a model to be loaded, and since when; None while none is being loaded.
+        self._held: list[tuple[int, bytes, float]] | None = None
+        self._loader: threading.Thread | None = None
+
+    def send(self, number: int, payload: bytes) -> None:
+        """See `Sender.send`."""
+        moment = self.clock()
+        if self._start is None:
+            self._start = moment
+        now = moment - self._start
+        self._choice.arrived(now)
+        with self._lock:
+            before = self._choice.place
+            if not self._switches() and self._choice.look(now) and not self.switch.resident:
+                self._held = []
+                models = self.switch.models
+                names = (models[before], models[self._choice.place])
+                self._loader = threading.Thread(target=self._replace, args=(*names, now), name="otas-loader")
+                self._loader.start()
+            if self._held is not None:
+                self._held.append((number, payload, moment))
+                return
+            model = self.switch.models[self._choice.place]
+        self._pass_on(number, payload, model, 0.0, None)
+
+    def close(self) -> None:
+        """See `Sender.close`."""
+        if self._loader is not None:
+            self._loader.join()
+        self.sender.close()
+
+    def _switches(self) -> bool:
+        """Whether a model is being replaced."""
+        return self._loader is not None and self._loader.is_alive()
+
+    def _replace(self, before: str, model: str, at: float) -> None:
+        begin, error = self.clock(), None
+        try:
+            self.control.load(model, None)
+        except TidalError as failed:
+            error = Unavailable(f"{model} cannot be loaded: {failed}")
+        self.loadings.append(Loading(model, at, self.clock() - begin))
+        with self._lock:
+            held, self._held = self._held or [], None
+            for number, payload, since in held:
+                self._pass_on(number, payload, model, self.clock() - since, error)
+        unload(self.control, [before])
+
+    def _pass_on(self, number: int, payload: bytes, model: str, waited_s: float, error: RequestError | None) -> None:
+        if error is not None:
+            self.finish(number, error)
+            return
+        left = sent_to(payload, model, waited_s)
+        if left is None:
+            self.finish(number, Unavailable(f"its deadline passed while {model} was loaded"))
+        else:
+            self.sender.send(number, left)
+
+
+def unload(control: ServerControl, models: Sequence[str]) -> None:
+    """Take models out of service and wait until they are gone: they have threads to end and memory to give back.
+
+    Raises:
+        RuntimeError: one does not go.
+    """
+    for model in _present(control, models):
+        control.unload(model)
+    until = time.monotonic() + _UNLOAD_S
+    while left := _present(control, models):
+        if time.monotonic() > until:
+            raise RuntimeError(f"the server does not unload {', '.join(left)}")
+        time.sleep(_LOOK_S)
+
+
+def _present(control: ServerControl, models: Sequence[str]) -> list[str]:
+    there = {each.name for each in control.index() if each.state in _PRESENT}
+    return [model for model in models if model in there]
+
+
+def sent_to(payload: bytes, model: str, waited_s: float) -> bytes | None:
+    """A serialised request for another model, with less time to its deadline; None where none is left."""
+    from tritonclient.grpc import service_pb2 as messages
+
+    request = messages.ModelInferRequest.FromString(payload)
+    request.model_name = model
+    latency = request.parameters["latency_ms"]
+    left_ms = latency.double_param - 1e3 * waited_s
+    if left_ms <= 0:
+        return None
+    latency.double_param = left_ms
+    return bytes(request.SerializeToString())

@@ -1,0 +1,93 @@
+"""The systems that are compared, and one of them under a load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.otas.live.load import Load
+from benchmarks.otas.live.outcome import Outcome, Watch, outcome_of
+from benchmarks.otas.live.repository import PAPER_MODEL, PARETO_MODEL, SIZES, fixed_model
+from benchmarks.otas.live.sending import Answers, Sending
+from benchmarks.otas.live.switching import Switch, unload
+from tidal.server.child import RunningServer
+
+PARETO, PAPER = "OTAS (pareto)", "OTAS (paper)"
+PETS, TOME, VPT = "PetS (0)", "ToMe", "VPT"
+INFAAS, RESIDENT = "INFaaS", "INFaaS, all resident"
+#: In the order of tables.
+SYSTEMS = (PARETO, PAPER, PETS, TOME, VPT, INFAAS, RESIDENT)
+_MIDDLE = list(SIZES)[1]
+# A model that answers a larger share of what comes is not at its limit.
+_SATURATED = 0.75
+_WARM_QUERIES, _WARM_S = 40, 0.5
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A server with the models of `write_repository`, and the process that sends to it."""
+
+    server: RunningServer
+    sending: Sending
+
+    def measure(self, system: str, load: Load, *, gamma: int = 0, throughputs: tuple[float, ...] = ()) -> Outcome:
+        """One system under a load.
+
+        Args:
+            system: one of `SYSTEMS`; its model is loaded, unless it is one that switches models.
+            load: what to send.
+            gamma: of `TOME` and `VPT`.
+            throughputs: of the sizes, for systems that switch.
+        """
+        if system in (INFAAS, RESIDENT):
+            return self._switching(load, throughputs, resident=system == RESIDENT)
+        models = {PARETO: PARETO_MODEL, PAPER: PAPER_MODEL}
+        return self.measure_model(models.get(system) or fixed_model(gamma), load)
+
+    def measure_model(self, model: str, load: Load) -> Outcome:
+        """A model that is loaded."""
+        self.warm_up(model, load)
+        return self._measured(model, load, [model], lasting=True)
+
+    def capacity(self, model: str, like: Load, *, roughly: float, seconds: float) -> float:
+        """Answers a second when there is always something to do: queries come twice as fast as they are answered.
+
+        Args:
+            model: loaded.
+            like: queries of which this is to hold; their deadlines do not count.
+            roughly: a first guess.
+            seconds: about how long a try takes.
+        """
+        self.warm_up(model, like)
+        found = roughly
+        while True:
+            offered = 2 * found
+            load = like.steady(max(20, round(found * seconds)), offered)
+            answers = self.sending.send(model, load)
+            found = _answered(answers) / float((load.times + answers.seconds).max())
+            if found < _SATURATED * offered:
+                return found
+
+    def warm_up(self, model: str, like: Load) -> None:
+        """Let a model load its tasks and run a few batches."""
+        self.sending.send(model, like.steady(_WARM_QUERIES, _WARM_QUERIES / _WARM_S))
+
+    def _switching(self, load: Load, throughputs: tuple[float, ...], *, resident: bool) -> Outcome:
+        models = list(SIZES)
+        there = models if resident else [_MIDDLE]
+        for model in there:
+            self.server.control.load(model, None)
+            self.warm_up(model, load)
+        try:
+            return self._measured(Switch(models, throughputs, resident), load, models, lasting=resident)
+        finally:
+            unload(self.server.control, models)
+
+    def _measured(self, target: str | Switch, load: Load, models: list[str], *, lasting: bool) -> Outcome:
+        watch = Watch()
+        with watch.over(self.server, models, lasting=lasting):
+            answers = self.sending.send(target, load)
+        return outcome_of(load, answers, watch)
+
+
+def _answered(answers: Answers) -> int:
+    return len(answers.labels) - sum(answers.errors.values())
