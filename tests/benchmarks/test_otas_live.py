@@ -1,0 +1,437 @@
+"""The live part of OTAS's benchmark: what is sent, how it is judged, and a whole run on tiny models."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from PIL import Image
+from tritonclient.grpc import service_pb2 as messages
+
+from benchmarks.otas.live import figures, tables
+from benchmarks.otas.live.artefacts import BASE, LARGE, SMALL, Artefacts, LiveTask
+from benchmarks.otas.live.bounds import adaptation_gain, most_earned, worth
+from benchmarks.otas.live.load import LEAST, MEAN, MOST, ON_THE_WAY_S, Load, make_load, schedule_of, shape, types_of
+from benchmarks.otas.live.outcome import Outcome, Watch, outcome_of
+from benchmarks.otas.live.repository import fixed_model, only, write_repository
+from benchmarks.otas.live.rounds import FULL, QUICK, Round, Rounds, Run, Size
+from benchmarks.otas.live.sending import Answers, sending
+from benchmarks.otas.live.switching import Switch, SwitchingSender, sent_to
+from benchmarks.otas.live.systems import INFAAS, PARETO, PETS, SYSTEMS, TOME, VPT, Bench
+from benchmarks.report import Report
+from tests.otas.builders.tiny import build, random_parameters, write_source
+from tests.otas.policies.profiles import LINEAR
+from tests.otas.test_manifest import CONTENT
+from tests.otas.vits import tiny_vit
+from tests.waiting import until
+from tidal.errors import Internal
+from tidal.otas.manifest import OtasManifest, load_otas_manifest
+from tidal.otas.policies import ParetoPolicy
+from tidal.otas.tasks import OtasProvenance, add_task
+from tidal.server.child import tidal_serve
+from tidal.server.control import ModelState
+from tidal.simulator.otas import QueryType, Trace, simulate
+from tidal.tasks.folder import tasks_folder
+
+ACCURACIES = {"easy": 0.9, "middling": 0.8, "hard": 0.5}
+TASKS = [
+    LiveTask(
+        task, tuple(f"{task} {row}".encode() for row in range(40)), tuple(f"{task} {row % 3}" for row in range(40))
+    )
+    for task in ACCURACIES
+]
+TYPES = types_of(ACCURACIES)
+
+
+class TestLoad:
+    @pytest.mark.parametrize("size", [FULL, QUICK])
+    def test_rates_have_the_paper_s_bounds_and_mean(self, size: Size) -> None:
+        measured, tuning = shape(size.seconds, 0), shape(size.tuning_s, 1)
+        for rates in (measured, tuning):
+            assert (min(rates), max(rates)) == (pytest.approx(LEAST), pytest.approx(MOST))
+            assert np.mean(rates) == pytest.approx(MEAN)
+        assert measured == shape(size.seconds, 0)
+        assert measured[: len(tuning)] != tuning
+
+    def test_the_hardest_task_takes_the_hardest_place(self) -> None:
+        assert [(each.task, each.latency_s, each.utility) for each in TYPES] == [
+            ("middling", 0.6, 0.3),
+            ("middling", 1.0, 0.01),
+            ("hard", 0.6, 1.0),
+            ("hard", 1.0, 0.2),
+            ("easy", 0.6, 0.3),
+            ("easy", 1.0, 0.01),
+        ]
+        assert {each.task for each in types_of({"only": 0.5})} == {"only"}
+
+    def test_each_image_is_sent_once_as_far_as_they_go_and_with_its_own_task(self) -> None:
+        load = make_load([100.0, 0.0, 20.0], TYPES, TASKS, seed=3)
+        again = make_load([100.0, 0.0, 20.0], TYPES, TASKS, seed=3)
+        assert load.images == again.images
+        assert load.images != make_load([100.0, 0.0, 20.0], TYPES, TASKS, seed=4).images
+        for task in TASKS:
+            sent = [image for image, kind in zip(load.images, load.kinds, strict=True) if TYPES[kind].task == task.name]
+            assert len(set(sent[:40])) == min(40, len(sent))
+            assert set(sent) <= set(task.images)
+        truth = dict(
+            zip(sum((task.images for task in TASKS), ()), sum((task.truth for task in TASKS), ()), strict=True)
+        )
+        assert [truth[image] for image in load.images] == load.truth
+        with pytest.raises(ValueError, match="too slow"):
+            make_load([0.0], TYPES, TASKS, seed=0)
+
+    def test_requests_say_what_their_query_is(self) -> None:
+        load = make_load([50.0], TYPES, TASKS, seed=0)
+        schedule = schedule_of(load)
+        assert len(schedule) == len(load)
+        for number, kind in enumerate(load.kinds):
+            parameters = schedule.mix[schedule.variants[number]].parameters
+            assert parameters["task"] == TYPES[kind].task
+            assert parameters["latency_ms"] == pytest.approx(1e3 * (TYPES[kind].latency_s - ON_THE_WAY_S))
+            assert parameters["utility"] == TYPES[kind].utility
+            assert schedule.inputs[number]["image"].item() == load.images[number]
+
+    def test_a_steady_load_is_never_late(self) -> None:
+        load = make_load([20.0], TYPES, TASKS, seed=0)
+        steady = load.steady(100, 50.0)
+        assert (len(steady), steady.seconds) == (100, pytest.approx(99 / 50))
+        assert steady.latency_s.min() > 100
+        assert steady.images[: len(load)] == load.images
+
+
+def a_load(*queries: tuple[float, int, str]) -> Load:
+    """Queries by time, place of the type, and truth."""
+    times, kinds, truth = zip(*queries, strict=True)
+    return Load(TYPES, np.array(times), np.array(kinds), [b""] * len(times), list(truth))
+
+
+def answers_of(seconds: list[float], labels: list[str], gammas: list[int], message: str = "") -> Answers:
+    errors = {"UNAVAILABLE": labels.count("")}
+    return Answers(np.array(seconds), labels, np.array(gammas), errors, message, "", 0.0, ())
+
+
+class TestOutcome:
+    LOAD = a_load((0.0, 0, "a"), (0.1, 2, "b"), (0.2, 2, "b"), (1.5, 5, "c"), (1.6, 2, "a"))
+
+    def test_by_hand(self) -> None:
+        # Right; wrong; right but after 0.6 s; right within 1 s; evicted.
+        answers = answers_of([0.5, 0.3, 0.61, 0.99, 0.2], ["a", "x", "b", "c", ""], [0, 0, -4, 2, 0])
+        outcome = outcome_of(self.LOAD, answers, Watch())
+        assert outcome.types == (2, 1, 1, 1)
+        assert (outcome.utility, outcome.offered) == (pytest.approx(0.31), pytest.approx(0.3 + 3 + 0.01))
+        assert outcome.earned == pytest.approx([0.3, 0.3, 0.31])
+        assert outcome.gammas == {0: 2, -4: 1, 2: 1}
+        assert outcome.by_gamma == [{"0": 2, "-4": 1}, {}, {"2": 1}]
+        assert outcome.answered == {
+            "middling": {"0": (1, 1)},
+            "hard": {"0": (1, 0), "-4": (1, 1)},
+            "easy": {"2": (1, 1)},
+        }
+        assert outcome.accuracy == 0.75
+
+    def test_an_end_that_is_none_of_the_four_is_said(self) -> None:
+        answers = answers_of([0.1] * 5, [""] * 5, [0] * 5, "INVALID_ARG: task 'x' is not there")
+        with pytest.raises(RuntimeError, match="task 'x' is not there"):
+            outcome_of(self.LOAD, answers, Watch())
+
+
+class FakeControl:
+    """Loads when it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.loading: Callable[[], None] = lambda: None
+        self._present = {"middle"}
+
+    def unload(self, model: str) -> None:
+        self.calls.append(("unload", model))
+        self._present.remove(model)
+
+    def load(self, model: str, _config: None) -> None:
+        self.calls.append(("load", model))
+        self.loading()
+        self._present.add(model)
+
+    def index(self) -> list[ModelState]:
+        return [ModelState(model, 1, "READY", "") for model in self._present]
+
+
+def refuse() -> None:
+    raise Internal("no such model")
+
+
+class FakeSender:
+    """Remembers where queries went, and their time."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, str, float]] = []
+
+    def send(self, number: int, payload: bytes) -> None:
+        request = messages.ModelInferRequest.FromString(payload)
+        self.sent.append((number, request.model_name, request.parameters["latency_ms"].double_param))
+
+    def close(self) -> None:
+        pass
+
+
+def a_payload(latency_ms: float = 600.0) -> bytes:
+    request = messages.ModelInferRequest(model_name="middle")
+    request.parameters["latency_ms"].double_param = latency_ms
+    request.raw_input_contents.append(b"an image")
+    return bytes(request.SerializeToString())
+
+
+class TestSwitching:
+    @pytest.fixture
+    def control(self) -> FakeControl:
+        return FakeControl()
+
+    def start(self, control: FakeControl, *, resident: bool) -> tuple[SwitchingSender, FakeSender, list[Any]]:
+        self.now = 100.0
+        sender, ended = FakeSender(), list[Any]()
+        switch = Switch(("fast", "middle", "slow"), (100.0, 10.0, 1.0), resident)
+        finish = lambda number, error: ended.append((number, str(error)))  # noqa: E731
+        return SwitchingSender(switch, sender, control, finish, clock=lambda: self.now), sender, ended  # type: ignore[arg-type]
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    def crowd(self, switching: SwitchingSender) -> None:
+        """30 queries a second until it is time to look at the rate."""
+        for number in range(31):
+            self.now = 100 + number / 30
+            switching.send(number, a_payload())
+
+    def test_all_resident_just_changes_the_model(self, control: FakeControl) -> None:
+        switching, sender, _ = self.start(control, resident=True)
+        self.crowd(switching)
+        assert [model for _, model, _ in sender.sent] == ["middle"] * 30 + ["fast"]
+        assert control.calls == []
+
+    def test_queries_wait_for_the_model_that_is_loaded(self, control: FakeControl) -> None:
+        switching, sender, ended = self.start(control, resident=False)
+        control.loading = lambda: self.wait(0.5)
+        self.crowd(switching)
+        assert until(lambda: len(control.calls) == 2, 5)
+        assert sender.sent[-1] == (30, "fast", pytest.approx(100))
+        assert control.calls == [("load", "fast"), ("unload", "middle")]
+        assert [(each.model, each.at, each.seconds) for each in switching.loadings] == [("fast", 1.0, 0.5)]
+        switching.send(31, a_payload())
+        assert sender.sent[-1] == (31, "fast", 600.0)
+        switching.close()
+        assert ended == []
+
+    def test_a_deadline_may_pass_meanwhile(self, control: FakeControl) -> None:
+        switching, sender, ended = self.start(control, resident=False)
+        control.loading = lambda: self.wait(0.7)
+        self.crowd(switching)
+        switching.close()
+        assert len(sender.sent) == 30
+        assert ended == [(30, "its deadline passed while fast was loaded")]
+
+    def test_a_model_that_cannot_be_loaded_ends_what_waits(self, control: FakeControl) -> None:
+        switching, sender, ended = self.start(control, resident=False)
+        control.loading = refuse
+        self.crowd(switching)
+        switching.close()
+        assert (len(sender.sent), ended) == (30, [(30, "fast cannot be loaded: no such model")])
+
+    def test_only_model_and_time_of_a_request_change(self) -> None:
+        found = messages.ModelInferRequest.FromString(sent_to(a_payload(), "other", 0.25) or b"")
+        assert (found.model_name, found.parameters["latency_ms"].double_param) == ("other", 350.0)
+        assert list(found.raw_input_contents) == [b"an image"]
+
+
+class TestBounds:
+    GAMMAS = (-1, 0)
+    KNOWN: ClassVar = {task: {-1: share / 2, 0: share} for task, share in ACCURACIES.items()}
+
+    def test_by_hand(self) -> None:
+        # Two queries of 0.6 s; one that takes 0.5 s and one at the fast γ have room in 0.7 s, with slots of 0.1 s.
+        load = a_load((0.0, 2, ""), (0.0, 2, ""))
+        earns = worth(load, self.KNOWN, list(self.GAMMAS))
+        assert most_earned(load, earns, np.array([0.2, 0.5])) == pytest.approx(0.5 + 0.25)
+        assert most_earned(load, earns, np.array([0.01, 0.02])) == pytest.approx(1.0)
+        assert adaptation_gain(load, earns, 1) == 1
+        assert adaptation_gain(load, earns, 0) == 2
+
+    def test_no_policy_earns_more(self) -> None:
+        trace = Trace([300.0, 900.0, 700.0], [QueryType("easy", 0.6, 0.3), QueryType("hard", 1.0, 1.0)])
+        queries = list(trace)
+        kinds = [int(query.task == "hard") for query in queries]
+        times = np.array([query.arrival for query in queries])
+        load = Load(tuple(trace.types), times, np.array(kinds), [], [])
+        gammas = list(LINEAR.gammas)
+        earns = worth(load, LINEAR.accuracies, gammas)
+        seconds = np.array([LINEAR.latency_s(gamma, LINEAR.max_batch) / LINEAR.max_batch for gamma in gammas])
+        earned = simulate(ParetoPolicy(LINEAR), LINEAR, trace).utility
+        assert 0.8 < earned / most_earned(load, earns, seconds) <= 1
+
+
+def an_outcome(utility: float, gamma: int = 0) -> Outcome:
+    answered = {"easy": {str(gamma): (8, 6)}}
+    return Outcome(
+        10, 10.0, utility, (6, 2, 1, 1), [utility], [{str(gamma): 8}], answered, [0.75], 4.0, 0.5, 0.4, 0.0, "", []
+    )  # fmt: skip
+
+
+def a_run() -> Run:
+    earned = dict(zip(SYSTEMS, (6.0, 5.5, 5.0, 4.0, 5.5, 2.0, 5.9), strict=True))
+    rounds = [
+        Round(100.0, {"1.0": {name: an_outcome(turn * each) for name, each in earned.items()}}) for turn in (1, 2, 3)
+    ]
+    return Run((300.0, 100.0, 30.0), {"1.0": {-8: 0.3, -4: 0.5, 2: 0.6, 4: 0.4}}, rounds)
+
+
+class TestFigures:
+    def test_a_run_is_what_was_kept_of_it(self, tmp_path: Path) -> None:
+        run = a_run()
+        run.save(tmp_path / "kept.json")
+        found = Run.read(tmp_path / "kept.json")
+        assert found == run
+        assert (found.gamma(TOME, 1.0), found.gamma(VPT, 1.0), found.gamma(PETS, 1.0)) == (-4, 2, 0)
+
+    def test_claims(self) -> None:
+        report = Report("otas", True)
+        tables.add_claims(report, a_run(), (1.0,))
+        assert {claim.name: (claim.goal, round(claim.measured, 3)) for claim in report.claims} == {
+            "live_utility_vs_pets[1.0]": (">= 1.18", 1.2),
+            "live_utility_vs_infaas[1.0]": (">= 1.0", 3.0),
+            "live_utility_vs_infaas[1.0, resident]": (">= 1.0", 1.017),
+            "live_utility_vs_best_fixed[1.0]": (">= 1.05", 1.091),
+        }
+        assert report.claims[-1].note.startswith("VPT, γ 2")
+
+    def test_ratios_are_of_one_round(self) -> None:
+        run = a_run()
+        run.rounds[0].outcomes["1.0"][PETS] = an_outcome(100.0)
+        assert figures.ratio(run, 1.0, PARETO, PETS) == pytest.approx(1.2)
+        assert figures.median(figures.of_system(run, 1.0, PARETO), lambda each: each.utility) == 12.0
+        run.rounds[0].outcomes["1.0"][INFAAS] = replace(an_outcome(1.0), mean_batch=None)
+        assert figures.median(figures.of_system(run, 1.0, INFAAS)[:1], lambda each: each.mean_batch) is None
+
+
+def test_a_model_of_one_gamma_has_no_other_engine() -> None:
+    manifest = OtasManifest.model_validate(CONTENT)
+    for gamma in manifest.gammas:
+        found = only(manifest, gamma)
+        assert set(found.gammas) <= set(manifest.gammas)
+        assert {0, gamma} <= set(found.gammas)
+        assert found.profile.throughput(gamma) == manifest.profile.throughput(gamma)
+        assert {each.path for each in found.files} <= {each.path for each in manifest.files}
+        for engine in found.engines:
+            assert engine in manifest.engines
+    assert only(manifest, 0).gammas == (0,)
+
+
+def picture(row: int) -> bytes:
+    """A small one that there is once."""
+    file = io.BytesIO()
+    values = np.random.default_rng(row).integers(0, 256, (16, 16, 3), np.uint8)
+    Image.fromarray(values).save(file, "PNG")
+    return file.getvalue()
+
+
+IMAGES = tuple(picture(row) for row in range(40))
+
+
+def artefacts(folder: Path) -> Artefacts:
+    """Tiny models of three sizes with random tasks."""
+    repository = folder / "repository"
+    for name, width, gammas in ((SMALL, 8, [0]), (BASE, 8, [-4, 0, 2]), (LARGE, 16, [0])):
+        source = write_source(folder / name / "source", tiny_vit(width=width))
+        build(repository, source, name=name, gammas=gammas, static_batches=[1], profile_seconds=0.005)
+        manifest = load_otas_manifest(repository / name / "1")
+        for task, accuracy in ACCURACIES.items():
+            parameters = random_parameters(manifest, [f"{task} {row}" for row in range(3)])
+            by_gamma = {gamma: accuracy + gamma / 100 for gamma in manifest.gammas}
+            made = OtasProvenance(source="random numbers")
+            add_task(tasks_folder(repository / name), task, parameters, by_gamma, manifest, made)
+    tasks = tuple(replace(task, images=IMAGES) for task in TASKS)
+    return Artefacts(folder, repository, tasks, "0123")
+
+
+class FakeBench:
+    """Answers at once; γ 2 earns most of the fixed ones but at a load of 0.8, where 4 does."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self.server = SimpleNamespace(control=FakeControl())
+        self.measured: list[tuple[str, int, int]] = []
+        self.tuned: list[tuple[str, int]] = []
+        self.capacities: list[str] = []
+        self._most = most
+
+    def capacity(self, model: str, like: Load, *, roughly: float, seconds: float) -> float:
+        self.capacities.append(model)
+        return {"size_small": 300.0, "size_large": 30.0}.get(model, 100.0)
+
+    def measure_model(self, model: str, load: Load) -> Outcome:
+        self.tuned.append((model, len(load)))
+        return an_outcome({"fixed_2": 5.0, "fixed_4": 6.0 if len(load) < 405 else 4.0}.get(model, 3.0))
+
+    def measure(self, system: str, load: Load, *, gamma: int, throughputs: tuple[float, ...]) -> Outcome:
+        if len(self.measured) == self._most:
+            raise KeyboardInterrupt
+        assert throughputs == (300.0, 100.0, 30.0)
+        self.measured.append((system, gamma, len(load)))
+        return an_outcome(1.0, gamma)
+
+
+class TestRounds:
+    SIZE = Size(rounds=2, seconds=8, tuning_s=6, capacity_s=1.0, scales=(1.0, 0.8), every=1)
+
+    def rounds(self, bench: FakeBench, kept: Path) -> Rounds:
+        return Rounds(bench, TYPES, TASKS, (-4, 0, 2, 4), self.SIZE, 100.0, kept)  # type: ignore[arg-type]
+
+    def test_every_system_gets_the_same_queries_in_each_round_and_in_another_order(self, tmp_path: Path) -> None:
+        bench = FakeBench()
+        run = self.rounds(bench, tmp_path / "kept.json").run()
+        cells = [bench.measured[begin : begin + 7] for begin in range(0, 28, 7)]
+        assert len(bench.measured) == 28
+        for cell in cells:
+            assert {system for system, _, _ in cell} == set(SYSTEMS)
+            assert len({queries for _, _, queries in cell}) == 1
+        assert len({cell[0][0] for cell in cells}) > 2
+        assert cells[0][0][2] > cells[1][0][2]  # fewer at a load of 0.8
+        gammas = [{system: gamma for system, gamma, _ in cell} for cell in cells[:2]]
+        assert [(each[TOME], each[VPT], each[PETS]) for each in gammas] == [(-4, 2, 0), (-4, 4, 0)]
+        assert run == Run.read(tmp_path / "kept.json")
+        assert bench.capacities == ["size_small", "size_base", "size_large", *["fixed_0"] * 3]
+
+    def test_one_that_was_cut_short_goes_on(self, tmp_path: Path) -> None:
+        whole, first, second = FakeBench(), FakeBench(most=10), FakeBench()
+        self.rounds(whole, tmp_path / "whole.json").run()
+        with pytest.raises(KeyboardInterrupt):
+            self.rounds(first, tmp_path / "kept.json").run()
+        self.rounds(second, tmp_path / "kept.json").run()
+        assert first.measured + second.measured == whole.measured
+        assert second.tuned == []
+        assert second.capacities == ["fixed_0"]  # of the second round
+
+
+@pytest.mark.server
+def test_a_load_through_the_server(tmp_path: Path) -> None:
+    write_repository(tmp_path / "served", artefacts(tmp_path).repository)
+    load = make_load([40.0] * 2, TYPES, [replace(task, images=IMAGES) for task in TASKS], seed=0)
+    with tidal_serve(tmp_path / "served", "--model", fixed_model(-4)) as server, sending(server) as sender:
+        bench = Bench(server, sender)
+        merged = bench.measure(TOME, load, gamma=-4)
+        assert merged.gammas == {-4: merged.types[0] + merged.types[1] + merged.types[2]}
+        assert merged.types[0] > 0
+        assert sum(merged.types) == merged.queries == len(load)
+        assert merged.mean_batch is not None
+        assert merged.mean_batch >= 1
+        # The middle size does not sustain a query a second; after a second the fast one is loaded.
+        switched = bench.measure(INFAAS, load, throughputs=(1e6, 1.0, 0.5))
+        assert [model for model, _ in switched.loadings] == ["size_small"]
+        assert sum(switched.types) == len(load)
+        assert set(switched.gammas) == {0}
+        assert (switched.mean_batch, switched.busy) == (None, None)
+        present = {each.name for each in server.control.index() if each.state == "READY"}
+        assert present == {fixed_model(-4)}
