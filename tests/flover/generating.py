@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,11 +19,15 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass
 class Generation:
-    """A prompt on its way: `read` tokens of it are in its slot, `tokens` were generated."""
+    """A prompt on its way: `read` tokens of it are in its slot, `tokens` were generated.
+
+    It wants so many tokens, but its client goes after `stays` iterations with a slot.
+    """
 
     prompt: Ids
     wanted: int
     arrives: int
+    stays: float = math.inf
     read: int = 0
     tokens: list[int] = field(default_factory=list)
 
@@ -32,13 +37,11 @@ class Generation:
         return self.read + max(0, len(self.tokens) - 1)
 
 
-def generate_together(
-    runner: FloverRunner, sequences: Sequence[Generation], draw: np.random.Generator, *, displace: bool = True
-) -> None:
-    """Generate until all have what they want.
+def generate_together(runner: FloverRunner, sequences: Sequence[Generation], draw: np.random.Generator) -> None:
+    """Generate until all have what they want, or their clients have gone.
 
-    Every iteration reads a chunk of random size of one prompt, if one is there, and makes a step. Before the step a
-    sequence is moved to a free slot, with `displace`, and then all that run are brought together.
+    Every iteration reads a chunk of random size of one prompt, if one is there, and makes a step. Before the step one
+    sequence is moved to a free slot, if there is one, and then all that run are brought together.
     """
     slots = Slots[int](runner.slots)
     waiting = list(range(len(sequences)))
@@ -68,12 +71,15 @@ def generate_together(
                 each.tokens.append(int(logits.argmax()))
                 reading.remove(number)
                 slots.join(number)
-        for number, each in enumerate(sequences):
-            if len(each.tokens) == each.wanted and _has(slots, number):
+        for number in [number for number in range(len(sequences)) if _has(slots, number)]:
+            each = sequences[number]
+            each.stays -= 1
+            if len(each.tokens) == each.wanted or each.stays < 0:
                 slots.release(number)
+                reading = [other for other in reading if other != number]
         taken = [number for number in range(len(sequences)) if _has(slots, number)]
         before = {number: slots.slot(number) for number in taken}
-        if displace and taken and slots.free:
+        if taken and slots.free:
             source = slots.slot(int(draw.choice(taken)))
             free = sorted(set(range(slots.count)) - set(before.values()))
             away = [Move(source, int(draw.choice(free)))]
@@ -108,11 +114,15 @@ def generated_by_transformers(model: Any, prompt: Ids, count: int) -> list[int]:
 
 
 def random_sequences(draw: np.random.Generator, count: int, vocabulary: int, longest: int = 40) -> list[Generation]:
-    """Prompts of 1 to `longest` tokens that come one after the other and want 1 to 16 tokens."""
+    """Prompts of 1 to `longest` tokens that come one after the other and want 1 to 16 tokens; of 30 % the client goes
+    before that."""
     arrivals = np.cumsum(draw.integers(0, 5, count))
     return [
         Generation(
-            draw.integers(0, vocabulary, int(draw.integers(1, longest))), int(draw.integers(1, 17)), int(arrives)
+            draw.integers(0, vocabulary, int(draw.integers(1, longest))),
+            int(draw.integers(1, 17)),
+            int(arrives),
+            math.inf if draw.random() < 0.7 else int(draw.integers(0, 12)),
         )
         for arrives in arrivals
     ]

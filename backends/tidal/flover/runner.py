@@ -11,7 +11,7 @@ import torch
 
 from tidal.flover.manifest import WEIGHTS_FILE, FloverManifest
 from tidal.flover.memory.available import available_bytes
-from tidal.flover.memory.buffers import KeyValueBuffers
+from tidal.flover.memory.buffers import KeyValueBuffers, kept_type
 from tidal.flover.memory.slots import Move
 from tidal.flover.models.decoder import Decoder
 from tidal.flover.models.form import DecoderForm
@@ -53,7 +53,8 @@ class FloverRunner:
         self.form, self.slots, self.max_length = form, slots, max_length
         self._device = weights.tokens.device
         with torch.inference_mode():
-            self._buffers = KeyValueBuffers(form, slots, max_length, weights.tokens.dtype, self._device, available)
+            dtype = kept_type(weights.tokens.dtype, self._device)
+            self._buffers = KeyValueBuffers(form, slots, max_length, dtype, self._device, available)
             self._decoder = Decoder(form, weights, self._buffers, max_length)
         self._step = StepGraphs(self._decoder.step) if self._device.type == "cuda" else self._decoder.step
         self.memory_bytes = self._buffers.bytes

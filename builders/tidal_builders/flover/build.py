@@ -25,7 +25,7 @@ from tidal.flover.manifest import (
     GenerationVerification,
 )
 from tidal.flover.memory.available import available_bytes
-from tidal.flover.memory.buffers import buffer_bytes
+from tidal.flover.memory.buffers import buffer_bytes, kept_type
 from tidal.flover.models.form import DecoderForm
 from tidal.flover.models.weights import convert, load_weights, save_weights
 from tidal.flover.runner import FloverRunner
@@ -181,17 +181,26 @@ class _Stages:
         """Where the decoder runs."""
         return choose_device(self.spec.engine, self.spec.device)
 
+    @property
+    def place(self) -> torch.device:
+        """The same, as torch names it."""
+        return torch.device("cuda" if self.device == "gpu" else "cpu")
+
     def runner(self, precision: Computed) -> FloverRunner:
         """A runner of the weights in a precision."""
-        where = torch.device("cuda" if self.device == "gpu" else "cpu")
         torch.set_num_threads(self.plan.threads)
         return FloverRunner(
             self.facts.form,
-            load_weights(self.weights(precision) / WEIGHTS_FILE, self.facts.form, where),
+            load_weights(self.weights(precision) / WEIGHTS_FILE, self.facts.form, self.place),
             slots=self.spec.max_concurrency,
             max_length=self.facts.max_length,
-            available=available_bytes(where),
+            available=available_bytes(self.place),
         )
+
+    def memory_bytes(self, precision: Computed) -> int:
+        """Of all slots' keys and values."""
+        dtype = kept_type(_TYPES[precision], self.place)
+        return buffer_bytes(self.facts.form, self.spec.max_concurrency, self.facts.max_length, dtype)
 
     def _take(self, folder: Path) -> None:
         source, longest = self._source, self.spec.max_length
@@ -267,7 +276,7 @@ def _publish(stages: _Stages, spec_file: str) -> tuple[FloverManifest, int]:
         eos_token_ids=facts.eos_token_ids,
         max_concurrency=stages.spec.max_concurrency,
         max_length=facts.max_length,
-        memory_bytes=buffer_bytes(facts.form, stages.spec.max_concurrency, facts.max_length, _TYPES[precision]),
+        memory_bytes=stages.memory_bytes(precision),
         threads=plan.threads,
         verification=stages.verified(precision),
         trials=trials,

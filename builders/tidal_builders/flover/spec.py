@@ -40,7 +40,8 @@ class FloverSpec(BaseModel):
     )
     precision: Literal["fp32", "bf16", "auto"] = Field(
         "fp32",
-        description="arithmetic, and type of keys and values; auto takes the fastest that stays inside the tolerance",
+        description="arithmetic, but for attention on a CPU, which is fp32 always; auto takes the fastest that stays "
+        "inside the tolerance",
     )
     tolerance: float | None = Field(
         None,

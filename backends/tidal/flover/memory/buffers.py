@@ -11,6 +11,15 @@ from tidal.flover.memory.slots import Move
 from tidal.flover.models.form import DecoderForm
 
 
+def kept_type(computed: torch.dtype, device: torch.device) -> torch.dtype:
+    """The type of keys and values, and of attention, where everything else is computed in `computed`.
+
+    On a CPU that is float32: attention of single tokens in bfloat16 has no kernel that is as fast as reading twice the
+    bytes.
+    """
+    return torch.float32 if device.type == "cpu" else computed
+
+
 def buffer_bytes(form: DecoderForm, slots: int, max_length: int, dtype: torch.dtype) -> int:
     """What `KeyValueBuffers` allocate for these sizes, in bytes."""
     return dtype.itemsize * 2 * form.kv_width * max_length * (form.layers * slots + 1)

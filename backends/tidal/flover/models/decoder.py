@@ -58,9 +58,9 @@ class Decoder:
             # Queries [chunk, kv_heads, group, head_dim]: heads that share keys and values are a batch of theirs.
             keys, values = held[:, None, :end].expand(-1, queries.shape[2], -1, -1).chunk(2)
             found = functional.scaled_dot_product_attention(
-                queries.permute(1, 2, 0, 3), keys, values, attn_mask=mask, is_causal=mask is None
+                queries.permute(1, 2, 0, 3).to(held), keys, values, attn_mask=mask, is_causal=mask is None
             )
-            return found.permute(2, 0, 1, 3)
+            return found.permute(2, 0, 1, 3).to(queries)
 
         hidden = self._pass(token_ids, places, attend)
         return self._logits(hidden[-1:])[0] if last else None
@@ -83,10 +83,11 @@ class Decoder:
 
         def over_window(layer: int, queries: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
             held = self._buffers.layers[layer][begin:end]
-            held[rows, :, positions] = written
+            held[rows, :, positions] = written.to(held)
             keys, values = held[:, :, :attend].chunk(2, 1)
             # Queries that share keys and values are rows of one product.
-            return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+            found = functional.scaled_dot_product_attention(queries.to(held), keys, values, attn_mask=mask)
+            return found.to(queries)
 
         return self._logits(self._pass(token_ids, positions, over_window))
 
@@ -103,7 +104,7 @@ class Decoder:
 
     def _mask(self, hidden: torch.Tensor) -> torch.Tensor:
         """What is added to attention's scores: nothing where it may look, minus infinity where it may not."""
-        mask = torch.zeros(hidden.shape, dtype=self._tokens.dtype, device=hidden.device)
+        mask = torch.zeros(hidden.shape, dtype=self._buffers.layers[0].dtype, device=hidden.device)
         return mask.masked_fill_(hidden, -torch.inf)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
