@@ -55,6 +55,7 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
         context.version_dir / ENGINE_FOLDER,
         threads=manifest.threads,
         device=manifest.device.kind,
+        precision=manifest.precision,
     )
     engine = open_engine(profile=manifest.profile)
     _warm_up(engine, [length for length in manifest.profile.shared.lengths if length <= tables.max_length])

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from tidal.manifest import Published, TokenizerInfo, Verification, read_manifest
+from tidal.pets.engine.base import PetsPrecision
 from tidal.pets.engine.opening import PetsEngineKind
 from tidal.pets.profile import PetsProfile
 
@@ -19,6 +20,7 @@ class PetsManifest(Published):
 
     kind: Literal["pets"]
     engine: PetsEngineKind
+    precision: PetsPrecision
     tokenizer: TokenizerInfo
     base: str = Field(pattern=r"^[0-9a-f]{64}$", description="digest of the encoder's weights: what tasks name")
     width: int = Field(ge=1, description="of the pooled vector, which the tasks' classifiers read")

@@ -33,6 +33,7 @@ from tidal_builders.pets.spec import PetsPlanOptions, PetsSpec
 from tidal_builders.pets.typical import served_kinds
 from tidal_builders.pets.verify import Verified, verify
 from tidal_builders.planning import Report, build_if_due, file_records, libraries_of
+from tidal_builders.runtime_options import DEFAULT_TOLERANCE
 from tidal_builders.workspace import Workspace, drop_workspaces
 
 _FACTS = "facts.json"
@@ -138,7 +139,9 @@ class _Stages:
     @cached_property
     def _engine(self) -> Engine:
         folder = self.folder / ENGINE_FOLDER
-        return open_pets_engine(self.spec.engine, folder, threads=self.plan.threads, device=self.device)
+        return open_pets_engine(
+            self.spec.engine, folder, threads=self.plan.threads, device=self.device, precision=self.spec.precision
+        )
 
     def _export(self, folder: Path) -> None:
         source, longest = self._source, self.spec.max_length
@@ -177,7 +180,8 @@ class _Stages:
             texts,
             kinds=served_kinds(self.spec.engine),
             max_length=self.facts.max_length,
-            tolerance=self.spec.tolerance,
+            precision=self.spec.precision,
+            tolerance=self.spec.tolerance or DEFAULT_TOLERANCE[self.spec.precision],
             progress=partial(self.report, "verify"),
         )
 
@@ -216,7 +220,7 @@ def _publish(stages: _Stages, spec_file: str) -> tuple[PetsManifest, int]:
             model=stages.spec.model, architecture=facts.architecture, sha256=plan.ingredients["source files"]
         ),
         engine=stages.spec.engine,
-        precision="fp32",
+        precision=stages.spec.precision,
         device=device.here(stages.device),
         tokenizer=TokenizerInfo(
             file=_TOKENIZER, max_length=facts.max_length, pad_token_id=facts.pad_token_id, type_ids=facts.type_ids

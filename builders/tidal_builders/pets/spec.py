@@ -45,14 +45,18 @@ class PetsSpec(BaseModel):
     device: Literal["auto", "cpu", "gpu"] = Field(
         "auto", description="where it runs; auto: on the GPU if the engine and this machine have one"
     )
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32", description="arithmetic of the shared products; bf16 with engine openvino, on processors that have it"
+    )
     threads: int | None = Field(None, ge=1, description="CPU threads; default: all cores")
     profile_seconds: float = Field(
         60.0, gt=0, le=3600, description="seconds after which no third round of measuring begins; two are always made"
     )
-    tolerance: float = Field(
-        DEFAULT_TOLERANCE["fp32"],
+    tolerance: float | None = Field(
+        None,
         gt=0,
-        description="largest accepted difference of any component of the pooled vector from the source model's",
+        description="largest accepted difference of any component of the pooled vector from the source model's; "
+        f"default: {DEFAULT_TOLERANCE['fp32']:g}, for bf16 {DEFAULT_TOLERANCE['bf16']:g}",
     )
     tensorrt: PetsPlanOptions | None = Field(None, description="of the plan, for engine tensorrt")
     samples: Path | None = Field(
@@ -68,4 +72,6 @@ class PetsSpec(BaseModel):
             raise ValueError(
                 f"fields 'engine' and 'tensorrt': options of a plan go with engine tensorrt, got {self.engine}"
             )
+        if self.precision == "bf16" and self.engine != "openvino":
+            raise ValueError(f"fields 'engine' and 'precision': bf16 goes with engine openvino, got {self.engine}")
         return self

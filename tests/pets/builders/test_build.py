@@ -12,12 +12,13 @@ import pytest
 import yaml
 
 from tests.models import make_tiny_classifier
-from tidal.errors import InvalidArgument
+from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.base import load_base_layers
 from tidal.pets.engine.engine import open_engine
 from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest, load_pets_manifest
 from tidal.published import load_published
 from tidal.repository import ModelEntry
+from tidal_builders.pets import verify as verifying
 from tidal_builders.pets.build import build_pets
 from tidal_builders.pets.profiling import _profile, _rising, activation_bytes, grid_of, tasks_together
 from tidal_builders.pets.report import PetsReport
@@ -143,6 +144,27 @@ def test_what_misses_its_tolerance_is_not_published(build: Callable[..., PetsRep
     assert ModelEntry(tmp_path / "r/base").versions() == []
 
 
+def test_reduced_precision_is_held_to_a_thousand_labels(
+    build: Callable[..., PetsReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Random weights tell classes less apart than trained ones.
+    monkeypatch.setitem(verifying._LEAST, "bf16", 0.98)
+    try:
+        report = build(precision="bf16")
+    except Unsupported as error:
+        pytest.skip(str(error))
+    manifest = load_pets_manifest(tmp_path / "r/base/1")
+    found = manifest.verification
+    assert (report.outcome, manifest.precision) == ("published", "bf16")
+    assert found.samples >= 1000
+    assert 1e-5 < found.max_abs_error < found.tolerance == 0.1
+    fewer = found.model_copy(update={"argmax_agreement": 0.998})
+    assert verifying.Verified(verification=fewer, errors={}, least=0.999).misses == (
+        "99.80% of the samples keep their label, 99.90% must",
+    )
+    assert verifying.Verified(verification=fewer, errors={}, least=0.998).misses == ()
+
+
 def test_a_task_that_the_engine_gets_wrong_is_noticed(
     build: Callable[..., PetsReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +191,7 @@ def test_a_pooler_that_the_source_lacks_is_zero_and_said(build: Callable[..., Pe
         ({"model": "./nothing"}, "there is no folder"),
         ({"samples": "nothing.txt"}, "there is no file"),
         ({"max_length": 25}, "25 tokens exceed the model's longest input of 24"),
+        ({"engine": "torch", "precision": "bf16"}, "bf16 goes with engine openvino, got torch"),
     ],
 )
 def test_what_cannot_be_built_is_said(build: Callable[..., PetsReport], fields: dict[str, Any], said: str) -> None:

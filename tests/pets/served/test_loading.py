@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from tests.pets.served.conftest import Base
 from tests.pets.served.serving import OUTPUTS
-from tidal.errors import InvalidArgument
+from tidal.errors import InvalidArgument, Unsupported
 from tidal.metrics import Metrics
 from tidal.pets.loading import load
 from tidal.pets.parameters import PetsParameters
@@ -64,6 +64,22 @@ def test_every_way_to_batch_loads(base: Base, parameters: dict[str, Any]) -> Non
 def test_unknown_parameters_and_values(raw: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         parse_parameters({name: {"string_value": value} for name, value in raw.items()}, PetsParameters)
+
+
+def test_a_base_runs_at_the_published_precision(base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base.copy(tmp_path, "base")
+    file = tmp_path / "base/1/manifest.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "precision": "bf16"}))
+    asked = []
+
+    def note(*_: Any, precision: str, **__: Any) -> None:
+        asked.append(precision)
+        raise Unsupported("seen")
+
+    monkeypatch.setattr("tidal.pets.loading.open_pets_engine", note)
+    with pytest.raises(Unsupported, match="seen"):
+        start(tmp_path / "base")
+    assert asked == ["bf16"]
 
 
 def test_a_plan_has_no_merged_copies(base: Base, tmp_path: Path) -> None:

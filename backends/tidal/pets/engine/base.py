@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from tidal.pets.terms import FloatArray, Head, TaskTerms
 
 Ids = npt.NDArray[np.integer[Any]]
 
+PetsPrecision = Literal["fp32", "bf16"]
 REMOVED = "the task was removed from the engine; accepted are tasks that `add` returned"
 
 

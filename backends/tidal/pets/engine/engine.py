@@ -6,22 +6,20 @@ import queue
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
 from tidal.errors import InvalidArgument, Unsupported
-from tidal.pets.engine.base import Ids, LoadedTask, not_of_this_engine
+from tidal.pets.engine.base import Ids, LoadedTask, PetsPrecision, not_of_this_engine
 from tidal.pets.engine.checks import fitted_batch
 from tidal.pets.engine.description import GRAPH_FILE, Description, read_description
 from tidal.pets.engine.merging import merge_into
 from tidal.pets.engine.native import core, hold, library
 from tidal.pets.engine.tasks import NativeTask, load_task
 from tidal.pets.terms import FloatArray, TaskTerms
-
-PetsPrecision = Literal["fp32", "bf16"]
 
 _HINTS: dict[PetsPrecision, str] = {"fp32": "f32", "bf16": "bf16"}
 

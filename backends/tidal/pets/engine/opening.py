@@ -7,7 +7,7 @@ from typing import Literal
 
 from tidal.device import DeviceKind
 from tidal.errors import Unsupported
-from tidal.pets.engine.base import Engine
+from tidal.pets.engine.base import Engine, PetsPrecision
 from tidal.pets.profile import PetsProfile
 from tidal.pets.terms import TaskTerms
 
@@ -20,6 +20,7 @@ def open_pets_engine(
     *,
     threads: int,
     device: DeviceKind,
+    precision: PetsPrecision = "fp32",
     merged: TaskTerms | None = None,
     profile: PetsProfile | None = None,
 ) -> Engine:
@@ -30,19 +31,22 @@ def open_pets_engine(
         folder: that it was written to.
         threads: on a CPU.
         device: where it runs; of OpenVINO's always the CPU.
+        precision: of the shared products, see `open_engine`.
         merged: a task that becomes part of the weights, see `open_engine`.
         profile: of the encoder on this device, by which operators are spread over the streams of a GPU.
 
     Raises:
         InvalidArgument: the files cannot be read, or `merged` does not fit them.
         NotFound: the library with the graph's operations is not built.
-        Unsupported: the engine does not run here, or cannot merge.
+        Unsupported: the engine does not run here or at this precision, or cannot merge.
     """
     # None is imported for another: each brings a whole library.
     if kind == "openvino":
         from tidal.pets.engine.engine import open_engine
 
-        return open_engine(folder, threads=threads, merged=merged)
+        return open_engine(folder, threads=threads, precision=precision, merged=merged)
+    if precision != "fp32":
+        raise Unsupported(f"engine {kind} does not run {precision}; accepted is fp32")
     if kind == "tensorrt":
         from tidal.pets.tensorrt_engine.engine import open_tensorrt_engine
 
