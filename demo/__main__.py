@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from demo import digits
 from demo.tasks import TASKS, DemoTask, copy_encoder, train_tasks
 from demo.texts import lengthen, make_examples, write_labelled
 from demo.train import train_intent_classifier
@@ -24,8 +25,9 @@ SOURCE = Path(".demo/intent-classifier")
 SMALL = Path(".demo/intent-classifier-small")
 LABELLED = Path(".demo/intents.tsv")
 ENCODER = Path(".demo/encoder")
-SPECS = ("demo/intents.yaml", "demo/padded.yaml", "demo/partitioned.yaml", "demo/cascade.yaml", "demo/tasks.yaml")
-MODELS = ("intents", "intents_padded", "intents_partitioned", "intents_cascade", "encoder")
+DIGITS = Path(".demo/digits")
+SPECS = tuple(f"demo/{name}.yaml" for name in ("intents", "padded", "partitioned", "cascade", "tasks", "digits"))
+MODELS = ("intents", "intents_padded", "intents_partitioned", "intents_cascade", "encoder", "digits")
 CONSOLE = Console(width=None if sys.stdout.isatty() else 120)
 
 
@@ -41,11 +43,16 @@ def main() -> int:
         CONSOLE.print(f"   and with its first 2 of 6 layers, for a cascade: {accuracy:.3f}")
     write_labelled(LABELLED, 480, seed=5)
     copy_encoder(ENCODER)
+    _step("training a tiny vision transformer from nothing, on the digits of scikit-learn")
+    digits.write_digits(DIGITS)
+    digits.train_transformer(DIGITS, DIGITS / "transformer")
     _step(f"tidal build {' '.join(SPECS)}")
     command = [sys.executable, "-m", "tidal_client.main", "build", *SPECS, "--repository", str(REPOSITORY)]
     subprocess.run(command, check=True)
     _step("training five tasks on the frozen encoder, one of each kind of fine-tuning")
     train_tasks(REPOSITORY, "encoder", ENCODER, lambda line: CONSOLE.print(f"   {line}", highlight=False))
+    _step("training two tasks on the frozen vision transformer: heads, and prompts for the γ above 0")
+    digits.train_tasks(REPOSITORY, "digits", DIGITS, lambda line: CONSOLE.print(f"   {line}", highlight=False))
     _step("tidal serve model_repository (on free ports)")
     with tidal_serve(REPOSITORY, *(part for model in MODELS for part in ("--model", model))) as server:
         CONSOLE.print(f"   tritonserver {server.state.version}: {server.http}  {server.grpc}")
@@ -54,6 +61,7 @@ def main() -> int:
         _partitioned(server)
         _cascade(server)
         _tasks(server)
+        _images(server)
     CONSOLE.print(
         "\nThe model stays in model_repository: `.venv/bin/tidal serve` serves it on ports 8000 to 8002, then"
     )
@@ -158,6 +166,24 @@ def _tasks(server: RunningServer) -> None:
             labels = list(pool.map(ask, TASKS))
             took = (time.perf_counter() - start) * 1e3
             table.add_row(text, over, *labels, f"{took:.1f}")
+    CONSOLE.print(table)
+
+
+def _images(server: RunningServer) -> None:
+    """The `otas` backend runs each batch with more or fewer tokens, by the load and by what either earns."""
+    table = Table(title="digits: images of scikit-learn that no training saw", title_justify="left")
+    for column in ("shows", "over", *digits.TASKS, "probability", "γ", "ms"):
+        table.add_column(column, justify="left" if column in ("over", *digits.TASKS) else "right")
+    with Client(server.http) as http, Client(server.grpc) as grpc:
+        for i, digit in enumerate(digits.unseen_digits(6)):
+            client, over = ((http, "HTTP"), (grpc, "gRPC"))[i % 2]
+            client.classify_image("digits", digit.png, task="digit")
+            start = time.perf_counter()
+            answers = [client.classify_image("digits", digit.png, task=task, latency_ms=600) for task in digits.TASKS]
+            took = (time.perf_counter() - start) * 1e3 / len(answers)
+            labels, gamma = [answer.label for answer in answers], answers[0].other["gamma"].item()
+            probability = f"{answers[0].top_probability or 0:.3f}"
+            table.add_row(str(digit.shows), over, *labels, probability, str(gamma), f"{took:.1f}")
     CONSOLE.print(table)
 
 
