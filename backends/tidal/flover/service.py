@@ -238,13 +238,21 @@ class FloverService:
 
     def _take(self, streams: Sequence[Stream], logits: FloatArray) -> None:
         """Give each stream the token that its row of logits says; those that end by it leave."""
-        tokens = choose(logits, [stream.sampler for stream in streams])
+        try:
+            tokens = choose(logits, [stream.sampler for stream in streams])
+        except Exception as error:
+            self._fail(streams, error)
+            return
         now = time.monotonic()
         for stream, token in zip(streams, tokens.tolist(), strict=True):
             if token == UNDEFINED:
                 self._leave(stream, "failed", Internal("the model's logits are no numbers for this text"))
                 continue
-            stream.take(token, self._eos, now)
+            try:
+                stream.take(token, self._eos, now)
+            except Exception as error:  # one text must not cost the others their service
+                self._fail([stream], error)
+                continue
             if stream.finish is not None:
                 self._leave(stream, stream.finish)
                 self._responder.send(stream)
@@ -252,7 +260,7 @@ class FloverService:
                 self._responder.send(stream)
 
     def _fail(self, streams: Iterable[Stream], error: Exception) -> None:
-        answer = error if isinstance(error, TidalError) else Internal(f"the engine failed: {error}")
+        answer = error if isinstance(error, TidalError) else Internal(f"generating failed: {error}")
         for stream in list(streams):
             self._leave(stream, "failed", answer)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
@@ -150,6 +150,10 @@ class AsyncGrpcTransport:
                     raise from_stream(str(error.message()))
                 ended = _is_last(result)
                 yield read_outputs(result)
+            # A stream that is cancelled behind its last response keeps the server from ending for a while.
+            with suppress(StopAsyncIteration, TimeoutError, grpc.RpcError):
+                async with asyncio.timeout(timeout_s):
+                    await anext(responses)
         finally:
             responses.cancel()
 

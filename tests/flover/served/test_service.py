@@ -217,7 +217,7 @@ class TestFailures:
             after = [Asked([3], max_tokens=9), Asked([4], max_tokens=9)]
             service.ask(one, two, *after)
             for request in (one, two, after[1]):
-                with pytest.raises(Internal, match="the engine failed: no memory"):
+                with pytest.raises(Internal, match="generating failed: no memory"):
                     request.wait()
             assert after[0].tokens() == greedy([3], 9)
             assert service.counts("generations_total", 3, outcome="failed")
