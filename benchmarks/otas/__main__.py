@@ -8,10 +8,14 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.otas import simulated
+from benchmarks.otas import prompt_forms, simulated
 from benchmarks.otas.decisions import decision_times
 from benchmarks.otas.inputs import ASSUMED, GAMMAS, PROFILES, READ_OFF, Traces
+from benchmarks.otas.live import run as live
+from benchmarks.otas.live.artefacts import ArtefactsMissing
+from benchmarks.otas.live.rounds import FULL, QUICK
 from benchmarks.otas.plot import plot
+from benchmarks.otas.prepare import load
 from benchmarks.otas.simulated import INFAAS, OTAS, PARETO, PETS, Compared
 from benchmarks.otas.small_cases import Gaps, allocation_gaps, policy_gaps
 from benchmarks.report import Claim, Report, progress
@@ -20,12 +24,22 @@ _PAPER = {PETS: "+18.2%", INFAAS: "+72.5%"}
 
 
 def main(
-    quick: Annotated[bool, typer.Option("--quick", help="Shorter runs; under a minute.")] = False,
-    data: Annotated[Path | None, typer.Option(help="Folder with twitter_2021_rate, for a trace of real rates.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Shorter runs; under 3 minutes.")] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with cifar10 and clothing_small, and twitter_2021_rate for real rates.")
+    ] = None,
     json: Annotated[Path | None, typer.Option(help="Write results here, tables (.txt) and plots beside it.")] = None,
 ) -> None:
-    """Hold OTAS's policies to the exact optimum, time them, and simulate the paper's evaluation."""
+    """Serve images by OTAS and by other ways, hold its policies to the exact optimum, and simulate its evaluation."""
     report, traces = Report("otas", quick), Traces(data, quick)
+    kept = None
+    try:
+        artefacts = load(data)
+        kept = live.measure(report, artefacts, QUICK if quick else FULL, json)
+        if not quick:
+            prompt_forms.add(report, prompt_forms.compare(artefacts))
+    except ArtefactsMissing as missing:
+        print(f"live: not run, {missing}; `make bench-artefacts DATA=DIR` makes what all benchmarks need")
     print(f"{traces.description}\nread off the paper:")
     print("\n".join(f"- {each}" for each in READ_OFF) + "\nassumed:\n" + "\n".join(f"- {each}" for each in ASSUMED))
     report.measured |= {"traces": traces.description, "read_off": READ_OFF, "assumed": ASSUMED}
@@ -40,6 +54,8 @@ def main(
             json.parent.mkdir(parents=True, exist_ok=True)
             plot(compared, json.with_name(f"{json.stem}_{_slug(compared)}.png"))
     report.finish(json)
+    if kept is not None:
+        kept.unlink()
 
 
 def _decisions(report: Report, quick: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from benchmarks.otas.live.bounds import adaptation_gain, most_earned, worth
 from benchmarks.otas.live.load import LEAST, MEAN, MOST, ON_THE_WAY_S, Load, make_load, schedule_of, shape, types_of
 from benchmarks.otas.live.outcome import Outcome, Watch, outcome_of
 from benchmarks.otas.live.repository import fixed_model, only, write_repository
-from benchmarks.otas.live.rounds import FULL, QUICK, Round, Rounds, Run, Size
+from benchmarks.otas.live.rounds import FULL, MEASURED_SHAPE, QUICK, TUNING_SHAPE, Round, Rounds, Run, Size
 from benchmarks.otas.live.sending import Answers, sending
 from benchmarks.otas.live.switching import Switch, SwitchingSender, sent_to
 from benchmarks.otas.live.systems import INFAAS, PARETO, PETS, SYSTEMS, TOME, VPT, Bench
@@ -52,12 +53,12 @@ TYPES = types_of(ACCURACIES)
 class TestLoad:
     @pytest.mark.parametrize("size", [FULL, QUICK])
     def test_rates_have_the_paper_s_bounds_and_mean(self, size: Size) -> None:
-        measured, tuning = shape(size.seconds, 0), shape(size.tuning_s, 1)
+        measured, tuning = shape(size.seconds, MEASURED_SHAPE), shape(size.tuning_s, TUNING_SHAPE)
         for rates in (measured, tuning):
             assert (min(rates), max(rates)) == (pytest.approx(LEAST), pytest.approx(MOST))
             assert np.mean(rates) == pytest.approx(MEAN)
-        assert measured == shape(size.seconds, 0)
-        assert measured[: len(tuning)] != tuning
+        assert measured == shape(size.seconds, MEASURED_SHAPE)
+        assert measured != shape(size.seconds, TUNING_SHAPE)
 
     def test_the_hardest_task_takes_the_hardest_place(self) -> None:
         assert [(each.task, each.latency_s, each.utility) for each in TYPES] == [
@@ -342,19 +343,21 @@ IMAGES = tuple(picture(row) for row in range(40))
 
 
 def artefacts(folder: Path) -> Artefacts:
-    """Tiny models of three sizes with random tasks."""
+    """A tiny model with random tasks, which stands for all three sizes."""
     repository = folder / "repository"
-    for name, width, gammas in ((SMALL, 8, [0]), (BASE, 8, [-4, 0, 2]), (LARGE, 16, [0])):
-        source = write_source(folder / name / "source", tiny_vit(width=width))
-        build(repository, source, name=name, gammas=gammas, static_batches=[1], profile_seconds=0.005)
-        manifest = load_otas_manifest(repository / name / "1")
-        for task, accuracy in ACCURACIES.items():
-            parameters = random_parameters(manifest, [f"{task} {row}" for row in range(3)])
-            by_gamma = {gamma: accuracy + gamma / 100 for gamma in manifest.gammas}
-            made = OtasProvenance(source="random numbers")
-            add_task(tasks_folder(repository / name), task, parameters, by_gamma, manifest, made)
-    tasks = tuple(replace(task, images=IMAGES) for task in TASKS)
-    return Artefacts(folder, repository, tasks, "0123")
+    source = write_source(folder / "source", tiny_vit())
+    build(repository, source, name=BASE, gammas=[-4, 0, 2], static_batches=[1], profile_seconds=0.005)
+    manifest = load_otas_manifest(repository / BASE / "1")
+    for task, accuracy in ACCURACIES.items():
+        parameters = random_parameters(manifest, [f"{task} {row}" for row in range(3)])
+        by_gamma = {gamma: accuracy + gamma / 100 for gamma in manifest.gammas}
+        made = OtasProvenance(source="random numbers")
+        add_task(tasks_folder(repository / BASE), task, parameters, by_gamma, manifest, made)
+    for name in (SMALL, LARGE):
+        shutil.copytree(repository / BASE, repository / name)
+        config = repository / name / "config.pbtxt"
+        config.write_text(config.read_text().replace(BASE, name))
+    return Artefacts(folder, repository, tuple(replace(task, images=IMAGES) for task in TASKS), "0123")
 
 
 class FakeBench:
@@ -417,8 +420,9 @@ class TestRounds:
 
 @pytest.mark.server
 def test_a_load_through_the_server(tmp_path: Path) -> None:
-    write_repository(tmp_path / "served", artefacts(tmp_path).repository)
-    load = make_load([40.0] * 2, TYPES, [replace(task, images=IMAGES) for task in TASKS], seed=0)
+    made = artefacts(tmp_path)
+    write_repository(tmp_path / "served", made.repository)
+    load = make_load([40.0] * 2, TYPES, made.tasks, seed=0)
     with tidal_serve(tmp_path / "served", "--model", fixed_model(-4)) as server, sending(server) as sender:
         bench = Bench(server, sender)
         merged = bench.measure(TOME, load, gamma=-4)
