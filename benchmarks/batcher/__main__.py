@@ -60,7 +60,7 @@ class Bench:
 
 
 def main(
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer candidates and rounds; under 5 minutes.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer candidates and rounds: 4 minutes, not 25.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write results here, the tables beside it as .txt.")] = None,
 ) -> None:
     """Compare batches of mixed lengths with and without the batcher (real MiniLM weights, `engine` backend)."""
@@ -86,7 +86,7 @@ def _compare(report: Report, bench: Bench, quick: bool) -> None:
     progress("what the plain batcher answers when all requests come at once")
     capacity = bench.run(Batching(16), math.inf, seed=_SEARCH_SEED).per_second
     report.measured["capacity"] = capacity
-    loads = {f"{percent} %": percent / 100 * capacity for percent in ((80,) if quick else (70, 95))}
+    loads = {f"{percent}%": percent / 100 * capacity for percent in ((80,) if quick else (70, 95))}
     rows = []
     for load, rate in {**loads, SATURATED: math.inf}.items():
 
