@@ -45,7 +45,7 @@ class Size:
 
 
 FULL = Size(rounds=3, seconds=16, tuning_s=8, capacity_s=4.0, scales=(1.0, 0.8, 1.2), every=1)
-QUICK = Size(rounds=1, seconds=8, tuning_s=6, capacity_s=1.5, scales=(1.0,), every=2)
+QUICK = Size(rounds=1, seconds=6, tuning_s=6, capacity_s=1.0, scales=(1.0,), every=3)
 
 
 @dataclass(slots=True)
