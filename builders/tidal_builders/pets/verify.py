@@ -18,10 +18,10 @@ from tidal_builders.pets.source import BaseSource
 from tidal_builders.pets.streams import every_way
 from tidal_builders.pets.training.merged import merge_terms
 from tidal_builders.pets.typical import typical_task
+from tidal_builders.runtime_options import LEAST_AGREEMENT
 
-# Queries of each: the base, and every kind; and the share of them that must keep their label.
+# Queries of each: the base, and every kind.
 _QUERIES: dict[PetsPrecision, int] = {"fp32": 10, "bf16": 170}
-_LEAST: dict[PetsPrecision, float] = {"fp32": 1.0, "bf16": 0.999}
 _LARGEST_BATCH = 16
 
 
@@ -111,7 +111,7 @@ def verify(
         tolerance=tolerance,
         argmax_agreement=same / len(samples),
     )
-    return Verified(verification=verification, errors=errors, least=_LEAST[precision])
+    return Verified(verification=verification, errors=errors, least=LEAST_AGREEMENT[precision])
 
 
 def _ask_source(

@@ -251,8 +251,10 @@ class TestCopies:
 
             base.add(folder, "diff_pruning", 1, name=hot, replace=True)
             assert until(lambda: ask(next(turns)) == 1)
+            assert until(lambda: f"task '{hot}' has no merged copy any more: the task was changed" in log())
+            # It is hot still: its new version gets one.
+            assert until(lambda: ask(next(turns)) == 1 and log().count(f"task '{hot}' runs from a merged copy") == 2)
             assert until(lambda: copied(1))
-            assert f"task '{hot}' has no merged copy any more: the task was changed" in log()
             assert served.metric("merged_copies", "hot") == 1
 
             remove_task(folder, hot)
