@@ -121,12 +121,12 @@ PHOTOGRAPHS = Recipe(
     pretraining=Settings(batch=64, rate=0.001),
     variation=Variation(mirror=True, shift=4, seen=0.5),
     tasks=(
-        Training(CIFAR10, Settings(epochs=1, head_epochs=10)),
-        Training(CLOTHING, Settings(epochs=5, head_epochs=50)),
-        Training(DIGITS, Settings(epochs=6, head_epochs=50)),
+        Training(CIFAR10, Settings(epochs=1, head_epochs=20)),
+        Training(CLOTHING, Settings(epochs=5, head_epochs=150)),
+        Training(DIGITS, Settings(epochs=6, head_epochs=200)),
     ),
 )
-_TASK = Settings(epochs=6, head_epochs=50)
+_TASK = Settings(epochs=6, head_epochs=200)
 #: Without: hand-written digits alone. Which digit it is, whether it is even, and which one it is behind noise.
 DIGITS_ALONE = Recipe(
     sizes=_sizes(60, 40, 40),

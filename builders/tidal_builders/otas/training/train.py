@@ -35,7 +35,7 @@ def train_task(
     work: Path,
     progress: Progress = lambda _gamma, _share: None,
 ) -> TaskParameters:
-    """Train a task for all γ of a model, each by itself but for the head, which begins as that of γ 0.
+    """Train a task for all γ of a model, each by itself; where there are prompts, the head begins as that of γ 0.
 
     What is finished, and every epoch of what is not, is kept in `work`: a training that was killed goes on where it
     stopped, and comes to the same.
@@ -58,7 +58,8 @@ def train_task(
     for gamma in sorted(form.gammas, key=abs):
         done = folder / f"{gamma}.safetensors"
         if not done.exists():
-            begun = _Task(model, gamma, len(images.labels), settings.seed, trained.get(0))
+            first = trained[0] if gamma > 0 else None
+            begun = _Task(model, gamma, len(images.labels), settings.seed, first)
             parts = _train_gamma(model, gamma, begun.to(place), pixels, images, settings, folder, progress)
             replace(done, partial(save_file, dict(parts)))
             (folder / f"{gamma}.epoch").unlink(missing_ok=True)
