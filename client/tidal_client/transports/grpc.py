@@ -150,11 +150,12 @@ class AsyncGrpcTransport:
                     raise from_stream(str(error.message()))
                 ended = _is_last(result)
                 yield read_outputs(result)
-            # A stream that is cancelled behind its last response keeps the server from ending for a while.
-            with suppress(StopAsyncIteration, TimeoutError, grpc.RpcError):
-                async with asyncio.timeout(timeout_s):
-                    await anext(responses)
         finally:
+            if ended:
+                # A stream that is cancelled behind its last response keeps the server from ending for a while.
+                with suppress(StopAsyncIteration, TimeoutError, grpc.RpcError):
+                    async with asyncio.timeout(timeout_s):
+                        await anext(responses)
             responses.cancel()
 
     async def ready(self, model: str | None, timeout_s: float) -> bool:

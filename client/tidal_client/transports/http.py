@@ -65,12 +65,15 @@ class AsyncHttpTransport:
                 url = f"http://{self._location}/v2/models/{quote(request.model, safe='')}/generate_stream"
                 response = await session.post(url, json=body)
             events = read_events(response)
-            while True:
-                async with self._errors(timeout_s):
-                    outputs = await anext(events, None)
-                if outputs is None:
-                    return
-                yield outputs
+            try:
+                while True:
+                    async with self._errors(timeout_s):
+                        outputs = await anext(events, None)
+                    if outputs is None:
+                        return
+                    yield outputs
+            finally:
+                response.close()
 
     async def ready(self, model: str | None, timeout_s: float) -> bool:
         """See `Transport.ready`."""

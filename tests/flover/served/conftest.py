@@ -71,7 +71,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with (folder / "repository" / "narrow" / "config.pbtxt").open("a") as config:
         config.write(more)
     sources = {name: tiny_model(family) for name, family in FAMILIES.items()}
-    with running_server(folder / "repository") as server:
+    # A stream that is cancelled as its last response goes out may hold up the server's end until then.
+    with running_server(folder / "repository", exit_timeout_s=3) as server:
         for name in FAMILIES:
             assert server.load_error(name) == ""
         yield Served(server, sources)
