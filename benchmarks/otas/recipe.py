@@ -122,11 +122,11 @@ PHOTOGRAPHS = Recipe(
     variation=Variation(mirror=True, shift=4, seen=0.5),
     tasks=(
         Training(CIFAR10, Settings(epochs=1, head_epochs=20)),
-        Training(CLOTHING, Settings(epochs=5, head_epochs=150)),
-        Training(DIGITS, Settings(epochs=6, head_epochs=200)),
+        Training(CLOTHING, Settings(epochs=5, head_epochs=150, rate=0.02)),
+        Training(DIGITS, Settings(epochs=6, head_epochs=200, rate=0.02)),
     ),
 )
-_TASK = Settings(epochs=6, head_epochs=200)
+_TASK = Settings(epochs=6, head_epochs=200, rate=0.02)
 #: Without: hand-written digits alone. Which digit it is, whether it is even, and which one it is behind noise.
 DIGITS_ALONE = Recipe(
     sizes=_sizes(60, 40, 40),
