@@ -30,8 +30,8 @@ from tidal.tasks.folder import tasks_folder
 
 # What the model of a form with all the tasks of the sweep is called.
 _OF_ALL = "_of_all"
-# Of the forms of full models, those that a quick run tries.
-_QUICK_FORMS = ("seqs", "pars_processes", "pars_pool")
+# Of the forms of full models, those that a quick run takes without a search.
+_QUICK_FORMS = ("seqs", "pars_pool")
 _PARS_SHAPES = (Shape(16, 1, 16), Shape(16, 1, 32), Shape(16, 1, 64), Shape(16, 2, 32))
 
 
@@ -63,7 +63,7 @@ class Size:
 
 
 FULL = Size(throughput.Size(5, 3.0), (1, 2, 4, 8, 16, 32, 64, 128), 6.0, strategies.FULL, 2000, 100_000, 20.0, True, 15)
-QUICK = Size(throughput.Size(2, 1.0), (), 0.7, strategies.QUICK, 1000, 40, 5.0, False, 4)
+QUICK = Size(throughput.Size(2, 1.0), (), 0.7, strategies.QUICK, 500, 40, 5.0, False, 4)
 
 
 def main(
