@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from pydantic import BaseModel
+
 from tidal import device
+from tidal.device import DeviceKind, library_version
 from tidal.errors import InvalidArgument
 from tidal.manifest import FileRecord, Published, sha256_file
-from tidal.repository import ModelEntry
-from tidal_builders.fingerprint import changes, fingerprint
+from tidal.repository import ModelEntry, write_atomically
+from tidal_builders.fingerprint import changes, fingerprint, hash_source
 from tidal_builders.report import BuildResult
 from tidal_builders.workspace import Workspace, build_lock, open_workspace
 
@@ -66,6 +70,48 @@ def compare(
     except InvalidArgument as error:
         return None, (str(error),)
     return manifest, ()
+
+
+def ingredients(
+    spec: BaseModel, source: Path, code: str, kind: DeviceKind, threads: int, libraries: Sequence[str]
+) -> dict[str, str]:
+    """What every version is made of, as texts that change when it does.
+
+    Args:
+        spec: what is asked for.
+        source: folder of the source model.
+        code: hash over the code that decides what is built.
+        kind: of the device that it is built for.
+        threads: it runs on.
+        libraries: whose versions count.
+    """
+    parts = {f"spec.{name}": json.dumps(value) for name, value in json.loads(spec.model_dump_json()).items()}
+    parts |= {
+        "source files": hash_source(source),
+        "builder code": code,
+        "device": str(device.here(kind)),
+        "threads": str(threads),
+    }
+    return parts | {f"{_LIBRARY}{name}": library_version(name) or "none" for name in libraries}
+
+
+def samples_file(samples: Path | None, base: Path) -> Path | None:
+    """The file of a spec's own samples, from the folder that its relative paths start from.
+
+    Raises:
+        InvalidArgument: there is none.
+    """
+    found = None if samples is None else base / samples.expanduser()
+    if found is not None and not found.is_file():
+        raise InvalidArgument(f"field 'samples': there is no file {found}")
+    return found
+
+
+def write_config_once(entry: ModelEntry, text: Callable[[], str]) -> None:
+    """Write `config.pbtxt` where there is none; one that is there belongs to the operator."""
+    path = entry.folder / "config.pbtxt"
+    if not path.exists():
+        write_atomically(path, text())
 
 
 def build_if_due(

@@ -30,7 +30,6 @@ from tidal.flover.models.form import DecoderForm
 from tidal.flover.models.weights import convert, load_weights, save_weights
 from tidal.flover.runner import FloverRunner
 from tidal.manifest import MANIFEST_FILE, Source
-from tidal.repository import write_atomically
 from tidal_builders.arlo.samples import sample_texts
 from tidal_builders.flover.config import flover_config_pbtxt
 from tidal_builders.flover.plan import FloverPlan, plan_flover
@@ -39,7 +38,7 @@ from tidal_builders.flover.report import FloverReport, report_of
 from tidal_builders.flover.source import DecoderSource, load_decoder
 from tidal_builders.flover.spec import DEFAULT_TOLERANCE, LONGEST_DEFAULT, FloverSpec
 from tidal_builders.flover.verify import misses, read_references, verify, write_references
-from tidal_builders.planning import Report, build_if_due, file_records, libraries_of
+from tidal_builders.planning import Report, build_if_due, file_records, libraries_of, write_config_once
 from tidal_builders.workspace import Workspace, drop_workspaces
 
 Computed = Literal["fp32", "bf16"]
@@ -98,7 +97,7 @@ def build_flover(
             )
             return FloverReport(name=spec.name, outcome="missed", reasons=reasons)
         manifest, version = _publish(stages, named)
-        _write_config(spec, plan)
+        write_config_once(plan.entry, partial(flover_config_pbtxt, spec))
         drop_workspaces(plan.entry.folder)
         reasons = plan.reasons or ("forced",)
         return report_of(manifest, version).model_copy(update={"outcome": "published", "reasons": reasons})
@@ -288,12 +287,5 @@ def _publish(stages: _Stages, spec_file: str) -> tuple[FloverManifest, int]:
 
 def _current(spec: FloverSpec, plan: FloverPlan) -> FloverReport:
     assert plan.published is not None
-    _write_config(spec, plan)
+    write_config_once(plan.entry, partial(flover_config_pbtxt, spec))
     return report_of(plan.published, plan.version)
-
-
-def _write_config(spec: FloverSpec, plan: FloverPlan) -> None:
-    """Write `config.pbtxt` where there is none; one that is there belongs to the operator."""
-    path = plan.entry.folder / "config.pbtxt"
-    if not path.exists():
-        write_atomically(path, flover_config_pbtxt(spec))

@@ -11,10 +11,9 @@ from pydantic import BaseModel
 
 from tidal import device
 from tidal.manifest import MANIFEST_FILE, Source
-from tidal.otas.manifest import ENGINE_FOLDER, ImageConfig, OtasEngine, OtasForm, OtasManifest, OtasTrial
+from tidal.otas.manifest import ENGINE_FOLDER, OtasEngine, OtasForm, OtasManifest, OtasTrial
 from tidal.otas.profile import GammaLatency
 from tidal.otas.runner import OtasRunner, by_gamma
-from tidal.repository import write_atomically
 from tidal_builders.otas import engines
 from tidal_builders.otas.config import otas_config_pbtxt
 from tidal_builders.otas.gammas import check_gammas, default_gammas
@@ -27,7 +26,7 @@ from tidal_builders.otas.timm_export import REFERENCE_FILE
 from tidal_builders.otas.transformer import TransformerModel, load_transformer
 from tidal_builders.otas.verify import Verified, verify
 from tidal_builders.otas.vit import Vit, read_vit
-from tidal_builders.planning import Report, build_if_due, file_records, libraries_of
+from tidal_builders.planning import Report, build_if_due, file_records, libraries_of, write_config_once
 from tidal_builders.workspace import Workspace, drop_workspaces
 
 # Of the time for measuring, what the comparison of forms may take.
@@ -79,7 +78,7 @@ def build_otas(
             missed = stages.verified.misses
             return OtasReport(name=spec.name, outcome="missed", reasons=missed, verification=stages.verified.found)
         manifest, version = _publish(stages, named)
-        _write_config(spec, plan, manifest.image)
+        write_config_once(plan.entry, partial(otas_config_pbtxt, spec, manifest.image))
         drop_workspaces(plan.entry.folder)
         reasons = plan.reasons or ("forced",)
         return report_of(manifest, version).model_copy(update={"outcome": "published", "reasons": reasons})
@@ -247,12 +246,5 @@ def _copy_engines(stages: _Stages, folder: Path) -> tuple[OtasEngine, ...]:
 
 def _current(spec: OtasSpec, plan: OtasPlan) -> OtasReport:
     assert plan.published is not None
-    _write_config(spec, plan, plan.published.image)
+    write_config_once(plan.entry, partial(otas_config_pbtxt, spec, plan.published.image))
     return report_of(plan.published, plan.version)
-
-
-def _write_config(spec: OtasSpec, plan: OtasPlan, image: ImageConfig) -> None:
-    """Write `config.pbtxt` where there is none; one that is there belongs to the operator."""
-    path = plan.entry.folder / "config.pbtxt"
-    if not path.exists():
-        write_atomically(path, otas_config_pbtxt(spec, image))

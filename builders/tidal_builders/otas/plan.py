@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import tidal
 import tidal_builders
-from tidal import device
-from tidal.device import library_version
 from tidal.engines import EngineKind, PlanOptions, choose_device
 from tidal.otas.manifest import OtasManifest, load_otas_manifest
 from tidal.repository import ModelEntry
-from tidal_builders.fingerprint import hash_files, hash_source, source_folder
+from tidal_builders.fingerprint import hash_files, source_folder
 from tidal_builders.otas.spec import OtasSpec
 from tidal_builders.otas.target import Target
-from tidal_builders.planning import BuildPlan, compare
+from tidal_builders.planning import BuildPlan, compare, ingredients
 
 _LIBRARIES = ("torch", "numpy")
 _ENGINE_LIBRARIES: dict[EngineKind, tuple[str, ...]] = {
@@ -54,15 +51,8 @@ def plan_otas(spec: OtasSpec, repository: Path, base: Path) -> OtasPlan:
         spec.threads or len(os.sched_getaffinity(0)),
         spec.tensorrt or PlanOptions(),
     )
-    parts = {f"spec.{name}": json.dumps(value) for name, value in json.loads(spec.model_dump_json()).items()}
-    parts |= {
-        "source files": hash_source(source),
-        "builder code": _code_hash(),
-        "device": str(device.here(target.device)),
-        "threads": str(target.threads),
-    }
     libraries = (*_LIBRARIES, *_ENGINE_LIBRARIES[spec.engine])
-    parts |= {f"library {name}": library_version(name) or "none" for name in libraries}
+    parts = ingredients(spec, source, _code_hash(), target.device, target.threads, libraries)
     entry = ModelEntry(repository / spec.name)
     published, reasons = compare(entry, load_otas_manifest, parts)
     return OtasPlan(entry, source, parts, published, reasons, target)

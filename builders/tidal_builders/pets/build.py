@@ -20,7 +20,6 @@ from tidal.pets.engine.base import Engine
 from tidal.pets.engine.opening import open_pets_engine
 from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest
 from tidal.pets.profile import PetsProfile
-from tidal.repository import write_atomically
 from tidal_builders.arlo.samples import sample_texts
 from tidal_builders.pets.base import export_encoder
 from tidal_builders.pets.config import pets_config_pbtxt
@@ -32,7 +31,7 @@ from tidal_builders.pets.source import BaseSource, load_base
 from tidal_builders.pets.spec import PetsPlanOptions, PetsSpec
 from tidal_builders.pets.typical import served_kinds
 from tidal_builders.pets.verify import Verified, verify
-from tidal_builders.planning import Report, build_if_due, file_records, libraries_of
+from tidal_builders.planning import Report, build_if_due, file_records, libraries_of, write_config_once
 from tidal_builders.runtime_options import DEFAULT_TOLERANCE
 from tidal_builders.workspace import Workspace, drop_workspaces
 
@@ -89,7 +88,7 @@ def build_pets(
                 name=spec.name, outcome="missed", reasons=missed, verification=stages.verified.verification
             )
         manifest, version = _publish(stages, named)
-        _write_config(spec, plan)
+        write_config_once(plan.entry, partial(pets_config_pbtxt, spec))
         drop_workspaces(plan.entry.folder)
         reasons = plan.reasons or ("forced",)
         return report_of(manifest, version).model_copy(update={"outcome": "published", "reasons": reasons})
@@ -239,12 +238,5 @@ def _publish(stages: _Stages, spec_file: str) -> tuple[PetsManifest, int]:
 
 def _current(spec: PetsSpec, plan: PetsPlan) -> PetsReport:
     assert plan.published is not None
-    _write_config(spec, plan)
+    write_config_once(plan.entry, partial(pets_config_pbtxt, spec))
     return report_of(plan.published, plan.version)
-
-
-def _write_config(spec: PetsSpec, plan: PetsPlan) -> None:
-    """Write `config.pbtxt` where there is none; one that is there belongs to the operator."""
-    path = plan.entry.folder / "config.pbtxt"
-    if not path.exists():
-        write_atomically(path, pets_config_pbtxt(spec))

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import tidal
 import tidal_builders
-from tidal import device
-from tidal.device import library_version
 from tidal.engines import choose_device
-from tidal.errors import InvalidArgument
 from tidal.manifest import sha256_file
 from tidal.pets.engine.native import source_folder as native_sources
 from tidal.pets.manifest import PetsManifest, load_pets_manifest
 from tidal.repository import ModelEntry
-from tidal_builders.fingerprint import hash_files, hash_source, source_folder
+from tidal_builders.fingerprint import hash_files, source_folder
 from tidal_builders.pets.spec import PetsSpec
-from tidal_builders.planning import BuildPlan, compare
+from tidal_builders.planning import BuildPlan, compare, ingredients, samples_file
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "openvino")
 
@@ -46,20 +42,12 @@ def plan_pets(spec: PetsSpec, repository: Path, base: Path) -> PetsPlan:
         Unsupported: the engine's library is not installed, or this machine has no GPU.
     """
     source = source_folder(spec.model, spec.revision, base)
-    samples = None if spec.samples is None else base / spec.samples.expanduser()
-    if samples is not None and not samples.is_file():
-        raise InvalidArgument(f"field 'samples': there is no file {samples}")
+    samples = samples_file(spec.samples, base)
     threads = spec.threads or len(os.sched_getaffinity(0))
-    parts = {f"spec.{name}": json.dumps(value) for name, value in json.loads(spec.model_dump_json()).items()}
-    parts |= {
-        "source files": hash_source(source),
-        "samples file": sha256_file(samples) if samples else "none",
-        "builder code": _code_hash(),
-        "device": str(device.here(choose_device(spec.engine, spec.device))),
-        "threads": str(threads),
-    }
     libraries = (*_LIBRARIES, "tensorrt", "onnxscript") if spec.engine == "tensorrt" else _LIBRARIES
-    parts |= {f"library {name}": library_version(name) or "none" for name in libraries}
+    kind = choose_device(spec.engine, spec.device)
+    parts = ingredients(spec, source, _code_hash(), kind, threads, libraries)
+    parts["samples file"] = sha256_file(samples) if samples else "none"
     entry = ModelEntry(repository / spec.name)
     published, reasons = compare(entry, load_pets_manifest, parts)
     return PetsPlan(entry, source, parts, published, reasons, samples, threads)
