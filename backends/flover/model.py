@@ -5,16 +5,17 @@ from __future__ import annotations
 from tidal.triton.config import TensorConfig, complete_config
 
 INPUTS = (
-    TensorConfig("text_input", "TYPE_STRING", (1,), optional=True),
+    TensorConfig("text_input", "TYPE_STRING", (-1,), optional=True),
     TensorConfig("input_ids", "TYPE_INT64", (-1,), optional=True),
     TensorConfig("stream", "TYPE_BOOL", (1,), optional=True),
 )
 OUTPUTS = (
-    TensorConfig("text_output", "TYPE_STRING", (1,)),
+    TensorConfig("index", "TYPE_INT32", (-1,)),
+    TensorConfig("text_output", "TYPE_STRING", (-1,)),
     TensorConfig("token_ids", "TYPE_INT64", (-1,)),
-    TensorConfig("finish_reason", "TYPE_STRING", (1,)),
-    TensorConfig("prompt_tokens", "TYPE_INT32", (1,)),
-    TensorConfig("generated_tokens", "TYPE_INT32", (1,)),
+    TensorConfig("finish_reason", "TYPE_STRING", (-1,)),
+    TensorConfig("prompt_tokens", "TYPE_INT32", (-1,)),
+    TensorConfig("generated_tokens", "TYPE_INT32", (-1,)),
 )
 
 

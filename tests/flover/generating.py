@@ -13,6 +13,7 @@ import torch
 
 from tidal.flover.memory.slots import Move, Slots
 from tidal.flover.runner import FloverRunner
+from tidal.flover.tasks.adapter import Adapter
 
 Ids = npt.NDArray[np.int64]
 
@@ -28,6 +29,7 @@ class Generation:
     wanted: int
     arrives: int
     stays: float = math.inf
+    task: Adapter | None = None
     read: int = 0
     tokens: list[int] = field(default_factory=list)
 
@@ -64,7 +66,9 @@ def generate_together(runner: FloverRunner, sequences: Sequence[Generation], dra
             each = sequences[number]
             end = min(len(each.prompt), each.read + int(draw.integers(1, 12)))
             last = end == len(each.prompt)
-            logits = runner.prefill(slots.slot(number), each.prompt[each.read : end], each.read, last=last)
+            logits = runner.prefill(
+                slots.slot(number), each.prompt[each.read : end], each.read, last=last, task=each.task
+            )
             each.read = end
             if last:
                 assert logits is not None
@@ -96,6 +100,7 @@ def generate_together(runner: FloverRunner, sequences: Sequence[Generation], dra
                 window.end,
                 np.array([each.tokens[-1] for each in rows]),
                 np.array([each.held for each in rows]),
+                [each.task for each in rows],
             )
             for each, row in zip(rows, logits, strict=True):
                 each.tokens.append(int(row.argmax()))
@@ -111,6 +116,20 @@ def generated_by_transformers(model: Any, prompt: Ids, count: int) -> list[int]:
             ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, pad_token_id=0
         )
     return [int(token) for token in found[0, len(prompt) :]]
+
+
+def searched_by_transformers(
+    model: Any, prompt: Sequence[int], count: int, eos: int | None, **settings: Any
+) -> list[int]:
+    """What `transformers` finds by beam search, the token that ends the text included."""
+    ids = torch.tensor([list(prompt)])
+    model.generation_config.eos_token_id = eos
+    with torch.no_grad():
+        found = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, pad_token_id=0,
+            return_dict_in_generate=True, **settings
+        )  # fmt: skip
+    return [int(token) for token in found.sequences[0, len(prompt) :]]
 
 
 def random_sequences(draw: np.random.Generator, count: int, vocabulary: int, longest: int = 40) -> list[Generation]:

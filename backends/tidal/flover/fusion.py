@@ -6,35 +6,57 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
 
 from tidal.errors import Internal
-from tidal.flover.memory.slots import Move, Slots
+from tidal.flover.memory.slots import Copy, Move, Slots
 from tidal.flover.policies import Chunk
+from tidal.flover.runner import Reading
 from tidal.flover.sampling.choose import FloatArray
 from tidal.flover.sampling.sampler import IntArray
 from tidal.flover.streams import Stream
+from tidal.flover.tasks.adapter import Adapter
 
 
 class Decoder(Protocol):
     """Passes over slots, from one thread at a time; see `tidal.flover.runner.FloverRunner`."""
 
     slots: int
+    fuses: bool
 
-    def prefill(self, slot: int, token_ids: IntArray, start: int, *, last: bool = True) -> torch.Tensor | None:
+    def prefill(
+        self, slot: int, token_ids: IntArray, start: int, *, last: bool = True, task: Adapter | None = None
+    ) -> torch.Tensor | None:
         """Read a chunk of a prompt."""
 
-    def step(self, begin: int, end: int, token_ids: IntArray, positions: IntArray) -> torch.Tensor:
+    def step(
+        self, begin: int, end: int, token_ids: IntArray, positions: IntArray, tasks: Sequence[Adapter | None] = ()
+    ) -> torch.Tensor:
         """One token for every slot of a window."""
+
+    def fused(
+        self, slots: IntArray, token_ids: IntArray, positions: IntArray, readings: Sequence[Reading]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both in one pass."""
 
     def move(self, moves: Iterable[Move], tokens: Sequence[int]) -> int:
         """Move what slots hold; bytes copied."""
 
+    def copy(self, copies: Iterable[Copy]) -> int:
+        """Copy tokens from slot to slot; bytes copied."""
+
     def check(self) -> tuple[int, ...]:
         """Slots that held what is no finite number."""
+
+
+class Seat(NamedTuple):
+    """One of a stream's slots, wherever it is now: its only one, or one for each of its beams."""
+
+    stream: Stream
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +64,12 @@ class Step:
     """What a step came to.
 
     Attributes:
-        streams: that took part.
-        logits: of their next tokens, [streams, vocabulary]; good until the next step.
+        seats: that took part.
+        logits: of their next tokens, [seats, vocabulary]; good until the next step.
         window: slots that it covered, holes included.
     """
 
-    streams: list[Stream]
+    seats: list[Seat]
     logits: FloatArray
     window: int
 
@@ -58,6 +80,14 @@ class Shuffle:
 
     moves: int
     moved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """How many slots beams were copied to, and the bytes that this copied."""
+
+    slots: int
+    bytes: int
 
 
 @dataclass(eq=False, slots=True)
@@ -87,7 +117,7 @@ class Fusion:
         self._turn = turn
         turn.owner = self
         self._shuffle = shuffle
-        self._slots: Slots[Stream] = Slots(decoder.slots)
+        self._slots: Slots[Seat] = Slots(decoder.slots)
         self._streams: set[Stream] = set()
 
     @property
@@ -97,32 +127,43 @@ class Fusion:
 
     @property
     def running(self) -> int:
-        """Streams that a step is made of."""
+        """Slots that a step is made of."""
         return self._slots.running
 
     def admit(self, stream: Stream) -> None:
-        """Give a stream a slot."""
-        self._slots.reserve(stream)
+        """Give a stream its slots."""
+        for seat in _seats(stream):
+            self._slots.reserve(seat)
         self._streams.add(stream)
         stream.admitted = True
 
     def read(self, chunk: Chunk, stream: Stream) -> FloatArray | None:
         """Read a chunk of a stream's prompt; the logits [1, vocabulary] of its first token where the prompt ends."""
-        slot, ids = self._slots.slot(stream), stream.ids[chunk.start : chunk.end]
+        slot, ids = self._slots.slot(Seat(stream, 0)), stream.ids[chunk.start : chunk.end]
         with self._passing() as decoder:
-            logits = decoder.prefill(slot, ids, chunk.start, last=chunk.last)
+            logits = decoder.prefill(slot, ids, chunk.start, last=chunk.last, task=stream.task)
         stream.read = chunk.end
         return None if logits is None else logits.cpu().numpy()[None]
 
     def join(self, stream: Stream) -> None:
         """Let a stream that has its first token take part in steps."""
-        self._slots.join(stream)
+        for seat in _seats(stream):
+            self._slots.join(seat)
+
+    def copy(self, stream: Stream, copies: Sequence[Copy]) -> Copied:
+        """Copy tokens between a stream's seats."""
+        slots = [self._slots.slot(seat) for seat in _seats(stream)]
+        placed = [Copy(slots[each.source], slots[each.target], each.begin, each.end) for each in copies]
+        with self._passing() as decoder:
+            return Copied(len(placed), decoder.copy(placed))
 
     def release(self, stream: Stream) -> None:
-        """Free a stream's slot, if it has one."""
+        """Free a stream's slots, if it has any."""
         if stream in self._streams:
-            self._slots.release(stream)
+            for seat in _seats(stream):
+                self._slots.release(seat)
             self._streams.remove(stream)
+            stream.admitted = False
 
     def settle(self) -> Shuffle | None:
         """Bring running streams together, unless they are or are not to be.
@@ -132,7 +173,7 @@ class Fusion:
         if not self._shuffle:
             return None
         before = self._held()
-        moves = self._slots.settle({stream: stream.held for stream in self._streams})
+        moves = self._slots.settle({seat: seat.stream.held(seat.number) for seat in self._seats()})
         if not moves:
             return None
         with self._passing() as decoder:
@@ -141,14 +182,47 @@ class Fusion:
     def step(self) -> Step:
         """Make a step of all running streams, of which there is at least one."""
         window, rows = self._slots.window, self._slots.rows()
-        ids = np.array([stream.tokens[-1] if stream is not None else 0 for stream in rows], np.int64)
+        ids = np.array([seat.stream.last(seat.number) if seat is not None else 0 for seat in rows], np.int64)
         positions = np.array(self._held()[window.begin : window.end], np.int64)
+        tasks = [None if seat is None else seat.stream.task for seat in rows]
         with self._passing() as decoder:
-            logits = decoder.step(window.begin, window.end, ids, positions).cpu().numpy()
-        streams = [stream for stream in rows if stream is not None]
-        if len(streams) < len(rows):
-            logits = logits[[place for place, stream in enumerate(rows) if stream is not None]]
-        return Step(streams, logits, len(window))
+            logits = decoder.step(window.begin, window.end, ids, positions, tasks).cpu().numpy()
+        seats = [seat for seat in rows if seat is not None]
+        if len(seats) < len(rows):
+            logits = logits[[place for place, seat in enumerate(rows) if seat is not None]]
+        return Step(seats, logits, len(window))
+
+    def fuses(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether these chunks, and a step where somebody runs, can be one pass that is worth it."""
+        if not self._decoder.fuses or len(chunks) + bool(self.running) < 2:
+            return False
+        streams = [
+            *(cast(Stream, each.generation) for each in chunks),
+            *(seat.stream for seat in self._running_seats()),
+        ]
+        return all(stream.task is None for stream in streams)
+
+    def read_and_step(self, chunks: Sequence[Chunk]) -> tuple[list[FloatArray | None], Step]:
+        """Read chunks of prompts and make a step of all running streams, if there is one, in a single pass.
+
+        Returns:
+            For each chunk the logits [1, vocabulary] of its text's first token where the prompt ends, and the step.
+        """
+        seats, streams = self._running_seats(), [cast(Stream, each.generation) for each in chunks]
+        readings = [
+            Reading(self._slots.slot(Seat(stream, 0)), stream.ids[each.start : each.end], each.start, each.last)
+            for each, stream in zip(chunks, streams, strict=True)
+        ]
+        slots = np.array([self._slots.slot(seat) for seat in seats], np.int64)
+        ids = np.array([seat.stream.last(seat.number) for seat in seats], np.int64)
+        positions = np.array([seat.stream.held(seat.number) for seat in seats], np.int64)
+        with self._passing() as decoder:
+            stepped, ended = (each.numpy() for each in decoder.fused(slots, ids, positions, readings))
+        for chunk, stream in zip(chunks, streams, strict=True):
+            stream.read = chunk.end
+        behind = iter(ended)
+        first = [next(behind)[None] if each.last else None for each in chunks]
+        return first, Step(seats, stepped, len(seats))
 
     def check_slots(self) -> None:
         """Hold the table of slots to itself.
@@ -163,6 +237,9 @@ class Fusion:
         with self._passing() as decoder:
             return decoder.check()
 
+    def _running_seats(self) -> list[Seat]:
+        return [seat for seat in self._slots.rows() if seat is not None]
+
     @contextmanager
     def _passing(self) -> Iterator[Decoder]:
         with self._turn.lock:
@@ -173,6 +250,14 @@ class Fusion:
     def _held(self) -> list[int]:
         """Tokens that each slot holds."""
         held = [0] * self._slots.count
-        for stream in self._streams:
-            held[self._slots.slot(stream)] = stream.held
+        for seat in self._seats():
+            held[self._slots.slot(seat)] = seat.stream.held(seat.number)
         return held
+
+    def _seats(self) -> Iterator[Seat]:
+        for stream in self._streams:
+            yield from _seats(stream)
+
+
+def _seats(stream: Stream) -> list[Seat]:
+    return [Seat(stream, number) for number in range(stream.slots)]

@@ -63,6 +63,7 @@ class FloverManifest(Published):
 
     kind: Literal["flover"]
     engine: Literal["torch"]
+    base: str = Field(pattern=r"^[0-9a-f]{64}$", description="digest of the decoder's weights: what tasks name")
     form: DecoderForm
     eos_token_ids: tuple[int, ...] = Field(description="tokens that end a generation; none: only its length does")
     max_concurrency: int = Field(ge=1, description="slots: sequences that may hold keys and values at the same time")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tidal.flover.fusion import Shuffle, Step
-from tidal.flover.streams import Finish, Stream
+from tidal.flover.answers import Finish
+from tidal.flover.fusion import Copied, Shuffle, Step
+from tidal.flover.streams import Stream
 from tidal.metrics import Metrics
+from tidal.tasks.metrics import IntakeMetrics
 
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
@@ -15,17 +17,20 @@ _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15
 Outcome = Finish | Literal["cancelled", "late", "failed"]
 
 
-class FloverMetrics:
+class FloverMetrics(IntakeMetrics):
     """The families `tidal_flover_*` of generations and steps."""
 
     def __init__(self, metrics: Metrics) -> None:
+        super().__init__(metrics)
         self._all = metrics
-        self.waiting = metrics.gauge("waiting_generations", "Generations that wait for a slot")
+        self.waiting = metrics.gauge("waiting_generations", "Generations that wait for slots")
+        self.waiting_slots = metrics.gauge("waiting_slots", "Slots that those will take")
         self.running = metrics.gauge("running_generations", "Generations that take part in steps")
+        self.running_slots = metrics.gauge("running_slots", "Slots that take part in steps: one, or one for each beam")
         self.taken = metrics.gauge("taken_slots", "Slots of running generations and of those whose prompt is read")
         self.repaired = metrics.counter("repaired_slots_total", "Slots that held what is no finite number")
-        self.refused = metrics.counter("refused_requests_total", "Requests refused for what they hold")
-        self._queue = metrics.histogram("queue_seconds", "Time from arrival until a generation got a slot")
+        self._refused = metrics.counter("refused_requests_total", "Requests refused for what they hold or their task")
+        self._queue = metrics.histogram("queue_seconds", "Time from arrival until a generation got its slots")
         self._first = metrics.histogram("time_to_first_token_seconds", "Time from arrival to the first token")
         self._token = metrics.histogram(
             "time_per_output_token_seconds", "Mean time between a generation's tokens", buckets=_TOKEN_BUCKETS
@@ -43,9 +48,15 @@ class FloverMetrics:
         self._shuffles = metrics.counter("shuffles_total", "Steps before which slots were moved")
         self._moves = metrics.counter("moved_slots_total", "Slots moved")
         self._moved = metrics.counter("moved_bytes_total", "Bytes copied between slots")
+        self._copies = metrics.counter("copied_slots_total", "Slots of beams that tokens of others were copied to")
+        self._copied = metrics.counter("copied_bytes_total", "Bytes copied for that")
+
+    def refused(self, reason: str, queries: int) -> None:
+        """A request was refused, for whatever reason and however many prompts it has."""
+        self._refused.inc()
 
     def admitted(self, stream: Stream, now: float) -> None:
-        """A generation got a slot."""
+        """A generation got its slots."""
         self._queue.observe(now - stream.arrival)
 
     def read(self, tokens: int, seconds: float) -> None:
@@ -60,8 +71,9 @@ class FloverMetrics:
 
     def stepped(self, step: Step, seconds: float, since_last: float | None) -> None:
         """A step was made, so long after the one before if there was one right before it."""
-        self._tokens.inc(len(step.streams))
-        self._fused.observe(len(step.streams))
+        generations = len({seat.stream for seat in step.seats})
+        self._tokens.inc(generations)
+        self._fused.observe(generations)
         self._covered.inc(step.window)
         self._steps.observe(seconds)
         if since_last is not None:
@@ -73,8 +85,13 @@ class FloverMetrics:
         self._moves.inc(shuffle.moves)
         self._moved.inc(shuffle.moved_bytes)
 
+    def copied(self, copied: Copied) -> None:
+        """Beams went on from others."""
+        self._copies.inc(copied.slots)
+        self._copied.inc(copied.bytes)
+
     def ended(self, stream: Stream, outcome: Outcome) -> None:
         """A generation came to its end."""
         self._all.counter("generations_total", "Generations by what became of them", outcome=outcome).inc()
-        if len(stream.tokens) > 1:
-            self._token.observe((stream.last_at - stream.first_at) / (len(stream.tokens) - 1))
+        if stream.generated > 1:
+            self._token.observe((stream.last_at - stream.first_at) / (stream.generated - 1))

@@ -51,6 +51,7 @@ class _Facts(BaseModel):
     """What is kept of the source model beside its files."""
 
     architecture: str
+    base: str
     form: DecoderForm
     max_length: int
     eos_token_ids: tuple[int, ...]
@@ -215,6 +216,7 @@ class _Stages:
         (folder / TOKENIZER_FILE).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
         facts = _Facts(
             architecture=type(source.model).__name__,
+            base=source.digest,
             form=source.form,
             max_length=longest or min(positions, LONGEST_DEFAULT),
             eos_token_ids=source.eos_token_ids,
@@ -271,6 +273,7 @@ def _publish(stages: _Stages, spec_file: str) -> tuple[FloverManifest, int]:
         engine=stages.spec.engine,
         precision=precision,
         device=device.here(stages.device),
+        base=facts.base,
         form=facts.form,
         eos_token_ids=facts.eos_token_ids,
         max_concurrency=stages.spec.max_concurrency,

@@ -6,22 +6,23 @@ from tidal_builders.flover.spec import FloverSpec
 
 _TENSORS = """\
 input [
-  { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] optional: true },
+  { name: "text_input" data_type: TYPE_STRING dims: [ -1 ] optional: true },
   { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] optional: true },
   { name: "stream" data_type: TYPE_BOOL dims: [ 1 ] optional: true }
 ]
 output [
-  { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] },
+  { name: "index" data_type: TYPE_INT32 dims: [ -1 ] },
+  { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] },
   { name: "token_ids" data_type: TYPE_INT64 dims: [ -1 ] },
-  { name: "finish_reason" data_type: TYPE_STRING dims: [ 1 ] },
-  { name: "prompt_tokens" data_type: TYPE_INT32 dims: [ 1 ] },
-  { name: "generated_tokens" data_type: TYPE_INT32 dims: [ 1 ] }
+  { name: "finish_reason" data_type: TYPE_STRING dims: [ -1 ] },
+  { name: "prompt_tokens" data_type: TYPE_INT32 dims: [ -1 ] },
+  { name: "generated_tokens" data_type: TYPE_INT32 dims: [ -1 ] }
 ]
 """
 
 
 def flover_config_pbtxt(spec: FloverSpec) -> str:
-    """The complete text: a request is one generation, answered by any number of responses."""
+    """The complete text: a request is one prompt or several, answered by any number of responses."""
     return (
         f'name: "{spec.name}"\nbackend: "flover"\nmax_batch_size: 0\n{_TENSORS}'
         "model_transaction_policy { decoupled: true }\ninstance_group [ { count: 1 kind: KIND_CPU } ]\n"

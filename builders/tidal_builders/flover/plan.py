@@ -11,6 +11,7 @@ import tidal
 import tidal_builders
 from tidal.engines import choose_device
 from tidal.flover.manifest import FloverManifest, load_flover_manifest
+from tidal.flover.native.library import library, library_path
 from tidal.manifest import sha256_file
 from tidal.repository import ModelEntry
 from tidal_builders.fingerprint import hash_files, source_folder
@@ -46,6 +47,7 @@ def plan_flover(spec: FloverSpec, repository: Path, base: Path) -> FloverPlan:
     kind = choose_device(spec.engine, spec.device)
     parts = ingredients(spec, source, _code_hash(), kind, threads, _LIBRARIES)
     parts["samples file"] = sha256_file(samples) if samples else "none"
+    parts["kernels"] = library_path().stem if kind == "cpu" and library() is not None else "none"
     entry = ModelEntry(repository / spec.name)
     published, reasons = compare(entry, load_flover_manifest, parts)
     return FloverPlan(entry, source, parts, published, reasons, samples, threads)
@@ -55,6 +57,6 @@ def _code_hash() -> str:
     """Hash over the code that decides what is built and how fast it is."""
     library, builders = Path(tidal.__path__[0]), Path(tidal_builders.__path__[0])
     own = [*builders.glob("flover/*.py"), *(builders / f"{name}.py" for name in ("timing", "planning", "texts"))]
-    used = [path for name in ("memory", "models") for path in library.glob(f"flover/{name}/*.py")]
+    used = [path for name in ("memory", "models", "native") for path in library.glob(f"flover/{name}/*.py")]
     used += [library / "manifest.py", library / "flover/manifest.py", library / "flover/runner.py"]
     return hashlib.sha256((hash_files(builders, own) + hash_files(library, used)).encode()).hexdigest()

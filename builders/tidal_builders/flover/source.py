@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tidal.errors import InvalidArgument
 from tidal.flover.models.form import DecoderForm, form_of
+from tidal.tasks.digests import base_digest, tensor_digest
 from tidal_builders.arlo.source import quiet
 
 
@@ -29,6 +30,11 @@ class DecoderSource:
         if found is None:
             return ()
         return tuple(found) if isinstance(found, list) else (int(found),)
+
+    @property
+    def digest(self) -> str:
+        """Over all weights: what tasks name as their base."""
+        return base_digest({name: tensor_digest(tensor.numpy()) for name, tensor in self.model.state_dict().items()})
 
 
 def load_decoder(folder: Path) -> DecoderSource:

@@ -13,6 +13,7 @@ import torch
 from tidal.flover.manifest import GenerationVerification
 from tidal.flover.runner import FloverRunner
 from tidal_builders.arlo.samples import draw_samples
+from tidal_builders.arrays import write_arrays
 from tidal_builders.flover.source import DecoderSource
 from tidal_builders.flover.spec import LEAST_MATCH
 from tidal_builders.timing import Progress
@@ -68,7 +69,7 @@ def write_references(source: DecoderSource, texts: Sequence[str], max_length: in
         arrays[f"prompt{number}"] = prompt
         arrays[f"tokens{number}"] = found.sequences[0, len(prompt) :].numpy()
         arrays[f"logits{number}"] = torch.cat(found.logits).float().numpy()
-    np.savez(path, **arrays)
+    write_arrays(path, arrays)
 
 
 def read_references(path: Path) -> tuple[Reference, ...]:

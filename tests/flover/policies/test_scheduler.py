@@ -23,6 +23,8 @@ class Linear:
     def prefill_seconds(self, start: int, end: int) -> float:
         return (end - start) * 0.0005 + (end * end - start * start) * 5e-7
 
+    chunk_seconds = prefill_seconds
+
 
 COSTS = Linear()
 
@@ -38,9 +40,9 @@ class Play:
     ended: list[Generation] = field(default_factory=list)
     refused: list[Generation] = field(default_factory=list)
 
-    def submit(self, generation: Generation, steps: int) -> None:
-        self.steps[generation] = steps
-        self.scheduler.submit(generation)
+    def submit(self, generations: list[Generation], steps: int) -> None:
+        self.steps.update(dict.fromkeys(generations, steps))
+        self.scheduler.submit(*generations)
 
     def iterate(self, now: float, slots: int, share: float) -> float:
         """One iteration with its invariants; the seconds that it takes."""
@@ -50,7 +52,7 @@ class Play:
         self.refused += decision.refused
         assert all(each not in self.held for each in (*decision.refused, *decision.admitted))
         self.held.update(dict.fromkeys(decision.admitted, 0))
-        assert len(self.held) <= slots
+        assert sum(each.slots for each in self.held) <= slots
         reading = 0.0
         for chunk in decision.chunks:
             assert self.held[chunk.generation] == chunk.start < chunk.end <= chunk.generation.prompt
@@ -58,10 +60,13 @@ class Play:
             reading += COSTS.prefill_seconds(chunk.start, chunk.end)
         assert len({chunk.generation for chunk in decision.chunks}) == len(decision.chunks)
         if running and len(decision.chunks) != 1:
-            assert reading <= share * COSTS.step_seconds(len(running)) + 1e-9
+            assert reading <= share * COSTS.step_seconds(sum(each.slots for each in running)) + 1e-9
         elif running:
             chunk = decision.chunks[0]
-            assert reading <= share * COSTS.step_seconds(len(running)) + 1e-9 or chunk.end - chunk.start <= 16
+            assert (
+                reading <= share * COSTS.step_seconds(sum(each.slots for each in running)) + 1e-9
+                or chunk.end - chunk.start <= 16
+            )
         if any(read < each.prompt for each, read in self.held.items() if each not in running):
             assert decision.chunks  # prompts are read on in every iteration
         for chunk in decision.chunks:
@@ -73,7 +78,7 @@ class Play:
             self.steps[each] -= 1
             if self.steps[each] < 0:
                 self.end(each)
-        return reading + (COSTS.step_seconds(len(running)) if running else 0.0)
+        return reading + (COSTS.step_seconds(sum(each.slots for each in running)) if running else 0.0)
 
     def end(self, generation: Generation) -> None:
         self.scheduler.remove(generation)
@@ -83,7 +88,11 @@ class Play:
 
 ARRIVALS = st.lists(
     st.tuples(
-        st.floats(0, 2), st.integers(1, 900), st.integers(0, 20), st.sampled_from([math.inf, 0.05, 1.0]), st.booleans()
+        st.floats(0, 2),
+        st.lists(st.integers(1, 900), min_size=1, max_size=3),
+        st.integers(0, 20),
+        st.sampled_from([math.inf, 0.05, 1.0]),
+        st.integers(1, 6),
     ),
     min_size=1,
     max_size=30,
@@ -92,15 +101,16 @@ ARRIVALS = st.lists(
 
 @given(ARRIVALS, st.integers(1, 6), st.sampled_from([0.3, 1.0, 4.0]), st.randoms(use_true_random=False))
 def test_everybody_comes_to_an_end_within_the_bounds(
-    arrivals: list[tuple[float, int, int, float, bool]], slots: int, share: float, luck: random.Random
+    arrivals: list[tuple[float, list[int], int, float, int]], slots: int, share: float, luck: random.Random
 ) -> None:
     scheduler = FloverScheduler(slots, COSTS, prefill_share=share)
     play, now, withdrawn = Play(scheduler), 0.0, 0
     todo = sorted(arrivals, key=lambda each: each[0])
     for _ in range(100_000):
         while todo and todo[0][0] <= now:
-            arrival, prompt, steps, patience, _ = todo.pop(0)
-            play.submit(Generation(arrival, arrival + patience, prompt), steps)
+            arrival, prompts, steps, patience, beams = todo.pop(0)
+            taken = min(beams, slots)
+            play.submit([Generation(arrival, arrival + patience, prompt, taken) for prompt in prompts], steps)
         candidates = list(scheduler)
         if candidates and luck.random() < 0.02:
             play.end(luck.choice(candidates))
@@ -113,12 +123,14 @@ def test_everybody_comes_to_an_end_within_the_bounds(
         now += play.iterate(now, slots, share) or 1e-4
     assert scheduler.idle
     assert not play.held
-    assert len(play.ended) + len(play.refused) == len(arrivals)
+    assert len(play.ended) + len(play.refused) == sum(len(prompts) for _, prompts, *_ in arrivals)
     assert all(now + COSTS.prefill_seconds(0, each.prompt) > each.deadline for each in play.refused)
 
 
-def submit(scheduler: FloverScheduler, arrival: float, prompt: int, deadline: float = math.inf) -> Generation:
-    generation = Generation(arrival, deadline, prompt)
+def submit(
+    scheduler: FloverScheduler, arrival: float, prompt: int, deadline: float = math.inf, slots: int = 1
+) -> Generation:
+    generation = Generation(arrival, deadline, prompt, slots)
     scheduler.submit(generation)
     return generation
 
@@ -126,11 +138,33 @@ def submit(scheduler: FloverScheduler, arrival: float, prompt: int, deadline: fl
 def test_a_short_prompt_passes_a_long_one_and_never_those_long_before() -> None:
     scheduler = FloverScheduler(2, COSTS, prefill_share=1.0)
     long, short = submit(scheduler, 0.0, 2000), submit(scheduler, 0.3, 10)
-    assert [each.generation for each in scheduler.next(0.3).chunks] == [short]
+    assert [each.generation for each in scheduler.next(0.3).chunks] == [short, long]
     late = FloverScheduler(1, COSTS, prefill_share=1.0)
     long, short = submit(late, 0.0, 400), submit(late, 5.0, 10)
     assert late.next(5.0).admitted == (long,)
     assert [*late] == [short, long]
+
+
+def test_who_needs_several_slots_gets_them_together_and_in_turn() -> None:
+    scheduler = FloverScheduler(4, COSTS, prefill_share=1.0)
+    first, beams, last = (
+        submit(scheduler, 0.0, 1, slots=2),
+        submit(scheduler, 1.0, 1, slots=3),
+        submit(scheduler, 2.0, 1),
+    )
+    assert scheduler.waiting_slots == 6
+    assert scheduler.next(2.0).admitted == (first,)
+    assert scheduler.next(2.1).admitted == ()  # two slots are free, and kept for who is next
+    scheduler.remove(first)
+    assert scheduler.next(2.2).admitted == (beams, last)
+
+
+def test_a_single_prompt_passes_those_of_a_request_of_many_that_came_just_before() -> None:
+    scheduler = FloverScheduler(2, COSTS, prefill_share=1.0)
+    many = [Generation(0.0, math.inf, 100) for _ in range(4)]
+    scheduler.submit(*many)
+    single = submit(scheduler, 0.5, 100)
+    assert [*scheduler] == [many[0], single, *many[1:]]
 
 
 def test_a_newcomer_joins_the_step_of_its_last_chunk() -> None:
@@ -167,14 +201,35 @@ def test_who_cannot_have_a_token_in_time_is_refused_and_gets_no_slot() -> None:
     assert next(iter(scheduler)) is patient
 
 
-def test_costs_of_a_profile() -> None:
-    def profile(**fields: tuple[object, ...]) -> LatencyProfile:
-        return LatencyProfile(threads=1, p95_ms=fields["median_ms"], **fields)
+def profile(**fields: tuple[object, ...]) -> LatencyProfile:
+    return LatencyProfile(threads=1, p95_ms=fields["median_ms"], **fields)
 
+
+def test_costs_of_a_profile() -> None:
     step = profile(lengths=(64, 128), batches=(1, 4), median_ms=((1, 2), (3, 6)))
     costs = ProfiledCosts(step, profile(lengths=(16, 128), batches=(1,), median_ms=((2,), (30,))))
     assert costs.step_seconds(1) == pytest.approx(0.001)
     assert costs.step_seconds(4) == costs.step_seconds(5) == pytest.approx(0.002)
     assert costs.prefill_seconds(0, 1) == costs.prefill_seconds(0, 16) == pytest.approx(0.002)
     assert costs.prefill_seconds(0, 256) == pytest.approx(0.060)
-    assert costs.prefill_seconds(112, 128) == pytest.approx(0.004)
+    assert costs.prefill_seconds(112, 128) == costs.chunk_seconds(112, 128) == pytest.approx(0.004)
+
+
+def test_a_chunk_beside_a_step_costs_what_it_adds_to_it() -> None:
+    tokens = profile(lengths=(1, 16, 64), batches=(1,), median_ms=((5,), (12,), (36,)))
+    step = profile(lengths=(64,), batches=(1,), median_ms=((5,),))
+    apart, fused = (ProfiledCosts(step, tokens, fused=each) for each in (False, True))
+    assert apart.chunk_seconds(0, 64) == apart.prefill_seconds(0, 64) == fused.prefill_seconds(0, 64)
+    assert fused.chunk_seconds(0, 64) == pytest.approx(0.031)
+    assert fused.chunk_seconds(0, 16) == pytest.approx(0.007)
+    assert fused.chunk_seconds(0, 1) == pytest.approx(0.005 / 17)  # never nothing
+    chunks = [fused.chunk_seconds(0, end) for end in range(1, 65)]
+    assert chunks == sorted(chunks)
+
+
+def test_prompts_are_read_together_where_nobody_runs() -> None:
+    scheduler = FloverScheduler(8, COSTS, prefill_share=1.0)
+    prompts = [submit(scheduler, 0.0, tokens) for tokens in (100, 200, 300, 10)]
+    # By key: the shortest first.
+    found = [(each.generation, each.start, each.end) for each in scheduler.next(0.0).chunks]
+    assert found == [(prompts[3], 0, 10), (prompts[0], 0, 100), (prompts[1], 0, 200), (prompts[2], 0, 202)]

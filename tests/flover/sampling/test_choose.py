@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from tidal.flover.sampling import UNDEFINED, Sampler, Sampling, choose
-from tidal.flover.sampling.choose import kept
+from tidal.flover.sampling.choose import _drawn, kept
 
 VOCABULARY = 300
 PROMPT = np.array([3, 5, 5, 250], np.int64)
@@ -60,6 +60,28 @@ def test_tokens_have_the_probabilities_of_transformers(sampling: Sampling) -> No
         found = np.zeros(VOCABULARY)
         found[tokens] = weights / weights.sum(dtype=np.float64)
         np.testing.assert_allclose(found, reference(scores, sampling, PROMPT), atol=1e-6)
+
+
+@given(seed=st.integers(0, 99), vocabulary=st.integers(1, 2000), top_k=st.integers(1, 2000),
+       top_p=st.floats(0.01, 0.999), scale=st.sampled_from([0.0, 0.5, 3.0, 30.0]),
+       draw=st.floats(0, 1, exclude_max=True))  # fmt: skip
+def test_short_cuts_lead_to_the_same_tokens(
+    seed: int, vocabulary: int, top_k: int, top_p: float, scale: float, draw: float
+) -> None:
+    random = np.random.default_rng(seed)
+    # Halves, so that there are ties.
+    scores = np.round(random.normal(size=vocabulary) * scale * 2).astype(np.float32) / 2
+    tokens, _ = kept(scores, Sampler(Sampling(top_k=top_k), PROMPT[:0], vocabulary))
+    wanted = np.flatnonzero(scores >= np.sort(scores)[-min(top_k, vocabulary)])
+    np.testing.assert_array_equal(tokens, wanted)
+    tokens, weights = kept(scores, Sampler(Sampling(top_p=top_p), PROMPT[:0], vocabulary))
+    shares = np.exp(scores.astype(np.float64) - scores.max())
+    order = np.argsort(-shares, kind="stable")
+    before = (np.cumsum(shares[order]) - shares[order]) / shares.sum()
+    assert set(order[before < top_p - 1e-6]) <= set(tokens) <= set(order[before < top_p + 1e-6])
+    place, sums = _drawn(weights, draw), np.cumsum(weights, dtype=np.float64) / weights.sum(dtype=np.float64)
+    assert weights[place] > 0
+    assert sums[place] - weights[place] / weights.sum() - 1e-6 <= draw <= sums[place] + 1e-6
 
 
 @pytest.mark.parametrize("sampling", SETTINGS[::7], ids=str)

@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from tests.arlo.conftest import parameter
 from tests.flover.generating import generated_by_transformers
+from tests.flover.tasks.adapters import peft_model, save_adapter
 from tests.flover.tiny import EOS, tiny_model, write_decoder
 from tests.servers import RunningServer, running_server
+from tidal.commands.tasks import tasks as tasks_command
 from tidal_builders.flover.build import build_flover
 from tidal_builders.specs import load_spec
 
@@ -25,14 +28,20 @@ from tidal_builders.specs import load_spec
 FAMILIES = {"writer": "gpt2", "narrow": "llama"}
 SLOTS = {"writer": 6, "narrow": 2}
 MOST_OPEN = 16
+#: Tasks of `writer`, each of other values.
+TASKS = ("bard", "clerk")
 
 
 @dataclass(frozen=True)
 class Served:
-    """A server with the models of `FAMILIES`, and their sources in transformers."""
+    """A server with the models of `FAMILIES` in `repository`, and their sources in transformers; tasks of the first in
+    peft, and the folders that it saved."""
 
     server: RunningServer
+    repository: Path
     sources: dict[str, Any]
+    tasks: dict[str, Any]
+    saved: dict[str, Path]
 
     def url(self, protocol: str) -> str:
         return f"{protocol}://{getattr(self.server, protocol)}"
@@ -46,9 +55,10 @@ class Served:
             if line.startswith(f"tidal_flover_{family}{{") and all(each in line for each in wanted)
         )
 
-    def greedy(self, model: str, prompt: Sequence[int], count: int) -> list[int]:
-        """What transformers generates: up to `count` tokens, or the one that ends the text."""
-        tokens = generated_by_transformers(self.sources[model], np.array(prompt), count)
+    def greedy(self, model: str, prompt: Sequence[int], count: int, task: str | None = None) -> list[int]:
+        """What transformers generates, or peft: up to `count` tokens, or the one that ends the text."""
+        source = self.sources[model] if task is None else self.tasks[task]
+        tokens = generated_by_transformers(source, np.array(prompt), count)
         return tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
 
     def post(self, model: str, how: str, **fields: Any) -> tuple[int, str]:
@@ -71,11 +81,22 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with (folder / "repository" / "narrow" / "config.pbtxt").open("a") as config:
         config.write(more)
     sources = {name: tiny_model(family) for name, family in FAMILIES.items()}
+    saved = {task: save_adapter(folder / "saved" / task, seed=seed) for seed, task in enumerate(TASKS)}
+    for task, source in saved.items():
+        run_tasks(folder / "repository", "add", "writer", str(source), "--name", task)
+    merged = {task: peft_model(source, merged=True) for task, source in saved.items()}
     # A stream that is cancelled as its last response goes out may hold up the server's end until then.
     with running_server(folder / "repository", exit_timeout_s=3) as server:
         for name in FAMILIES:
             assert server.load_error(name) == ""
-        yield Served(server, sources)
+        yield Served(server, folder / "repository", sources, merged, saved)
+
+
+def run_tasks(repository: Path, *arguments: str) -> str:
+    """What `tidal tasks` prints."""
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(tasks_command, [*arguments, "--repository", str(repository)])
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 def _build(folder: Path, name: str, source: Path) -> None:

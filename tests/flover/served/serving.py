@@ -20,21 +20,34 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from tests.tabi.serving import Request
 from tests.waiting import until
-from tidal.flover.fusion import Decoder, Fusion, Turn
-from tidal.flover.memory.slots import Move, Slots
+from tidal.flover.answers import OUTPUTS
+from tidal.flover.fusion import Decoder, Fusion, Seat, Turn
+from tidal.flover.memory.slots import Copy, Move, Slots
+from tidal.flover.models.form import DecoderForm
 from tidal.flover.policies import FloverScheduler
 from tidal.flover.reading import Reader
+from tidal.flover.runner import Reading
 from tidal.flover.service import FloverService
-from tidal.flover.streams import OUTPUTS, Stream
+from tidal.flover.tasks.folder import DecoderBase
+from tidal.flover.tasks.library import open_library
 from tidal.metrics import Metrics
 from tidal.requests import Array
 from tidal.service import ServiceContext
+from tidal.tasks.folder import tasks_folder
 from tidal.text import TextTokenizer
 from tidal.triton.keeper import ServiceKeeper
 
 MAX_LENGTH = 64
 EOS = 256
 VOCABULARY = 257  # the bytes, and what ends a text
+#: What tasks are made for; the hand-made decoder knows them apart, and that is all.
+BASE = DecoderBase(
+    "0" * 64,
+    DecoderForm(
+        family="gpt2", vocabulary=VOCABULARY, layers=1, width=2, heads=1, kv_heads=1, head_dim=2, inner=2,
+        positions=MAX_LENGTH, rotary=None, norm="layer", epsilon=1e-5, activation="gelu_new",
+    ),
+)  # fmt: skip
 
 
 def write_tokenizer(folder: Path) -> Path:
@@ -51,10 +64,14 @@ def write_tokenizer(folder: Path) -> Path:
 class Asked(Request):
     """A generation's request; `parts` are what came before the answer."""
 
-    def __init__(self, prompt: str | Sequence[int] | None, *, stream: bool | None = None, **options: Any) -> None:
+    def __init__(
+        self, prompt: str | Sequence[int] | Sequence[str] | None, *, stream: bool | None = None, **options: Any
+    ) -> None:
         inputs: dict[str, Array] = {}
         if isinstance(prompt, str):
             inputs["text_input"] = np.array([prompt.encode()], object)
+        elif prompt and isinstance(prompt[0], str):
+            inputs["text_input"] = np.array([str(each).encode() for each in prompt], object)
         elif prompt is not None:
             inputs["input_ids"] = np.array(prompt, np.int64)
         if stream is not None:
@@ -88,6 +105,21 @@ class Asked(Request):
         last = self.wait()
         return b"".join(outputs["text_output"][0] for outputs in (*self.parts, last)).decode()
 
+    def by_prompt(self) -> list[list[int]]:
+        """Tokens of each prompt, of all parts and the answer; holds `index` and counts to them."""
+        last = self.wait()
+        found: dict[int, list[int]] = {}
+        for outputs in (*self.parts, last):
+            tokens, indices = outputs["token_ids"].tolist(), outputs["index"].tolist()
+            counts = outputs["generated_tokens"].tolist() if len(indices) > 1 else [len(tokens)]
+            for index, count in zip(indices, counts, strict=True):
+                found.setdefault(index, []).extend(tokens[:count])
+                del tokens[:count]
+            assert not tokens
+            if "generated_tokens" in outputs:
+                assert [len(found[index]) for index in indices] == outputs["generated_tokens"].tolist()
+        return [found[index] for index in range(len(found))]
+
     def finish(self) -> str:
         return bytes(self.wait()["finish_reason"][0]).decode()
 
@@ -99,14 +131,21 @@ def logits_of(history: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=VOCABULARY).astype(np.float32)
 
 
-def greedy(prompt: Sequence[int], count: int) -> list[int]:
-    """The tokens that the hand-made decoder gives: up to `count`, or the one that ends the text."""
-    history = list(prompt)
+def greedy(prompt: Sequence[int], count: int, task: int | None = None) -> list[int]:
+    """The tokens that the hand-made decoder gives, up to `count`, or the one that ends the text; with a task of this
+    first value."""
+    before = [] if task is None else [-1 - task]
+    history = [*before, *prompt]
     for _ in range(count):
         history.append(int(logits_of(tuple(history)).argmax()))
         if history[-1] == EOS:
             break
-    return history[len(prompt) :]
+    return history[len(before) + len(prompt) :]
+
+
+def mark_of(task: Any) -> int:
+    """What a task puts before all texts: it knows a task by its first value."""
+    return -1 - int(task.parts["qkv"][0].down[0, 0])
 
 
 class HandMade:
@@ -117,6 +156,8 @@ class HandMade:
         before: called with the kind of a pass and its number; may wait or raise.
         spoilt: histories whose logits are NaN.
     """
+
+    fuses = False
 
     def __init__(self, slots: int = 4) -> None:
         self.slots = slots
@@ -136,18 +177,29 @@ class HandMade:
         finally:
             self._alone.release()
 
-    def _logits(self, slot: int, length: int) -> np.ndarray:
+    def _logits(self, slot: int, length: int, task: Any) -> np.ndarray:
         history = tuple(self.memory[slot, :length].tolist())
+        if task is not None:
+            history = (mark_of(task), *history)
         return np.full(VOCABULARY, np.nan, np.float32) if self.spoilt(history) else logits_of(history)
 
-    def prefill(self, slot: int, token_ids: np.ndarray, start: int, *, last: bool = True) -> torch.Tensor | None:
+    def fused(
+        self, slots: np.ndarray, token_ids: np.ndarray, positions: np.ndarray, readings: Sequence[Reading]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        raise NotImplementedError
+
+    def prefill(
+        self, slot: int, token_ids: np.ndarray, start: int, *, last: bool = True, task: Any = None
+    ) -> torch.Tensor | None:
         with self._one():
             self.chunks.append((start, start + len(token_ids)))
             self.before("prefill", len(self.chunks) - 1)
             self.memory[slot, start : start + len(token_ids)] = token_ids
-            return torch.from_numpy(self._logits(slot, start + len(token_ids))) if last else None
+            return torch.from_numpy(self._logits(slot, start + len(token_ids), task)) if last else None
 
-    def step(self, begin: int, end: int, token_ids: np.ndarray, positions: np.ndarray) -> torch.Tensor:
+    def step(
+        self, begin: int, end: int, token_ids: np.ndarray, positions: np.ndarray, tasks: Sequence[Any] = ()
+    ) -> torch.Tensor:
         with self._one():
             self.steps.append((begin, end))
             self.before("step", len(self.steps) - 1)
@@ -155,7 +207,7 @@ class HandMade:
             for slot, token, position in zip(rows, token_ids, positions, strict=True):
                 self.memory[slot, position] = token
             return torch.from_numpy(
-                np.stack([self._logits(slot, at + 1) for slot, at in zip(rows, positions, strict=True)])
+                np.stack([self._logits(*each) for each in zip(rows, positions + 1, tasks, strict=True)])
             )
 
     def move(self, moves: Iterable[Move], tokens: Sequence[int]) -> int:
@@ -168,9 +220,53 @@ class HandMade:
                 copied += tokens[move.source]
             return copied
 
+    def copy(self, copies: Iterable[Copy]) -> int:
+        with self._one():
+            copied = 0
+            for copy in copies:
+                assert copy.begin < copy.end
+                self.memory[copy.target, copy.begin : copy.end] = self.memory[copy.source, copy.begin : copy.end]
+                self.memory[copy.target, copy.end :] = -1
+                copied += copy.end - copy.begin
+            return copied
+
     def check(self) -> tuple[int, ...]:
         self.checks += 1
         return ()
+
+
+class Fusing(HandMade):
+    """Reads chunks and makes a step in one pass, too.
+
+    Attributes:
+        passes: of each such pass the slots that got a token, and the chunks.
+    """
+
+    fuses = True
+
+    def __init__(self, slots: int = 4) -> None:
+        super().__init__(slots)
+        self.passes: list[tuple[list[int], list[tuple[int, int]]]] = []
+
+    def fused(
+        self, slots: np.ndarray, token_ids: np.ndarray, positions: np.ndarray, readings: Sequence[Reading]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        with self._one():
+            chunks = [(each.start, each.start + len(each.token_ids)) for each in readings]
+            self.passes.append((slots.tolist(), chunks))
+            self.before("fused", len(self.passes) - 1)
+            self.memory[slots, positions] = token_ids
+            for each, (start, end) in zip(readings, chunks, strict=True):
+                self.memory[each.slot, start:end] = each.token_ids
+            stepped = [self._logits(slot, position + 1, None) for slot, position in zip(slots, positions, strict=True)]
+            ended = [
+                self._logits(each.slot, end, None) for each, (_, end) in zip(readings, chunks, strict=True) if each.last
+            ]
+            none = torch.empty(0, VOCABULARY)
+            return (
+                torch.from_numpy(np.stack(stepped)) if stepped else none,
+                torch.from_numpy(np.stack(ended)) if ended else none,
+            )
 
 
 class Cheap:
@@ -182,15 +278,17 @@ class Cheap:
     def prefill_seconds(self, start: int, end: int) -> float:
         return (end - start) * 0.00005
 
+    chunk_seconds = prefill_seconds
 
-class Restless(Slots[Stream]):
+
+class Restless(Slots[Seat]):
     """Slots that are shuffled at random before every step, as no sound shuffle would."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
         self._luck = random.Random(5)
 
-    def settle(self, tokens: Mapping[Stream, int] | None = None) -> tuple[Move, ...]:
+    def settle(self, tokens: Mapping[Seat, int] | None = None) -> tuple[Move, ...]:
         moves = []
         for _ in range(3):
             source, target = self._luck.sample(range(self.count), 2) if self.count > 1 else (0, 0)
@@ -245,11 +343,13 @@ def running(
     restless: bool = False,
     max_length: int = MAX_LENGTH,
     prefill_share: float = 1.0,
+    base: DecoderBase = BASE,
+    task_bytes: int = 1 << 20,
 ) -> Iterator[Running]:
     """A service on a decoder; at the end every request has been answered once, and no slot is taken."""
     decoder = HandMade() if decoder is None else decoder
     file = write_tokenizer(folder) if tokenizer is None else tokenizer
-    reader = Reader(TextTokenizer(file, max_length - 1), VOCABULARY, max_length, 8)
+    reader = Reader(TextTokenizer(file, max_length - 1), VOCABULARY, max_length, 8, decoder.slots, frozenset({EOS}))
     metrics, opened, turn = Metrics("flover"), list[Asked](), Turn()
     name = f"flover{next(_models)}"
 
@@ -258,7 +358,8 @@ def running(
         if restless:
             fusion._slots = Restless(decoder.slots)
         scheduler = FloverScheduler(decoder.slots, Cheap(), prefill_share=prefill_share)
-        return FloverService(context, reader, scheduler, fusion, frozenset({EOS}))
+        library = open_library(tasks_folder(folder), base, task_bytes, metrics)
+        return FloverService(context, reader, library, scheduler, fusion, part_wait_s=0.02)
 
     def fail_all(error: Any) -> None:
         for request in opened:

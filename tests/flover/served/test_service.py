@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.flover.served.serving import EOS, MAX_LENGTH, Asked, HandMade, Running, greedy, running
+from tests.flover.served.serving import EOS, MAX_LENGTH, Asked, Fusing, HandMade, Running, greedy, running
 from tests.waiting import until
 from tidal.errors import Cancelled, Internal, InvalidArgument, TidalError, Unavailable
 
@@ -54,8 +54,11 @@ def prompts(count: int, seed: int) -> list[list[int]]:
 
 class TestTokens:
     @pytest.mark.parametrize(("shuffle", "restless"), [(True, False), (False, False), (True, True)])
-    def test_arrivals_lengths_and_withdrawals_at_random(self, tmp_path: Path, shuffle: bool, restless: bool) -> None:
-        luck, decoder = random.Random(1), HandMade(5)
+    @pytest.mark.parametrize("made", [HandMade, Fusing])
+    def test_arrivals_lengths_and_withdrawals_at_random(
+        self, tmp_path: Path, made: type[HandMade], shuffle: bool, restless: bool
+    ) -> None:
+        luck, decoder = random.Random(1), made(5)
         decoder.before = slowly
         with running(tmp_path, decoder, shuffle=shuffle, restless=restless) as service:
             asked = []
@@ -84,6 +87,8 @@ class TestTokens:
             assert {request.error is None for _, request in asked} == {True, False}
             assert service.metric("fused_generations_bucket", le="1") < service.metric("fused_generations_count")
             assert (service.metric("moved_bytes_total") > 0) is shuffle
+        if isinstance(decoder, Fusing):
+            assert any(slots and len(chunks) > 1 for slots, chunks in decoder.passes)
 
     def test_a_text_comes_in_parts_and_as_a_whole(self, tmp_path: Path) -> None:
         decoder = HandMade()
@@ -96,7 +101,7 @@ class TestTokens:
             assert not whole.parts
             assert len(streamed.parts) > 1
             assert whole.text() == streamed.text() != ""
-            assert all(set(part) == {"text_output", "token_ids"} for part in streamed.parts)
+            assert all(set(part) == {"index", "text_output", "token_ids"} for part in streamed.parts)
             assert all(part["text_output"][0] for part in streamed.parts)
 
     def test_only_what_is_wanted_is_sent(self, tmp_path: Path) -> None:
@@ -193,6 +198,41 @@ class TestIterations:
             first.wait()
             assert decoder.chunks == [(0, 1), (0, 16), (16, 32), (32, 40)]
 
+    def test_prompts_are_read_in_the_passes_of_others(self, tmp_path: Path) -> None:
+        decoder = Fusing(4)
+        with running(tmp_path, decoder, prefill_share=0.1) as service:
+            first, second = Asked([1], max_tokens=60), Asked([2] * 40, max_tokens=3)
+            gate = Gate("step", 3)
+            decoder.before = gate
+            service.ask(first)
+            assert gate.at(3)
+            assert service.arrives(second)
+            gate.open()
+            assert first.tokens() == greedy([1], 60)
+            assert second.tokens() == greedy([2] * 40, 3)
+            slots = decoder.passes[0][0]
+            assert len(slots) == 1
+            assert decoder.passes == [(slots, [(0, 16)]), (slots, [(16, 32)]), (slots, [(32, 40)])]
+            # Each such pass is a step of the first text, and nothing else is.
+            assert len(decoder.passes) + len(decoder.steps) == 59
+            assert service.metric("step_seconds_count") == 59
+            assert service.metric("prompt_tokens_total") == 41
+
+    def test_prompts_that_come_together_are_read_together(self, tmp_path: Path) -> None:
+        decoder = Fusing(4)
+        with running(tmp_path, decoder) as service:
+            gate = Gate("prefill", 0)
+            decoder.before = gate
+            before = Asked([3], max_tokens=1)
+            service.ask(before)
+            assert gate.at(0)
+            asked = [Asked([number] * 20, max_tokens=2) for number in range(3)]
+            assert service.arrives(*asked)
+            gate.open()
+            for number, request in enumerate(asked):
+                assert request.tokens() == greedy([number] * 20, 2)
+            assert decoder.passes == [([], [(0, 20)] * 3)]
+
     def test_the_longest_wait_is_bounded_by_turns(self, tmp_path: Path) -> None:
         """With a slot for two of many, all get theirs in the order in which they came."""
         with running(tmp_path, HandMade(2)) as service:
@@ -221,6 +261,23 @@ class TestFailures:
                     request.wait()
             assert after[0].tokens() == greedy([3], 9)
             assert service.counts("generations_total", 3, outcome="failed")
+
+    def test_a_pass_of_prompts_and_a_step_that_fails_harms_whose_fault_it_is(self, tmp_path: Path) -> None:
+        decoder = Fusing(3)
+
+        def fail(kind: str, number: int) -> None:
+            if kind == "fused" or (kind, number) == ("prefill", 1):
+                raise RuntimeError("no memory")
+
+        decoder.before = fail
+        with running(tmp_path, decoder) as service:
+            asked = [Asked([number], max_tokens=9) for number in range(3)]
+            service.ask(*asked)
+            with pytest.raises(Internal, match="generating failed: no memory"):
+                asked[1].wait()
+            for number in (0, 2):
+                assert asked[number].tokens() == greedy([number], 9)
+            assert service.counts("generations_total", 1, outcome="failed")
 
     def test_logits_that_are_no_numbers_harm_their_own_request(self, tmp_path: Path) -> None:
         decoder = HandMade(3)
@@ -308,7 +365,7 @@ BAD = {
     r"stream has shape \[2\]; accepted is \[1\]": Asked(
         None, inputs={"input_ids": np.array([1]), "stream": np.array([True, False])}
     ),
-    "names the task 'x' in its option 'task': it has no tasks": Asked([1], task="x"),
+    "unknown task 'x': the model has no tasks": Asked([1], task="x"),
 }
 
 

@@ -7,17 +7,18 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from tidal.errors import InvalidArgument
-from tidal.flover.memory.slots import Move
+from tidal.flover.memory.slots import Copy, Move
 from tidal.flover.models.form import DecoderForm
+from tidal.flover.native.library import large_pages, usable
 
 
 def kept_type(computed: torch.dtype, device: torch.device) -> torch.dtype:
     """The type of keys and values, and of attention, where everything else is computed in `computed`.
 
-    On a CPU that is float32: attention of single tokens in bfloat16 has no kernel that is as fast as reading twice the
-    bytes.
+    Without the library of kernels that is float32 on a CPU: torch has no attention of single tokens in bfloat16 that is
+    as fast as reading twice the bytes.
     """
-    return torch.float32 if device.type == "cpu" else computed
+    return torch.float32 if device.type == "cpu" and usable(device) is None else computed
 
 
 def buffer_bytes(form: DecoderForm, slots: int, max_length: int, dtype: torch.dtype) -> int:
@@ -64,7 +65,9 @@ class KeyValueBuffers:
                 "are available: lower max_concurrency or max_length"
             )
         shape = (slots, 2 * form.kv_heads, max_length, form.head_dim)
-        self.layers = tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(form.layers))
+        self.layers = tuple(
+            large_pages(torch.empty(shape, dtype=dtype, device=device)).zero_() for _ in range(form.layers)
+        )
         # Where one side of an exchange waits, layer by layer.
         self._scratch = torch.zeros(shape[1:], dtype=dtype, device=device)
         self._token_bytes = 2 * form.layers * form.kv_width * dtype.itemsize
@@ -93,6 +96,19 @@ class KeyValueBuffers:
                     target.copy_(source)
             copied += length * self._token_bytes * (2 if move.exchange else 1)
             held[move.source], held[move.target] = held[move.target] if move.exchange else 0, held[move.source]
+        return copied
+
+    def copy(self, copies: Iterable[Copy]) -> int:
+        """Copy tokens from slot to slot, no target being a source of another.
+
+        Returns:
+            Bytes that were copied.
+        """
+        copied = 0
+        for copy in copies:
+            for buffer in self.layers:
+                buffer[copy.target, :, copy.begin : copy.end].copy_(buffer[copy.source, :, copy.begin : copy.end])
+            copied += (copy.end - copy.begin) * self._token_bytes
         return copied
 
     def repair(self) -> tuple[int, ...]:

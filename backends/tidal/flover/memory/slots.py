@@ -26,6 +26,16 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy the tokens at `begin` up to, not including, `end` of slot `source` to the same places of slot `target`."""
+
+    source: int
+    target: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """Slots from `begin` up to, not including, `end`; empty where they are equal."""
 

@@ -11,6 +11,8 @@ from tidal.manifest import Strict
 
 Family = Literal["gpt2", "gptj", "gpt_neox", "llama", "qwen2", "qwen3"]
 Activation = Literal["gelu", "gelu_new", "relu", "silu"]
+# Of a layer, as `LayerWeights` has them.
+Product = Literal["qkv", "output", "up", "down"]
 
 
 class RopeScaling(Strict):

@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
-from tidal.flover.models.form import DecoderForm, Rotary
-from tidal.flover.models.linear import activate, linear
+from tidal.flover.models.form import DecoderForm, Product, Rotary
+from tidal.flover.models.linear import activate, linear, working_type
 from tidal.flover.models.weights import Affine, LayerWeights
 
 # What components are multiplied with, and what the component that each is turned with is.
@@ -19,17 +19,40 @@ Turns = tuple[torch.Tensor, torch.Tensor]
 class Attend(Protocol):
     """How rows attend, which is where a step differs from reading a prompt."""
 
-    def __call__(self, layer: int, queries: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
+    def __call__(self, layer: int, made: torch.Tensor) -> torch.Tensor:
         """Write keys and values of the rows where they belong, and attend.
 
         Args:
             layer: its number.
-            queries: [rows, kv_heads, heads / kv_heads, head_dim].
-            written: [rows, 2 * kv_heads, head_dim], keys and then values.
+            made: [rows, heads + 2 * kv_heads, head_dim], queries, keys and values; contiguous.
 
         Returns:
-            Of the shape of `queries`.
+            [rows, heads * head_dim].
         """
+
+
+class Adding(Protocol):
+    """What rows add to the products that they share."""
+
+    def __call__(
+        self, layer: int, product: Product, rows: torch.Tensor, onto: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
+        """What is added to a product, before its activation.
+
+        Args:
+            layer: its number.
+            product: of the layer.
+            rows: [rows, inputs], what the product is of.
+            onto: [rows, outputs], what is added too; None: nothing. Not changed.
+
+        Returns:
+            [rows, outputs], or None where nothing is added.
+        """
+
+
+def nothing(layer: int, product: Product, rows: torch.Tensor, onto: torch.Tensor | None = None) -> torch.Tensor | None:
+    """Add nothing of rows' own."""
+    return onto
 
 
 class Layer:
@@ -37,40 +60,56 @@ class Layer:
 
     def __init__(self, form: DecoderForm, weights: LayerWeights, number: int) -> None:
         self._form, self._number = form, number
-        self._attention_norm, self._feed_norm = weights.attention_norm, weights.feed_norm
-        self._qkv, self._output = linear(weights.qkv), linear(weights.output)
-        self._up = linear(weights.up, None if form.gated else form.activation)
-        self._down = linear(weights.down)
-        self._head_norm = None
+        self.attention_norm = norm_weights(weights.attention_norm)
+        self.feed_norm = None if weights.feed_norm is None else norm_weights(weights.feed_norm)
+        self.qkv, self.output = linear(weights.qkv), linear(weights.output)
+        self.up = linear(weights.up, None if form.gated else form.activation)
+        self.down = linear(weights.down)
+        self.head_norm = None
         if weights.query_norm is not None and weights.key_norm is not None:
             queries, keys = weights.query_norm.weight, weights.key_norm.weight
-            self._head_norm = torch.cat([queries.expand(form.heads, -1), keys.expand(form.kv_heads, -1)])
+            shared = torch.cat([queries.expand(form.heads, -1), keys.expand(form.kv_heads, -1)])
+            self.head_norm = shared.to(working_type(shared))
 
-    def __call__(self, rows: torch.Tensor, turns: Turns | None, attend: Attend) -> torch.Tensor:
+    def __call__(
+        self, rows: torch.Tensor, turns: Turns | None, attend: Attend, adding: Adding = nothing
+    ) -> torch.Tensor:
         """[rows, width] to the same; `turns` are a `rotary_table` at the rows' positions."""
         form = self._form
-        read = norm(form, rows, self._attention_norm)
-        attended = self._attention(read, rows, turns, attend)
-        if self._feed_norm is not None:
-            read = norm(form, rows if form.parallel else attended, self._feed_norm)
-        inner = self._up(read)
+        read = norm(form, rows, self.attention_norm)
+        attended = self._attention(read, rows, turns, attend, adding)
+        if self.feed_norm is not None:
+            read = norm(form, rows if form.parallel else attended, self.feed_norm)
+        added = adding(self._number, "up", read)
+        inner = self.up(read, added)
         if form.gated:
             gate, inner = inner.chunk(2, -1)
             inner = activate(form.activation, gate) * inner
-        return self._down(inner, attended)
+        elif added is not None:
+            inner = activate(form.activation, inner)
+        return self.down(inner, adding(self._number, "down", inner, attended))
 
-    def _attention(self, read: torch.Tensor, rows: torch.Tensor, turns: Turns | None, attend: Attend) -> torch.Tensor:
+    def _attention(
+        self, read: torch.Tensor, rows: torch.Tensor, turns: Turns | None, attend: Attend, adding: Adding
+    ) -> torch.Tensor:
         form, count = self._form, len(read)
-        heads = self._qkv(read).view(count, form.heads + 2 * form.kv_heads, form.head_dim)
+        heads = self.qkv(read, adding(self._number, "qkv", read)).view(
+            count, form.heads + 2 * form.kv_heads, form.head_dim
+        )
         queries_and_keys = heads[:, : form.heads + form.kv_heads]
-        if self._head_norm is not None:
+        if self.head_norm is not None:
             normed = functional.rms_norm(queries_and_keys, (form.head_dim,), None, form.epsilon)
-            torch.mul(normed, self._head_norm, out=queries_and_keys)
+            torch.mul(normed, self.head_norm, out=queries_and_keys)
         if turns is not None:
             turn(queries_and_keys, turns)
-        queries = heads[:, : form.heads].view(count, form.kv_heads, -1, form.head_dim)
-        found = attend(self._number, queries, heads[:, form.heads :])
-        return self._output(found.reshape(count, -1), rows)
+        found = attend(self._number, heads)
+        return self.output(found, adding(self._number, "output", found, rows))
+
+
+def norm_weights(weights: Affine) -> Affine:
+    """A norm's weights in the type that is computed in."""
+    to = working_type(weights.weight)
+    return Affine(weights.weight.to(to), None if weights.bias is None else weights.bias.to(to))
 
 
 def norm(form: DecoderForm, rows: torch.Tensor, weights: Affine) -> torch.Tensor:

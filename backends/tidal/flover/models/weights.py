@@ -15,6 +15,7 @@ import torch
 
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.flover.models.form import DecoderForm
+from tidal.flover.models.orders import gpt_neox_order, gptj_order
 
 State = Mapping[str, torch.Tensor]
 
@@ -130,15 +131,10 @@ def _gpt2(state: State, form: DecoderForm, number: int) -> LayerWeights:
 
 
 def _gptj(state: State, form: DecoderForm, number: int) -> LayerWeights:
-    at = f"transformer.h.{number}."
-    assert form.rotary is not None
-    # Neighbours are turned together: bring the first of each pair into the first half, the second into the second.
-    dims = form.rotary.dims
-    order = torch.cat([torch.arange(0, dims, 2), torch.arange(1, dims, 2), torch.arange(dims, form.head_dim)])
+    at, order = f"transformer.h.{number}.", torch.from_numpy(gptj_order(form))
 
     def halved(name: str) -> torch.Tensor:
-        weight = state[f"{at}attn.{name}.weight"]
-        return weight.view(form.heads, form.head_dim, form.width)[:, order].reshape(form.width, form.width)
+        return state[f"{at}attn.{name}.weight"][order]
 
     return LayerWeights(
         attention_norm=_affine(state, f"{at}ln_1"),
@@ -154,16 +150,10 @@ def _gptj(state: State, form: DecoderForm, number: int) -> LayerWeights:
 
 def _gpt_neox(state: State, form: DecoderForm, number: int) -> LayerWeights:
     at = f"gpt_neox.layers.{number}."
-    fused = _affine(state, f"{at}attention.query_key_value")
-
-    def sorted_out(tensor: torch.Tensor) -> torch.Tensor:
-        # A head's query, key and value lie together: [heads, 3, head_dim, ...].
-        by_head = tensor.view(form.heads, 3, form.head_dim, *tensor.shape[1:])
-        return by_head.transpose(0, 1).reshape(tensor.shape)
-
+    fused, order = _affine(state, f"{at}attention.query_key_value"), torch.from_numpy(gpt_neox_order(form))
     return LayerWeights(
         attention_norm=_affine(state, f"{at}input_layernorm"),
-        qkv=Affine(sorted_out(fused.weight), None if fused.bias is None else sorted_out(fused.bias)),
+        qkv=Affine(fused.weight[order], None if fused.bias is None else fused.bias[order]),
         query_norm=None,
         key_norm=None,
         output=_affine(state, f"{at}attention.dense"),

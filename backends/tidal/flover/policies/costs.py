@@ -6,6 +6,9 @@ from typing import Protocol
 
 from tidal.profiles import LatencyProfile
 
+# Tokens that take at most half as long again as one.
+_FEW = 16
+
 
 class Costs(Protocol):
     """Seconds of passes on the device that serves; they never fall with their arguments."""
@@ -15,6 +18,9 @@ class Costs(Protocol):
 
     def prefill_seconds(self, start: int, end: int) -> float:
         """Of reading tokens `start` up to `end` of a prompt."""
+
+    def chunk_seconds(self, start: int, end: int) -> float:
+        """Of reading them beside a step: what this takes longer."""
 
 
 class ProfiledCosts:
@@ -26,14 +32,16 @@ class ProfiledCosts:
     Args:
         step: by attended tokens (as lengths) and sequences (as batches).
         prefill: by tokens.
+        fused: chunks and a step are one pass: what a pass of one token takes, it takes once. Else each is one.
     """
 
-    def __init__(self, step: LatencyProfile, prefill: LatencyProfile) -> None:
+    def __init__(self, step: LatencyProfile, prefill: LatencyProfile, *, fused: bool = False) -> None:
         typical = max(1, step.max_length // 2)
         self._steps = [step.latency_ms(typical, 1 + count) / 1e3 for count in range(step.max_batch)]
         self._prefills = [0.0]
         for tokens in range(1, prefill.max_length + 1):
             self._prefills.append(max(self._prefills[-1], prefill.latency_ms(tokens) / 1e3))
+        self._shared = self._prefills[1] if fused else 0.0
 
     def step_seconds(self, running: int) -> float:
         """See `Costs`."""
@@ -42,6 +50,11 @@ class ProfiledCosts:
     def prefill_seconds(self, start: int, end: int) -> float:
         """See `Costs`; beyond what was measured as much for each token as on average up to there."""
         return max(self._upto(end - start), self._upto(end) - self._upto(start))
+
+    def chunk_seconds(self, start: int, end: int) -> float:
+        """See `Costs`; at least as much for each token as they take on average."""
+        alone = self.prefill_seconds(start, end)
+        return max(alone - self._shared, alone * (end - start) / (end - start + _FEW))
 
     def _upto(self, tokens: int) -> float:
         most = len(self._prefills) - 1

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(eq=False, slots=True)
 class Generation:
-    """One sequence, from its prompt to its last token.
+    """What one prompt is written on by, from its prompt to its last token: one sequence, or its beams.
 
     Attributes:
         arrival: seconds, on the clock that `FloverScheduler.next` is told.
         deadline: of its last token, infinite where there is none.
         prompt: tokens of its prompt, at least 1.
+        slots: that it takes, all at the same time: one for each beam.
     """
 
     arrival: float
     deadline: float
     prompt: int
+    slots: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Chunk:
 
     @property
     def last(self) -> bool:
-        """Whether the prompt ends here: its generation joins the step of the same iteration."""
+        """Whether the prompt ends here: its generation joins the next step."""
         return self.end == self.generation.prompt
 
 
@@ -40,8 +42,8 @@ class Iteration:
 
     Attributes:
         refused: leave the queue, since their first token would come too late.
-        admitted: leave the queue and get a slot each.
-        chunks: of prompts, to be read one after the other.
+        admitted: leave the queue and get their slots.
+        chunks: of prompts, at most one of each.
     """
 
     refused: tuple[Generation, ...]

@@ -15,6 +15,10 @@ from tidal.flover.sampling.sampler import IntArray, Sampler
 
 FloatArray = npt.NDArray[np.float32]
 
+# Tokens that are looked at together before any of them is alone.
+_BLOCK = 64
+_BORDERS = (2.0**-4, 2.0**-8, 2.0**-12)
+
 #: In place of a token where a row's logits are not numbers.
 UNDEFINED = -1
 
@@ -63,8 +67,23 @@ def _sampled(scores: FloatArray, sampler: Sampler) -> int:
     tokens, weights = kept(scores, sampler)
     if not len(tokens):
         return UNDEFINED
-    sums = np.cumsum(weights, dtype=np.float64)
-    return int(tokens[min(int(np.searchsorted(sums, draw * sums[-1], side="right")), len(tokens) - 1)])
+    return int(tokens[_drawn(weights, draw)])
+
+
+def _drawn(weights: FloatArray, draw: float) -> int:
+    """The first place at which the sum of weights passes a share `draw` of all: first its block, then it."""
+    whole = len(weights) // _BLOCK * _BLOCK
+    blocks = weights[:whole].reshape(-1, _BLOCK).sum(axis=1, dtype=np.float64)
+    sums = np.cumsum(np.append(blocks, weights[whole:].sum(dtype=np.float64)))
+    wanted = min(draw * sums[-1], np.nextafter(sums[-1], 0))
+    block = int(np.searchsorted(sums, wanted, side="right"))
+    if block:
+        wanted -= sums[block - 1]
+    inside = weights[block * _BLOCK :][:_BLOCK]
+    place = int(np.searchsorted(np.cumsum(inside, dtype=np.float64), wanted, side="right"))
+    if place == len(inside):  # the block's sum was rounded otherwise
+        place = int(np.flatnonzero(inside)[-1])
+    return block * _BLOCK + place
 
 
 def kept(scores: FloatArray, sampler: Sampler) -> tuple[IntArray, FloatArray]:
@@ -82,8 +101,7 @@ def kept(scores: FloatArray, sampler: Sampler) -> tuple[IntArray, FloatArray]:
     if not np.isfinite(highest):
         return np.empty(0, np.int64), np.empty(0, np.float32)
     if 0 < sampling.top_k < len(scores):
-        border = np.partition(scores, len(scores) - sampling.top_k)[len(scores) - sampling.top_k]
-        tokens = np.flatnonzero(scores >= border)  # tokens as likely as the last one stay too
+        tokens = np.flatnonzero(scores >= _highest(scores, sampling.top_k))  # tokens as likely as the last one stay too
         scores = scores[tokens]
     else:
         tokens = np.arange(len(scores))
@@ -96,16 +114,36 @@ def kept(scores: FloatArray, sampler: Sampler) -> tuple[IntArray, FloatArray]:
     return tokens, weights
 
 
+def _highest(scores: FloatArray, count: int) -> np.float32:
+    """The score that so many are not below."""
+    columns = len(scores) // _BLOCK
+    if count <= columns:
+        # So many columns have a maximum that is not below this, and so at least as many scores are not.
+        bound = _highest(scores[: columns * _BLOCK].reshape(_BLOCK, columns).max(axis=0), count)
+        scores = scores[scores >= bound]
+    found: np.float32 = np.partition(scores, len(scores) - count)[len(scores) - count]
+    return found
+
+
 def _nucleus(weights: FloatArray, top_p: float) -> IntArray:
-    """Places, ascending, of the fewest likeliest tokens that have a probability of `top_p` together."""
-    outside = (1 - top_p) * float(weights.sum(dtype=np.float64))
-    # Tokens below an even share of what stays outside are outside all together: only the others need an order.
-    places = np.flatnonzero(weights > outside / len(weights))
-    if not len(places):  # top_p so small that even the likeliest token is below it
-        return np.array([int(weights.argmax())])
-    order = np.argsort(-weights[places], kind="stable")
-    # The mass before a token, by descending probability: it stays where that has not reached top_p yet.
-    before = np.cumsum(weights[places][order], dtype=np.float64) - weights[places][order]
-    stay = before < float(weights.sum(dtype=np.float64)) - outside
-    stay[0] = True
-    return np.sort(places[order[stay]])
+    """Places, ascending, of the fewest likeliest tokens that have a probability of `top_p` together.
+
+    The largest weight is 1.
+    """
+    total = float(weights.sum(dtype=np.float64))
+    outside = (1 - top_p) * total
+    # Only tokens above a border need an order: the first one that enough is above of. Tokens below an even share of
+    # what stays outside are outside all together.
+    for border in (*_BORDERS, outside / len(weights)):
+        places = np.flatnonzero(weights >= border)
+        if weights[places].sum(dtype=np.float64) >= total - outside:
+            break
+    found = weights[places]
+    falling = np.sort(found)[::-1]
+    # A token stays where the mass before it, by descending probability, has not reached top_p yet.
+    before = np.cumsum(falling, dtype=np.float64) - falling
+    count = max(1, int(np.searchsorted(before, total - outside)))
+    stay = found > falling[count - 1]
+    stay[np.flatnonzero(found == falling[count - 1])[: count - np.count_nonzero(stay)]] = True
+    nucleus: IntArray = places[stay]
+    return nucleus

@@ -1,0 +1,272 @@
+// What Python calls: packing of matrices, products, attention and whole passes, spread over threads.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "kernels.hpp"
+#include "workers.hpp"
+
+#define TIDAL_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace tidal {
+namespace {
+
+template <class Number>
+const KernelsOf<Number>& kernels_of();
+template <>
+const KernelsOf<float>& kernels_of<float>() {
+    return kernels().full;
+}
+template <>
+const KernelsOf<Half>& kernels_of<Half>() {
+    return kernels().half;
+}
+
+template <class Weight>
+void pack(int inputs, int outputs, const Weight* weight, Weight* packed) {
+    const int steps = steps_of<Weight>(inputs), depth = kDepth<Weight>;
+    for (int panel = 0; panel < panels_of(outputs); ++panel)
+        for (int step = 0; step < steps; ++step)
+            for (int column = 0; column < kPanel; ++column)
+                for (int part = 0; part < depth; ++part) {
+                    const int output = panel * kPanel + column, input = step * depth + part;
+                    *packed++ = output < outputs && input < inputs
+                                    ? weight[static_cast<std::size_t>(output) * inputs + input]
+                                    : Weight{};
+                }
+}
+
+// Parts of a product for each thread: server and clients take a core from one of them at any time, and the others go on.
+constexpr int kParts = 8;
+// Heads in a part of attention, and fewest rows that are worth spreading by themselves.
+constexpr int kHeads = 4;
+constexpr int kRows = 32;
+
+template <class Weight>
+void multiply(int threads, const Product<Weight>& task) {
+    const auto& run = kernels_of<Weight>().product;
+    for_ranges(threads, panels_of(task.outputs), kParts * threads, [&](int first, int last) { run(task, first, last); });
+}
+
+// Rows as the kernels read them: floats as they are, else rounded, and padded to whole steps.
+const float* input_of(const float* input, int, int, float) { return input; }
+const Half* input_of(const float* input, int rows, int inputs, Half) {
+    thread_local std::vector<Half> rounded;
+    const std::size_t stride = static_cast<std::size_t>(steps_of<Half>(inputs)) * kDepth<Half>;
+    if (rounded.size() < rows * stride) rounded.resize(rows * stride);
+    const auto& round = kernels().round;
+    if (stride == static_cast<std::size_t>(inputs)) {
+        round(input, rounded.data(), rows * stride);
+    } else {
+        for (int row = 0; row < rows; ++row) {
+            round(input + static_cast<std::size_t>(row) * inputs, rounded.data() + row * stride, inputs);
+            rounded[row * stride + inputs] = 0;
+        }
+    }
+    return rounded.data();
+}
+
+template <class Weight>
+void linear(int threads, int rows, int inputs, int outputs, const float* input, const void* panels, const float* bias,
+            const float* added, std::int32_t activation, float* output) {
+    multiply(threads, Product<Weight>{rows, steps_of<Weight>(inputs), outputs, input_of(input, rows, inputs, Weight{}),
+                                      static_cast<const Weight*>(panels), bias, added, output,
+                                      static_cast<Activation>(activation)});
+}
+
+template <class Held>
+void attention(int threads, const Attention<Held>& task) {
+    const auto& run = kernels_of<Held>();
+    for (int row = 0; row < task.rows; ++row) run.keep(task, row);
+    // Rows of one slot read the same keys: heads come one after the other, each for all rows.
+    const int tasks = task.rows * task.kv_heads;
+    for_ranges(threads, tasks, (tasks + kHeads - 1) / kHeads, [&](int begin, int end) {
+        thread_local std::vector<float> scores;
+        if (scores.size() < static_cast<std::size_t>(task.length) + 16) scores.resize(task.length + 16);
+        for (int number = begin; number < end; ++number)
+            run.attend(task, number % task.rows, number / task.rows, scores.data());
+    });
+}
+
+// What a pass does one thing after the other; `Operation` in models/passes.py is the same.
+enum class Kind : std::int32_t { embed, norm, linear, head_norm, turn, attend, gate };
+
+struct Operation {
+    Kind kind;
+    std::int32_t half;  // whether weights, or keys and values, are bfloat16
+    std::int32_t from, to, added;  // buffers; -1: none
+    std::int32_t inputs, outputs;
+    std::int32_t heads, kv_heads, size;
+    std::int32_t activation;
+    std::int32_t centred;
+    std::int32_t last;  // whether of all rows the last alone is wanted, where the pass says so
+    float epsilon;
+    std::int64_t length;  // tokens of a slot
+    const void* weights;
+    const void* more;  // bias, positions' embeddings or sines
+    void* held;        // keys and values
+};
+
+struct Rows {
+    int count;
+    const std::int64_t *ids, *slots, *positions;
+};
+
+template <class Work>
+void for_rows(int threads, int rows, const Work& work) {
+    for_ranges(threads, rows, rows / kRows, [&](int begin, int end) {
+        for (int row = begin; row < end; ++row) work(row);
+    });
+}
+
+template <class Weight>
+void embed(const Operation& each, const Rows& rows, float* to) {
+    const auto* tokens = static_cast<const Weight*>(each.weights);
+    const auto* places = static_cast<const Weight*>(each.more);
+    const std::size_t width = each.outputs;
+    const auto widened = [](Weight from) {
+        if constexpr (sizeof(Weight) == sizeof(float)) {
+            return from;
+        } else {
+            const std::uint32_t bits = static_cast<std::uint32_t>(from) << 16;
+            float found;
+            std::memcpy(&found, &bits, sizeof found);
+            return found;
+        }
+    };
+    for (int row = 0; row < rows.count; ++row)
+        for (std::size_t i = 0; i < width; ++i)
+            to[row * width + i] = widened(tokens[rows.ids[row] * width + i]) +
+                                  (places ? widened(places[rows.positions[row] * width + i]) : 0.0f);
+}
+
+void carry_out(const Operation& each, int threads, const Rows& rows, float* const* buffers) {
+    float *from = each.from < 0 ? nullptr : buffers[each.from], *to = buffers[each.to];
+    const float* added = each.added < 0 ? nullptr : buffers[each.added];
+    const auto *weights = static_cast<const float*>(each.weights), *more = static_cast<const float*>(each.more);
+    switch (each.kind) {
+        case Kind::embed:
+            (each.half ? embed<Half> : embed<float>)(each, rows, to);
+            break;
+        case Kind::norm: {
+            const Norm task{each.outputs, each.centred != 0, each.epsilon, from, weights, more, to};
+            for_rows(threads, rows.count, [&](int row) { kernels().normalise(task, row); });
+            break;
+        }
+        case Kind::linear:
+            (each.half ? linear<Half> : linear<float>)(threads, rows.count, each.inputs, each.outputs, from,
+                                                       each.weights, more, added, each.activation, to);
+            break;
+        case Kind::head_norm:
+            for_rows(threads, rows.count, [&](int row) {
+                float* made = from + static_cast<std::size_t>(row) * (each.heads + 2 * each.kv_heads) * each.size;
+                for (int head = 0; head < each.heads + each.kv_heads; ++head, made += each.size)
+                    kernels().normalise(
+                        Norm{each.size, false, each.epsilon, made, weights + head * each.size, nullptr, made}, 0);
+            });
+            break;
+        case Kind::turn: {
+            const Turn task{each.heads + each.kv_heads, each.heads + 2 * each.kv_heads, each.size, each.inputs,
+                            weights, more, rows.positions, from};
+            for_rows(threads, rows.count, [&](int row) { kernels().turn(task, row); });
+            break;
+        }
+        case Kind::attend:
+            if (each.half)
+                attention(threads, Attention<Half>{rows.count, each.heads, each.kv_heads, each.size, each.length, from,
+                                                   static_cast<Half*>(each.held), rows.slots, rows.positions, to});
+            else
+                attention(threads, Attention<float>{rows.count, each.heads, each.kv_heads, each.size, each.length, from,
+                                                    static_cast<float*>(each.held), rows.slots, rows.positions, to});
+            break;
+        case Kind::gate:
+            for_rows(threads, rows.count, [&](int row) {
+                const std::size_t width = each.outputs;
+                kernels().gate(static_cast<Activation>(each.activation), each.outputs, from + 2 * row * width,
+                               to + row * width);
+            });
+            break;
+    }
+}
+
+}  // namespace
+}  // namespace tidal
+
+using namespace tidal;
+
+// A whole pass in one call, of rows of any slots in any order: of prompts, of a step, or of both. `widths` [buffers] are
+// those of a row. Operations that say so see only the rows `wanted`, in ascending order, one behind the other; where it is
+// null they see all.
+TIDAL_EXPORT void tidal_pass(std::int32_t threads, std::int32_t count, const Operation* operations, std::int32_t rows,
+                             const std::int64_t* ids, const std::int64_t* slots, const std::int64_t* positions,
+                             float* const* buffers, const std::int32_t* widths, const std::int32_t* wanted,
+                             std::int32_t wanted_rows) {
+    Rows all{rows, ids, slots, positions};
+    bool cut = false;
+    for (std::int32_t number = 0; number < count; ++number) {
+        const Operation& each = operations[number];
+        if (each.last && wanted && !cut) {
+            cut = true;
+            const std::size_t width = widths[each.from];
+            float* const kept = buffers[each.from];
+            for (std::int32_t row = 0; row < wanted_rows; ++row)
+                if (wanted[row] != row) std::memcpy(kept + row * width, kept + wanted[row] * width, width * sizeof *kept);
+            all.count = wanted_rows;
+        }
+        carry_out(each, threads, all, buffers);
+    }
+}
+
+TIDAL_EXPORT const char* tidal_kernels() { return kernels().name; }
+
+TIDAL_EXPORT bool tidal_choose_kernels(const char* name) { return choose_kernels(name); }
+
+// Numbers that a packed matrix takes.
+TIDAL_EXPORT std::int64_t tidal_packed_size(bool half, std::int32_t inputs, std::int32_t outputs) {
+    const std::int64_t row = half ? steps_of<Half>(inputs) * kDepth<Half> : steps_of<float>(inputs);
+    return row * panels_of(outputs) * kPanel;
+}
+
+TIDAL_EXPORT void tidal_pack(bool half, std::int32_t inputs, std::int32_t outputs, const void* weight, void* packed) {
+    if (half)
+        pack(inputs, outputs, static_cast<const Half*>(weight), static_cast<Half*>(packed));
+    else
+        pack(inputs, outputs, static_cast<const float*>(weight), static_cast<float*>(packed));
+}
+
+// Ask for large pages under memory that was not written yet.
+TIDAL_EXPORT void tidal_large_pages(void* from, std::size_t bytes) {
+    const std::uintptr_t page = std::uintptr_t{1} << 21, begin = reinterpret_cast<std::uintptr_t>(from);
+    const std::uintptr_t first = (begin + page - 1) & ~(page - 1), last = (begin + bytes) & ~(page - 1);
+    if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
+
+TIDAL_EXPORT void tidal_linear(bool half, std::int32_t threads, std::int32_t rows, std::int32_t inputs,
+                               std::int32_t outputs, const float* input, const void* panels, const float* bias,
+                               const float* added, std::int32_t activation, float* output) {
+    (half ? linear<Half> : linear<float>)(threads, rows, inputs, outputs, input, panels, bias, added, activation,
+                                          output);
+}
+
+TIDAL_EXPORT void tidal_attention(bool half, std::int32_t threads, std::int32_t rows, std::int32_t heads,
+                                  std::int32_t kv_heads, std::int32_t size, std::int64_t length, const float* made,
+                                  void* held, const std::int64_t* slots, const std::int64_t* positions, float* output) {
+    if (half)
+        attention(threads, Attention<Half>{rows, heads, kv_heads, size, length, made, static_cast<Half*>(held), slots,
+                                           positions, output});
+    else
+        attention(threads, Attention<float>{rows, heads, kv_heads, size, length, made, static_cast<float*>(held), slots,
+                                            positions, output});
+}
+
+TIDAL_EXPORT void tidal_low_rank(std::int32_t threads, std::int32_t rows, std::int32_t inputs, std::int32_t outputs,
+                                 const float* input, const std::int64_t* begins, const std::int64_t* ends,
+                                 const float* down, const float* up, const float* added, float* output) {
+    const LowRank task{inputs, outputs, input, begins, ends, down, up, added, output};
+    const auto& run = kernels().low_rank;
+    for_ranges(threads, rows, rows, [&](int begin, int end) {
+        for (int row = begin; row < end; ++row) run(task, row);
+    });
+}

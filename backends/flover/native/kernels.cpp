@@ -1,0 +1,415 @@
+// The kernels, in terms of vectors of as many floats as the level has: compiled once for each level.
+#include "vectors.hpp"
+
+namespace tidal {
+namespace {
+
+// Rows and vectors of a tile, whose sums are in registers all the time.
+constexpr int kTileRows = kLanes == 16 ? 8 : 4;
+constexpr int kTileVectors = 3;
+constexpr int kTileColumns = kTileVectors * kLanes;
+static_assert(kPanel % kTileColumns == 0, "a panel is a whole number of tiles");
+// What one step of a panel takes of memory, and a line of the cache.
+constexpr int kStepBytes = kPanel * 4;
+constexpr int kLine = 64;
+// So far ahead of its use a matrix is fetched that is read for one block of rows only.
+constexpr int kAhead = 4096;
+// Blocks of keys, of a position a lane, that are fetched ahead.
+constexpr int kBlocksAhead = 4;
+
+inline void accumulate(Vector (&sums)[kTileVectors], const float* input, const Vector (&weights)[kTileVectors]) {
+    const Vector x = all(*input);
+    for (int v = 0; v < kTileVectors; ++v) sums[v] += weights[v] * x;
+}
+
+inline void read(const float* from, Vector (&weights)[kTileVectors]) {
+    for (int v = 0; v < kTileVectors; ++v) weights[v] = load(from + v * kLanes);
+}
+
+inline void read(const Half* from, Bits (&weights)[kTileVectors]) {
+    for (int v = 0; v < kTileVectors; ++v)
+        weights[v] = *reinterpret_cast<const UnalignedBits*>(from + v * kLanes * kDepth<Half>);
+}
+
+inline void accumulate(Vector (&sums)[kTileVectors], const Half* input, const Bits (&weights)[kTileVectors]) {
+    std::uint32_t pair;
+    __builtin_memcpy(&pair, input, 4);
+    const Bits x = Bits{} + pair;
+#if defined(__AVX512BF16__)
+    for (int v = 0; v < kTileVectors; ++v)
+        sums[v] = reinterpret_cast<Vector>(_mm512_dpbf16_ps(
+            reinterpret_cast<__m512>(sums[v]), reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(weights[v])));
+#else
+    const Vector first = reinterpret_cast<Vector>(x << 16), second = reinterpret_cast<Vector>(x & 0xffff0000u);
+    for (int v = 0; v < kTileVectors; ++v) {
+        sums[v] += reinterpret_cast<Vector>(weights[v] << 16) * first;
+        sums[v] += reinterpret_cast<Vector>(weights[v] & 0xffff0000u) * second;
+    }
+#endif
+}
+
+template <class Weight>
+struct Read;
+template <>
+struct Read<float> {
+    typedef Vector Type;
+};
+template <>
+struct Read<Half> {
+    typedef Bits Type;
+};
+
+// Products of `rows` rows with a panel, [rows, kPanel]; fetches `lines` lines of `ahead` at each step.
+template <class Weight, int rows, int lines>
+void tile(const Product<Weight>& task, int first_row, const Weight* panel, const char* ahead, float* products) {
+    const std::size_t stride = static_cast<std::size_t>(task.steps) * kDepth<Weight>;
+    const Weight* input = task.input + static_cast<std::size_t>(first_row) * stride;
+    for (int column = 0; column < kPanel; column += kTileColumns) {
+        Vector sums[rows][kTileVectors] = {};
+        const Weight* weight = panel + column * kDepth<Weight>;
+        for (int step = 0; step < task.steps; ++step) {
+            // What is read once only need not push out of the cache what Python needs between two products.
+            for (int line = 0; line < lines; ++line) __builtin_prefetch(ahead + line * kLine, 0, lines == 3 ? 0 : 2);
+            ahead += lines * kLine;
+            typename Read<Weight>::Type weights[kTileVectors];
+            read(weight, weights);
+            weight += kPanel * kDepth<Weight>;
+#pragma GCC unroll 8
+            for (int row = 0; row < rows; ++row)
+                accumulate(sums[row], input + row * stride + step * kDepth<Weight>, weights);
+        }
+        for (int row = 0; row < rows; ++row)
+            for (int v = 0; v < kTileVectors; ++v) store(products + row * kPanel + column + v * kLanes, sums[row][v]);
+    }
+}
+
+template <class Weight, int lines>
+void tile_of(int rows, const Product<Weight>& task, int first_row, const Weight* panel, const char* ahead,
+             float* products) {
+    switch (rows) {
+        case 1: return tile<Weight, 1, lines>(task, first_row, panel, ahead, products);
+        case 2: return tile<Weight, 2, lines>(task, first_row, panel, ahead, products);
+        case 3: return tile<Weight, 3, lines>(task, first_row, panel, ahead, products);
+        case 4: return tile<Weight, 4, lines>(task, first_row, panel, ahead, products);
+        default: break;
+    }
+    if constexpr (kTileRows == 8) {
+        switch (rows) {
+            case 5: return tile<Weight, 5, lines>(task, first_row, panel, ahead, products);
+            case 6: return tile<Weight, 6, lines>(task, first_row, panel, ahead, products);
+            case 7: return tile<Weight, 7, lines>(task, first_row, panel, ahead, products);
+            default: return tile<Weight, 8, lines>(task, first_row, panel, ahead, products);
+        }
+    }
+}
+
+// What follows the products of a panel's columns from `first`, of which the matrix has `columns`.
+template <class Weight>
+void finish(const Product<Weight>& task, int first_row, int rows, int first, int columns, float* products) {
+    for (int row = 0; row < rows; ++row) {
+        float* from = products + row * kPanel;
+        for (int i = 0; i < kPanel; i += kLanes) {
+            Vector x = load(from + i);
+            if (task.bias) x += load(task.bias + first + i);
+            store(from + i, activated(task.activation, x));
+        }
+        const std::size_t place = static_cast<std::size_t>(first_row + row) * task.outputs + first;
+        float* to = task.output + place;
+        const float* added = task.added ? task.added + place : nullptr;
+        int i = 0;
+        for (; i + kLanes <= columns; i += kLanes) store(to + i, added ? load(from + i) + load(added + i) : load(from + i));
+        for (; i < columns; ++i) to[i] = added ? from[i] + added[i] : from[i];
+    }
+}
+
+template <class Weight>
+void product(const Product<Weight>& task, int first_panel, int last_panel) {
+    const std::size_t stride = static_cast<std::size_t>(task.steps) * kPanel * kDepth<Weight>;
+    const int blocks = (task.rows + kTileRows - 1) / kTileRows;
+    const int most = (task.rows + blocks - 1) / blocks;
+    alignas(64) float products[kTileRows * kPanel];
+    for (int number = first_panel; number < last_panel; ++number) {
+        const Weight* panel = task.panels + number * stride;
+        const int left = task.outputs - number * kPanel, columns = left < kPanel ? left : kPanel;
+        // A panel stays in the cache for all blocks of rows, which fetch the next one meanwhile, each a part of it.
+        const char* next = reinterpret_cast<const char*>(panel + stride);
+        for (int block = 0; block < blocks; ++block) {
+            const int first_row = block * most;
+            const int rows = task.rows - first_row < most ? task.rows - first_row : most;
+            const std::size_t part = static_cast<std::size_t>(block) * task.steps * kLine;
+            if (blocks == 1)
+                tile_of<Weight, 3>(rows, task, first_row, panel, reinterpret_cast<const char*>(panel) + kAhead, products);
+            else if (blocks == 2)
+                tile_of<Weight, 2>(rows, task, first_row, panel, next + 2 * part, products);
+            else if (block < 3)
+                tile_of<Weight, 1>(rows, task, first_row, panel, next + part, products);
+            else
+                tile_of<Weight, 0>(rows, task, first_row, panel, next, products);
+            finish(task, first_row, rows, number * kPanel, columns, products);
+        }
+    }
+}
+
+inline float dot(const float* x, const float* y, int count) {
+    Vector parts[4] = {};
+    int i = 0;
+    for (; i + 4 * kLanes <= count; i += 4 * kLanes)
+        for (int v = 0; v < 4; ++v) parts[v] += load(x + i + v * kLanes) * load(y + i + v * kLanes);
+    for (; i + kLanes <= count; i += kLanes) parts[0] += load(x + i) * load(y + i);
+    float found = sum((parts[0] + parts[1]) + (parts[2] + parts[3]));
+    for (; i < count; ++i) found += x[i] * y[i];
+    return found;
+}
+
+// Adds some ranks of a row's difference: sums are read and written once for all of them.
+template <int ranks>
+void add_ranks(const LowRank& task, const float* input, std::int64_t first, float* output) {
+    float between[ranks];
+    for (int rank = 0; rank < ranks; ++rank)
+        between[rank] = dot(input, task.down + (first + rank) * task.inputs, task.inputs);
+    const float* up = task.up + first * task.outputs;
+    int i = 0;
+    for (; i + kLanes <= task.outputs; i += kLanes) {
+        Vector found = load(output + i);
+        for (int rank = 0; rank < ranks; ++rank)
+            found += load(up + static_cast<std::size_t>(rank) * task.outputs + i) * between[rank];
+        store(output + i, found);
+    }
+    for (; i < task.outputs; ++i)
+        for (int rank = 0; rank < ranks; ++rank)
+            output[i] += up[static_cast<std::size_t>(rank) * task.outputs + i] * between[rank];
+}
+
+void low_rank(const LowRank& task, int row) {
+    const float* input = task.input + static_cast<std::size_t>(row) * task.inputs;
+    const std::size_t place = static_cast<std::size_t>(row) * task.outputs;
+    float* output = task.output + place;
+    for (int i = 0; i < task.outputs; ++i) output[i] = task.added ? task.added[place + i] : 0.0f;
+    constexpr int some = 4;
+    std::int64_t rank = task.begins[row];
+    for (; rank + some <= task.ends[row]; rank += some) add_ranks<some>(task, input, rank, output);
+    for (; rank < task.ends[row]; ++rank) add_ranks<1>(task, input, rank, output);
+}
+
+void round(const float* from, Half* to, std::size_t count) {
+    std::size_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) store(to + i, load(from + i));
+    for (; i < count; ++i) store_one(to + i, from[i]);
+}
+
+template <class Held>
+void copy(const float* from, Held* to, int count) {
+    int i = 0;
+    for (; i + kLanes <= count; i += kLanes) store(to + i, load(from + i));
+    for (; i < count; ++i) store_one(to + i, from[i]);
+}
+
+template <class Held>
+void keep(const Attention<Held>& task, int row) {
+    const int both = 2 * task.kv_heads;
+    const float* made = task.made + (static_cast<std::size_t>(row) * (task.heads + both) + task.heads) * task.size;
+    Held* held = task.held + (task.slots[row] * both * task.length + task.positions[row]) * task.size;
+    for (int head = 0; head < both; ++head)
+        copy(made + static_cast<std::size_t>(head) * task.size, held + head * task.length * task.size, task.size);
+}
+
+// Keys or values of one head in one slot, and those that are read after them: while they are read block by block, with
+// a position a lane, what comes some blocks later is fetched.
+template <class Held>
+struct Run {
+    const Held* first;  // [count, size]
+    const Held* next;
+    std::int64_t count;
+    std::int64_t size;
+
+    // What to fetch while the block at a position is read.
+    const Held* ahead(std::int64_t position) const {
+        const std::int64_t later = position + kBlocksAhead * kLanes;
+        return later < count ? first + later * size : next + (later - count) * size;
+    }
+};
+
+// Sums of products of a query with as many keys as there are lanes.
+template <class Held>
+inline Vector products(const float* query, const Run<Held>& keys, std::int64_t position) {
+    constexpr int in_line = kLine / sizeof(Held);
+    const std::int64_t size = keys.size;
+    const Held* const block = keys.first + position * size;
+    const Held* const ahead = keys.ahead(position);
+    Vector parts[kLanes] = {};
+    std::int64_t part = 0;
+    for (; part + kLanes <= size; part += kLanes) {
+        const Vector x = load(query + part);
+        const Held* key = block + part;
+        // All parts together fetch each line once, or more often where a part is less than one.
+        const Held* fetched = ahead + part / in_line * in_line;
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i, key += size, fetched += size) {
+            __builtin_prefetch(fetched, 0, 3);
+            parts[i] += x * load(key);
+        }
+    }
+    Vector found = sums(parts);
+    for (; part < size; ++part)
+        for (int i = 0; i < kLanes; ++i) found[i] += query[part] * load_one(block + i * size + part);
+    return found;
+}
+
+// Products of a query with all keys. Behind them, to a whole number of vectors, is written what no weight comes of.
+template <class Held>
+void score(const float* query, const Run<Held>& keys, float* scores) {
+    std::int64_t at = 0;
+    for (; at + kLanes <= keys.count; at += kLanes) store(scores + at, products(query, keys, at));
+    if (at == keys.count) return;
+    store(scores + at, all(-__builtin_huge_valf()));
+    for (; at < keys.count; ++at) {
+        const Held* key = keys.first + at * keys.size;
+        Vector parts{};
+        std::int64_t part = 0;
+        for (; part + kLanes <= keys.size; part += kLanes) parts += load(query + part) * load(key + part);
+        float found = sum(parts);
+        for (; part < keys.size; ++part) found += query[part] * load_one(key + part);
+        scores[at] = found;
+    }
+}
+
+// The sum of values by their weights, for some vectors of each from `part` on.
+template <class Held, int vectors>
+void mix(const float* weights, const Run<Held>& values, std::int64_t part, float factor, float* output) {
+    constexpr int bytes = vectors * kLanes * sizeof(Held);
+    Vector sums[2][vectors] = {};
+    std::int64_t at = 0;
+    while (at + 2 <= values.count) {
+        const char* fetched = reinterpret_cast<const char*>(values.ahead(at) + part);
+        const std::int64_t end = at + kLanes < values.count ? at + kLanes : values.count - 1;
+        for (; at < end; at += 2) {
+            for (int row = 0; row < 2; ++row, fetched += values.size * sizeof(Held))
+                for (int byte = 0; byte < bytes; byte += kLine) __builtin_prefetch(fetched + byte, 0, 3);
+            const Held* value = values.first + at * values.size + part;
+            const Vector first = all(weights[at]), second = all(weights[at + 1]);
+            for (int v = 0; v < vectors; ++v) sums[0][v] += first * load(value + v * kLanes);
+            for (int v = 0; v < vectors; ++v) sums[1][v] += second * load(value + values.size + v * kLanes);
+        }
+    }
+    if (at < values.count)
+        for (int v = 0; v < vectors; ++v)
+            sums[0][v] += weights[at] * load(values.first + at * values.size + part + v * kLanes);
+    for (int v = 0; v < vectors; ++v) store(output + part + v * kLanes, (sums[0][v] + sums[1][v]) * factor);
+}
+
+template <class Held>
+void attend(const Attention<Held>& task, int row, int kv_head, float* scores) {
+    const std::int64_t size = task.size, both = 2 * task.kv_heads;
+    const int group = task.heads / task.kv_heads;
+    const auto keys_of = [&](int of) { return task.held + (task.slots[of] * both + kv_head) * task.length * size; };
+    const std::int64_t count = task.positions[row] + 1, padded = (count + kLanes - 1) / kLanes * kLanes;
+    const Held* const first_key = keys_of(row);
+    const Held* const first_value = first_key + task.kv_heads * task.length * size;
+    const Held* const next_key = row + 1 < task.rows ? keys_of(row + 1) : first_key;
+    const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(size));
+    for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+        const Run<Held> keys{first_key, first_value, count, size};
+        const Run<Held> values{first_value, head + 1 < (kv_head + 1) * group ? first_key : next_key, count, size};
+        const float* query = task.made + (static_cast<std::size_t>(row) * (task.heads + both) + head) * size;
+        float* output = task.output + (static_cast<std::size_t>(row) * task.heads + head) * size;
+        score(query, keys, scores);
+        Vector most = load(scores);
+        for (std::int64_t i = kLanes; i < padded; i += kLanes) {
+            const Vector found = load(scores + i);
+            most = select(found > most, found, most);
+        }
+        const float largest = highest(most);
+        Vector total{};
+        for (std::int64_t i = 0; i < padded; i += kLanes) {
+            const Vector weight = exponential((load(scores + i) - largest) * scale);
+            store(scores + i, weight);
+            total += weight;
+        }
+        const float factor = 1.0f / sum(total);
+        std::int64_t part = 0;
+        for (; part + 4 * kLanes <= size; part += 4 * kLanes) mix<Held, 4>(scores, values, part, factor, output);
+        for (; part + kLanes <= size; part += kLanes) mix<Held, 1>(scores, values, part, factor, output);
+        for (; part < size; ++part) {
+            float found = 0;
+            for (std::int64_t i = 0; i < count; ++i) found += scores[i] * load_one(first_value + i * size + part);
+            output[part] = found * factor;
+        }
+    }
+}
+
+void normalise(const Norm& task, int row) {
+    const std::size_t place = static_cast<std::size_t>(row) * task.width;
+    const float* input = task.input + place;
+    float* output = task.output + place;
+    const int whole = task.width / kLanes * kLanes;
+    float mean = 0;
+    if (task.centred) {
+        Vector total{};
+        for (int i = 0; i < whole; i += kLanes) total += load(input + i);
+        mean = sum(total);
+        for (int i = whole; i < task.width; ++i) mean += input[i];
+        mean /= static_cast<float>(task.width);
+    }
+    Vector squares{};
+    for (int i = 0; i < whole; i += kLanes) {
+        const Vector off = load(input + i) - mean;
+        squares += off * off;
+    }
+    float spread = sum(squares);
+    for (int i = whole; i < task.width; ++i) spread += (input[i] - mean) * (input[i] - mean);
+    const float factor = 1.0f / __builtin_sqrtf(spread / static_cast<float>(task.width) + task.epsilon);
+    for (int i = 0; i < whole; i += kLanes) {
+        Vector x = (load(input + i) - mean) * factor * load(task.weight + i);
+        if (task.bias) x += load(task.bias + i);
+        store(output + i, x);
+    }
+    for (int i = whole; i < task.width; ++i)
+        output[i] = (input[i] - mean) * factor * task.weight[i] + (task.bias ? task.bias[i] : 0.0f);
+}
+
+void turn(const Turn& task, int row) {
+    const int half = task.turned / 2;
+    const std::size_t place = static_cast<std::size_t>(task.positions[row]) * task.turned;
+    const float *cosines = task.cosines + place, *sines = task.sines + place;
+    float* head = task.made + static_cast<std::size_t>(row) * task.all_heads * task.size;
+    for (int number = 0; number < task.heads; ++number, head += task.size) {
+        float *first = head, *second = head + half;
+        int i = 0;
+        for (; i + kLanes <= half; i += kLanes) {
+            const Vector x = load(first + i), y = load(second + i);
+            store(first + i, x * load(cosines + i) + y * load(sines + i));
+            store(second + i, y * load(cosines + half + i) + x * load(sines + half + i));
+        }
+        for (; i < half; ++i) {
+            const float x = first[i], y = second[i];
+            first[i] = x * cosines[i] + y * sines[i];
+            second[i] = y * cosines[half + i] + x * sines[half + i];
+        }
+    }
+}
+
+void gate(Activation kind, int width, const float* from, float* to) {
+    int i = 0;
+    for (; i + kLanes <= width; i += kLanes) store(to + i, activated(kind, load(from + i)) * load(from + width + i));
+    for (; i < width; ++i) to[i] = activated(kind, all(from[i]))[0] * from[width + i];
+}
+
+}  // namespace
+
+#define TIDAL_JOINED(name, level) name##level
+#define TIDAL_TABLE(level) TIDAL_JOINED(kernels_, level)
+#define TIDAL_TEXT(level) #level
+#define TIDAL_NAME(level) TIDAL_TEXT(level)
+extern const Kernels TIDAL_TABLE(TIDAL_LEVEL);
+const Kernels TIDAL_TABLE(TIDAL_LEVEL) = {
+    TIDAL_NAME(TIDAL_LEVEL),
+    {product<float>, keep<float>, attend<float>},
+    {product<Half>, keep<Half>, attend<Half>},
+    low_rank,
+    normalise,
+    turn,
+    gate,
+    round,
+};
+
+}  // namespace tidal

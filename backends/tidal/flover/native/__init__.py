@@ -1,0 +1,1 @@
+"""Products and attention of few rows, in C++ that is compiled where it is installed."""

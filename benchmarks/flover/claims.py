@@ -1,0 +1,84 @@
+"""What the run claims, each from the medians of its rounds."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from benchmarks.flover.equality import Equality
+from benchmarks.flover.kept_run import Run
+from benchmarks.flover.outcome import Outcome, median_ratio
+from benchmarks.flover.plan import REQUESTS, Size, random_lengths, swept, texts, together
+from benchmarks.flover.systems import INSTANCES, LABELS, PEERS, TIDAL, UNSHUFFLED
+from benchmarks.report import Claim
+
+_PEERS_AT = (8, 32)
+_GROWTH = {8: (1.6, "+3%"), 32: (4.5, "+8%")}
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The peer that is fastest at so many requests at once, and Tidal's speed over it."""
+
+    model: str
+    ratio: float
+
+
+def speedup(run: Run, case: str, over: str = INSTANCES) -> float | None:
+    """Total time of another system by Tidal's; None where one was not measured."""
+    ours, theirs = run.rounds(case, TIDAL), run.rounds(case, over)
+    count = min(len(ours), len(theirs))
+    if not count:
+        return None
+    return median_ratio(*([each.total_s for each in rounds[:count]] for rounds in (theirs, ours)))
+
+
+def best_peer(run: Run, count: int) -> Peer | None:
+    """The peer with the lowest median of the total time; None where none runs."""
+    case = together(count)
+    found = {model: run.rounds(case, model) for model in PEERS if run.rounds(case, model)}
+    if not found:
+        return None
+    best = min(found, key=lambda model: statistics.median(each.total_s for each in found[model]))
+    ratio = speedup(run, case, best)
+    return None if ratio is None else Peer(best, ratio)
+
+
+def growth(run: Run, count: int) -> float | None:
+    """Mean latency of so many requests at once by that of one alone, from the same round."""
+    several, alone = run.rounds(together(count), TIDAL), run.rounds(together(1), TIDAL)
+    rounds = min(len(several), len(alone))
+    if not rounds:
+        return None
+    return median_ratio(*([each.latency_s for each in of_case[:rounds]] for of_case in (several, alone)))
+
+
+def make_claims(run: Run, size: Size, exact: Equality, slots_lost: int | None) -> list[Claim]:
+    """All that could be measured."""
+    found = []
+    gap_s = size.gaps_s[0]
+    if (ratio := speedup(run, swept(gap_s))) is not None:
+        note = f"{texts(*size.sweep)}; total time; {_rounds(run.rounds(swept(gap_s), INSTANCES))}"
+        name = f"speedup_vs_instances[{REQUESTS},{gap_s * 1e3:g}ms]"
+        found.append(Claim(name, ">= 5", ratio, "11.2", note))
+    for count in _PEERS_AT:
+        if (peer := best_peer(run, count)) is not None:
+            note = f"{LABELS[peer.model]}; {size.tokens} tokens each; total time"
+            found.append(Claim(f"vs_best_peer[{count}]", ">= 1.0", peer.ratio, note=note))
+    for count, (goal, paper) in _GROWTH.items():
+        if (ratio := growth(run, count)) is not None:
+            note = "mean latency over that of one alone; the paper's on a GPU"
+            found.append(Claim(f"latency_growth[{count}]", f"<= {goal}", ratio, paper, note))
+    lengths = random_lengths(size.least, size.mosts[-1])
+    if (ratio := speedup(run, lengths, UNSHUFFLED)) is not None:
+        found.append(Claim("shuffle_gain", ">= 1.1", ratio, "1.2", f"{lengths}, λ {gap_s * 1e3:g} ms; total time"))
+    note = f"{exact.equal} of {exact.prompts} prompts, {exact.ties} ties; float32, random arrivals"
+    found.append(Claim("token_equality", "== 1.0", exact.share, note=note))
+    if slots_lost is not None:
+        note = f"{size.cancels} clients left"
+        found.append(Claim(f"slots_lost_after_{size.cancels}_cancels", "== 0", slots_lost, note=note))
+    return found
+
+
+def _rounds(outcomes: list[Outcome]) -> str:
+    return f"{len(outcomes)} rounds" if len(outcomes) > 1 else "1 round"

@@ -1,0 +1,86 @@
+"""Requests: when each comes, its prompt, and how many tokens it wants."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+#: Tokens of every prompt: the paper's evaluation is about what is generated.
+PROMPT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests, the first at 0 seconds.
+
+    Attributes:
+        name: in tables.
+        times: of each, seconds.
+        prompts: token ids of each.
+        wanted: tokens of each.
+    """
+
+    name: str
+    times: tuple[float, ...]
+    prompts: tuple[tuple[int, ...], ...]
+    wanted: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """Makes loads for one decoder; equal seeds give equal loads.
+
+    Attributes:
+        vocabulary: ids are below this.
+        prompt: tokens of a prompt.
+    """
+
+    vocabulary: int
+    prompt: int = PROMPT
+
+    def make(self, name: str, times: Sequence[float], wanted: Sequence[int], seed: int) -> Load:
+        """Requests of prompts that nobody has sent before."""
+        draw = np.random.default_rng([seed, 2])
+        prompts = draw.integers(0, self.vocabulary, (len(times), self.prompt)).tolist()
+        return Load(name, tuple(times), tuple(map(tuple, prompts)), tuple(wanted))
+
+
+def at_once(count: int) -> list[float]:
+    """All at the same time."""
+    return [0.0] * count
+
+
+def constant(count: int, gap_s: float) -> list[float]:
+    """One after the other with equal gaps."""
+    return [gap_s * number for number in range(count)]
+
+
+def poisson(count: int, gap_s: float, seed: int) -> list[float]:
+    """Exponential gaps of this mean (the paper's λ, §VI-C); their sum is the mean's, so that rounds compare."""
+    gaps = np.random.default_rng([seed, 0]).exponential(1.0, count - 1)
+    return [0.0, *(gaps.cumsum() * gap_s * (count - 1) / gaps.sum()).tolist()]
+
+
+def equal(count: int, tokens: int) -> list[int]:
+    """The same number of tokens for everybody."""
+    return [tokens] * count
+
+
+def uniform(count: int, low: int, high: int, seed: int) -> list[int]:
+    """Numbers of tokens from U(low, high), both included (§VI-D)."""
+    return [int(tokens) for tokens in np.random.default_rng([seed, 1]).integers(low, high + 1, count)]
+
+
+def recorded(count: int, most: int, seed: int, data: Path) -> list[int]:
+    """Numbers of tokens that a public service's answers had, `most` at most, from `azure_llm_2023/conv.csv.gz`."""
+    with gzip.open(data / "azure_llm_2023" / "conv.csv.gz", "rt") as rows:
+        lengths = [int(row["GeneratedTokens"]) for row in csv.DictReader(rows)]
+    return [min(most, max(2, n)) for n in np.random.default_rng([seed, 3]).choice(lengths, count).tolist()]

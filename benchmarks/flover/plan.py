@@ -1,0 +1,202 @@
+"""Which loads are measured on which systems, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.flover.kept_run import Run
+from benchmarks.flover.load import Load, Loads, at_once, constant, equal, poisson, recorded, uniform
+from benchmarks.flover.systems import BATCHES, INSTANCES, PEERS, TIDAL, UNSHUFFLED, Form, batches
+
+#: Requests of every load but those that come at once.
+REQUESTS = 32
+# Seeds that are measured lie above those of the search.
+_FIRST_SEED = 1000
+_CONSTANT_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured.
+
+    Attributes:
+        rounds: of what claims are made of; everything else is measured once.
+        tokens: of requests that come at once (the paper's 512).
+        at_once: how many come at once.
+        repeated: of them those that claims are made of: in every round, and with peers where there are several.
+        sweep: tokens of the requests of a sweep of λ, least and most.
+        gaps_s: mean gaps λ; the first one in every round, and once with peers.
+        instances_s: of them those at which instances are measured too.
+        least: of random numbers of tokens.
+        mosts: of random numbers of tokens; the last one in every round.
+        windows_s: of dynamic batching.
+        fixed: sizes of naive batches.
+        searched: tokens of the search.
+        compared: prompts whose tokens are held to transformers.
+        cancels: clients that leave.
+    """
+
+    rounds: int
+    tokens: int
+    at_once: tuple[int, ...]
+    repeated: tuple[int, ...]
+    sweep: tuple[int, int]
+    gaps_s: tuple[float, ...]
+    instances_s: tuple[float, ...]
+    least: int
+    mosts: tuple[int, ...]
+    windows_s: tuple[float, ...]
+    fixed: tuple[int, ...]
+    searched: int
+    compared: int
+    cancels: int
+
+
+FULL = Size(
+    rounds=3,
+    tokens=512,
+    at_once=(1, 2, 4, 8, 16, 32),
+    repeated=(1, 8, 32),
+    sweep=(192, 192),
+    gaps_s=(0.02, 0.1, 0.5, 1.0, 2.0, 5.0),
+    instances_s=(0.02, 1.0),
+    least=128,
+    mosts=(256, 512),
+    windows_s=(0.5, 2.0, 16.0),
+    fixed=(8, 16),
+    searched=32,
+    compared=64,
+    cancels=1000,
+)
+QUICK = Size(
+    rounds=1,
+    tokens=48,
+    at_once=(1, 8, 32),
+    repeated=(1, 8, 32),
+    sweep=(16, 64),
+    gaps_s=(0.02,),
+    instances_s=(0.02,),
+    least=16,
+    mosts=(64,),
+    windows_s=(),
+    fixed=(),
+    searched=16,
+    compared=16,
+    cancels=100,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A load, and the systems that get it in one round.
+
+    Attributes:
+        name: the same in every round.
+        load: of this round.
+        systems: what is run, by the name that outcomes are kept under.
+    """
+
+    name: str
+    load: Load
+    systems: Mapping[str, str | Form]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cases of a run.
+
+    Args:
+        size: how much.
+        loads: makes requests.
+        run: with the baselines' forms.
+        data: folder with recorded lengths; None: none.
+    """
+
+    size: Size
+    loads: Loads
+    run: Run
+    data: Path | None
+
+    def cases(self, turn: int) -> Iterator[Case]:
+        """What is measured in a round, counted from 0."""
+        seed = _FIRST_SEED + turn
+        yield from self._together(turn, seed)
+        yield from self._sweep(turn, seed)
+        yield from self._lengths(turn, seed)
+        if turn == 0 and (self.size.windows_s or self.size.fixed):
+            yield from self._constant(seed)
+
+    def _peers(self) -> dict[str, str | Form]:
+        """Those that may be the fastest: elsewhere than in the sweep slow ones would take most of the time."""
+        return {model: self.run.forms[model] for model in self.run.close_peers}
+
+    def _all_peers(self) -> dict[str, str | Form]:
+        return {model: self.run.forms[model] for model in PEERS if model in self.run.forms}
+
+    def _together(self, turn: int, seed: int) -> Iterator[Case]:
+        for count in self.size.at_once:
+            if turn == 0 or count in self.size.repeated:
+                tokens = equal(count, self.size.tokens)
+                load = self.loads.make(together(count), at_once(count), tokens, seed)
+                peers = self._peers() if count > 1 and count in self.size.repeated else {}
+                yield Case(load.name, load, {TIDAL: TIDAL, **peers})
+
+    def _sweep(self, turn: int, seed: int) -> Iterator[Case]:
+        for gap_s in self.size.gaps_s:
+            first = gap_s == self.size.gaps_s[0]
+            if turn and not first:
+                continue
+            times = poisson(REQUESTS, gap_s, seed)
+            load = self.loads.make(swept(gap_s), times, uniform(REQUESTS, *self.size.sweep, seed), seed)
+            others = {INSTANCES: self.run.forms[INSTANCES]} if gap_s in self.size.instances_s else {}
+            yield Case(load.name, load, {TIDAL: TIDAL, **others, **(self._all_peers() if first and turn == 0 else {})})
+
+    def _lengths(self, turn: int, seed: int) -> Iterator[Case]:
+        for most in self.size.mosts:
+            if turn and most != self.size.mosts[-1]:
+                continue
+            wanted = uniform(REQUESTS, self.size.least, most, seed)
+            times = poisson(REQUESTS, self.size.gaps_s[0], seed)
+            load = self.loads.make(random_lengths(self.size.least, most), times, wanted, seed)
+            # The paper's 23 times: with the shortest, for instances take longest.
+            others = {INSTANCES: self.run.forms[INSTANCES]} if most < self.size.mosts[-1] else {}
+            yield Case(load.name, load, {TIDAL: TIDAL, UNSHUFFLED: UNSHUFFLED, **others})
+        if turn == 0 and self.data is not None:
+            wanted = recorded(REQUESTS, self.size.tokens, seed, self.data)
+            load = self.loads.make("recorded lengths", poisson(REQUESTS, _CONSTANT_S, seed), wanted, seed)
+            yield Case(load.name, load, {TIDAL: TIDAL, **self._peers()})
+
+    def _constant(self, seed: int) -> Iterator[Case]:
+        """Figure 7: all strategies with one request every 500 ms."""
+        engine = self.run.forms[BATCHES].settings["engine"]
+        formed = [batches(engine, window_s=window_s) for window_s in self.size.windows_s]
+        formed += [batches(engine, most=most) for most in self.size.fixed]
+        times = constant(REQUESTS, _CONSTANT_S)
+        load = self.loads.make(CONSTANT, times, uniform(REQUESTS, *self.size.sweep, seed), seed)
+        strategies = {form.label: form for form in formed}
+        yield Case(load.name, load, {TIDAL: TIDAL, INSTANCES: self.run.forms[INSTANCES], **strategies, **self._peers()})
+
+
+CONSTANT = "constant, 500 ms"
+
+
+def texts(least: int, most: int) -> str:
+    """How long texts are."""
+    return f"{most} tokens" if least == most else f"{random_lengths(least, most)} tokens"
+
+
+def together(count: int) -> str:
+    """The case of so many requests at once."""
+    return f"{count} at once"
+
+
+def swept(gap_s: float) -> str:
+    """The case of a λ."""
+    return f"λ {gap_s * 1e3:g} ms"
+
+
+def random_lengths(least: int, most: int) -> str:
+    """The case of random numbers of tokens."""
+    return f"U({least}, {most})"

@@ -1,0 +1,136 @@
+"""`python -m demo.train_writer`: the tiny Llama of demo/writer, trained from nothing on this project's own pages.
+
+Its files are in git, so that nobody has to run this; it takes two minutes of one core. With the same pages, torch and
+processor it writes the same weights again.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+PAGES = (Path("README.md"), *sorted(Path("docs").glob("*.md")))
+TARGET = Path("demo/writer")
+END = "<|end|>"
+VOCABULARY = 2048
+CONTEXT = 256
+LAYERS, WIDTH, HEADS = 4, 128, 4
+INNER = 352
+STEPS, BATCH = 700, 4
+# Of products' weights, which go through Muon, and of all others, which go through AdamW: together a third of the steps.
+RATES = 0.02, 3e-3
+
+_BESIDE_PROSE = re.compile(r"```.*?```|^\|.*?$|^!\[.*?$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_BEGINS_ANEW = re.compile(r"(- |\d+\. |#+ )")
+
+
+def main() -> int:
+    """Train, and write the folder; the exit code is 0."""
+    texts = [section for page in PAGES for section in sections(page.read_text(encoding="utf-8"))]
+    tokenizer = train_tokenizer(texts)
+    ids = [token for text in texts for token in tokenizer.encode(text + END).ids]
+    print(f"{len(PAGES)} pages, {len(texts)} sections, {sum(map(len, texts)):,} characters, {len(ids):,} tokens")
+    write(train(ids, tokenizer.token_to_id(END)), tokenizer, TARGET)
+    return 0
+
+
+def sections(markdown: str) -> list[str]:
+    """The prose of a page, a text for each heading: no code, tables or pictures, a line for each paragraph."""
+    lines: list[str] = []
+    for line in _LINK.sub(r"\1", _BESIDE_PROSE.sub("", markdown)).splitlines():
+        begins = not lines or not lines[-1] or not line or _BEGINS_ANEW.match(line.lstrip())
+        if begins or lines[-1].startswith("#"):
+            lines.append(line.strip())
+        else:
+            lines[-1] += f" {line.strip()}"
+    text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
+    return [section.strip() + "\n" for section in re.split(r"^(?=#)", text, flags=re.MULTILINE) if section.strip()]
+
+
+def train_tokenizer(texts: Sequence[str]) -> Tokenizer:
+    """A byte-level BPE of `VOCABULARY` tokens, the end of a text among them."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def train(ids: Sequence[int], end: int) -> Any:
+    """A `LlamaForCausalLM` that continues the texts.
+
+    Args:
+        ids: the tokens of all texts, one text behind the other.
+        end: the token behind each of them.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        max_position_embeddings=CONTEXT,
+        hidden_size=WIDTH,
+        intermediate_size=INNER,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        tie_word_embeddings=True,
+        initializer_range=0.05,
+        bos_token_id=end,
+        eos_token_id=end,
+    )
+    model = LlamaForCausalLM(config)
+    products = [each for each in model.model.layers.parameters() if each.dim() == 2]
+    others = [model.model.embed_tokens.weight, *(each for each in model.parameters() if each.dim() == 1)]
+    optimisers = (
+        torch.optim.Muon(products, RATES[0], weight_decay=0.0, momentum=0.95),
+        torch.optim.AdamW(others, RATES[1], betas=(0.9, 0.95), weight_decay=0.01),
+    )
+    schedules = [torch.optim.lr_scheduler.LambdaLR(each, _share_of_rate) for each in optimisers]
+    tokens = torch.tensor(ids)
+    began, mean = time.monotonic(), 0.0
+    for step in range(1, STEPS + 1):
+        places = torch.randint(len(tokens) - CONTEXT, (BATCH, 1)) + torch.arange(CONTEXT)
+        rows = tokens[places]
+        loss = model(rows, labels=rows).loss
+        model.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for each in (*optimisers, *schedules):
+            each.step()
+        mean += (float(loss.detach()) - mean) / min(step, 50)
+        if step % 50 == 0:
+            print(f"step {step} of {STEPS}: loss {mean:.3f}, {time.monotonic() - began:.0f} s", flush=True)
+    return model.eval()
+
+
+def _share_of_rate(step: int) -> float:
+    """Up within 20 steps, down to nothing in the second half."""
+    return min(1.0, (step + 1) / 20, 2 * (1 - step / STEPS))
+
+
+def write(model: Any, tokenizer: Tokenizer, target: Path) -> None:
+    """Write model and tokenizer in Hugging Face format, weights in half precision: they take half the room."""
+    from transformers import PreTrainedTokenizerFast
+
+    model.half().save_pretrained(target)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=END, eos_token=END, model_max_length=CONTEXT)
+    fast.save_pretrained(target)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""The library of kernels, held to torch: every level of vector instructions, any sizes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from tidal.errors import InvalidArgument, NotFound
+from tidal.flover.memory.buffers import KeyValueBuffers
+from tidal.flover.models.attention import NativeAttention, TorchAttention
+from tidal.flover.models.form import Activation, DecoderForm
+from tidal.flover.models.linear import _ACTIVATIONS, linear
+from tidal.flover.models.weights import Affine
+from tidal.flover.native import build, library
+from tidal.server.diagnosis import Check, kernels_check
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the library is compiled with g++")
+
+_TYPES = (torch.float32, torch.bfloat16)
+_CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> Iterator[None]:
+    build.build()
+    library.library.cache_clear()
+    threads = torch.get_num_threads()
+    yield
+    library.choose_kernels("auto")
+    torch.set_num_threads(threads)
+
+
+def _levels() -> list[str]:
+    found = []
+    for level in ("avx512bf16", "avx512", "avx2", "plain"):
+        try:
+            library.choose_kernels(level)
+        except InvalidArgument:
+            continue
+        found.append(level)
+    return found
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rows=st.integers(1, 40),
+    inputs=st.integers(1, 200),
+    outputs=st.integers(1, 200),
+    dtype=st.sampled_from(_TYPES),
+    activation=st.sampled_from([None, "gelu", "gelu_new", "relu", "silu"]),
+    bias=st.booleans(),
+    adding=st.booleans(),
+    threads=st.integers(1, 3),
+)
+def test_linear_layers_are_those_of_torch(
+    seed: int,
+    rows: int,
+    inputs: int,
+    outputs: int,
+    dtype: torch.dtype,
+    activation: Activation | None,
+    bias: bool,
+    adding: bool,
+    threads: int,
+) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    weight = torch.randn(outputs, inputs, generator=draw).to(dtype)
+    affine = Affine(weight, torch.randn(outputs, generator=draw).to(dtype) if bias else None)
+    given_rows, added = torch.randn(rows, inputs, generator=draw), torch.randn(rows, outputs, generator=draw)
+    wanted = given_rows.to(dtype).double() @ weight.double().T
+    if affine.bias is not None:
+        wanted += affine.bias.double()
+    if adding:
+        wanted += added
+    elif activation is not None:
+        wanted = _ACTIVATIONS[activation](wanted)
+    torch.set_num_threads(threads)
+    layer = linear(affine, activation)
+    for level in _levels():
+        library.choose_kernels(level)
+        found = layer(given_rows, added if adding else None)
+        torch.testing.assert_close(found, wanted.float(), rtol=2e-5, atol=5e-5)
+
+
+def _buffers(form: DecoderForm, slots: int, length: int, dtype: torch.dtype) -> KeyValueBuffers:
+    buffers = KeyValueBuffers(form, slots, length, dtype, _CPU)
+    for layer in buffers.layers:
+        layer.normal_()
+    return buffers
+
+
+def _form(kv_heads: int, group: int, size: int) -> DecoderForm:
+    return DecoderForm(
+        family="llama",
+        vocabulary=1,
+        layers=1,
+        width=1,
+        heads=kv_heads * group,
+        kv_heads=kv_heads,
+        head_dim=size,
+        inner=1,
+        positions=1,
+        rotary=None,
+        norm="rms",
+        epsilon=1,
+        activation="silu",
+    )
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    kv_heads=st.integers(1, 3),
+    group=st.integers(1, 3),
+    size=st.sampled_from([4, 10, 16, 64, 72, 80]),
+    slots=st.integers(1, 6),
+    length=st.integers(1, 70),
+    dtype=st.sampled_from(_TYPES),
+    chunk=st.booleans(),
+    threads=st.integers(1, 3),
+)
+def test_attention_is_that_of_torch(
+    seed: int,
+    kv_heads: int,
+    group: int,
+    size: int,
+    slots: int,
+    length: int,
+    dtype: torch.dtype,
+    chunk: bool,
+    threads: int,
+) -> None:
+    torch.manual_seed(seed)
+    draw, form = np.random.default_rng(seed), _form(kv_heads, group, size)
+    before = _buffers(form, slots, length, dtype)
+    torch.set_num_threads(threads)
+    start = int(draw.integers(length))
+    end = int(draw.integers(start, length)) + 1
+    begin = int(draw.integers(slots))
+    window = begin, int(draw.integers(begin, slots)) + 1
+    positions = torch.from_numpy(draw.integers(0, length, window[1] - window[0]))
+    made = torch.randn(end - start if chunk else len(positions), form.heads + 2 * kv_heads, size)
+    # torch computes in the type of keys and values: what is compared has to be representable in it.
+    if dtype == torch.bfloat16:
+        made[:, : form.heads] = made[:, : form.heads].to(dtype).float()
+    results = []
+    for level in (None, *_levels()):
+        buffers = KeyValueBuffers(form, slots, length, torch.float32 if level is None else dtype, _CPU)
+        buffers.layers[0].copy_(before.layers[0])
+        if level is None:
+            rounded = made.clone()
+            rounded[:, form.heads :] = rounded[:, form.heads :].to(dtype).float()
+            attention: TorchAttention | NativeAttention = TorchAttention(form, buffers)
+        else:
+            loaded = library.library()
+            assert loaded is not None
+            library.choose_kernels(level)
+            attention, rounded = NativeAttention(form, buffers, loaded), made
+        attend = attention.chunk(begin, start, end) if chunk else attention.step(*window, positions, length)
+        results.append((attend(0, rounded), buffers.layers[0].float()))
+    (wanted, kept), *others = results
+    for found, held in others:
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(held, kept, rtol=0, atol=0)
+
+
+def test_a_level_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="kernels 'sse9' do not run here"):
+        library.choose_kernels("sse9")
+
+
+def test_the_doctor_says_whether_they_are_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert kernels_check() == Check("decoder kernels", "ok", str(library.library_path()))
+    monkeypatch.setattr(library, "library_path", lambda: tmp_path / "none.so")
+    found = kernels_check()
+    assert (found.verdict, found.advice) == ("note", "python -m tidal.flover.native.build")
+
+
+def test_without_the_library_all_runs_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise NotFound("no sources")
+
+    monkeypatch.setattr(library, "library_path", missing)
+    library.library.cache_clear()
+    try:
+        assert library.kernel_level() is None
+        weight = torch.randn(5, 3)
+        rows = torch.randn(2, 3)
+        torch.testing.assert_close(linear(Affine(weight, None))(rows), functional.linear(rows, weight))
+    finally:
+        library.library.cache_clear()

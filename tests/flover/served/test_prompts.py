@@ -1,0 +1,253 @@
+"""Several prompts and beams in a request: the service on a decoder whose answers are known, and on real ones."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.flover.generating import generated_by_transformers, searched_by_transformers
+from tests.flover.served.serving import EOS, MAX_LENGTH, VOCABULARY, Asked, HandMade, greedy, logits_of, running
+from tests.flover.served.test_service import Gate
+from tests.flover.tiny import tiny_model, tiny_runner
+from tests.waiting import until
+from tidal.errors import Cancelled, Internal, InvalidArgument, Unavailable
+from tidal.flover.beams import BeamSearch, BeamSettings
+from tidal.flover.memory.slots import Copy
+
+
+def slowly(_kind: str, _number: int) -> None:
+    """For `HandMade.before`: time for others to do something."""
+    time.sleep(0.001)
+
+
+def searched(prompt: list[int], count: int, beams: int) -> list[int]:
+    """What a search over the hand-made decoder finds."""
+    search = BeamSearch(BeamSettings(beams), prompt, count, {EOS}, VOCABULARY)
+    while not search.ended:
+        texts = search.tokens if search.length else [[]]
+        search.advance(torch.from_numpy(np.stack([logits_of((*prompt, *tokens)) for tokens in texts])))
+    return list(search.best.tokens)
+
+
+def ids_of(text: str) -> list[int]:
+    """Tokens of a text in ASCII by the tests' byte-level tokenizer."""
+    from tokenizers import pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    return [alphabet.index("Ġ" if sign == " " else sign) for sign in text]
+
+
+def random_texts(luck: random.Random, count: int, longest: int) -> list[str]:
+    return ["x" + "".join(luck.choices("abc def", k=luck.randint(0, longest - 1))) for _ in range(count)]
+
+
+class TestPrompts:
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_each_is_written_on_as_if_alone(self, tmp_path: Path, stream: bool) -> None:
+        texts = ["one", "and two", "three"]
+        with running(tmp_path, HandMade(3)) as service:
+            request, single = Asked(texts, stream=stream, max_tokens=20), Asked("and two", max_tokens=20)
+            service.ask(request, single)
+            assert request.by_prompt() == [greedy(ids_of(text), 20) for text in texts]
+            last = request.wait()
+            if stream:
+                assert all(part["index"].shape == (1,) for part in request.parts)
+                ends = [part for part in (*request.parts, last) if "finish_reason" in part]
+                assert sorted(part["index"].item() for part in ends) == [0, 1, 2]
+                found = [part["text_output"][0] for part in request.parts if part["index"].item() == 1]
+                found += [last["text_output"][0]] if last["index"].item() == 1 else []
+                assert b"".join(found).decode() == single.text()
+            else:
+                assert not request.parts
+                assert last["index"].tolist() == [0, 1, 2]
+                assert last["text_output"][1].decode() == single.text()
+                assert last["prompt_tokens"].tolist() == [len(text) for text in texts]
+                assert {*last["finish_reason"]} <= {b"eos", b"length"}
+
+    def test_prompts_with_one_seed_draw_differently(self, tmp_path: Path) -> None:
+        with running(tmp_path) as service:
+            both = Asked(["same", "same"], seed=7, max_tokens=12)
+            alone = [Asked("same", seed=7, max_tokens=12), Asked("same", seed=8, max_tokens=12)]
+            service.ask(both, *alone)
+            first, second = both.by_prompt()
+            assert first != second
+            assert [first, second] == [each.tokens() for each in alone]
+
+    def test_one_that_fails_ends_the_request_and_harms_no_other(self, tmp_path: Path) -> None:
+        decoder = HandMade(4)
+        spoilt = ids_of("bad")
+        decoder.spoilt = lambda history: list(history[:3]) == spoilt and len(history) == 6
+        decoder.before = slowly
+        with running(tmp_path, decoder) as service:
+            request, other = Asked(["fine", "bad", "good"], max_tokens=40), Asked([4], max_tokens=30)
+            service.ask(request, other)
+            with pytest.raises(Internal, match="logits are no numbers"):
+                request.wait()
+            assert other.tokens() == greedy([4], 30)
+            assert service.counts("generations_total", 3, outcome="failed")
+
+    def test_a_deadline_is_that_of_all_prompts(self, tmp_path: Path) -> None:
+        with running(tmp_path, HandMade(3)) as service:
+            late = Asked(["a", "b" * 60], max_tokens=9, latency_ms=0.5)
+            service.ask(late)
+            with pytest.raises(Unavailable, match=r"deadline of 0\.5 ms"):
+                late.wait()
+
+
+class TestBeams:
+    def test_prompts_and_beams_among_others(self, tmp_path: Path) -> None:
+        """Random requests with slots that are shuffled at random, of which some are withdrawn."""
+        luck, decoder = random.Random(3), HandMade(7)
+        decoder.before = slowly
+        with running(tmp_path, decoder, restless=True) as service:
+            asked = []
+            for _ in range(40):
+                texts = random_texts(luck, luck.choice((1, 1, 2, 3)), 20)
+                beams, count = luck.choice((1, 2, 3, 7 // len(texts))), luck.randint(1, 20)
+                beams = min(beams, 7 // len(texts))
+                more = {} if beams == 1 else {"num_beams": beams}
+                request = Asked(texts, stream=luck.random() < 0.5, max_tokens=count, **more)
+                service.ask(request)
+                asked.append((texts, beams, count, request))
+                time.sleep(luck.random() * 0.004)
+                if luck.random() < 0.3:
+                    luck.choice(asked[-4:])[-1].withdrawn = True
+            for texts, beams, count, request in asked:
+                try:
+                    found = request.by_prompt()
+                except Cancelled:
+                    assert request.withdrawn
+                    continue
+                for text, tokens in zip(texts, found, strict=True):
+                    ids = ids_of(text)
+                    most = min(count, MAX_LENGTH - len(ids))
+                    assert tokens == (greedy(ids, most) if beams == 1 else searched(ids, most, beams))
+            assert {request.error is None for *_, request in asked} == {True, False}
+            assert service.metric("copied_slots_total") > 0
+            assert service.metric("copied_bytes_total") > service.metric("copied_slots_total")
+
+    def test_one_answer_for_each_prompt(self, tmp_path: Path) -> None:
+        with running(tmp_path) as service:
+            request = Asked(["ab", "cd"], stream=True, max_tokens=9, num_beams=2)
+            service.ask(request)
+            assert request.by_prompt() == [searched(ids_of(text), 9, 2) for text in ("ab", "cd")]
+            assert len(request.parts) == 1
+            assert "finish_reason" in request.parts[0]
+
+    def test_a_withdrawn_request_frees_all_of_its_slots(self, tmp_path: Path) -> None:
+        gate, decoder = Gate("step"), HandMade(6)
+        decoder.before = gate
+        with running(tmp_path, decoder) as service:
+            gone, waiting = Asked(["ab", "cd"], max_tokens=60, num_beams=3), Asked([4], max_tokens=1, num_beams=6)
+            service.ask(gone)
+            assert gate.at(0)
+            assert service.arrives(waiting)
+            gate.let(3)
+            assert gate.at(3)
+            assert service.metric("running_slots") == 6
+            gone.withdrawn = True
+            gate.let()
+            assert until(lambda: gone.asked, 5)  # beside step 3, or if it went just after that, beside step 4
+            gate.let()
+            assert waiting.tokens() == searched([4], 1, 6)  # all slots were free before another step
+            assert gate.reached <= 4
+            with pytest.raises(Cancelled):
+                gone.wait()
+            gate.open()
+            assert service.counts("taken_slots", 0)
+            assert service.counts("generations_total", 2, outcome="cancelled")
+
+    @pytest.mark.parametrize("when", [0, 5])
+    def test_a_copy_that_fails_harms_its_own_request(self, tmp_path: Path, when: int) -> None:
+        decoder = HandMade(4)
+        copied = decoder.copy
+        calls = iter(range(1000))
+
+        def fail(copies: Iterable[Copy]) -> int:
+            if next(calls) == when:
+                raise RuntimeError("no memory")
+            return copied(copies)
+
+        decoder.copy = fail  # type: ignore[method-assign]
+        with running(tmp_path, decoder) as service:
+            bad, good = Asked([9], max_tokens=30, num_beams=3), Asked([8], max_tokens=30)
+            service.ask(bad, good)
+            with pytest.raises(Internal, match="generating failed: no memory"):
+                bad.wait()
+            assert good.tokens() == greedy([8], 30)
+            after = Asked([9], max_tokens=12, num_beams=3)
+            service.ask(after)
+            assert after.tokens() == searched([9], 12, 3)
+
+    def test_logits_that_are_no_numbers(self, tmp_path: Path) -> None:
+        decoder = HandMade(4)
+        decoder.spoilt = lambda history: history[0] == 9 and len(history) == 4
+        with running(tmp_path, decoder) as service:
+            bad, good = Asked([9], max_tokens=12, num_beams=3), Asked([8], max_tokens=12)
+            service.ask(bad, good)
+            with pytest.raises(Internal, match="logits are no numbers"):
+                bad.wait()
+            assert good.tokens() == greedy([8], 12)
+
+
+BAD: dict[str, Asked] = {
+    r"text_input has shape \[5\]; accepted is \[prompts\], 1 to 4: this model has 4 slots": Asked(["a"] * 5),
+    r"text_input has shape \[3\]; accepted is \[prompts\], 1 to 2 of 2 beams each": Asked(["a"] * 3, num_beams=2),
+    r"text_input has shape \[0\]": Asked(None, inputs={"text_input": np.array([], object)}),
+    "'num_beams': 5 beams take as many slots; this model has 4": Asked([1], num_beams=5),
+    "text_input row 1 is empty": Asked(["a", " ", "b"]),
+    "text_input row 2 has 70 tokens; this model reads at most 63": Asked(["a", "b", "x" * 70]),
+    "'top_p': it does not go with num_beams 2": Asked([1], num_beams=2, top_p=0.5),
+    "'temperature': it does not go with num_beams 2": Asked([1], num_beams=2, temperature=0.5),
+    "'seed': it does not go with num_beams 3": Asked([1], num_beams=3, seed=0),
+    "'stop': it does not go with num_beams 2": Asked([1], num_beams=2, stop="x"),
+    "'length_penalty': it goes with num_beams above 1 only": Asked([1], length_penalty=2),
+    "'early_stopping': it goes with num_beams above 1 only": Asked([1], num_beams=1, early_stopping=True),
+}
+
+
+def test_bad_requests_are_refused_alone(tmp_path: Path) -> None:
+    with running(tmp_path) as service:
+        for said, bad in BAD.items():
+            good = Asked([5], max_tokens=4)
+            service.ask(good, bad)
+            with pytest.raises(InvalidArgument, match=said):
+                bad.wait()
+            assert good.tokens() == greedy([5], 4)
+        assert service.counts("refused_requests_total", len(BAD))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_texts_are_those_of_transformers(tmp_path: Path, family: str) -> None:
+    """Beams, greedy and sampled generations beside each other in slots that are shuffled before every step."""
+    model, luck = tiny_model(family), random.Random(1)
+    settings: list[dict[str, Any]] = [
+        {"num_beams": 2},
+        {"num_beams": 4, "early_stopping": True, "length_penalty": 1.5},
+        {"num_beams": 3, "early_stopping": "never", "repetition_penalty": 1.2},
+    ]
+    asked = []
+    with running(tmp_path, tiny_runner(model, slots=9, max_length=MAX_LENGTH), restless=True) as service:
+        for number in range(6):
+            options = settings[number % 3]
+            texts = random_texts(luck, 2, 30)
+            asked.append((texts, options, Asked(texts, max_tokens=16, **options)))
+            asked.append((texts, {}, Asked(texts, max_tokens=16)))
+            gone = Asked(texts, max_tokens=30, **options)
+            service.ask(asked[-2][-1], Asked([number], max_tokens=16, seed=number), asked[-1][-1], gone)
+            gone.withdrawn = number % 2 == 0
+        for texts, options, request in asked:
+            found = request.by_prompt()
+            for text, tokens in zip(texts, found, strict=True):
+                if options:
+                    assert tokens == searched_by_transformers(model, ids_of(text), 16, EOS, **options)
+                else:
+                    expected = generated_by_transformers(model, np.array(ids_of(text)), 16)
+                    assert tokens == (expected[: expected.index(EOS) + 1] if EOS in expected else expected)

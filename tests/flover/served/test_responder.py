@@ -1,0 +1,99 @@
+"""When parts of texts are sent, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.waiting import until
+from tidal.flover.responder import Pace, Responder
+from tidal.flover.streams import Stream
+
+
+@given(began=st.floats(0, 1e6), took=st.floats(0, 10), longest=st.floats(0, 10))
+def test_sending_takes_a_tenth_of_the_time_and_no_token_waits_longer_than_it_may(
+    began: float, took: float, longest: float
+) -> None:
+    pace = Pace(longest)
+    ended = began + took
+    pace.sent(began, ended)
+    waits = pace.due - ended
+    assert 0 <= waits <= longest + 1e-6
+    assert waits == pytest.approx(min(longest, 9 * (ended - began)), abs=1e-6)
+
+
+@dataclass(eq=False)
+class Text:
+    """In place of a stream: tokens that are there, and the parts that were sent."""
+
+    cost_s: float = 0.0
+    finish: str | None = None
+    tokens: int = 0
+    parts: list[int] = field(default_factory=list)
+
+    @property
+    def urgent(self) -> bool:
+        return self.finish is not None or not self.parts
+
+    def send(self) -> None:
+        time.sleep(self.cost_s)
+        self.parts.append(self.tokens - sum(self.parts))
+
+
+@contextmanager
+def responding(longest_s: float) -> Iterator[Responder]:
+    responder = Responder(longest_s)
+    thread = threading.Thread(target=responder.run)
+    thread.start()
+    try:
+        yield responder
+    finally:
+        responder.close()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def push(responder: Responder, text: Text, *, finish: str | None = None) -> None:
+    text.tokens += 1
+    text.finish = finish
+    responder.send(cast(Stream, cast(Any, text)))
+
+
+def test_first_tokens_and_ends_do_not_wait() -> None:
+    with responding(3600.0) as responder:
+        text, other = Text(), Text(cost_s=0.01)
+        push(responder, other)
+        assert until(lambda: other.parts == [1], 10)
+        push(responder, other)  # the first that may wait does not: nothing was sent before it
+        assert until(lambda: other.parts == [1, 1], 10)
+        assert until(lambda: responder._pace.due > 0, 10)
+        responder._pace.due = time.monotonic() + 3600  # an hour of sending lies behind
+        push(responder, other)
+        push(responder, text)
+        assert until(lambda: text.parts == [1], 10)
+        push(responder, text)
+        push(responder, text, finish="length")
+        assert until(lambda: text.parts == [1, 2], 10)
+        assert other.parts == [1, 1]
+    assert other.parts == [1, 1, 1]  # closing sends what waits
+
+
+def test_tokens_go_together_where_sending_takes_long() -> None:
+    with responding(0.2) as responder:
+        texts = [Text(cost_s=0.005) for _ in range(4)]
+        for _ in range(60):
+            for text in texts:
+                push(responder, text)
+            time.sleep(0.002)
+        for text in texts:
+            push(responder, text, finish="length")
+        assert until(lambda: all(sum(text.parts) == 61 for text in texts), 10)
+    assert all(len(text.parts) < 30 for text in texts)

@@ -1,0 +1,120 @@
+"""LoRA tasks through the real server, over HTTP and gRPC, against peft's own generation, and the commands for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.flover.served.conftest import TASKS, Served, run_tasks
+from tests.flover.tiny import EOS
+from tests.waiting import until
+from tidal.commands.tasks import tasks as tasks_command
+from tidal_client import AsyncClient, Client, InvalidArgument
+from tidal_client.main import build_app
+
+pytestmark = pytest.mark.server
+
+
+def test_tasks_and_the_base_share_steps(url: str, served: Served) -> None:
+    luck = random.Random(4)
+
+    async def one(client: AsyncClient, task: str | None) -> None:
+        prompt, wish = [luck.randrange(EOS) for _ in range(luck.randint(1, 40))], luck.randint(5, 30)
+        await asyncio.sleep(luck.random() * 0.1)
+        options: dict[str, Any] = {} if task is None else {"task": task}
+        found = [
+            token
+            async for part in client.generate_stream("writer", prompt, max_tokens=wish, **options)
+            for token in part.tokens
+        ]
+        assert found == served.greedy("writer", prompt, wish, task)
+
+    async def all_of_them() -> None:
+        async with AsyncClient(url) as client:
+            await asyncio.gather(*(one(client, task) for task in (None, *TASKS) * 4))
+
+    asyncio.run(all_of_them())
+    assert until(lambda: served.metric("tasks_resident", "writer") == len(TASKS), 5)
+    assert served.metric("task_bytes", "writer") > 0
+
+
+def test_a_task_is_that_of_all_prompts_of_its_request(url: str, served: Served) -> None:
+    with Client(url) as client:
+        alone = [client.generate("writer", text, max_tokens=12, task="bard").tokens for text in ("the cat", "a dog")]
+        both = client.generate("writer", ["the cat", "a dog"], max_tokens=12, task="bard")
+        base = client.generate("writer", "the cat", max_tokens=12)
+    assert [each.tokens for each in both] == alone
+    assert base.tokens != alone[0]
+
+
+def test_close_names_are_told(url: str, served: Served) -> None:
+    with Client(url) as client:
+        with pytest.raises(InvalidArgument, match="unknown task 'brd': did you mean 'bard'"):
+            client.generate("writer", "hi", task="brd")
+        with pytest.raises(InvalidArgument, match="unknown task 'bard': the model has no tasks"):
+            client.generate("narrow", "hi", task="bard")
+
+
+def test_a_task_comes_and_goes_without_a_reload(url: str, served: Served) -> None:
+    """One that is removed is generated with to the end of what was begun, and then is gone."""
+    prompt, wish = [5, 6, 7], 100
+    wanted = served.greedy("writer", prompt, wish, "clerk")
+    with Client(url) as client:
+        run_tasks(served.repository, "add", "writer", str(served.saved["clerk"]), "--name", "guest")
+        parts = client.generate_stream("writer", prompt, max_tokens=wish, task="guest")
+        found = list(next(parts).tokens)
+        run_tasks(served.repository, "remove", "writer", "guest")
+        found += [token for part in parts for token in part.tokens]
+        assert found == wanted
+
+        def refused() -> bool:
+            try:
+                client.generate("writer", prompt, max_tokens=1, task="guest")
+            except InvalidArgument as error:
+                return "unknown task 'guest'" in str(error)
+            return False
+
+        assert until(refused, 5)
+
+
+def test_the_commands(served: Served, tmp_path: Path) -> None:
+    lines = run_tasks(served.repository, "list", "writer").splitlines()
+    assert [line.split()[:3] for line in lines[1:]] == [["bard", "lora", "-"], ["clerk", "lora", "-"]]
+    assert all(line.rstrip().endswith("fits") for line in lines[1:])
+    shown = run_tasks(served.repository, "show", "writer", "bard")
+    assert "low-rank differences (rank 4) in 8 layers" in shown
+    assert "peft keeps no hash of its base" in shown
+    described = json.loads(run_tasks(served.repository, "show", "writer", "bard", "--json"))
+    assert described["changes"] == {"layers": 8, "ranks": [4]}
+    copy, saved = str(served.repository / "writer/tasks/bard"), str(served.saved["bard"])
+    for arguments, said in (
+        (["add", "writer", str(tmp_path)], "nothing that a decoder's task can be made of"),
+        (["add", "writer", copy], "task 'bard' is there already"),
+        (["add", "writer", copy, "--name", "other", "--half"], "copied as it is: without --half"),
+        (
+            ["add", "writer", saved, "--name", "other", "--labels", "a"],
+            "are for tasks that classify",
+        ),
+        (["add", "narrow", saved], "fan_in_fan_out is set"),
+        (["add", "narrow", copy], "it was made for the base"),
+        (["train", "writer", str(tmp_path)], "is no vision transformer"),
+    ):
+        done = CliRunner().invoke(tasks_command, [*arguments, "--repository", str(served.repository)])
+        assert (done.exit_code, said in done.stderr) == (1, True), done.stderr
+
+
+def test_the_command_names_a_task(url: str, served: Served) -> None:
+    common = ["generate", "writer", "--url", url, "-n", "12", "-t", "the cat", "--json"]
+    done = CliRunner().invoke(build_app(), [*common, "--task", "bard"])
+    assert done.exit_code == 0, done.output
+    with Client(url) as client:
+        assert (
+            tuple(json.loads(done.stdout)["tokens"])
+            == client.generate("writer", "the cat", max_tokens=12, task="bard").tokens
+        )

@@ -1,0 +1,170 @@
+"""Rows of many tasks in one product: what each adds, and that it is its own alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.flover.tiny import VOCABULARY, tiny_model, tiny_runner
+from tidal.flover.models.form import DecoderForm, Product, form_of
+from tidal.flover.runner import FloverRunner
+from tidal.flover.tasks.adapter import Adapter, adapter_of
+from tidal.flover.tasks.bank import TaskBank
+from tidal.flover.tasks.layers import places, product_sizes
+from tidal.tasks.low_rank import LowRankDelta
+
+RANKS = (1, 3, 8, 13, 32, 32, 40)
+MOST = 4
+
+
+@functools.cache
+def form() -> DecoderForm:
+    return form_of(tiny_model("llama").config)
+
+
+@functools.cache
+def adapters() -> tuple[Adapter, ...]:
+    """Random ones of these ranks, each on some of the linear layers; the first one's values overflow."""
+    draw = np.random.default_rng(0)
+    found = []
+    for number, rank in enumerate(RANKS):
+        deltas = {}
+        for path, place in places(form()).items():
+            if number and draw.random() < 0.3:
+                continue
+            down, up = draw.normal(size=(rank, place.inputs)), draw.normal(size=(place.outputs, rank))
+            scale = 0.1 if number else 1e38
+            factors = (np.asarray((each * scale).clip(-3e38, 3e38), np.float32) for each in (down, up))
+            deltas[path] = LowRankDelta(*factors, 0.5)
+        found.append(adapter_of(deltas, places(form())))
+    return tuple(found)
+
+
+def dense(task: Adapter, layer: int, product: Product) -> torch.Tensor:
+    """The task's difference as a matrix [outputs, inputs]."""
+    inputs, outputs = product_sizes(form())[product]
+    found = torch.zeros(outputs, inputs)
+    for part in task.parts.get(product, ()):
+        if part.layer == layer:
+            found[part.begin : part.begin + part.up.shape[1]] += torch.from_numpy(part.up.T @ part.down)
+    return found
+
+
+@contextmanager
+def kernels(used: bool) -> Iterator[None]:
+    """With the library of kernels, where it is built, or without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not used:
+            patch.setattr("tidal.flover.tasks.differences.usable", lambda _device: None)
+        yield
+
+
+tasks_of_rows = st.lists(st.sampled_from((None, *range(1, len(RANKS)))), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize("native", [True, False])
+@settings(deadline=None, max_examples=40)
+@given(passes=st.lists(tasks_of_rows, min_size=1, max_size=8))
+def test_rows_get_their_own_tasks_differences_whichever_were_ready_before(
+    native: bool, passes: list[list[int | None]]
+) -> None:
+    """More tasks than stay ready, so that they come and go and their places are taken by others."""
+    with kernels(native):
+        _hold_to_dense(passes)
+
+
+def _hold_to_dense(passes: list[list[int | None]]) -> None:
+    bank, draw = TaskBank(form(), MOST, torch.float32, torch.device("cpu")), torch.Generator().manual_seed(0)
+    for numbers in passes:
+        tasks = [None if number is None else adapters()[number] for number in numbers]
+        adding = bank.adding(tasks)
+        assert (adding is None) == (not any(tasks))
+        if adding is None:
+            continue
+        for product, (inputs, outputs) in product_sizes(form()).items():
+            rows, onto = torch.randn(len(tasks), inputs, generator=draw), torch.randn(len(tasks), outputs)
+            own = [torch.zeros(outputs) if task is None else dense(task, 1, product) @ row
+                   for task, row in zip(tasks, rows, strict=True)]  # fmt: skip
+            wanted, kept = torch.stack(own), onto.clone()
+            found = adding(1, product, rows)
+            torch.testing.assert_close(torch.zeros_like(wanted) if found is None else found, wanted)
+            torch.testing.assert_close(adding(1, product, rows, onto), wanted + onto)
+            assert torch.equal(onto, kept)
+
+
+def test_no_more_tasks_stay_ready_than_asked() -> None:
+    bank = TaskBank(form(), MOST, torch.float32, torch.device("cpu"))
+    for task in adapters()[1:] * 3:
+        bank.adding([task])
+    for factors in bank._factors.values():
+        assert len(factors._ranks) <= MOST
+        largest = max(task.ranks.get(factors._product, 0) for task in adapters())
+        assert factors._down.shape[1] <= 4 * MOST * largest
+
+
+@functools.cache
+def runner() -> FloverRunner:
+    return tiny_runner(tiny_model("llama"), slots=4)
+
+
+def logits(tasks: Sequence[Adapter | None], draw: np.random.Generator, ids: np.ndarray) -> torch.Tensor:
+    """Of a prompt's next token in the first of four slots, whose other prompts are random."""
+    for slot, task in enumerate(tasks):
+        prompt = ids if slot == 0 else draw.integers(0, VOCABULARY, 9)
+        runner().prefill(slot, prompt[:9], 0, task=task)
+    return runner().step(0, 4, np.full(4, ids[9]), np.full(4, 9), tasks)[0]
+
+
+@pytest.mark.parametrize("native", [True, False])
+@settings(deadline=None, max_examples=25)
+@given(numbers=st.lists(st.sampled_from((None, *range(len(RANKS)))), min_size=4, max_size=4), seed=st.integers(0, 99))
+@example(numbers=[1, 0, None, 2], seed=0)
+def test_a_rows_logits_do_not_depend_on_its_neighbours_tasks(
+    native: bool, numbers: list[int | None], seed: int
+) -> None:
+    """Not even on one whose own logits are no numbers."""
+    draw = np.random.default_rng(seed)
+    ids = draw.integers(0, VOCABULARY, 10)
+    tasks = [None if number is None else adapters()[number] for number in numbers]
+    with kernels(native):
+        alone = logits([tasks[0], None, None, None], draw, ids)
+        found = logits(tasks, draw, ids)
+    if numbers[0] != 0:
+        assert torch.isfinite(found).all()
+        torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-4)
+
+
+def test_a_pass_without_tasks_pays_for_none() -> None:
+    bank = TaskBank(form(), MOST, torch.float32, torch.device("cpu"))
+    bank.adding([adapters()[2]])
+    assert bank.adding([None, None]) is None
+    assert bank.adding([]) is None
+    only_values = LowRankDelta(np.ones((2, 32), np.float32), np.ones((16, 2), np.float32), 1.0)
+    value = adapter_of({"layers.0.self_attn.v_proj": only_values}, places(form()))
+    adding, rows = bank.adding([value, None]), torch.ones(2, 32)
+    assert adding is not None
+    assert adding(0, "up", rows) is None
+    assert adding(0, "output", rows, rows) is rows
+    found = adding(0, "qkv", rows)
+    assert found is not None
+    assert not found[1].any()
+    assert not found[0, :-16].any()
+    assert (found[0, -16:] == 64).all()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gptj", "gpt_neox", "llama", "qwen3"])
+def test_places_cover_every_output_of_every_product_once(family: str) -> None:
+    of_family = form_of(tiny_model(family).config)
+    for product, (inputs, outputs) in product_sizes(of_family).items():
+        for layer in range(of_family.layers):
+            here = [each for each in places(of_family).values() if (each.layer, each.product) == (layer, product)]
+            covered = [output for each in here for output in range(each.begin, each.begin + each.outputs)]
+            assert sorted(covered) == list(range(outputs))
+            assert {each.inputs for each in here} == {inputs}
