@@ -138,6 +138,7 @@ void attention(const AttentionHead& head, float* scratch) {
             }
             const float factor = 1.0f / sum(total);
             for (int k = 0; k < keys; k += kLanes) store(row + k, load(row + k) * factor);
+            if (head.received) add(head.received, row, nullptr, head.keys);
         }
         product(queries, scores, keys, head.keys, values, size, kPanel, size, out, size);
         for (int q = 0; q < queries; ++q)

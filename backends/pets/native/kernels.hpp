@@ -94,6 +94,7 @@ struct AttentionHead {
     int query_stride;
     int key_stride;
     int output_stride;
+    float* received;  // [keys] gets what all queries together pay to each, added; null where nobody asks
 };
 
 struct Kernels {

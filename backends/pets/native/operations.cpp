@@ -181,7 +181,13 @@ bool TaskNorm::evaluate(ov::TensorVector& outputs, const ov::TensorVector& input
 void RowAttention::validate_and_infer_types() {
     ov::PartialShape shape = get_input_partial_shape(0);
     if (shape.rank().is_static()) shape[2] = width_;
+    set_output_size(received_ ? 2 : 1);
     set_output_type(0, get_input_element_type(0), shape);
+    if (!received_) return;
+    const ov::PartialShape& keys = get_input_partial_shape(1);
+    const bool known = keys.rank().is_static();
+    set_output_type(1, get_input_element_type(0),
+                    {known ? keys[0] : ov::Dimension(), heads_, known ? keys[1] : ov::Dimension()});
 }
 
 std::shared_ptr<ov::Node> RowAttention::clone_with_new_inputs(const ov::OutputVector& inputs) const {
@@ -189,6 +195,7 @@ std::shared_ptr<ov::Node> RowAttention::clone_with_new_inputs(const ov::OutputVe
     clone->set_arguments(inputs);
     clone->heads_ = heads_;
     clone->width_ = width_;
+    clone->received_ = received_;
     clone->constructor_validate_and_infer_types();
     return clone;
 }
@@ -196,6 +203,7 @@ std::shared_ptr<ov::Node> RowAttention::clone_with_new_inputs(const ov::OutputVe
 bool RowAttention::visit_attributes(ov::AttributeVisitor& visitor) {
     visitor.on_attribute("heads", heads_);
     visitor.on_attribute("width", width_);
+    visitor.on_attribute("received", received_);
     return true;
 }
 
@@ -207,6 +215,8 @@ bool RowAttention::evaluate(ov::TensorVector& outputs, const ov::TensorVector& i
     const float* const query = inputs[0].data<const float>();
     const float* const key = inputs[1].data<const float>() + keys.width - 2 * width;
     float* const output = outputs[0].data<float>();
+    if (received_) outputs[1].set_shape({queries.rows, heads, keys.tokens});
+    float* const received = received_ ? outputs[1].data<float>() : nullptr;
     const Rows rows(inputs[2], keys);
     const Kernels& level = kernels();
     const std::size_t room = level.attention_scratch(static_cast<int>(keys.tokens), static_cast<int>(size));
@@ -215,9 +225,11 @@ bool RowAttention::evaluate(ov::TensorVector& outputs, const ov::TensorVector& i
         const std::size_t real_keys = rows.length(row), real = std::min(real_keys, queries.tokens);
         const float* const row_key = key + row * keys.tokens * keys.width + column;
         float* const target = output + row * queries.tokens * width + column;
+        float* const own = received ? received + index * keys.tokens : nullptr;
+        if (own) std::memset(own, 0, keys.tokens * sizeof(float));
         level.attention({static_cast<int>(real), static_cast<int>(real_keys), static_cast<int>(size),
                          query + row * queries.tokens * queries.width + column, row_key, row_key + width, target,
-                         static_cast<int>(queries.width), static_cast<int>(keys.width), static_cast<int>(width)},
+                         static_cast<int>(queries.width), static_cast<int>(keys.width), static_cast<int>(width), own},
                         scratch(room));
         for (std::size_t token = real; token < queries.tokens; ++token)
             std::memset(target + token * width, 0, size * sizeof(float));

@@ -63,7 +63,8 @@ private:
 };
 
 // (queries [rows, queries, width or more], keys [rows, tokens, 2 * width or more], batch): attention to real tokens.
-// Queries are the first `width` columns of their input, keys and values the last 2 * width of theirs.
+// Queries are the first `width` columns of their input, keys and values the last 2 * width of theirs. With `received` a
+// second output [rows, heads, tokens]: what each token gets of the attention of all real queries of its row.
 class RowAttention : public ov::op::Op {
 public:
     OPENVINO_OP("RowAttention", "tidal");
@@ -77,6 +78,7 @@ public:
 private:
     std::int64_t heads_ = 1;
     std::int64_t width_ = 0;
+    std::int64_t received_ = 0;
 };
 
 }  // namespace tidal

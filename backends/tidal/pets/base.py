@@ -6,7 +6,6 @@ weights (its embeddings) only digests are kept: enough to tell whether a fine-tu
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from pydantic import Field, ValidationError
 from tidal.errors import InvalidArgument
 from tidal.manifest import Strict
 from tidal.pets.terms import BaseLayers, FloatArray, LinearLayer, NormLayer
+from tidal.tasks.digests import base_digest, tensor_digest
 from tidal.tensor_file import Array, pack_tensors, parse_tensors, read_bounded
 
 BASE_FILE = "pets.json"
@@ -32,20 +32,6 @@ class BaseInfo(Strict):
     digest: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 over all weights of the encoder")
     width: int = Field(ge=1, description="of the pooled vector")
     frozen: dict[str, str] = Field(description="digests of the weights that tasks cannot change, by name")
-
-
-def tensor_digest(array: Array) -> str:
-    """Hex SHA-256 of an array's shape and its values as float32, however they are stored."""
-    values = np.ascontiguousarray(array, dtype="<f4")
-    found = hashlib.sha256(repr(tuple(values.shape)).encode())
-    found.update(values.reshape(-1).data)
-    return found.hexdigest()
-
-
-def base_digest(tensors: Mapping[str, str]) -> str:
-    """Hex SHA-256 over the digests of all weights of an encoder, by their names without that of the model around it."""
-    lines = "".join(f"{name} {digest}\n" for name, digest in sorted(tensors.items()))
-    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def make_base_layers(

@@ -66,7 +66,9 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
 
     def start(fresh: ServiceContext) -> Service:
         library = open_library(tasks_folder(fresh.model_dir), base, engine, parameters.task_bytes, fresh.metrics)
-        scheduler = PetsScheduler(tables, batching, patience_s=parameters.patience_ms / 1e3)
+        scheduler = PetsScheduler(
+            tables, batching, patience_s=parameters.patience_ms / 1e3, by_worth=parameters.by_utility
+        )
         merging = Merging(open_copy, tables, MergeRule(parameters.merged_copies, kept=kept_kinds()))
         return PetsService(
             fresh,
@@ -76,6 +78,7 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
             scheduler,
             merging,
             type_ids=manifest.tokenizer.type_ids,
+            attention=manifest.attention_received,
             lengths=manifest.profile.shared.lengths,
         )
 

@@ -26,6 +26,7 @@ class PetsManifest(Published):
     width: int = Field(ge=1, description="of the pooled vector, which the tasks' classifiers read")
     max_length: int = Field(ge=1, description="longest input in tokens that was profiled, and is served")
     threads: int = Field(ge=1, description="CPU threads of the engine")
+    attention_received: bool = Field(False, description="whether it gives the attention that tokens receive")
     zeroed: tuple[str, ...] = Field((), description="weights that the source lacks, which are 0 here")
     verification: Verification = Field(description="of the base, and of a typical task of every kind")
     profile: PetsProfile

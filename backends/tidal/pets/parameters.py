@@ -51,6 +51,11 @@ class PetsParameters(BaseModel):
         description="hot tasks at most that run from copies of the base with their terms in its weights; each takes "
         "the memory of the base",
     )
+    by_utility: bool = Field(
+        False,
+        description="where not all that waits can be in time, run what earns most a second by the requests' utility, "
+        "rather than what takes least",
+    )
     patience_ms: float = Field(
         1000.0, gt=0, le=3_600_000, description="milliseconds after which a query goes before those that came later"
     )

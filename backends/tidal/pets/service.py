@@ -13,12 +13,12 @@ import numpy as np
 from tidal.errors import Cancelled, Internal, TidalError, Unavailable
 from tidal.pets.copies import Copies, Merging
 from tidal.pets.engine.base import Engine, LoadedTask
-from tidal.pets.jobs import OUTPUTS, Job, Row, reply
+from tidal.pets.engine.description import ATTENTION_RECEIVED
+from tidal.pets.jobs import OUTPUTS, Job, Row, Vectors, reply
 from tidal.pets.library import PetsLibrary, ServedTask
 from tidal.pets.metrics import PetsMetrics
 from tidal.pets.policies import Batch, PetsScheduler
 from tidal.pets.reading import read_tokens
-from tidal.pets.terms import FloatArray
 from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
 from tidal.tasks.intake import LEAVING, Intake
@@ -48,6 +48,7 @@ class PetsService:
         scheduler: says what runs next; the service's own from now on.
         merging: when hot tasks get merged copies.
         type_ids: whether the engine reads token types.
+        attention: whether the engine gives the attention that tokens receive.
         lengths: bounds in tokens that queries are counted by.
 
     Raises:
@@ -64,9 +65,10 @@ class PetsService:
         merging: Merging,
         *,
         type_ids: bool,
+        attention: bool,
         lengths: Sequence[int],
     ) -> None:
-        context.check_outputs(OUTPUTS)
+        context.check_outputs((*OUTPUTS, ATTENTION_RECEIVED) if attention else OUTPUTS)
         self._tokenizer = tokenizer
         self._type_ids = type_ids
         self._engine = engine
@@ -216,8 +218,8 @@ class PetsService:
             if rows:
                 vectors = self._vectors(rows, batch.copy)
                 self._metrics.ran(rows, now, time.monotonic() - now)
-                for row, vector in zip(rows, vectors, strict=True):
-                    if row.job.finish(row.index, vector):
+                for row, own in zip(rows, vectors, strict=True):
+                    if row.job.finish(row.index, own):
                         finished.append((row.job, row.loaded))
         except Exception as error:
             answer = error if isinstance(error, TidalError) else Internal(f"the engine failed: {error}")
@@ -228,8 +230,8 @@ class PetsService:
                 row.job.leave()
         return finished
 
-    def _vectors(self, rows: Sequence[Row], merged: str | None) -> FloatArray:
-        """Pooled vectors [rows, width], from the copy of the task `merged` or from the shared base."""
+    def _vectors(self, rows: Sequence[Row], merged: str | None) -> list[Vectors]:
+        """What becomes of rows, by the copy of the task `merged` or by the shared base."""
         lengths = np.array([row.length for row in rows], np.int32)
         ids = np.zeros((len(rows), int(lengths.max())), np.int32)
         types = np.zeros_like(ids) if self._type_ids else None
@@ -239,10 +241,15 @@ class PetsService:
                 types[place, : row.length] = row.tokens.type_ids
         tasks = [row.loaded for row in rows]
         copy = None if merged is None else self._copies.find(merged, tasks)
-        if copy is None:
-            return self._engine.pooled(tasks, ids, lengths, types)
-        self._metrics.merged.inc(len(rows))
-        return copy.engine.pooled([copy.task] * len(rows), ids, lengths, types)
+        engine = self._engine
+        if copy is not None:
+            self._metrics.merged.inc(len(rows))
+            engine, tasks = copy.engine, [copy.task] * len(rows)
+        if not any(row.job.attends for row in rows):
+            return [Vectors(pooled, None) for pooled in engine.pooled(tasks, ids, lengths, types)]
+        found = engine.attended(tasks, ids, lengths, types)
+        each = zip(rows, found.pooled, found.received, strict=True)
+        return [Vectors(pooled, received[: row.length]) for row, pooled, received in each]
 
     @staticmethod
     def _still_wanted(row: Row, now: float) -> bool:

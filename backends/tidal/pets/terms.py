@@ -18,6 +18,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from tidal.tasks.low_rank import LowRankDelta as LowRankDelta
+
 Activation = Literal["relu", "gelu", "silu"]
 FloatArray = npt.NDArray[np.float32]
 
@@ -35,15 +37,6 @@ class SparseDelta:
     starts: npt.NDArray[np.uint32]
     columns: npt.NDArray[np.uint16]
     values: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class LowRankDelta:
-    """A weight difference scale · up · down (LoRA): up [outputs, rank], down [rank, inputs]."""
-
-    down: FloatArray
-    up: FloatArray
-    scale: float
 
 
 @dataclass(frozen=True, slots=True)

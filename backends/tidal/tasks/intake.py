@@ -47,6 +47,7 @@ class Intake(Generic[Task, Handle, Job]):
         admit: queues a job whose task is in memory, and releases that in time; False when nothing is run any more.
         done: told, once it is closed, that nothing will be admitted any more.
         readers: threads that read.
+        take_base: reads and queues a request without a task, as `read` and `admit` do; None: such are refused.
     """
 
     def __init__(
@@ -58,12 +59,14 @@ class Intake(Generic[Task, Handle, Job]):
         admit: Callable[[Job, Lease[Handle]], bool],
         done: Callable[[], None],
         readers: int = 1,
+        take_base: Callable[[PendingRequest], bool] | None = None,
     ) -> None:
         self._library = library
         self._metrics = metrics
         self._read_job = read
         self._admit_job = admit
         self._done = done
+        self._take_base = take_base
         self._lock = threading.Lock()
         self._closing = False
         # Requests that are with a reader or wait for their task, as a count of those that wait and the readers.
@@ -115,6 +118,9 @@ class Intake(Generic[Task, Handle, Job]):
         """Read a request and ask for its task; its rows wait for the engine once that is in memory."""
         if request.answered:  # its deadline passed while others were read
             return
+        if request.options.task is None and self._take_base is not None:
+            self._read_base(request, self._take_base)
+            return
         try:
             name = task_name(request, self._library.names)
             future = self._library.acquire(name)  # one that is not in memory loads from now on
@@ -133,6 +139,15 @@ class Intake(Generic[Task, Handle, Job]):
             return
         self._count(1, request.rows)
         future.add_done_callback(lambda loaded: self._loaded(job, loaded))
+
+    def _read_base(self, request: PendingRequest, take: Callable[[PendingRequest], bool]) -> None:
+        try:
+            taken = take(request)
+        except TidalError:
+            self._metrics.refused("input", request.rows)
+            raise
+        if not taken:
+            raise Unavailable(LEAVING)
 
     def _loaded(self, job: Job, future: Future[Lease[Handle]]) -> None:
         """A task that a job waited for is in memory, or will never be; on the thread that loaded it."""

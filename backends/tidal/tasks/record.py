@@ -1,4 +1,4 @@
-"""What `task.json` says of any task: the base that it was made for, its labels, and the file of its tensors."""
+"""What `task.json` says of any task: the base that it was made for, and the file of its tensors."""
 
 from __future__ import annotations
 
@@ -26,17 +26,26 @@ class TaskRecord(Strict):
 
     format: Literal[1] = 1
     base: str = Field(pattern=_DIGEST, description="digest of the base that it was made for")
-    labels: tuple[Label, ...] = Field(min_length=1, max_length=10_000)
     created: str = Field(description="UTC time, ISO 8601")
     tensors: FileRecord
     memory_bytes: int = Field(ge=0, description="what its terms take in memory")
 
     @model_validator(mode="after")
     def _check(self) -> TaskRecord:
-        if len(set(self.labels)) != len(self.labels):
-            raise ValueError("labels must differ")
         if self.tensors.path != TENSORS_FILE:
             raise ValueError(f"tensors must be in {TENSORS_FILE}")
+        return self
+
+
+class LabelledRecord(TaskRecord):
+    """Of a task that tells classes apart."""
+
+    labels: tuple[Label, ...] = Field(min_length=1, max_length=10_000)
+
+    @model_validator(mode="after")
+    def _check_labels(self) -> LabelledRecord:
+        if len(set(self.labels)) != len(self.labels):
+            raise ValueError("labels must differ")
         return self
 
 

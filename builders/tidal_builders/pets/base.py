@@ -22,13 +22,16 @@ def base_layers(encoder: Encoder) -> tuple[BaseLayers, BaseInfo]:
     return make_base_layers(encoder.linear, encoder.norm, encoder.frozen, encoder.width)
 
 
-def export_encoder(model: Any, folder: Path, engine: PetsEngineKind = "openvino") -> tuple[BaseLayers, BaseInfo]:
+def export_encoder(
+    model: Any, folder: Path, engine: PetsEngineKind = "openvino", *, attention: bool = False
+) -> tuple[BaseLayers, BaseInfo]:
     """Write a `transformers` encoder, or the encoder within a model, into `folder` as an engine reads it.
 
     Args:
         model: for example `AutoModel.from_pretrained(...)`; see `read_encoder` for what is pooled.
         folder: gets `encoder.json` and the weights: `encoder.xml` and `encoder.bin`, or `encoder.safetensors`.
         engine: that is to run it; of TensorRT's all but the plan, see `dense`.
+        attention: whether it is to give the attention that tokens receive; with OpenVINO only.
 
     Returns:
         The layers that tasks may change, which `write_base_layers` publishes.
@@ -44,7 +47,7 @@ def export_encoder(model: Any, folder: Path, engine: PetsEngineKind = "openvino"
         weights, description = weights_of(encoder, layers.digest)
         (folder / WEIGHTS_FILE).write_bytes(pack_tensors(weights))
     else:
-        graph, description = build_graph(encoder, layers.digest)
+        graph, description = build_graph(encoder, layers.digest, attention=attention)
         ov.save_model(graph, folder / GRAPH_FILE, compress_to_fp16=False)
     (folder / DESCRIPTION_FILE).write_text(description.model_dump_json(indent=1) + "\n", encoding="utf-8")
     return layers, info

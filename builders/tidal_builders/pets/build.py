@@ -149,7 +149,9 @@ class _Stages:
                 f"field 'max_length': {longest} tokens exceed the model's longest input of {source.max_length}"
             )
         self.report("export", 0.0)
-        layers, info = export_encoder(source.model, folder / ENGINE_FOLDER, self.spec.engine)
+        layers, info = export_encoder(
+            source.model, folder / ENGINE_FOLDER, self.spec.engine, attention=self.spec.attention_received
+        )
         write_base_layers(folder, layers, info)
         if self.spec.engine == "tensorrt":
             self.report("plan", 0.0)
@@ -181,6 +183,7 @@ class _Stages:
             max_length=self.facts.max_length,
             precision=self.spec.precision,
             tolerance=self.spec.tolerance or DEFAULT_TOLERANCE[self.spec.precision],
+            attention=self.spec.attention_received,
             progress=partial(self.report, "verify"),
         )
 
@@ -228,6 +231,7 @@ def _publish(stages: _Stages, spec_file: str) -> tuple[PetsManifest, int]:
         width=layers.width,
         max_length=facts.max_length,
         threads=plan.threads,
+        attention_received=stages.spec.attention_received,
         zeroed=facts.zeroed,
         verification=stages.verified.verification,
         profile=profile,

@@ -15,9 +15,7 @@ input [
 output [
   { name: "logits" data_type: TYPE_FP32 dims: [ -1 ] },
   { name: "probabilities" data_type: TYPE_FP32 dims: [ -1 ] },
-  { name: "label" data_type: TYPE_STRING dims: [ 1 ] }
-]
-"""
+  { name: "label" data_type: TYPE_STRING dims: [ 1 ] }"""
 
 
 def pets_config_pbtxt(spec: PetsSpec) -> str:
@@ -26,8 +24,11 @@ def pets_config_pbtxt(spec: PetsSpec) -> str:
     Rows of a request are separate queries of one task, so `max_batch_size` bounds rows, not batches. Plain
     `dynamic_batching`: the backend queues and batches by itself.
     """
+    attention = (
+        ',\n  { name: "attention_received" data_type: TYPE_FP32 dims: [ -1 ] }' if spec.attention_received else ""
+    )
     truncate = 'parameters { key: "truncate" value: { string_value: "true" } }\n' if spec.truncate else ""
     return (
-        f'name: "{spec.name}"\nbackend: "pets"\nmax_batch_size: 64\n{_TENSORS}'
+        f'name: "{spec.name}"\nbackend: "pets"\nmax_batch_size: 64\n{_TENSORS}{attention}\n]\n'
         f"dynamic_batching {{ }}\ninstance_group [ {{ count: 1 kind: KIND_CPU }} ]\n{truncate}"
     )

@@ -2,12 +2,14 @@
 
 A block is four shared products and an operation behind each: all of query, key and value are one product, activation,
 residual and normalisation are computed where the task's terms are, and attention skips padding. Only the first token's
-vector is pooled, so the last block computes nothing for the others that it does not need.
+vector is pooled, so the last block computes nothing for the others that it does not need: where the attention that
+tokens receive is asked for, all queries; else that of the first token alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -15,28 +17,32 @@ import openvino as ov
 from openvino import opset13 as ops
 from openvino.utils.node_factory import NodeFactory
 
-from tidal.pets.engine.description import Description, LinearPlace, NormPlace
+from tidal.pets.engine.description import ATTENTION_RECEIVED, Description, LinearPlace, NormPlace
 from tidal.pets.engine.native import library, library_path
 from tidal.pets.terms import FloatArray
 from tidal_builders.pets.encoder import BlockPaths, Encoder
 
 
-def build_graph(encoder: Encoder, digest: str) -> tuple[ov.Model, Description]:
+def build_graph(encoder: Encoder, digest: str, *, attention: bool = False) -> tuple[ov.Model, Description]:
     """Make the graph of an encoder and say what is where in it.
 
     Inputs of the graph: `input_ids` i32 [rows, tokens], `token_type_ids` alike where the encoder has types, `batch` i32
-    [1]. Output: `pooled` f32 [rows, width].
+    [1]. Output: `pooled` f32 [rows, width], and with attention `attention_received` f32 [rows, tokens], summed over
+    layers, heads and queries (Tabi §4.2).
 
     Args:
         encoder: its weights.
         digest: of all its weights, by which tasks name it.
+        attention: whether it gives the attention that tokens receive.
     """
-    return _Graph(encoder).build(digest)
+    return _Graph(encoder, attention).build(digest)
 
 
 @dataclass
 class _Graph:
     encoder: Encoder
+    attention: bool
+    received: list[Any] = field(default_factory=list)
     linear: list[LinearPlace] = field(default_factory=list)
     norm: list[NormPlace] = field(default_factory=list)
 
@@ -64,13 +70,12 @@ class _Graph:
         pooled = ops.squeeze(_first_token(hidden), _axis([1]))
         if encoder.pooler is not None:
             pooled = self._linear([encoder.pooler.path], pooled, encoder.pooler.activation)
-        result = ops.result(pooled)
+        outputs = [(pooled, "pooled")]
+        if self.attention:
+            outputs.append((ops.reduce_sum(reduce(ops.add, self.received), _axis([1])), ATTENTION_RECEIVED))
         inputs.append(self.batch)
-        for port, name in [
-            *((node.output(0), node.get_friendly_name()) for node in inputs),
-            (pooled.output(0), "pooled"),
-        ]:
-            port.get_tensor().set_names({name})
+        for node, name in [*((node, node.get_friendly_name()) for node in inputs), *outputs]:
+            node.output(0).get_tensor().set_names({name})
         description = Description(
             digest=digest,
             model_type=encoder.model_type,
@@ -80,19 +85,25 @@ class _Graph:
             types=0 if encoder.types is None else encoder.types.shape[0],
             linear=tuple(self.linear),
             norm=tuple(self.norm),
+            attention=self.attention,
         )
-        return ov.Model([result], inputs, "encoder"), description
+        return ov.Model([ops.result(node) for node, _ in outputs], inputs, "encoder"), description
 
     def _block(self, block: BlockPaths, hidden: Any, *, last: bool) -> Any:
-        if last:
+        if last and not self.attention:
             first = _first_token(hidden)
             query = self._linear([block.query], first)
             key = self._linear([block.key, block.value], hidden)
         else:
             first = hidden
             query = key = self._linear([block.query, block.key, block.value], hidden)
-        shape = {"heads": self.encoder.heads, "width": self.encoder.width}
+        shape = {"heads": self.encoder.heads, "width": self.encoder.width, "received": int(self.attention)}
         mixed = self._create("RowAttention", [query, key, self.batch], shape)
+        if self.attention:
+            self.received.append(mixed.output(1))
+            mixed = mixed.output(0)
+            if last:
+                mixed, first = _first_token(mixed), _first_token(hidden)
         attended = self._linear_norm(block.attention_output, block.attention_norm, mixed, first)
         inner = self._linear([block.inner], attended, self.encoder.activation)
         return self._linear_norm(block.outer, block.output_norm, inner, attended)
@@ -125,7 +136,7 @@ class _Graph:
             first += outputs
         matrix = _constant(np.concatenate([layer.weight for layer in layers]), weight)
         vector = np.concatenate([layer.bias for layer in layers])
-        rank = len(source.output(0).get_partial_shape())
+        rank = len(_port(source).get_partial_shape())
         shared = ops.matmul(source, matrix, False, True)
         return ops.add(shared, _constant(vector.reshape((1,) * (rank - 1) + (-1,)), bias)), number
 
@@ -137,13 +148,18 @@ class _Graph:
         return _constant(layer.weight, place.weight), _constant(layer.bias, place.bias), attributes
 
     def _create(self, kind: str, arguments: list[Any], attributes: dict[str, Any]) -> Any:
-        return self.factory.create(kind, [node.output(0) for node in arguments], attributes)
+        return self.factory.create(kind, [_port(node) for node in arguments], attributes)
 
 
 def _constant(array: FloatArray, name: str) -> Any:
     node = ops.constant(np.ascontiguousarray(array, np.float32))
     node.set_friendly_name(name)
     return node
+
+
+def _port(node: Any) -> Any:
+    """A node's only output, or one that was picked."""
+    return node if isinstance(node, ov.Output) else node.output(0)
 
 
 def _axis(value: int | list[int]) -> Any:

@@ -64,6 +64,11 @@ class PetsSpec(BaseModel):
         description="text file, one text a line, to verify with; relative to the spec file; default: English text that "
         "the builder makes",
     )
+    attention_received: bool = Field(
+        False,
+        description="also give for every token the attention that it receives, summed over queries, heads and layers, "
+        "which a cascade reads to prune words; with engine openvino",
+    )
     truncate: bool = Field(False, description="serve a longer text cut to the limit instead of refusing it")
 
     @model_validator(mode="after")
@@ -74,4 +79,8 @@ class PetsSpec(BaseModel):
             )
         if self.precision == "bf16" and self.engine != "openvino":
             raise ValueError(f"fields 'engine' and 'precision': bf16 goes with engine openvino, got {self.engine}")
+        if self.attention_received and self.engine != "openvino":
+            raise ValueError(
+                f"fields 'engine' and 'attention_received': attention goes with engine openvino, got {self.engine}"
+            )
         return self

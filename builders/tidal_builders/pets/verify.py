@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ class Verified(BaseModel):
     verification: Verification
     errors: dict[str, float]
     least: float = Field(description="share of the samples that must keep their label")
+    received: float = Field(0.0, description="error of attention_received as a share of a query's largest value")
 
     @property
     def misses(self) -> tuple[str, ...]:
@@ -41,6 +43,9 @@ class Verified(BaseModel):
             for name, error in self.errors.items()
             if not error <= found.tolerance
         ]
+        if not self.received <= found.tolerance:
+            limit = f"{found.tolerance:g} is accepted"
+            said.append(f"attention_received is off by {self.received:.3g} of its largest value, {limit}")
         if found.argmax_agreement < self.least:
             said.append(f"{found.argmax_agreement:.2%} of the samples keep their label, {self.least:.2%} must")
         return tuple(said)
@@ -53,6 +58,7 @@ class _Sample:
     variant: str
     row: Row
     pooled: FloatArray
+    received: FloatArray | None
 
 
 def verify(
@@ -65,6 +71,7 @@ def verify(
     max_length: int,
     precision: PetsPrecision,
     tolerance: float,
+    attention: bool = False,
     progress: Callable[[float], None],
 ) -> Verified:
     """Run queries of all kinds in mixed batches, and each alone on its own merged source model.
@@ -78,17 +85,20 @@ def verify(
         max_length: of the longest query in tokens.
         precision: that the engine was opened at.
         tolerance: largest accepted difference.
+        attention: whether the engine gives the attention that tokens receive, which then is held to the source too.
         progress: told the share that is done.
     """
     whole = {name.rpartition(".")[0] for name in source.zeroed}
     tasks = {kind: typical_task(kind, layers, whole=sorted(whole)) for kind in kinds}
     samples: list[_Sample] = []
     for number, (variant, terms) in enumerate([("base", None), *tasks.items()]):
-        samples += _ask_source(variant, terms, source, texts, max_length, _QUERIES[precision], seed=number)
+        samples += _ask_source(
+            variant, terms, source, texts, max_length, _QUERIES[precision], seed=number, attention=attention
+        )
         progress((number + 1) / (len(tasks) + 1))
     loaded = {kind: engine.add(terms) for kind, terms in tasks.items()}
     errors = dict.fromkeys(["base", *tasks], 0.0)
-    same = 0
+    same, off = 0, 0.0
     pad_id = source.tokenizer.pad_token_id or 0
     for group in batches([sample.row for sample in samples], _LARGEST_BATCH, seed=0):
         chosen = [samples[place] for place in group]
@@ -103,6 +113,9 @@ def verify(
             head = tasks.get(sample.variant, tasks[kinds[0]]).head
             labels = {int((head.weight @ each + head.bias).argmax()) for each in (*vectors, sample.pooled)}
             same += int(len(labels) == 1)
+        if attention:
+            found = engine.attended(of, batch["input_ids"], lengths, batch.get("token_type_ids"))
+            off = max(off, *(_off(sample, own) for sample, own in zip(chosen, found.received, strict=True)))
     for task in loaded.values():
         engine.remove(task)
     verification = Verification(
@@ -111,7 +124,14 @@ def verify(
         tolerance=tolerance,
         argmax_agreement=same / len(samples),
     )
-    return Verified(verification=verification, errors=errors, least=LEAST_AGREEMENT[precision])
+    return Verified(verification=verification, errors=errors, least=LEAST_AGREEMENT[precision], received=off)
+
+
+def _off(sample: _Sample, received: FloatArray) -> float:
+    wanted = sample.received
+    assert wanted is not None
+    error = float(np.abs(received[: len(wanted)] - wanted).max() / wanted.max())
+    return float("inf") if np.isnan(error) else error
 
 
 def _ask_source(
@@ -122,18 +142,36 @@ def _ask_source(
     max_length: int,
     queries: int,
     seed: int,
+    *,
+    attention: bool,
 ) -> list[_Sample]:
     model = source.model
     if terms is not None:
         model = copy.deepcopy(source.model)
         merge_terms(model, terms)
+    eager = attentive(model) if attention else None
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if source.type_ids else [])]
     rows = draw_samples(source.tokenizer, texts, max_length, queries, names, seed=seed)
     samples = []
     for row in rows:
         with torch.inference_mode():
-            found = model(**{name: torch.from_numpy(values)[None] for name, values in row.items()})
+            inputs = {name: torch.from_numpy(values)[None] for name, values in row.items()}
+            found = model(**inputs)
+            received = None if eager is None else attention_received(eager(**inputs, output_attentions=True))
         pooled = getattr(found, "pooler_output", None)
         vector = found.last_hidden_state[:, 0] if pooled is None else pooled
-        samples.append(_Sample(variant, row, vector[0].numpy()))
+        samples.append(_Sample(variant, row, vector[0].numpy(), received))
     return samples
+
+
+def attentive(model: Any) -> Any:
+    """A copy of an encoder that computes attention step by step, the only way that shows the attention weights."""
+    eager = copy.deepcopy(model)
+    eager.set_attn_implementation("eager")
+    return eager
+
+
+def attention_received(found: Any) -> FloatArray:
+    """The attention that each token of one query without padding received, [length], of what `attentive` gives."""
+    received: FloatArray = torch.stack(found.attentions).sum(dim=(0, 1, 2, 3)).numpy()
+    return received

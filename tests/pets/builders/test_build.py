@@ -18,6 +18,7 @@ from tidal.pets.engine.engine import open_engine
 from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest, load_pets_manifest
 from tidal.published import load_published
 from tidal.repository import ModelEntry
+from tidal_builders.pets import verify
 from tidal_builders.pets.build import build_pets
 from tidal_builders.pets.profiling import _profile, _rising, activation_bytes, grid_of, tasks_together
 from tidal_builders.pets.report import PetsReport
@@ -169,6 +170,19 @@ def test_a_task_that_the_engine_gets_wrong_is_noticed(
     assert {reason.split("'")[1] for reason in report.reasons if "pooled" in reason} == set(TYPICAL_KINDS)
 
 
+def test_attention_is_published_where_it_is_the_sources(
+    build: Callable[..., PetsReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert build(attention_received=True).outcome == "published"
+    assert load_pets_manifest(tmp_path / "r/base/1").attention_received
+    assert 'name: "attention_received" data_type: TYPE_FP32' in (tmp_path / "r/base/config.pbtxt").read_text()
+    without = verify.attention_received
+    monkeypatch.setattr(verify, "attention_received", lambda found: without(found)[::-1] + 0.1)
+    missed = build(attention_received=True, force=True)
+    assert missed.outcome == "missed"
+    assert "of its largest value" in missed.reasons[0]
+
+
 def test_a_pooler_that_the_source_lacks_is_zero_and_said(build: Callable[..., PetsReport], tmp_path: Path) -> None:
     from transformers import AutoModel, AutoTokenizer
 
@@ -187,6 +201,7 @@ def test_a_pooler_that_the_source_lacks_is_zero_and_said(build: Callable[..., Pe
         ({"samples": "nothing.txt"}, "there is no file"),
         ({"max_length": 25}, "25 tokens exceed the model's longest input of 24"),
         ({"engine": "torch", "precision": "bf16"}, "bf16 goes with engine openvino, got torch"),
+        ({"engine": "torch", "attention_received": True}, "attention goes with engine openvino, got torch"),
     ],
 )
 def test_what_cannot_be_built_is_said(build: Callable[..., PetsReport], fields: dict[str, Any], said: str) -> None:
@@ -205,8 +220,9 @@ def test_pickled_weights_and_other_models_are_refused(
 
 
 def test_typical_tasks_are_of_their_kinds(published: Published) -> None:
-    from tidal.pets.kinds.kind import Storage, find_kind
+    from tidal.pets.kinds.kind import find_kind
     from tidal.pets.kinds.stored import write_terms
+    from tidal.tasks.stored import Storage
 
     layers = load_base_layers(published[1])
     for kind in TYPICAL_KINDS:

@@ -137,3 +137,13 @@ class Truth:
         """The task's logits [classes] for one row without padding."""
         found: FloatArray = self.head.weight @ self.pooled(ids, types) + self.head.bias
         return found
+
+
+def attention_received(truth: Truth, ids: list[int]) -> FloatArray:
+    """What each token of one row without padding gets of all layers, heads and queries, [length]."""
+    model = truth.model.base_model
+    model.set_attn_implementation("eager")  # the only way that shows the attention weights
+    with torch.no_grad():
+        found = model(input_ids=torch.tensor([ids]), output_attentions=True).attentions
+    received: FloatArray = torch.stack(found).sum(dim=(0, 1, 2, 3)).numpy()
+    return received

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 import tidal.pets.kinds
 from tests.pets.bases import KINDS, NORM, OUTPUT, QUERY, WIDTH, dense, random_task, same_terms, small_base
 from tidal.errors import InvalidArgument
-from tidal.pets.kinds.kind import Storage, find_kind, kinds
+from tidal.pets.kinds.kind import find_kind, kinds
 from tidal.pets.kinds.positions import pack_places, places_of, sparse_delta, take_places
 from tidal.pets.kinds.stored import read_terms, write_terms
 from tidal.pets.kinds.tensors import LayerTensors
 from tidal.pets.terms import LinearLayer, LinearTerms, TaskTerms
+from tidal.tasks.stored import Storage
 from tidal.tensor_file import Array
 
 BASE = small_base()

@@ -280,18 +280,21 @@ _EVENTS = st.lists(
 
 
 @given(
-    events=_EVENTS, batching=st.sampled_from((joint, coordinated, alpha_only, beta_only)), patience=st.floats(0, 0.1)
+    events=_EVENTS,
+    batching=st.sampled_from((joint, coordinated, alpha_only, beta_only)),
+    patience=st.floats(0, 0.1),
+    by_worth=st.booleans(),
 )
 @settings(max_examples=150, deadline=None)
 def test_no_query_is_lost_duplicated_late_or_in_a_batch_that_must_not_be(
-    events: list[tuple[str, int, float | None]], batching: Batching, patience: float
+    events: list[tuple[str, int, float | None]], batching: Batching, patience: float, by_worth: bool
 ) -> None:
     profile = make_profile(
         lambda length, n: 2 + 0.3 * length * n**0.9,
         {"a": lambda length, n: 0.5 + 0.2 * n, "b": lambda length, n: 0.1 * n * length},
     )
     tables = profile.tables(memory_bytes=60)
-    scheduler = PetsScheduler(tables, batching, patience_s=patience, horizon=6)
+    scheduler = PetsScheduler(tables, batching, patience_s=patience, horizon=6, by_worth=by_worth)
     waiting: set[Query] = set()
     running: Batch | None = None
     now = 0.0
@@ -323,7 +326,7 @@ def test_no_query_is_lost_duplicated_late_or_in_a_batch_that_must_not_be(
         if event == "submit":
             task = f"{'ab'[number % 2]}{number % 5}"
             deadline = None if relative is None else now + relative
-            waiting.add(added := Query(task, task[0], value, now, deadline))
+            waiting.add(added := Query(task, task[0], value, now, deadline, utility=float(number % 3)))
             scheduler.submit(added)
         elif event == "next":
             run()

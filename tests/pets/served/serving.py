@@ -18,6 +18,7 @@ from tests.tabi.serving import Request, write_tokenizer
 from tests.waiting import until
 from tidal.metrics import Metrics
 from tidal.pets.copies import Merging
+from tidal.pets.engine.base import Attended
 from tidal.pets.library import PetsLibrary, open_library
 from tidal.pets.policies import Batching, PetsScheduler, joint
 from tidal.pets.policies.merging import MergeRule
@@ -95,6 +96,11 @@ class FakeEngine:
         assert ids.shape == type_ids.shape == (len(tasks), max(lengths))
         return np.stack([vector(length, len(task.head.labels)) for task, length in zip(tasks, lengths, strict=True)])
 
+    def attended(self, tasks: Sequence[FakeTask], ids: Any, lengths: Sequence[int], type_ids: Any = None) -> Attended:
+        """A token receives its place, from 1; so does padding, which nobody may see."""
+        received = np.tile(np.arange(1, ids.shape[1] + 1, dtype=np.float32), (len(tasks), 1))
+        return Attended(self.pooled(tasks, ids, lengths, type_ids), received)
+
 
 def vector(length: int, classes: int) -> FloatArray:
     pooled = np.zeros(WIDTH, np.float32)
@@ -149,6 +155,8 @@ def running(
     terms_ms: float = 0.0,
     merged_copies: int = 0,
     copying: Callable[[], None] = lambda: None,
+    by_worth: bool = False,
+    attention: bool = False,
 ) -> Iterator[Running]:
     """A service over the tasks in `<folder>/tasks`; `copying` is called before a merged copy is made, and may raise."""
     metrics, engine, tasks = Metrics("pets"), FakeEngine(), Tasks(folder / "tasks")
@@ -165,12 +173,20 @@ def running(
         return copy, copy.add(terms)
 
     def start(context: ServiceContext) -> PetsService:
-        scheduler = PetsScheduler(scheduler_tables, batching)
+        scheduler = PetsScheduler(scheduler_tables, batching, by_worth=by_worth)
         schedulers.append(scheduler)
         merging = Merging(open_copy, scheduler_tables, MergeRule(merged_copies))
         libraries.append(open_library(tasks.folder, BASE, engine, budget, metrics))
         return PetsService(
-            context, tokenizer, engine, libraries[-1], scheduler, merging, type_ids=True, lengths=(MAX_LENGTH,)
+            context,
+            tokenizer,
+            engine,
+            libraries[-1],
+            scheduler,
+            merging,
+            type_ids=True,
+            attention=attention,
+            lengths=(MAX_LENGTH,),
         )
 
     def fail_all(error: Any) -> None:
@@ -178,7 +194,8 @@ def running(
             request.fail(error)
 
     log = logging.getLogger("test")
-    context = ServiceContext("p", 1, folder, folder / "1", OUTPUTS, metrics, log, None, lambda _error: None)  # type: ignore[arg-type]
+    outputs = OUTPUTS | {"attention_received"} if attention else OUTPUTS
+    context = ServiceContext("p", 1, folder, folder / "1", outputs, metrics, log, None, lambda _error: None)  # type: ignore[arg-type]
     keeper = ServiceKeeper(context, start, fail_all)
     try:
         yield Running(keeper, engine, tasks, metrics, opened, schedulers, libraries, copies)

@@ -74,7 +74,7 @@ class TestAnswers:
                     if seed >= 1 and (model == "base" or await asyncio.to_thread(self._crowded, served)):
                         return
 
-        asyncio.run(rounds(20))
+        asyncio.run(rounds(60))
         if model == "full":
             assert self._crowded(served)
             assert served.metric("batch_distinct_kinds_sum", "full") > served.metric("batch_size_queries_count", "full")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.pets.served.serving import OUTPUTS, Running, ask, running
+from tests.pets.served.serving import MAX_BATCH, OUTPUTS, Running, ask, running
 from tests.tabi.serving import Request
 from tests.waiting import Gate, until
 from tidal.errors import Cancelled, Internal, InvalidArgument, TidalError, Unavailable
@@ -54,6 +54,24 @@ class TestAnswers:
             assert run.counts("executed_queries_total", 6, kind="lora")
             assert run.counts("executed_queries_total", 10, kind="bitfit")
             assert run.metric("padded_tokens_total") == 3 + 16 * 15
+
+    def test_attention_goes_to_those_who_ask(self, tmp_path: Path) -> None:
+        with running(tmp_path, batching=Fixed(8), attention=True) as run:
+            run.tasks.add("t", 2)
+            gate = Gate()
+            run.engine.before = gate
+            run.ask(ask("t", "a"))
+            assert gate.reached.wait(10)  # the others share a pass
+            asking = Request(*texts(4, 3), wanted=OUTPUTS | {"attention_received"}, task="t")
+            other = ask("t", *texts(6))
+            run.ask(asking, other)
+            assert run.counts("waiting_queries", 3)
+            gate.open()
+            assert asking.wait()["attention_received"].tolist() == [[1, 2, 3, 4], [1, 2, 3, 0]]
+            expected = np.stack([run.tasks.logits("t", length) for length in (4, 3)])
+            np.testing.assert_allclose(asking.wait()["logits"], expected, rtol=1e-5)
+            assert set(other.wait()) == OUTPUTS
+            assert [len(batch) for batch in run.engine.batches] == [1, 3]
 
     def test_the_next_batch_is_planned_while_one_runs(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
@@ -123,6 +141,25 @@ class TestRequests:
             assert patient.wait()["logits"].shape == (1, 2)
             assert sum(map(len, run.engine.batches)) == 2
             assert run.metric("refused_queries_total", reason="deadline") == 1
+
+    @pytest.mark.parametrize("by_worth", [False, True])
+    def test_where_not_all_can_be_in_time_the_dearest_run(self, tmp_path: Path, by_worth: bool) -> None:
+        # A pass takes ten seconds by the profile, whatever it holds: there is time for one.
+        with running(tmp_path, milliseconds=10_000, by_worth=by_worth) as run:
+            run.tasks.add("t", 2)
+            run.tasks.add("u", 3)
+            gate = Gate()
+            run.engine.before = gate
+            run.ask(ask("t", "a"))
+            assert gate.reached.wait(10)
+            cheap = [ask("t", "a", latency_ms=15_000, utility=0.1) for _ in range(MAX_BATCH)]
+            dear = [ask("u", "a b c", latency_ms=15_000) for _ in range(MAX_BATCH)]
+            run.ask(*cheap, *dear)
+            assert until(lambda: len(run.schedulers[0]) == 2 * MAX_BATCH)
+            gate.open()
+            for request in (*cheap, *dear):
+                request.wait()
+            assert run.engine.batches[1] == [3 if by_worth else 2] * MAX_BATCH
 
     def test_a_withdrawn_query_is_not_run(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:

@@ -75,7 +75,7 @@ class TestList:
         ("model", "reason"),
         [
             ("encodr", "there is no model 'encodr' in .*did you mean 'encoder'"),
-            ("other", "model 'other' serves no tasks: only those built from a spec of kind pets or otas do"),
+            ("other", "model 'other' serves no tasks: only those of a spec of kind pets, otas or flover do"),
         ],
     )
     def test_of_no_such_model_says_why(self, repository: Path, model: str, reason: str) -> None:

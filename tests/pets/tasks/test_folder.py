@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from tests.pets.bases import KINDS, MADE, random_task, same_terms, small_base
 from tidal.errors import InvalidArgument, NotFound
-from tidal.pets.kinds.kind import Storage
 from tidal.pets.tasks.folder import Task, add_task, copy_task, load_task
 from tidal.tasks import folder
 from tidal.tasks.folder import remove_task, scan
 from tidal.tasks.names import unknown_task
+from tidal.tasks.stored import Storage
 from tidal.tensor_file import pack_tensors
 
 BASE = small_base()

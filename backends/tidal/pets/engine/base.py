@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from tidal.errors import InvalidArgument
+from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.engine.description import Description
 from tidal.pets.terms import FloatArray, Head, TaskTerms
 
@@ -31,6 +32,19 @@ class LoadedTask:
     def __init__(self, head: Head, packed: int) -> None:
         self.head = head
         self.bytes = packed + head.weight.nbytes + head.bias.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """What an encoder makes of a batch, where it gives the attention that tokens receive.
+
+    Attributes:
+        pooled: [rows, width].
+        received: [rows, tokens], summed over layers, heads and the row's queries (Tabi §4.2); padding gets 0.
+    """
+
+    pooled: FloatArray
+    received: FloatArray
 
 
 class Engine(Protocol):
@@ -61,6 +75,15 @@ class Engine(Protocol):
             InvalidArgument: shapes differ, an id is none of the vocabulary, or a task was removed.
         """
 
+    def attended(
+        self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
+    ) -> Attended:
+        """The same, and the attention that tokens receive; arguments and errors as of `pooled`.
+
+        Raises:
+            Unsupported: the encoder was exported without.
+        """
+
 
 def answer(
     engine: Engine, tasks: Sequence[LoadedTask], ids: Ids, lengths: Ids, type_ids: Ids | None = None
@@ -68,6 +91,11 @@ def answer(
     """Answer a batch: for every row the logits of its task, [classes]; arguments and errors as of `Engine.pooled`."""
     pooled = engine.pooled(tasks, ids, lengths, type_ids)
     return [task.head.weight @ vector + task.head.bias for task, vector in zip(tasks, pooled, strict=True)]
+
+
+def without_attention() -> Unsupported:
+    """The error for an encoder that was exported without the attention that tokens receive."""
+    return Unsupported("this encoder gives no attention_received: build it with attention_received, on engine openvino")
 
 
 def not_of_this_engine(task: LoadedTask) -> InvalidArgument:

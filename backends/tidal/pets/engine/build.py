@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import openvino as ov
 
-from tidal.errors import Internal, NotFound, TidalError
+from tidal.compiling import compile_sources, find_compiler, run_compiler
+from tidal.errors import NotFound, TidalError
 from tidal.pets.engine.native import library_path, source_folder
 
 _COMMON = (
@@ -19,12 +17,7 @@ _COMMON = (
     # OpenVINO's libraries are built with it, whatever the compiler's own default is.
     "-D_GLIBCXX_USE_CXX11_ABI=1",
 )  # fmt: skip
-# The kernels are compiled once for each level of vector instructions; which one runs is decided at run time.
-_LEVELS: dict[str, tuple[str, ...]] = {
-    "avx512": ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mfma", "-mprefer-vector-width=512"),
-    "avx2": ("-mavx2", "-mfma"),
-    "plain": (),
-}
+_LEVELS = ("avx512", "avx2", "plain")
 
 
 def build(*, force: bool = False) -> Path:
@@ -43,9 +36,7 @@ def build(*, force: bool = False) -> Path:
     target = library_path()
     if target.is_file() and not force:
         return target
-    compiler = shutil.which("g++")
-    if compiler is None:
-        raise NotFound("g++ is missing, and the pets backend's operations are built with it: install g++ 9 or newer")
+    compiler = find_compiler("the pets backend's operations are built with it")
     package = Path(ov.__file__).parent
     libraries = package / "libs"
     runtime = [next(iter(sorted(libraries.glob(pattern))), None) for pattern in ("libopenvino.so*", "libtbb.so*")]
@@ -54,28 +45,16 @@ def build(*, force: bool = False) -> Path:
     sources = source_folder()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        commands, objects = [], []
-        for source in sorted(sources.glob("*.cpp")):
-            for level, flags in _LEVELS.items() if source.name == "kernels.cpp" else (("", ()),):
-                objects.append(f"{scratch}/{source.stem}{level}.o")
-                named = (f"-DTIDAL_LEVEL={level}",) if level else ("-isystem", str(package / "include"))
-                commands.append([compiler, *_COMMON, *flags, *named, "-c", str(source), "-o", objects[-1]])
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(_run, commands))
+        flags = (*_COMMON, "-isystem", str(package / "include"))
+        objects = compile_sources(compiler, sources, Path(scratch), flags, {"kernels.cpp": _LEVELS})
         linked = f"{scratch}/{target.name}"
         linking = [f"-L{libraries}", *(f"-l:{path.name}" for path in runtime if path), f"-Wl,-rpath,{libraries}"]
-        _run([compiler, "-shared", "-o", linked, *objects, *linking, "-Wl,--no-undefined"])
+        run_compiler([compiler, "-shared", "-o", linked, *objects, *linking, "-Wl,--no-undefined"])
         Path(linked).replace(target)
     for path in target.parent.glob("libtidal_pets-*.so"):
         if path != target:
             path.unlink()
     return target
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Internal(f"g++ failed: {' '.join(command)}\n{done.stderr.strip()[-4000:]}")
 
 
 def main() -> int:

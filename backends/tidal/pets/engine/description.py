@@ -13,6 +13,8 @@ from tidal.manifest import Strict
 GRAPH_FILE = "encoder.xml"
 WEIGHTS_FILE = "encoder.safetensors"
 DESCRIPTION_FILE = "encoder.json"
+# The graph's and the model's output.
+ATTENTION_RECEIVED = "attention_received"
 
 
 class LinearPlace(Strict):
@@ -73,6 +75,7 @@ class Description(Strict):
     linear: tuple[LinearPlace, ...]
     norm: tuple[NormPlace, ...]
     form: Form | None = Field(None, description="of weights without a graph")
+    attention: bool = Field(False, description="whether the graph gives the attention that tokens receive")
 
 
 def read_description(folder: Path) -> Description:

@@ -13,7 +13,14 @@ import numpy.typing as npt
 import openvino as ov
 
 from tidal.errors import InvalidArgument, Unsupported
-from tidal.pets.engine.base import Ids, LoadedTask, PetsPrecision, not_of_this_engine
+from tidal.pets.engine.base import (
+    Attended,
+    Ids,
+    LoadedTask,
+    PetsPrecision,
+    not_of_this_engine,
+    without_attention,
+)
 from tidal.pets.engine.checks import fitted_batch
 from tidal.pets.engine.description import GRAPH_FILE, Description, read_description
 from tidal.pets.engine.merging import merge_into
@@ -60,6 +67,24 @@ class PetsEngine:
         type_ids: Ids | None = None,
     ) -> FloatArray:
         """Pooled vectors [rows, width] of a batch; where a row's task is None, the base's own. See `Engine`."""
+        return self._run(tasks, ids, lengths, type_ids, outputs=1)[0]
+
+    def attended(
+        self,
+        tasks: Sequence[LoadedTask | None],
+        ids: Ids,
+        lengths: Ids,
+        type_ids: Ids | None = None,
+    ) -> Attended:
+        """The same, and the attention that tokens receive. See `Engine`."""
+        if not self.description.attention:
+            raise without_attention()
+        return Attended(*self._run(tasks, ids, lengths, type_ids, outputs=2))
+
+    def _run(
+        self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None, *, outputs: int
+    ) -> list[FloatArray]:
+        """The first outputs of the graph."""
         bounded, types = fitted_batch(self.description, tasks, ids, lengths, type_ids)
         inputs: dict[str, npt.NDArray[Any]] = {"input_ids": bounded}
         if types is not None:
@@ -78,7 +103,7 @@ class PetsEngine:
                     # OpenVINO reads the array where it lies, and does not keep it alive: `inputs` does.
                     request.set_tensor(name, ov.Tensor(array, shared_memory=True))
                 request.infer(share_outputs=True)
-                found: FloatArray = request.get_output_tensor(0).data.copy()
+                found: list[FloatArray] = [request.get_output_tensor(place).data.copy() for place in range(outputs)]
             finally:
                 library().tidal_batch_end(batch)
         finally:

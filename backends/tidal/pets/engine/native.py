@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import sysconfig
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 import openvino as ov
 
-import tidal
+from tidal.compiling import source_folder as shared_source_folder
+from tidal.compiling import sources_digest
 from tidal.errors import Internal, InvalidArgument, NotFound, Unsupported
 
 BUILD_COMMAND = "python -m tidal.pets.engine.build"
@@ -49,20 +48,13 @@ def source_folder() -> Path:
     Raises:
         NotFound: the installation lacks them.
     """
-    checkout = Path(tidal.__file__).resolve().parent.parent / "pets" / "native"
-    installed = Path(sysconfig.get_path("data")) / "share" / "tidal" / "backends" / "pets" / "native"
-    for folder in (checkout, installed):
-        if (folder / "api.cpp").is_file():
-            return folder
-    raise NotFound(f"the sources of the pets library are neither in {checkout} nor in {installed}: reinstall tidal")
+    return shared_source_folder("pets/native", "api.cpp")
 
 
 def library_path() -> Path:
     """Where the library for these sources and this OpenVINO lies, or will lie once it is built."""
-    digest = hashlib.sha256(version("openvino").encode())
-    for path in sorted(source_folder().glob("*.?pp")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return source_folder() / "build" / f"libtidal_pets-{digest.hexdigest()[:12]}.so"
+    folder = source_folder()
+    return folder / "build" / f"libtidal_pets-{sources_digest(folder, version('openvino'))}.so"
 
 
 @cache

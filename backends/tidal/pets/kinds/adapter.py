@@ -10,9 +10,10 @@ from typing import get_args
 import numpy as np
 
 from tidal.pets.kinds.diff_pruning import read_difference, write_difference
-from tidal.pets.kinds.kind import Kind, Storage
+from tidal.pets.kinds.kind import Kind
 from tidal.pets.kinds.tensors import LayerTensors
 from tidal.pets.terms import Activation, Bottleneck, LinearLayer, LinearTerms, SparseDelta
+from tidal.tasks.stored import Storage
 from tidal.tensor_file import Array
 
 # Stored by their place here: never reorder.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tidal.pets.kinds.kind import Kind, Storage
+from tidal.pets.kinds.kind import Kind
 from tidal.pets.kinds.tensors import LayerTensors
 from tidal.pets.terms import LinearLayer, LinearTerms
+from tidal.tasks.stored import Storage
 from tidal.tensor_file import Array
 
 

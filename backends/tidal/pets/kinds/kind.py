@@ -8,36 +8,12 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 import tidal.pets.kinds
 from tidal.errors import InvalidArgument, did_you_mean
 from tidal.pets.kinds.tensors import LayerTensors
-from tidal.pets.terms import Bottleneck, FloatArray, LinearLayer, LinearTerms
+from tidal.pets.terms import Bottleneck, LinearLayer, LinearTerms
+from tidal.tasks.stored import Storage
 from tidal.tensor_file import Array
-
-_HALF = np.finfo(np.float16)
-
-
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """How values are stored: as float32, or in half the bytes as float16."""
-
-    half: bool = False
-
-    def values(self, array: FloatArray) -> Array:
-        """An array as it is stored.
-
-        Raises:
-            InvalidArgument: a value is not finite, or is too large for float16.
-        """
-        if not np.isfinite(array).all():
-            raise InvalidArgument("has values that are not finite")
-        if not self.half:
-            return np.asarray(array, np.float32)
-        if array.size and np.abs(array).max() > _HALF.max:
-            raise InvalidArgument(f"has values beyond float16's {_HALF.max:g}; store it as float32")
-        return array.astype(np.float16)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from tidal.errors import InvalidArgument
-from tidal.pets.kinds.kind import Kind, Storage
+from tidal.pets.kinds.kind import Kind
 from tidal.pets.kinds.positions import has_places, pack_places, places_of, sparse_delta, take_places
 from tidal.pets.kinds.tensors import LayerTensors
 from tidal.pets.terms import LinearLayer, LinearTerms, SparseDelta
+from tidal.tasks.stored import Storage
 from tidal.tensor_file import Array
 
 

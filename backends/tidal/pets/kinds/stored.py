@@ -14,9 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 from tidal.errors import InvalidArgument, did_you_mean
-from tidal.pets.kinds.kind import Kind, Storage
-from tidal.pets.kinds.tensors import SEPARATOR, LayerTensors
+from tidal.pets.kinds.kind import Kind
+from tidal.pets.kinds.tensors import LayerTensors
 from tidal.pets.terms import BaseLayers, FloatArray, Head, LinearTerms, NormLayer, NormTerms, TaskTerms
+from tidal.tasks.stored import SEPARATOR, Storage, by_layer
 from tidal.tensor_file import Array
 
 _HEAD = "head"
@@ -29,12 +30,7 @@ def read_terms(kind: Kind, tensors: Mapping[str, Array], labels: Sequence[str], 
         InvalidArgument: a tensor is missing, unknown, or does not fit the base or the labels; names it and what is
             accepted.
     """
-    parts: dict[str, dict[str, Array]] = {}
-    for name, array in tensors.items():
-        path, separator, part = name.partition(SEPARATOR)
-        if not separator:
-            raise InvalidArgument(f"tensor '{name[:120]}' is unknown; accepted are names like <layer>/<part>")
-        parts.setdefault(path, {})[part] = array
+    parts = by_layer(tensors)
     head = _read_head(parts.pop(_HEAD, {}), labels, base)
     linear: dict[str, LinearTerms] = {}
     norm: dict[str, NormTerms] = {}

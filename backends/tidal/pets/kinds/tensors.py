@@ -1,89 +1,28 @@
-"""A layer's stored tensors, each taken once and checked as it is taken."""
+"""A layer's stored tensors, with the layer of the base that they are for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-import numpy.typing as npt
-
-from tidal.errors import InvalidArgument
-from tidal.pets.terms import FloatArray, LinearLayer, NormLayer
+from tidal.pets.terms import LinearLayer, NormLayer
+from tidal.tasks.stored import StoredTensors
 from tidal.tensor_file import Array
 
-# Between a layer's path and the name of its part: `encoder.layer.0.output.dense/down`.
-SEPARATOR = "/"
 
-
-class LayerTensors:
+class LayerTensors(StoredTensors):
     """The tensors that a task's file holds for one layer of the base.
 
     Attributes:
-        path: of the layer.
         layer: the base's.
     """
 
     def __init__(self, path: str, layer: LinearLayer | NormLayer, tensors: Mapping[str, Array]) -> None:
         """Start with no tensor taken; `tensors` by part."""
-        self.path = path
+        super().__init__(path, tensors)
         self.layer = layer
-        self._left = dict(tensors)
 
     @property
     def linear(self) -> LinearLayer:
         """The base's layer, as the linear layer that it is wherever a kind sees it."""
         assert isinstance(self.layer, LinearLayer)
         return self.layer
-
-    def has(self, part: str) -> bool:
-        """Whether the part is there and not yet taken."""
-        return part in self._left
-
-    def values(self, part: str, shape: tuple[int | None, ...], meaning: str) -> FloatArray:
-        """Take finite numbers, as float32 of their own memory.
-
-        Args:
-            part: its name.
-            shape: what it has to be; None accepts any size above 0.
-            meaning: the shape in words, for the error.
-
-        Raises:
-            InvalidArgument: it is missing, of another type or shape, or not finite; names the tensor.
-        """
-        array = self._take(part)
-        if array.dtype not in (np.float32, np.float16):
-            raise self.refuse(part, f"is of type {array.dtype}; accepted are float32 and float16")
-        fits = len(array.shape) == len(shape) and all(
-            size == wanted if wanted is not None else size > 0 for size, wanted in zip(array.shape, shape, strict=True)
-        )
-        if not fits:
-            sizes = ", ".join("any" if size is None else str(size) for size in shape)
-            raise self.refuse(part, f"has the shape {list(array.shape)}; accepted is [{sizes}], {meaning}")
-        if not np.isfinite(array).all():
-            raise self.refuse(part, "has values that are not finite")
-        return np.array(array, np.float32)
-
-    def octets(self, part: str) -> npt.NDArray[np.uint8]:
-        """Take unsigned bytes [n]; raises as `values`."""
-        array = self._take(part)
-        if array.dtype != np.uint8 or array.ndim != 1:
-            raise self.refuse(part, f"is {array.dtype} {list(array.shape)}; accepted is uint8 with one size")
-        return array
-
-    def number(self, part: str) -> float:
-        """Take one finite float32; raises as `values`."""
-        return float(self.values(part, (1,), "one number")[0])
-
-    def refuse(self, part: str, what: str) -> InvalidArgument:
-        """An error about a part; `what` goes on from the tensor's name."""
-        return InvalidArgument(f"tensor '{self.path}{SEPARATOR}{part}' {what}")
-
-    def left(self) -> list[str]:
-        """Parts that nobody took."""
-        return sorted(self._left)
-
-    def _take(self, part: str) -> Array:
-        array = self._left.pop(part, None)
-        if array is None:
-            raise self.refuse(part, "is missing")
-        return array

@@ -15,6 +15,7 @@ class Query:
     length: int  # tokens, special tokens included
     arrival: float
     deadline: float | None = None
+    utility: float = 1.0  # what an answer in time is worth
 
 
 @dataclass(eq=False, slots=True)

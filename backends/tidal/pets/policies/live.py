@@ -13,6 +13,7 @@ from tidal.pets.policies.base import Batch, Query
 from tidal.pets.policies.batching import Batching, alpha_only, joint
 from tidal.pets.policies.order import NEVER, due, first_batch, in_time
 from tidal.pets.policies.pool import IntArray, Pool, batch_seconds
+from tidal.pets.policies.worth import Worth, all_in_time
 from tidal.pets.profile import Tables
 
 
@@ -31,12 +32,21 @@ class PetsScheduler:
         patience_s: a query that has waited so long goes before those that came after it. Queries with a deadline may
             overtake it still, but not twice in a row, so nobody starves.
         horizon: queries that are planned for at a time, those that can wait least: it bounds the time of planning.
+        by_worth: where not all that is planned can be in time, run what earns most a second by the queries' utility,
+            rather than a batch of the plan.
     """
 
     def __init__(
-        self, tables: Tables, batching: Batching = joint, *, patience_s: float = 1.0, horizon: int = 512
+        self,
+        tables: Tables,
+        batching: Batching = joint,
+        *,
+        patience_s: float = 1.0,
+        horizon: int = 512,
+        by_worth: bool = False,
     ) -> None:
         self._tables = tables
+        self._worth = Worth(tables) if by_worth else None
         self._copy_tables = tables.without_terms()
         self._batching = batching
         self._patience_s = patience_s
@@ -82,6 +92,8 @@ class PetsScheduler:
         if latest < NEVER:
             heapq.heappush(self._latest, (latest, next(self._numbers), query))
         self._waiting[query] = latest
+        if self._worth is not None:
+            self._worth.came(query)
         self._plan = None
 
     def clear(self) -> None:
@@ -111,7 +123,7 @@ class PetsScheduler:
             return None
         plan = self._planned()
         place, batch = self._choose(plan, now)
-        planned = plan.pop(place)
+        planned = plan.pop(place) if place is not None else None
         for query in batch.queries:
             del self._waiting[query]
         planned_for = sum(len(each.queries) for each in plan)
@@ -129,11 +141,15 @@ class PetsScheduler:
         for query in batch.queries:
             self.submit(query)
 
-    def _choose(self, plan: Sequence[Batch], now: float) -> tuple[int, Batch]:
-        """The place of the planned batch that runs now, and what of it runs."""
+    def _choose(self, plan: Sequence[Batch], now: float) -> tuple[int | None, Batch]:
+        """The place of the planned batch that runs now, and what of it runs; no place where it is another batch."""
         places = {query: place for place, batch in enumerate(plan) for query in batch.queries}
         oldest = min(places, key=lambda query: query.arrival)
         impatient = now - oldest.arrival > self._patience_s
+        place: int | None
+        if self._worth is not None and not impatient and not all_in_time(plan, now):
+            self._put_off = False
+            return None, self._worth.best(self._waiting, now)
         if impatient and self._put_off:
             place = places[oldest]
             batch = in_time(plan[place], now, self._tables, oldest)

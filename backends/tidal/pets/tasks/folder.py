@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidal.pets.kinds.kind import Storage, find_kind
+from tidal.pets.kinds.kind import find_kind
 from tidal.pets.kinds.stored import read_terms, write_terms
 from tidal.pets.tasks.manifest import Provenance, TaskInfo, read_task_info
 from tidal.pets.terms import BaseLayers, TaskTerms
 from tidal.tasks.folder import check_base, place_task, read_content, read_task, read_tensors
 from tidal.tasks.names import check_task_name
 from tidal.tasks.record import make_record
+from tidal.tasks.stored import Storage
 from tidal.tensor_file import pack_tensors
 
 # A task's file beyond twice the layers that it changes is no task's; classifiers come on top.

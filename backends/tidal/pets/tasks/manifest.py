@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from pydantic import Field
 
 from tidal.manifest import Strict
-from tidal.tasks.record import TaskRecord, read_record
+from tidal.tasks.record import LabelledRecord, read_record
 
 
 class Kept(Strict):
@@ -27,11 +28,17 @@ class Provenance(Strict):
     kept: Kept | None = None
 
 
-class TaskInfo(TaskRecord):
+class TaskInfo(LabelledRecord):
     """`task.json` of a task on a frozen encoder."""
 
     kind: str = Field(min_length=1, max_length=128)
     provenance: Provenance
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash over what its answers depend on; the same where the same task is added again."""
+        parts = (self.base, *self.labels, self.tensors.sha256)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def read_task_info(folder: Path) -> TaskInfo:

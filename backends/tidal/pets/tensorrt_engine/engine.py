@@ -12,7 +12,7 @@ import torch
 
 from tidal.engines import Artifact, choose_device
 from tidal.errors import InvalidArgument, Unsupported
-from tidal.pets.engine.base import Ids, LoadedTask
+from tidal.pets.engine.base import Attended, Ids, LoadedTask, without_attention
 from tidal.pets.engine.checks import fitted_batch
 from tidal.pets.engine.description import Description
 from tidal.pets.tensorrt_engine.form import (
@@ -99,6 +99,12 @@ class TensorRtPetsEngine:
             inputs = batch_inputs(own, bounded, lengths, types, self.description, self._shared_norms)
             with self._running:
                 return np.asarray(self._plan.run(inputs)[POOLED], np.float32)
+
+    def attended(
+        self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
+    ) -> Attended:
+        """None: the plan gives no attention. See `Engine`."""
+        raise without_attention()
 
 
 def open_dense_engine(

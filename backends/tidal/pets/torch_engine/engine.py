@@ -9,7 +9,7 @@ import torch
 
 from tidal.device import DeviceKind
 from tidal.errors import Unsupported
-from tidal.pets.engine.base import Ids, LoadedTask
+from tidal.pets.engine.base import Attended, Ids, LoadedTask, without_attention
 from tidal.pets.engine.checks import fitted_batch
 from tidal.pets.engine.description import Description
 from tidal.pets.policies.streams import Operator
@@ -79,6 +79,12 @@ class TorchPetsEngine:
                 steps=self._runner.steps,
             )
             return self._runner.run(self._encoder, plan, self._pools.matrices())
+
+    def attended(
+        self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
+    ) -> Attended:
+        """None: the encoder gives no attention. See `Engine`."""
+        raise without_attention()
 
     def _parts(self, tasks: Sequence[TorchTask | None], lengths: Ids) -> list[list[int]]:
         """Rows of every part, those of a task in one."""

@@ -13,9 +13,9 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from tidal.errors import InvalidArgument
-from tidal.pets.base import tensor_digest
 from tidal.pets.tasks.manifest import Kept
 from tidal.pets.terms import FloatArray, TaskTerms
+from tidal.tasks.digests import tensor_digest
 from tidal_builders.pets.base import base_layers
 from tidal_builders.pets.encoder import Encoder, read_encoder
 from tidal_builders.pets.importing.found import Base

@@ -13,7 +13,7 @@ from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.kinds.positions import sparse_delta
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import Activation, Bottleneck, FloatArray, Head, LinearTerms, TaskTerms
-from tidal_builders.pets.importing.files import layer_path, read_json, read_weights
+from tidal_builders.foreign.files import layer_path, read_json, read_weights
 from tidal_builders.pets.importing.found import Base, Imported, Wishes, labels_of
 
 CONFIG_FILE, HEAD_CONFIG_FILE = "adapter_config.json", "head_config.json"

@@ -17,13 +17,13 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from tidal.errors import InvalidArgument, Unsupported
-from tidal.pets.base import tensor_digest
 from tidal.pets.kinds.positions import sparse_delta
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import FloatArray, Head, LinearLayer, LinearTerms, NormTerms, TaskTerms
+from tidal.tasks.digests import tensor_digest
+from tidal_builders.foreign.files import array_of
 from tidal_builders.pets.encoder import read_encoder
 from tidal_builders.pets.importing.accuracy import measure_kept
-from tidal_builders.pets.importing.files import array_of
 from tidal_builders.pets.importing.found import Base, Imported, Wishes, labels_of
 
 # RoBERTa's head: the first of its layers is what BERT has as a pooler.

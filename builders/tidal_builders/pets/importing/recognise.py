@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidal.errors import InvalidArgument
+from tidal_builders.foreign.files import read_json
+from tidal_builders.foreign.peft import CONFIG_FILE
 from tidal_builders.pets.importing import adapterhub, peft_lora
-from tidal_builders.pets.importing.files import read_json
 from tidal_builders.pets.importing.found import Base, Imported, Wishes
 
 
@@ -21,8 +22,8 @@ def import_task(source: Path, base: Base, wishes: Wishes) -> Imported:
         raise InvalidArgument(
             f"{source} is not a folder; accepted are those of a task, peft, AdapterHub or a checkpoint"
         )
-    if (source / peft_lora.CONFIG_FILE).is_file():
-        config = read_json(source / peft_lora.CONFIG_FILE)
+    if (source / CONFIG_FILE).is_file():
+        config = read_json(source / CONFIG_FILE)
         found = peft_lora.import_peft if "peft_type" in config else adapterhub.import_adapterhub
         return found(source, base, wishes)
     if (source / "config.json").is_file():

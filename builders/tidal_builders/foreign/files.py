@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from tidal.errors import InvalidArgument
-from tidal.pets.terms import FloatArray
+from tidal.tasks.stored import FloatArray
 from tidal.tensor_file import read_bounded
 
 _MOST_JSON_BYTES = 8 << 20

@@ -1,0 +1,120 @@
+"""A task's tensors, named `<layer>/<part>`: each taken once and checked as it is taken, and how values are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tidal.errors import InvalidArgument
+from tidal.tensor_file import Array
+
+FloatArray = npt.NDArray[np.float32]
+
+# Between a layer's path and the name of its part: `encoder.layer.0.output.dense/down`.
+SEPARATOR = "/"
+_HALF = np.finfo(np.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How values are stored: as float32, or in half the bytes as float16."""
+
+    half: bool = False
+
+    def values(self, array: FloatArray) -> Array:
+        """An array as it is stored.
+
+        Raises:
+            InvalidArgument: a value is not finite, or is too large for float16.
+        """
+        if not np.isfinite(array).all():
+            raise InvalidArgument("has values that are not finite")
+        if not self.half:
+            return np.asarray(array, np.float32)
+        if array.size and np.abs(array).max() > _HALF.max:
+            raise InvalidArgument(f"has values beyond float16's {_HALF.max:g}; store it as float32")
+        return array.astype(np.float16)
+
+
+def by_layer(tensors: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
+    """The tensors of a task's file by path and part.
+
+    Raises:
+        InvalidArgument: a name has no such form.
+    """
+    parts: dict[str, dict[str, Array]] = {}
+    for name, array in tensors.items():
+        path, separator, part = name.partition(SEPARATOR)
+        if not separator:
+            raise InvalidArgument(f"tensor '{name[:120]}' is unknown; accepted are names like <layer>/<part>")
+        parts.setdefault(path, {})[part] = array
+    return parts
+
+
+class StoredTensors:
+    """The tensors that a task's file holds for one layer of the base.
+
+    Attributes:
+        path: of the layer.
+    """
+
+    def __init__(self, path: str, tensors: Mapping[str, Array]) -> None:
+        """Start with no tensor taken; `tensors` by part."""
+        self.path = path
+        self._left = dict(tensors)
+
+    def has(self, part: str) -> bool:
+        """Whether the part is there and not yet taken."""
+        return part in self._left
+
+    def values(self, part: str, shape: tuple[int | None, ...], meaning: str) -> FloatArray:
+        """Take finite numbers, as float32 of their own memory.
+
+        Args:
+            part: its name.
+            shape: what it has to be; None accepts any size above 0.
+            meaning: the shape in words, for the error.
+
+        Raises:
+            InvalidArgument: it is missing, of another type or shape, or not finite; names the tensor.
+        """
+        array = self._take(part)
+        if array.dtype not in (np.float32, np.float16):
+            raise self.refuse(part, f"is of type {array.dtype}; accepted are float32 and float16")
+        fits = len(array.shape) == len(shape) and all(
+            size == wanted if wanted is not None else size > 0 for size, wanted in zip(array.shape, shape, strict=True)
+        )
+        if not fits:
+            sizes = ", ".join("any" if size is None else str(size) for size in shape)
+            raise self.refuse(part, f"has the shape {list(array.shape)}; accepted is [{sizes}], {meaning}")
+        if not np.isfinite(array).all():
+            raise self.refuse(part, "has values that are not finite")
+        return np.array(array, np.float32)
+
+    def octets(self, part: str) -> npt.NDArray[np.uint8]:
+        """Take unsigned bytes [n]; raises as `values`."""
+        array = self._take(part)
+        if array.dtype != np.uint8 or array.ndim != 1:
+            raise self.refuse(part, f"is {array.dtype} {list(array.shape)}; accepted is uint8 with one size")
+        return array
+
+    def number(self, part: str) -> float:
+        """Take one finite float32; raises as `values`."""
+        return float(self.values(part, (1,), "one number")[0])
+
+    def refuse(self, part: str, what: str) -> InvalidArgument:
+        """An error about a part; `what` goes on from the tensor's name."""
+        return InvalidArgument(f"tensor '{self.path}{SEPARATOR}{part}' {what}")
+
+    def left(self) -> list[str]:
+        """Parts that nobody took."""
+        return sorted(self._left)
+
+    def _take(self, part: str) -> Array:
+        array = self._left.pop(part, None)
+        if array is None:
+            raise self.refuse(part, "is missing")
+        return array
