@@ -73,7 +73,7 @@ def _decisions(report: Report, quick: bool) -> None:
 
 
 def _gaps(report: Report, quick: bool) -> None:
-    cases = 60 if quick else 1000
+    cases = 40 if quick else 1000
     found: dict[str, Gaps] = {}
     for name, measure in (("whole policies", policy_gaps), ("Algorithm 2 alone", allocation_gaps)):
         progress(f"small cases: {name}")

@@ -15,7 +15,7 @@ from benchmarks.otas.recipe import CIFAR10, CLOTHING, DIGITS, NOISY, PARITY
 from tidal_builders.otas.training.images import read_images
 
 _FILES = {
-    CIFAR10: ("cifar10/train20k_jpeg.npz", "cifar10/dev2k_u8.npz"),
+    CIFAR10: ("cifar10/train4k_u8.npz", "cifar10/dev2k_u8.npz"),
     CLOTHING: ("clothing_small/train_jpeg.npz", "clothing_small/dev_jpeg.npz"),
 }
 # Of the digits, those that are sent.

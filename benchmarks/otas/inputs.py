@@ -132,5 +132,5 @@ class Traces:
         found = {"synthetic": Trace(fluctuating(seconds, 200, 700, 350), TABLE_2)}
         if self.folder is not None:
             rates = read_rates(self.folder / "twitter_2021_rate" / "per_second.csv.gz", seconds=3600 * 120)
-            found["real"] = Trace(squeezed(rates, 120, 280)[: 300 if self.quick else 3600], TABLE_2, seed=1)
+            found["real"] = Trace(squeezed(rates, 120, 280)[: 120 if self.quick else 3600], TABLE_2, seed=1)
         return found

@@ -1,4 +1,5 @@
-"""What the live part needs, made once: vision transformers trained from nothing, built, with three tasks beside each.
+"""What the live part needs, made once: vision transformers, pretrained or trained from nothing, built, with three tasks
+beside each.
 
 No image is used twice. Transformers and tasks are trained on the same four fifths of a task's images, accuracies that
 policies go by are measured on the last fifth, and clients send images of files of their own.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -16,10 +18,11 @@ import typer
 import yaml
 
 import tidal_builders.otas.training
-from benchmarks.otas import images, recipe
+from benchmarks.otas import images, pretrained, recipe
 from benchmarks.otas.images import Images, images_of
 from benchmarks.otas.live.artefacts import BASE, Artefacts, ArtefactsMissing
-from benchmarks.otas.recipe import DIGITS, DIGITS_ALONE, PHOTOGRAPHS, Recipe, Size
+from benchmarks.otas.pretrained import model_file, read_pretrained
+from benchmarks.otas.recipe import DIGITS, DIGITS_ALONE, PHOTOGRAPHS, FromNothing, Pretrained, Recipe, Size
 from benchmarks.report import progress
 from benchmarks.serving_path.prepare import cache_folder
 from tidal.otas.manifest import load_otas_manifest
@@ -30,9 +33,9 @@ from tidal_builders.otas import transformer, vit
 from tidal_builders.otas.build import build_otas
 from tidal_builders.otas.registering import Registering
 from tidal_builders.otas.spec import OtasSpec
-from tidal_builders.otas.training.images import read_images
+from tidal_builders.otas.training.images import LabelledImages, read_images
 from tidal_builders.otas.training.pretrain import pretrain
-from tidal_builders.otas.vit import write_vit
+from tidal_builders.otas.vit import Vit, write_vit
 from tidal_builders.specs import load_spec
 
 #: The base with prompts that stay for later layers, in a repository of its own: see `prompt_forms`.
@@ -51,7 +54,7 @@ def load(data: Path | None, how: Recipe | None = None) -> Artefacts:
     if not (folder / _DONE).exists():
         option = "" if data is None else f" --data {data}"
         raise ArtefactsMissing(
-            f"there is no {folder / _DONE}: run python -m benchmarks.otas.prepare{option}, which takes most of an hour"
+            f"there is no {folder / _DONE}: run python -m benchmarks.otas.prepare{option}, which takes half an hour"
         )
     tasks = tuple(task.live() for task in _images(data, how, folder))
     return Artefacts(folder, folder / "repository", tasks, digest)
@@ -69,7 +72,7 @@ def prepare(data: Path | None, how: Recipe | None = None) -> Artefacts:
     folder.mkdir(parents=True, exist_ok=True)
     tasks, repository = _images(data, how, folder), folder / "repository"
     for size in how.sizes:
-        _pretrain(folder, size, how, next(task for task in tasks if task.task == how.pretrained_on))
+        _transformer(folder, size, how, tasks)
         _build(folder, repository, size.name, size.name, how, size.gammas)
     for size in how.sizes:
         for task in tasks:
@@ -103,27 +106,37 @@ def _images(data: Path | None, how: Recipe, folder: Path) -> list[Images]:
     return [images_of(each.task, data, folder / "images") for each in how.tasks]
 
 
-def _pretrain(folder: Path, size: Size, how: Recipe, task: Images) -> None:
-    """Train a transformer, and write it without its head into a folder of its name."""
+def _transformer(folder: Path, size: Size | Pretrained, how: Recipe, tasks: Sequence[Images]) -> None:
+    """Write a transformer without its head into a folder of its name."""
     target, checkpoint = folder / size.name, folder / f"{size.name}.epoch"
     if target.exists():
         return
-    progress(f"pretraining {size.name} on {task.task}")
-    # As the task's own training divides them: accuracies are measured on what the transformer has not seen either.
-    settings = how.training(task.task)
-    seen, _ = read_images(task.train, task.labels).divided(settings.profiled, settings.seed)
-    chosen = replace(how.pretraining, epochs=size.epochs)
-
-    def told(share: float) -> None:
-        progress(f"{size.name}: epoch {round(share * size.epochs)} of {size.epochs}, {len(seen)} images")
-
-    found = pretrain(size.config, seen, chosen, told, variation=how.variation, checkpoint=checkpoint)
+    if isinstance(size, Pretrained):
+        found = read_pretrained(model_file(), size.pixels)
+    else:
+        assert how.pretraining is not None, f"{size.name} is to be trained, and the recipe does not say on what"
+        task = next(task for task in tasks if task.task == how.pretraining.task)
+        # As the task's own training divides them: accuracies are measured on what the transformer has not seen either.
+        divided = how.training(task.task)
+        seen, _ = read_images(task.train, task.labels).divided(divided.profiled, divided.seed)
+        found = _pretrain(size, how.pretraining, seen, checkpoint)
     aside = folder / f".{size.name}"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     write_vit(aside, found)
     aside.replace(target)
-    checkpoint.unlink()
+    checkpoint.unlink(missing_ok=True)
+
+
+def _pretrain(size: Size, how: FromNothing, seen: LabelledImages, checkpoint: Path) -> Vit:
+    progress(f"pretraining {size.name} on {how.task}")
+    chosen = replace(how.settings, epochs=size.epochs)
+
+    def told(share: float) -> None:
+        progress(f"{size.name}: epoch {round(share * size.epochs)} of {size.epochs}, {len(seen)} images")
+
+    variation = replace(how.variation, seen=size.seen)
+    return pretrain(size.config, seen, chosen, told, variation=variation, checkpoint=checkpoint)
 
 
 def _build(
@@ -132,7 +145,7 @@ def _build(
     name: str,
     source: str,
     how: Recipe,
-    gammas: tuple[int, ...] | None,
+    gammas: tuple[int, ...],
     prompts: str = "replaced",
 ) -> None:
     """Publish the transformer of the folder `source` under a name."""
@@ -140,7 +153,7 @@ def _build(
         "kind": "otas",
         "name": name,
         "model": str(folder / source),
-        **({} if gammas is None else {"gammas": list(gammas)}),
+        "gammas": list(gammas),
         "prompts": prompts,
         "threads": how.threads,
         "profile_seconds": how.profile_seconds,
@@ -176,14 +189,14 @@ def _train(repository: Path, name: str, task: Images, how: Recipe) -> None:
 def _digest(data: Path | None, how: Recipe) -> str:
     """Names what everything is made from: recipe, the code that trains, and the data."""
     files = sorted(Path(next(iter(tidal_builders.otas.training.__path__))).glob("*.py"))
-    files += [Path(str(module.__file__)) for module in (transformer, vit, images, recipe)]
+    files += [Path(str(module.__file__)) for module in (transformer, vit, images, pretrained, recipe)]
     text = "".join(file.read_text() for file in files) + repr(how)
     text += images.digest(data, tuple(each.task for each in how.tasks))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def main(data: Annotated[Path | None, typer.Option(help="Folder with cifar10 and clothing_small.")] = None) -> None:
-    """Train and build what `python -m benchmarks.otas` serves; at most 45 minutes on two cores, once."""
+    """Train and build what `python -m benchmarks.otas` serves; about half an hour on two cores, once."""
     print(f"artefacts {prepare(data).digest}")
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 
 from benchmarks.otas.inputs import GAMMAS, PROFILES, VARIANTS, PaperProfile, Traces, variant_seconds
 from benchmarks.report import progress
 from tidal.otas.policies import FixedPolicy, PaperPolicy, ParetoPolicy
-from tidal.simulator.otas import ModelSwitching, OtasResult, Trace, Variant, simulate
+from tidal.simulator.otas import ModelSwitching, OtasResult, Variant, simulate
 
 #: Systems of one γ: PetS leaves tokens unchanged, ToMe merges at every layer, VPT adds prompts.
 FIXED = {
@@ -50,28 +54,47 @@ class Compared:
 
 
 def compare(traces: Traces) -> list[Compared]:
-    """Run everything."""
+    """Run everything, on all cores: each system under each trace is a simulation of its own."""
+    systems = [OTAS, PARETO, *FIXED, *_SWITCHING]
+    cases = [(name, of) for name in traces.all for of in PROFILES]
+    jobs = [(name, of, system) for name, of in cases for system in systems]
+    found: dict[tuple[str, str, str], _Simulated] = {}
+    # A process that is forked would have threads of engines in the state in which they were.
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
+        for job, simulated in zip(jobs, pool.map(partial(_simulate, traces), jobs), strict=True):
+            progress(", ".join(job))
+            found[job] = simulated
     return [
-        _compare(name, trace, of, profile) for name, trace in traces.all.items() for of, profile in PROFILES.items()
+        Compared(
+            name,
+            of,
+            {system: found[name, of, system].result for system in systems},
+            {system: found[name, of, system].loads for system in _SWITCHING},
+        )
+        for name, of in cases
     ]
 
 
-def _compare(name: str, trace: Trace, of: str, profile: PaperProfile) -> Compared:
-    results, loads = {}, {}
-    for system, policy in (
-        (OTAS, PaperPolicy(profile)),
-        (PARETO, ParetoPolicy(profile)),
-        *((system, FixedPolicy(profile, gamma)) for system, gamma in FIXED.items()),
-    ):
-        progress(f"{name}, {of}: {system}")
-        results[system] = simulate(policy, profile, trace)
-    for system, (loading, period_s) in _SWITCHING.items():
-        progress(f"{name}, {of}: {system}")
-        switching = _infaas(profile, loading, period_s)
+@dataclass(frozen=True, slots=True)
+class _Simulated:
+    """What a system came to, and how often it loaded a model."""
+
+    result: OtasResult
+    loads: int
+
+
+def _simulate(traces: Traces, job: tuple[str, str, str]) -> _Simulated:
+    name, of, system = job
+    trace, profile = traces.all[name], PROFILES[of]
+    if system in _SWITCHING:
+        switching = _infaas(profile, *_SWITCHING[system])
         # It says itself what a batch takes, with the loading.
-        results[system] = simulate(switching, switching.profile, trace, lambda batch: batch.seconds)
-        loads[system] = switching.loads
-    return Compared(name, of, results, loads)
+        result = simulate(switching, switching.profile, trace, lambda batch: batch.seconds)
+        return _Simulated(result, switching.loads)
+    if system in FIXED:
+        return _Simulated(simulate(FixedPolicy(profile, FIXED[system]), profile, trace), 0)
+    policy = PaperPolicy(profile) if system == OTAS else ParetoPolicy(profile)
+    return _Simulated(simulate(policy, profile, trace), 0)
 
 
 def _infaas(profile: PaperProfile, loading: float, period_s: float) -> ModelSwitching:

@@ -387,7 +387,7 @@ class FakeBench:
 
 
 class TestRounds:
-    SIZE = Size(rounds=2, seconds=8, tuning_s=6, capacity_s=1.0, scales=(1.0, 0.8), every=1)
+    SIZE = Size(rounds=2, seconds=8, tuning_s=6, capacity_s=1.0, scales=(1.0, 0.8), searched=True)
 
     def rounds(self, bench: FakeBench, kept: Path) -> Rounds:
         return Rounds(bench, TYPES, TASKS, (-4, 0, 2, 4), self.SIZE, 100.0, kept)  # type: ignore[arg-type]
@@ -406,6 +406,20 @@ class TestRounds:
         assert [(each[TOME], each[VPT], each[PETS]) for each in gammas] == [(-4, 2, 0), (-4, 4, 0)]
         assert run == Run.read(tmp_path / "kept.json")
         assert bench.capacities == ["size_small", "size_base", "size_large", *["fixed_0"] * 3]
+
+    def test_what_is_not_searched_is_nearest_to_0(self, tmp_path: Path) -> None:
+        bench, size = FakeBench(), replace(self.SIZE, searched=False)
+        run = replace(self.rounds(bench, tmp_path / "kept.json"), size=size).run()
+        assert {(system, gamma) for system, gamma, _ in bench.measured if system in (TOME, VPT)} == {
+            (TOME, -4),
+            (VPT, 2),
+        }
+        assert bench.tuned == []
+        assert run == Run.read(tmp_path / "kept.json")
+        report = Report("otas", True)
+        tables.add_tuning(report, run, size.scales)
+        (table,) = report.tables
+        assert {cell for column in table.columns[1:] for cell in column.cells} == {"not searched"}
 
     def test_one_that_was_cut_short_goes_on(self, tmp_path: Path) -> None:
         whole, first, second = FakeBench(), FakeBench(most=10), FakeBench()

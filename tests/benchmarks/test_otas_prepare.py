@@ -23,6 +23,8 @@ from benchmarks.otas.recipe import (
     NOISY,
     PARITY,
     PHOTOGRAPHS,
+    FromNothing,
+    Pretrained,
     Recipe,
     Size,
     Training,
@@ -37,10 +39,8 @@ from tidal_builders.otas.training.settings import Settings
 
 QUICK = Settings(epochs=1, head_epochs=2, batch=64)
 TINY = Recipe(
-    sizes=(Size(SMALL, 8, 1, 2, 1), Size(BASE, 8, 2, 2, 1, (-8, 0, 1)), Size(LARGE, 12, 1, 2, 1)),
-    pretrained_on=CIFAR10,
-    pretraining=Settings(batch=32, rate=0.001),
-    variation=Variation(mirror=True, shift=2, seen=0.5),
+    sizes=(Size(SMALL, 8, 1, 2, 1), Size(BASE, 8, 2, 2, 1, (-8, 0, 1)), Size(LARGE, 12, 1, 2, 1, seen=0.5)),
+    pretraining=FromNothing(CIFAR10, Settings(batch=32, rate=0.001), Variation(mirror=True, shift=2)),
     tasks=(Training(CIFAR10, QUICK), Training(DIGITS, QUICK)),
     profile_seconds=0.01,
 )
@@ -49,7 +49,7 @@ TINY = Recipe(
 def write_photographs(data: Path) -> None:
     """Coloured noise, in files as those of CIFAR-10 are called."""
     (data / "cifar10").mkdir(parents=True)
-    for file, count, seed in (("train20k_jpeg", 60, 0), ("dev2k_u8", 20, 1)):
+    for file, count, seed in (("train4k_u8", 60, 0), ("dev2k_u8", 20, 1)):
         draw = np.random.default_rng(seed)
         images = draw.integers(0, 256, (count, 32, 32, 3)).astype(np.uint8)
         np.savez(data / f"cifar10/{file}.npz", images=images, labels=np.arange(count) % 10)
@@ -118,7 +118,7 @@ def test_live_queries_are_labelled_images_of_their_own(made: Artefacts, data: Pa
 def test_accuracies_are_measured_on_what_no_training_saw(made: Artefacts, data: Path) -> None:
     assert (len(PRETRAINED.images), len(TRAINED.images), len(PROFILED.images)) == (48, 48 + 1078, 12 + 270)
     assert not PROFILED.images & (PRETRAINED.images | TRAINED.images)
-    assert PRETRAINED.images < set(read_images(data / "cifar10/train20k_jpeg.npz").encoded)
+    assert PRETRAINED.images < set(read_images(data / "cifar10/train4k_u8.npz").encoded)
 
 
 def test_what_is_there_is_not_made_again(made: Artefacts, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_what_is_there_is_not_made_again(made: Artefacts, data: Path, monkeypatc
     again = prepare(data, TINY)
     assert (again, trained.stat().st_mtime_ns) == (made, before)
     assert not (made.repository / BASE / "2").exists()
-    other = dataclasses.replace(TINY, variation=Variation())
+    other = dataclasses.replace(TINY, pretraining=FromNothing(CIFAR10, Settings(), Variation()))
     with pytest.raises(ArtefactsMissing, match=r"benchmarks\.otas\.prepare"):
         load(data, other)
 
@@ -165,6 +165,10 @@ def test_recipes_have_three_sizes_and_three_tasks() -> None:
     for how, tasks in ((PHOTOGRAPHS, {CIFAR10, CLOTHING, DIGITS}), (DIGITS_ALONE, {DIGITS, PARITY, NOISY})):
         assert {each.task for each in how.tasks} == tasks
         assert [size.name for size in how.sizes] == [SMALL, BASE, LARGE]
-        assert [size.gammas for size in how.sizes] == [(0,), None, (0,)]
-        assert all((size.config.image.shape, size.config.patches) == ((3, 32, 32), 64) for size in how.sizes)
-        assert how.pretrained_on in tasks
+        assert [size.gammas[0] < 0 for size in how.sizes] == [False, True, False]
+    sizes = [size for size in PHOTOGRAPHS.sizes if isinstance(size, Pretrained)]
+    assert [size.pixels for size in sizes] == sorted(14 * patches for patches in (5, 8, 12))
+    alone = [size for size in DIGITS_ALONE.sizes if isinstance(size, Size)]
+    assert all((size.config.image.shape, size.config.patches) == ((3, 32, 32), 64) for size in alone)
+    assert DIGITS_ALONE.pretraining is not None
+    assert DIGITS_ALONE.pretraining.task in {DIGITS, PARITY, NOISY}

@@ -155,3 +155,12 @@ def test_an_image_is_scaled_so_that_the_cut_is_its_share() -> None:
     assert large.scaled == (256, 256)
     with pytest.raises(ValidationError, match="mean and std must have 1 values"):
         type(image).model_validate(image.model_dump() | {"mean": (0.5, 0.5)})
+
+
+def test_first_passes_are_made_before_queries_come(runner: tuple[OtasRunner, dict[int, Recorded]]) -> None:
+    model, engines = runner
+    model.warm_up(0)
+    assert [engines[key].sizes for key in (1, 3, 0)] == [[1, 1], [3], [1]]
+    model.warm_up(60)
+    # A fixed one of a single image at γ 0, so the other takes it at γ 2 alone.
+    assert sorted(engines[0].sizes) == sorted([1, 1, *(2 * [*range(2, 9)])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ from tidal.errors import InvalidArgument
 from tidal.otas.manifest import FEATURES, PIXELS, PROMPTS, OtasEngine, OtasForm, OtasManifest
 
 FloatArray = npt.NDArray[np.float32]
+
+# Images of the largest batch that gets a first pass beforehand, and the time that these may add to a model's loading.
+_WARM_BATCH, _WARM_S = 16, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +80,31 @@ class OtasRunner:
             begin += rows
         return results[0] if len(results) == 1 else np.concatenate(results)
 
-    def warm_up(self) -> None:
-        """Run every engine once, so that no query pays for its first pass."""
-        form = self._form
+    def warm_up(self, seconds: float = _WARM_S) -> None:
+        """Make first passes, so that queries do not pay for them.
+
+        Every engine runs once. Some compile parts of themselves anew for each number of images, which takes longer than
+        many a batch: those that take any number run as many, from the fewest on, at every γ as there is time.
+
+        Args:
+            seconds: for passes beyond the first of each engine.
+        """
         for gamma, engines in self._engines.items():
-            sizes = {*engines.fixed, *([1] if engines.dynamic is not None else [])}
-            for size in sorted(sizes):
-                pixels = np.zeros((size, *form.image.shape), np.float32)
-                shape = form.prompt_shape(gamma)
-                self.run(gamma, pixels, None if shape is None else np.zeros((size, *shape), np.float32))
+            for size in sorted({*engines.fixed, *([1] if engines.dynamic is not None else [])}):
+                self._run_zeros(gamma, size)
+        until = time.monotonic() + seconds
+        for size in range(2, min(_WARM_BATCH, self._form.max_batch) + 1):
+            for gamma, engines in self._engines.items():
+                if time.monotonic() > until:
+                    return
+                if engines.dynamic is not None and size not in engines.fixed:
+                    self._run_zeros(gamma, size)
+
+    def _run_zeros(self, gamma: int, images: int) -> None:
+        form = self._form
+        shape = form.prompt_shape(gamma)
+        prompts = None if shape is None else np.zeros((images, *shape), np.float32)
+        self.run(gamma, np.zeros((images, *form.image.shape), np.float32), prompts)
 
 
 def open_runner(manifest: OtasManifest, version_dir: Path) -> OtasRunner:

@@ -20,7 +20,7 @@ from tidal.errors import InvalidArgument
 from tidal.manifest import Strict
 from tidal.otas.manifest import OtasManifest
 from tidal.tasks.folder import check_base, place_task, read_content, read_task, read_tensors
-from tidal.tasks.record import TaskRecord, make_record, read_record
+from tidal.tasks.record import LabelledRecord, make_record, read_record
 from tidal.tensor_file import Array, pack_tensors
 
 FloatArray = npt.NDArray[np.float32]
@@ -38,7 +38,7 @@ class OtasProvenance(Strict):
     profiled: int | None = Field(None, ge=1, description="labelled images that the accuracies are over; None: unknown")
 
 
-class OtasTaskRecord(TaskRecord):
+class OtasTaskRecord(LabelledRecord):
     """`task.json` of a task of a vision transformer."""
 
     kind: Literal["otas"] = "otas"

@@ -33,7 +33,7 @@ class Size:
         tuning_s: of the trace on which the fixed γ are chosen.
         capacity_s: of each measurement of a throughput.
         scales: factors on the load, each with all systems.
-        every: of the γ above and below 0, each so manieth is tried.
+        searched: whether fixed γ are the best on that trace; else those nearest to 0, which it chose in full runs.
     """
 
     rounds: int
@@ -41,11 +41,11 @@ class Size:
     tuning_s: int
     capacity_s: float
     scales: tuple[float, ...]
-    every: int
+    searched: bool
 
 
-FULL = Size(rounds=3, seconds=16, tuning_s=8, capacity_s=4.0, scales=(1.0, 0.8, 1.2), every=1)
-QUICK = Size(rounds=1, seconds=6, tuning_s=6, capacity_s=1.0, scales=(1.0,), every=3)
+FULL = Size(rounds=3, seconds=16, tuning_s=8, capacity_s=4.0, scales=(1.0, 0.8, 1.2), searched=True)
+QUICK = Size(rounds=1, seconds=6, tuning_s=6, capacity_s=1.0, scales=(1.0,), searched=False)
 
 
 @dataclass(slots=True)
@@ -62,12 +62,12 @@ class Run:
 
     Attributes:
         throughputs: of the sizes, queries a second, from fast to accurate.
-        tuning: by load and γ, the share of all utility that a fixed γ earned on the tuning's trace.
+        tuning: by load and γ, the share of all utility that a fixed γ earned on the tuning's trace; None: not searched.
         rounds: that have begun.
     """
 
     throughputs: tuple[float, ...] = ()
-    tuning: dict[str, dict[int, float]] = field(default_factory=dict)
+    tuning: dict[str, dict[int, float | None]] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
 
     def save(self, file: Path) -> None:
@@ -98,7 +98,7 @@ class Run:
         if system not in (TOME, VPT):
             return 0
         of_kind = {gamma: share for gamma, share in self.tuning[str(scale)].items() if (gamma < 0) == (system == TOME)}
-        return max(of_kind, key=lambda gamma: of_kind[gamma])
+        return max(of_kind, key=lambda gamma: of_kind[gamma] or 0.0)
 
 
 @dataclass(frozen=True)
@@ -180,19 +180,23 @@ class Rounds:
             unload(self.bench.server.control, [model])
         return tuple(found)
 
-    def _tune(self) -> dict[str, dict[int, float]]:
-        """Every fixed γ on a trace of its own."""
+    def _tune(self) -> dict[str, dict[int, float | None]]:
+        """Every fixed γ on a trace of its own, if they are searched."""
+        below, above = ([gamma for gamma in self.gammas if gamma < 0], [gamma for gamma in self.gammas if gamma > 0])
+        if not self.size.searched:
+            return {str(scale): {max(below): None, min(above): None} for scale in self.size.scales}
         capacity = self._capacity(fixed_model(0), _TUNING_SEED)
         rates = shape(self.size.tuning_s, TUNING_SHAPE)
-        found: dict[str, dict[int, float]] = {str(scale): {} for scale in self.size.scales}
-        below, above = ([gamma for gamma in self.gammas if gamma < 0], [gamma for gamma in self.gammas if gamma > 0])
-        for gamma in (*below[:: self.size.every], *above[:: self.size.every]):
-            model = fixed_model(gamma)
+        found: dict[str, dict[int, float | None]] = {str(scale): {} for scale in self.size.scales}
+        for gamma in (*below, *above):
+            model, shares = fixed_model(gamma), list[float]()
             self.bench.server.control.load(model, None)
             for scale in self.size.scales:
                 load = self.load([scale * rate for rate in rates], capacity, _TUNING_SEED)
                 outcome = self.bench.measure_model(model, load)
-                found[str(scale)][gamma] = outcome.utility / outcome.offered
-            progress(f"γ {gamma} earns " + ", ".join(f"{found[s][gamma]:.1%} at load {s}" for s in found))
+                shares.append(outcome.utility / outcome.offered)
+                found[str(scale)][gamma] = shares[-1]
+            told = [f"{share:.1%} at load {scale:g}" for scale, share in zip(self.size.scales, shares, strict=True)]
+            progress(f"γ {gamma} earns {', '.join(told)}")
             unload(self.bench.server.control, [model])
         return found

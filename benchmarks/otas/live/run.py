@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 
@@ -51,7 +53,10 @@ def measure(report: Report, artefacts: Artefacts, size: Size, json: Path | None)
     manifest = load_otas_manifest(version)
     accuracies = _accuracies(artefacts, BASE)
     types = types_of({task: by_gamma[0] for task, by_gamma in accuracies.items()})
-    _add_setting(report, artefacts, manifest, size)
+    of_sizes = {model: _accuracies(artefacts, built) for model, built in SIZES.items()}
+    at_zero = {model: {task: by_gamma[0] for task, by_gamma in each.items()} for model, each in of_sizes.items()}
+    switched = worth_having({model: fmean(each.values()) for model, each in at_zero.items()})
+    _add_setting(report, artefacts, manifest, size, switched)
     files = [version_of(artefacts.repository, model) / MANIFEST_FILE for model in SIZES.values()]
     kept = kept_file("otas-live-run", size, artefacts.digest, files=files)
     with tempfile.TemporaryDirectory(prefix="otas-repository-", dir=artefacts.folder) as folder:
@@ -60,11 +65,11 @@ def measure(report: Report, artefacts: Artefacts, size: Size, json: Path | None)
         there = [part for model in (PARETO_MODEL, PAPER_MODEL, fixed_model(0)) for part in ("--model", model)]
         with tidal_serve(Path(folder), *there) as server, sending(server) as sender:
             roughly = manifest.profile.throughput(0)
-            rounds = Rounds(Bench(server, sender), types, artefacts.tasks, manifest.gammas, size, roughly, kept)
+            rounds = Rounds(
+                Bench(server, sender, switched), types, artefacts.tasks, manifest.gammas, size, roughly, kept
+            )
             run = rounds.run()
     _report(report, run, rounds, manifest, accuracies, json)
-    of_sizes = {model: _accuracies(artefacts, built) for model, built in SIZES.items()}
-    at_zero = {model: {task: by_gamma[0] for task, by_gamma in each.items()} for model, each in of_sizes.items()}
     tables.add_sizes(report, run, size.scales, at_zero)
     tables.add_accuracies(report, run, accuracies, manifest.gammas)
     tables.add_claims(report, run, size.scales)
@@ -107,7 +112,18 @@ def _accuracies(artefacts: Artefacts, model: str) -> Accuracies:
     return {task.name: dict(load_task(folder, task.name, manifest).accuracy) for task in artefacts.tasks}
 
 
-def _add_setting(report: Report, artefacts: Artefacts, manifest: OtasManifest, size: Size) -> None:
+def worth_having(accuracies: Mapping[str, float]) -> tuple[str, ...]:
+    """Of models from fast to slow those that are more accurate than all before them: the others only cost time."""
+    kept: list[str] = []
+    for model, accuracy in accuracies.items():
+        if all(accuracy > accuracies[faster] for faster in kept):
+            kept.append(model)
+    return tuple(kept)
+
+
+def _add_setting(
+    report: Report, artefacts: Artefacts, manifest: OtasManifest, size: Size, switched: tuple[str, ...]
+) -> None:
     tasks = ", ".join(f"{task.name} ({len(task.images)} images)" for task in artefacts.tasks)
     facts = {
         "artefacts": artefacts.digest,
@@ -117,8 +133,11 @@ def _add_setting(report: Report, artefacts: Artefacts, manifest: OtasManifest, s
         "tasks": f"{tasks}; seen by neither training nor profiling; a run takes each once as far as they go",
         "queries": "Table II's six types, the least accurate task as CIFAR100; a query is an encoded image over gRPC",
         "load": f"Poisson, {size.seconds} s, mean {MEAN}, least {LEAST}, most {MOST} times what γ 0 answers as served",
-        "fixed γ": f"the best of each sign on another trace of {size.tuning_s} s, for each load",
-        "INFaaS": "the simulation's rule, once a second; Triton loads the next size, then unloads the one before",
+        "fixed γ": f"the best of each sign on another trace of {size.tuning_s} s, for each load"
+        if size.searched
+        else "those nearest to 0, not searched",
+        "INFaaS": "the simulation's rule, once a second; Triton loads the next size, then unloads the one before; "
+        f"switches between {', '.join(switched)}: sizes that are slower and no more accurate are left out",
         "outcomes": "by the client's clock, from the time a query should have been sent",
     }
     report.measured["live setting"] = facts

@@ -16,7 +16,6 @@ PETS, TOME, VPT = "PetS (0)", "ToMe", "VPT"
 INFAAS, RESIDENT = "INFaaS", "INFaaS, all resident"
 #: In the order of tables.
 SYSTEMS = (PARETO, PAPER, PETS, TOME, VPT, INFAAS, RESIDENT)
-_MIDDLE = list(SIZES)[1]
 # A model that answers a larger share of what comes is not at its limit.
 _SATURATED = 0.75
 _WARM_QUERIES, _WARM_S = 40, 0.5
@@ -24,10 +23,12 @@ _WARM_QUERIES, _WARM_S = 40, 0.5
 
 @dataclass(frozen=True)
 class Bench:
-    """A server with the models of `write_repository`, and the process that sends to it."""
+    """A server with the models of `write_repository`, the process that sends to it, and the models to switch between:
+    some of `SIZES`, in their order."""
 
     server: RunningServer
     sending: Sending
+    sizes: tuple[str, ...] = tuple(SIZES)
 
     def measure(self, system: str, load: Load, *, gamma: int = 0, throughputs: tuple[float, ...] = ()) -> Outcome:
         """One system under a load.
@@ -36,7 +37,7 @@ class Bench:
             system: one of `SYSTEMS`; its model is loaded, unless it is one that switches models.
             load: what to send.
             gamma: of `TOME` and `VPT`.
-            throughputs: of the sizes, for systems that switch.
+            throughputs: of all sizes, for systems that switch.
         """
         if system in (INFAAS, RESIDENT):
             return self._switching(load, throughputs, resident=system == RESIDENT)
@@ -72,13 +73,14 @@ class Bench:
         self.sending.send(model, like.steady(_WARM_QUERIES, _WARM_QUERIES / _WARM_S))
 
     def _switching(self, load: Load, throughputs: tuple[float, ...], *, resident: bool) -> Outcome:
-        models = list(SIZES)
-        there = models if resident else [_MIDDLE]
+        models = list(self.sizes)
+        there = models if resident else [models[len(models) // 2]]
         for model in there:
             self.server.control.load(model, None)
             self.warm_up(model, load)
         try:
-            return self._measured(Switch(models, throughputs, resident), load, models, lasting=resident)
+            of_models = tuple(each for model, each in zip(SIZES, throughputs, strict=True) if model in models)
+            return self._measured(Switch(models, of_models, resident), load, models, lasting=resident)
         finally:
             unload(self.server.control, models)
 

@@ -127,16 +127,13 @@ def add_sizes(report: Report, run: Run, scales: Sequence[float], accuracies: Map
 def add_tuning(report: Report, run: Run, scales: Sequence[float]) -> None:
     """How the fixed γ were chosen."""
     gammas = list(run.tuning[str(scales[0])])
-    rows = [
-        [
-            f"{scale:g}",
-            *(
-                f"{run.tuning[str(scale)][gamma]:.1%}{'*' * (gamma in (run.gamma(TOME, scale), run.gamma(VPT, scale)))}"
-                for gamma in gammas
-            ),
-        ]
-        for scale in scales
-    ]
+
+    def shown(scale: float, gamma: int) -> str:
+        share = run.tuning[str(scale)][gamma]
+        chosen = gamma in (run.gamma(TOME, scale), run.gamma(VPT, scale))
+        return "not searched" if share is None else f"{share:.1%}{'*' * chosen}"
+
+    rows = [[f"{scale:g}", *(shown(scale, gamma) for gamma in gammas)] for scale in scales]
     report.add_table(
         "live: utility of fixed γ on another trace (* chosen for that load)", ["load", *map(str, gammas)], rows
     )

@@ -45,6 +45,18 @@ def test_it_computes_what_a_slow_reference_does(gamma: int, accumulate: bool, po
         np.testing.assert_allclose(found[row], expected, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("gamma", [-3, 0, 3])
+def test_training_in_bf16_computes_the_same_but_for_rounding(gamma: int) -> None:
+    model = load_transformer(tiny_vit(layers=3))
+    prompts = drawn_prompts(gamma, model)
+    with torch.inference_mode():
+        expected = model(gamma, IMAGES, prompts)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = model(gamma, IMAGES, prompts).float()
+    closeness = torch.nn.functional.cosine_similarity(found, expected, dim=-1)
+    assert closeness.min() > 0.999
+
+
 def test_ways_of_prompting_and_merging_differ() -> None:
     vit = tiny_vit()
     model, other = load_transformer(vit), load_transformer(vit, accumulate=True)

@@ -137,7 +137,7 @@ class TestRefusals:
 
     def test_a_deadline_that_cannot_be_met_is_evicted(self, url: str, served: Served) -> None:
         before = served.metric("outcomes_total", "vit", outcome="evicted")
-        with Client(url) as client, pytest.raises(Unavailable, match=r"deadline of 0\.001 ms"):
+        with Client(url) as client, pytest.raises(Unavailable, match=r"deadline of 0\.00(1|0999\d*) ms"):
             client.infer("vit", {"image": column(IMAGES[:1])}, task="digits", latency_ms=0.001)
         assert until(lambda: served.metric("outcomes_total", "vit", outcome="evicted") >= before + 1)
 
