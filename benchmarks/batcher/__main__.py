@@ -37,6 +37,8 @@ class Bench:
     seconds: float
     searched: list[list[str]] = field(default_factory=list)
     loaded: Batching | None = None
+    #: What the search measured, by load and candidate: one that is still the best is not measured again.
+    scores: dict[tuple[str, Batching], float] = field(default_factory=dict)
 
     def run(self, batching: Batching, rate: float, *, seed: int, seconds: float | None = None) -> Cell:
         """One cell; the model is loaded anew where it is batched in another way."""
@@ -49,18 +51,19 @@ class Bench:
 
     def best(self, load: str, rate: float, candidates: Sequence[Batching]) -> Batching:
         """The candidate with the lowest mean latency, or the most answers where all requests come at once."""
-        scores = {}
         for candidate in candidates:
+            if (load, candidate) in self.scores:
+                continue
             progress(f"searching at {load}: {candidate.name}")
             cell = self.run(candidate, rate, seed=_SEARCH_SEED)
-            scores[candidate] = -cell.per_second if math.isinf(rate) else cell.mean_ms
+            self.scores[load, candidate] = -cell.per_second if math.isinf(rate) else cell.mean_ms
             cells = [f"{cell.mean_ms:.1f}", f"{cell.per_second:.1f}", f"{cell.mean_batch:.1f}"]
             self.searched.append([load, candidate.name, *cells])
-        return min(scores, key=lambda candidate: scores[candidate])
+        return min(candidates, key=lambda candidate: self.scores[load, candidate])
 
 
 def main(
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer candidates and rounds: 4 minutes, not 25.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer candidates and rounds: 3 minutes, not 10.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write results here, the tables beside it as .txt.")] = None,
 ) -> None:
     """Compare batches of mixed lengths with and without the batcher (real MiniLM weights, `engine` backend)."""
@@ -76,7 +79,7 @@ def main(
         (repository / ENGINE / "config.pbtxt").write_text('backend: "engine"\n')  # until it is loaded with others
         progress("starting tidal serve")
         with tidal_serve(repository, "--exit-timeout", "3") as server:
-            bench = Bench(server, manifest, 2 if quick else 6)
+            bench = Bench(server, manifest, 2 if quick else 3)
             _compare(report, bench, quick)
             report.add_table("search", ["load", "batching", "mean ms", "answers/s", "rows a batch"], bench.searched)
     report.finish(json)
@@ -87,18 +90,21 @@ def _compare(report: Report, bench: Bench, quick: bool) -> None:
     capacity = bench.run(Batching(16), math.inf, seed=_SEARCH_SEED).per_second
     report.measured["capacity"] = capacity
     loads = {f"{percent}%": percent / 100 * capacity for percent in ((80,) if quick else (70, 95))}
-    rows = []
-    for load, rate in {**loads, SATURATED: math.inf}.items():
+    rows, pair = [], dict[str, Batching]()
+    for load, rate in {SATURATED: math.inf, **loads}.items():
 
         def pick(candidates: Sequence[Batching], load: str = load, rate: float = rate) -> Batching:
             return bench.best(load, rate, candidates)
 
-        pair = {"plain": search_plain(pick, quick=quick), "batcher": search_batcher(pick, quick=quick)}
+        if not pair or not quick:  # a quick run searches at the first load alone
+            pair = {"plain": search_plain(pick, quick=quick), "batcher": search_batcher(pick, quick=quick)}
         cells: dict[str, list[Cell]] = {system: [] for system in pair}
-        for turn in range(2 if quick else 5):
+        for turn in range(2 if quick else 3):
             progress(f"comparing at {load}, round {turn + 1}")
             for system in pair if turn % 2 == 0 else reversed(pair):
-                cells[system].append(bench.run(pair[system], rate, seed=_FIRST_SEED + turn, seconds=2 * bench.seconds))
+                cells[system].append(
+                    bench.run(pair[system], rate, seed=_FIRST_SEED + turn, seconds=(2 if quick else 3) * bench.seconds)
+                )
         _claim(report, load, pair, cells)
         rows += [_row(load, system, pair[system], cells[system]) for system in pair]
     columns = ["load", "system", "batching", "mean ms", "p50", "p98", "answers/s", "rows a batch"]

@@ -75,12 +75,14 @@ class Batching:
 
 def search_plain(best: Pick, *, quick: bool) -> Batching:
     """The best way without the batcher: first which requests may go together, then delay and preferred sizes."""
-    sizes = (2, 16) if quick else (1, 2, 4, 8, 16, 64)
+    if quick:
+        first = best([Batching(16, ragged=False), Batching(2), Batching(16)])
+        return best([first, replace(first, delay_us=2_000)])
+    sizes = (1, 2, 4, 8, 16, 64)
     first = best([Batching(size, ragged) for ragged in (False, True) for size in sizes if ragged or size > 1])
-    delays = (2_000,) if quick else (1_000, 5_000)
     preferred = [sizes for sizes in ((), (2,), (4,), (8,)) if not sizes or sizes[0] < first.max_batch]
-    waiting = [replace(first, delay_us=delay, preferred=sizes) for delay in delays for sizes in preferred]
-    return best([first, *(waiting[:2] if quick else waiting)])
+    delays = (1_000, 5_000)
+    return best([first, *(replace(first, delay_us=delay, preferred=sizes) for delay in delays for sizes in preferred)])
 
 
 def search_batcher(best: Pick, *, quick: bool) -> Batching:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from tidal.batcher.library import is_current, library_path, source_folder, sources_digest
-from tidal.errors import Internal, NotFound, TidalError
+from tidal.compiling import find_compiler, run_compiler
+from tidal.errors import TidalError
 
 _FLAGS = (
     "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra",
@@ -38,20 +37,15 @@ def build(*, force: bool = False) -> Path:
     target = library_path()
     if is_current() and not force:
         return target
-    compiler = shutil.which("g++")
-    if compiler is None:
-        raise NotFound(
-            "g++ is missing, and the custom batcher is built with it: install g++ 9 or newer. "
-            "Everything but models that name it in TRITON_BATCH_STRATEGY_PATH works without"
-        )
+    compiler = find_compiler(
+        "the custom batcher is built with it, which models that name it in TRITON_BATCH_STRATEGY_PATH need"
+    )
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         made = Path(scratch) / target.name
         sources = [str(path) for path in sorted(source_folder().glob("*.cpp"))]
         command = [compiler, *_FLAGS, f'-DTIDAL_SOURCES="{sources_digest()}"', *sources, "-o", str(made)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise Internal(f"g++ failed: {' '.join(command)}\n{done.stderr.strip()[-4000:]}")
+        run_compiler(command)
         made.replace(target)
     return target
 

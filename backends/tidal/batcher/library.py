@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import sysconfig
 from pathlib import Path
 
-import tidal
-from tidal.errors import NotFound
+from tidal import compiling
 
 BUILD_COMMAND = "python -m tidal.batcher.build"
 
@@ -18,12 +15,7 @@ def source_folder() -> Path:
     Raises:
         NotFound: the installation lacks them.
     """
-    checkout = Path(tidal.__file__).resolve().parent.parent / "batcher"
-    installed = Path(sysconfig.get_path("data")) / "share" / "tidal" / "backends" / "batcher"
-    for folder in (checkout, installed):
-        if (folder / "batcher.cpp").is_file():
-            return folder
-    raise NotFound(f"the sources of the batcher are neither in {checkout} nor in {installed}: reinstall tidal")
+    return compiling.source_folder("batcher", "batcher.cpp")
 
 
 def library_path() -> Path:
@@ -33,11 +25,7 @@ def library_path() -> Path:
 
 def sources_digest() -> str:
     """What tells these sources from others."""
-    digest = hashlib.sha256()
-    for path in sorted(source_folder().glob("*")):
-        if path.suffix in (".cpp", ".hpp", ".h"):
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
+    return compiling.sources_digest(source_folder())
 
 
 def is_current() -> bool:

@@ -1,0 +1,107 @@
+"""C++ that comes as sources and is compiled where it is installed: where sources lie, and how g++ is called."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import tidal
+from tidal.errors import Internal, NotFound
+
+_SOURCES = (".cpp", ".hpp", ".h")
+
+#: Flags of the levels of vector instructions that kernels are compiled for; which one runs is decided at run time.
+_AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mfma", "-mprefer-vector-width=512")
+LEVELS: Mapping[str, tuple[str, ...]] = {
+    "avx512bf16": (*_AVX512, "-mavx512bf16"),
+    "avx512": _AVX512,
+    "avx2": ("-mavx2", "-mfma"),
+    "plain": (),
+}
+
+
+def source_folder(place: str, known: str) -> Path:
+    """Folder of sources, beside this package or installed with it.
+
+    Args:
+        place: of the folder among the backends, such as `pets/native`.
+        known: a file that is there.
+
+    Raises:
+        NotFound: the installation lacks them.
+    """
+    checkout = Path(tidal.__file__).resolve().parent.parent / place
+    installed = Path(sysconfig.get_path("data")) / "share" / "tidal" / "backends" / place
+    for folder in (checkout, installed):
+        if (folder / known).is_file():
+            return folder
+    raise NotFound(f"the C++ sources are neither in {checkout} nor in {installed}: reinstall tidal")
+
+
+def sources_digest(folder: Path, *more: str) -> str:
+    """What tells these sources, and what else they are compiled against, from others: 12 hexadecimal digits."""
+    digest = hashlib.sha256("\0".join(more).encode())
+    for path in sorted(folder.iterdir()):
+        if path.suffix in _SOURCES:
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def find_compiler(purpose: str) -> str:
+    """Path of g++.
+
+    Args:
+        purpose: what it is wanted for and what is lost without it, for the error's text.
+
+    Raises:
+        NotFound: there is none.
+    """
+    compiler = shutil.which("g++")
+    if compiler is None:
+        raise NotFound(f"g++ is missing, and {purpose}: install g++ 9 or newer")
+    return compiler
+
+
+def compile_sources(
+    compiler: str, folder: Path, scratch: Path, flags: Sequence[str], levelled: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Compile all sources of a folder to objects.
+
+    Args:
+        compiler: g++.
+        folder: of the sources.
+        scratch: where objects go.
+        flags: of every source.
+        levelled: sources that are compiled once for each of some `LEVELS`, with `TIDAL_LEVEL` defined as its name.
+
+    Returns:
+        The objects.
+
+    Raises:
+        Internal: the compiler refuses a source; says what it prints.
+    """
+    commands, objects = [], []
+    for source in sorted(folder.glob("*.cpp")):
+        for level in levelled.get(source.name, ("",)):
+            objects.append(str(scratch / f"{source.stem}{level}.o"))
+            named = (*LEVELS[level], f"-DTIDAL_LEVEL={level}") if level else ()
+            commands.append([compiler, *flags, *named, "-c", str(source), "-o", objects[-1]])
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run_compiler, commands))
+    return objects
+
+
+def run_compiler(command: Sequence[str]) -> None:
+    """Run g++.
+
+    Raises:
+        Internal: it fails; says what it prints.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Internal(f"g++ failed: {' '.join(command)}\n{done.stderr.strip()[-4000:]}")
