@@ -22,7 +22,8 @@ class Cascade:
 
     Attributes:
         name: of the cascade's model.
-        levels: models of the server that it asks, by its config: its levels but for those in its own process.
+        levels: models of the server that it asks, by its config: its levels but for those in its own process, and the
+            encoders whose tasks levels are.
         own: models of levels that its build has published for it alone, those too that it does not ask.
     """
 
@@ -41,9 +42,10 @@ def cascade(repository: Path, model: str, version: int | None = None) -> Cascade
         manifest = load_tabi_manifest(folder)
     except InvalidArgument:
         return None
-    own = tuple(level.model for level in manifest.levels if level.model == f"{model}_{level.name}")
-    asked = tuple(manifest.levels[index].model for index in _asked(repository, entry, manifest))
-    return Cascade(model, asked, own)
+    mine = (level for level in manifest.levels if level.task is None)
+    own = tuple(level.model for level in mine if level.model == f"{model}_{level.name}")
+    asked = dict.fromkeys(manifest.levels[index].model for index in _asked(repository, entry, manifest))
+    return Cascade(model, tuple(asked), own)
 
 
 def cascades(repository: Path) -> list[Cascade]:

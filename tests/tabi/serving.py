@@ -219,6 +219,7 @@ class Call:
     inputs: dict[str, Array]
     outputs: list[str]
     latency_ms: float | None
+    task: str | None
 
     @property
     def ids(self) -> list[list[int]]:
@@ -248,9 +249,10 @@ class Levels:
         *,
         version: int,
         latency_ms: float | None = None,
+        task: str | None = None,
     ) -> dict[str, Array]:
         with self._lock:
-            self.calls.append(Call(model, version, dict(inputs), list(outputs), latency_ms))
+            self.calls.append(Call(model, version, dict(inputs), list(outputs), latency_ms, task))
             number = len(self.of(model))
         if model in self.before:
             self.before[model](number)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tidal.errors import Internal, TidalError, Unavailable
+from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.requests import Array
-from tidal.service import ModelCall, ModelUnavailable
+from tidal.service import NEWEST, ModelCall
 from tidal.tabi.manifest import Level, TabiManifest
+from tidal.tabi.task_levels import SharedTasks, TaskUnavailable
 from tidal.text.words import EncodedWords
 
 _IMPORTANCE = "attention_received"
@@ -33,13 +34,17 @@ class LevelAnswer:
 class LevelModels:
     """The models of the levels, each asked for the exact version that the cascade was built with.
 
+    Of a level that is a task of a shared encoder the task is what has to be the same: it is of any version of its base.
+
     Args:
         call: asks a model of the server.
         manifest: of the cascade.
+        tasks: that levels are.
     """
 
-    def __init__(self, call: ModelCall, manifest: TabiManifest) -> None:
+    def __init__(self, call: ModelCall, manifest: TabiManifest, tasks: SharedTasks) -> None:
         self._call = call
+        self._tasks = tasks
         self._levels = manifest.levels
         self._orders = [None if level.order is None else np.asarray(level.order) for level in manifest.levels]
 
@@ -54,11 +59,20 @@ class LevelModels:
 
         Raises:
             ModelUnavailable: the level's model cannot run it now.
+            TaskUnavailable: the level is a task that is not there any more, or cannot be used.
             TidalError: the model's own error, or it answers something else than was asked.
         """
         level = self._levels[index]
         wanted = ["logits", _IMPORTANCE] if attention else ["logits"]
-        outputs = self._call(level.model, _padded(level, queries), wanted, version=level.version, latency_ms=latency_ms)
+        self._tasks.check(index)
+        version = level.version if level.task is None else NEWEST
+        inputs = _padded(level, queries)
+        try:
+            outputs = self._call(level.model, inputs, wanted, version=version, latency_ms=latency_ms, task=level.task)
+        except InvalidArgument as error:
+            if level.task is None:
+                raise
+            raise TaskUnavailable(str(error)) from None  # of the task: what was asked is not what the client sent
         logits = outputs["logits"]
         if logits.ndim != 2 or len(logits) != len(queries):
             raise Internal(f"it gave logits of shape {list(logits.shape)} for {len(queries)} queries")
@@ -72,8 +86,9 @@ class LevelModels:
 
 def named(level: Level, number: int, error: TidalError) -> TidalError:
     """A level's error as the cascade tells it, with the same code."""
-    kind = Unavailable if isinstance(error, ModelUnavailable) else type(error)
-    return kind(f"level {number}, model '{level.model}': {error}")
+    kind = Unavailable if isinstance(error, Unavailable) else type(error)
+    task = "" if level.task is None else f", task '{level.task}'"
+    return kind(f"level {number}, model '{level.model}'{task}: {error}")
 
 
 def _padded(level: Level, queries: Sequence[EncodedWords]) -> dict[str, Array]:

@@ -15,6 +15,7 @@ from tidal.tabi.parameters import TabiParameters
 from tidal.tabi.placement import embedded_levels
 from tidal.tabi.reading import Readers
 from tidal.tabi.service import TabiService
+from tidal.tabi.task_levels import task_problem
 
 
 def load(context: ServiceContext, parameters: TabiParameters) -> Callable[[ServiceContext], Service]:
@@ -54,6 +55,8 @@ def load(context: ServiceContext, parameters: TabiParameters) -> Callable[[Servi
 def absent_levels(repository: Path, manifest: TabiManifest, levels: Iterable[int]) -> list[str]:
     """What is missing of the levels' versions in a repository, a sentence each; they may lie in another one.
 
+    Of a task also whether it is another one than the cascade was built with: it may come back while that serves.
+
     Raises:
         InvalidArgument: a level's version is not the one that the cascade was built with.
     """
@@ -62,7 +65,10 @@ def absent_levels(repository: Path, manifest: TabiManifest, levels: Iterable[int
         level = manifest.levels[index]
         folder = repository / level.model / str(level.version)
         rebuild = f"rebuild with `{manifest.rebuild_command(repository)}`"
-        if not folder.is_dir():
+        if level.task is not None:
+            problem = task_problem(repository, manifest, index)
+            problems += [] if problem is None else [f"level {index + 1}: {problem}"]
+        elif not folder.is_dir():
             problems.append(
                 f"level {index + 1} needs version {level.version} of model '{level.model}', which is not in "
                 f"{repository}; {rebuild}"

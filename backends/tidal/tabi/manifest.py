@@ -51,9 +51,10 @@ class Level(Strict):
     """One model of the cascade; levels ascend by score."""
 
     name: str = Field(description="short name from the spec")
-    model: str = Field(description="the Triton model that serves it, on the `arlo` backend")
-    version: int = Field(ge=1)
-    fingerprint: str = Field(description="of that version, as its own manifest says")
+    model: str = Field(description="the Triton model that serves it, on the `arlo` backend; on `pets` with a task")
+    task: str | None = Field(None, description="that it is of a shared encoder; None: the whole model is the level")
+    version: int = Field(ge=1, description="that it was measured with; of a shared encoder any later one serves too")
+    fingerprint: str = Field(description="of that version, as its own manifest says; of a task the task's own")
     tokenizer: TokenizerInfo = Field(description="its file lies in this version of the cascade; levels may share one")
     max_length: int = Field(ge=1, description="longest input in tokens")
     order: tuple[int, ...] | None = Field(

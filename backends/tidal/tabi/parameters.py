@@ -39,7 +39,7 @@ class TabiParameters(BaseModel):
     levels: Literal["embedded", "models"] = Field(
         "embedded",
         description="where levels run: in this model's process, which saves the way to others, or as models of the "
-        "server, which clients and other cascades may share; a partitioned level always is a model of the server",
+        "server, which clients and other cascades may share; a level that is partitioned, or a task, always is one",
     )
     truncate: bool = Field(False, description="cut a text that no level reads as a whole instead of refusing it")
     max_in_flight: int = Field(

@@ -16,8 +16,8 @@ def embedded_levels(
 ) -> tuple[int, ...]:
     """Indices of the levels that run in the cascade's process, of those that it asks.
 
-    Not a partitioned one, whose runtimes are models of the server, nor one whose version is not in the repository,
-    which a server may have from another.
+    Not a partitioned one, whose runtimes are models of the server, nor a task of an encoder that others share, nor one
+    whose version is not in the repository, which a server may have from another.
 
     Args:
         repository: with the levels' models.
@@ -32,6 +32,8 @@ def embedded_levels(
 
 def _polymorphic(repository: Path, manifest: TabiManifest, index: int) -> bool:
     level = manifest.levels[index]
+    if level.task is not None:
+        return False
     try:
         return load_manifest(repository / level.model / str(level.version)).placement == "polymorphic"
     except InvalidArgument:

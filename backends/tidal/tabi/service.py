@@ -23,6 +23,7 @@ from tidal.tabi.parameters import TabiParameters
 from tidal.tabi.reading import Readers
 from tidal.tabi.routing import ANSWER_S, Following, Routing
 from tidal.tabi.stations import Station
+from tidal.tabi.task_levels import SharedTasks
 from tidal.tabi.watch import Watch
 
 # Asking whether a client has gone costs a call to the server process: not worth it for a query that hardly waited.
@@ -78,7 +79,8 @@ class TabiService:
         self._none_open = threading.Condition(self._lock)
         self._ending = threading.Event()
         self._own = models
-        self._models = PatientModels(LevelModels(models, manifest), self._ending)
+        tasks = SharedTasks(context.model_dir.parent, manifest)
+        self._models = PatientModels(LevelModels(models, manifest, tasks), self._ending)
         slots = max(1, parameters.max_in_flight // len(choice.levels))
         spare = _SPARE_THREADS // len(choice.levels)
         self._stations = {

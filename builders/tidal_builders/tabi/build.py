@@ -16,6 +16,7 @@ from tidal_builders.tabi.data import Queries, read_queries
 from tidal_builders.tabi.plan import CascadePlan, plan_cascade
 from tidal_builders.tabi.report import CascadeReport, of_manifest
 from tidal_builders.tabi.spec import TabiSpec
+from tidal_builders.tabi.task_levels import TaskLevel
 from tidal_builders.workspace import Workspace, build_lock, open_workspace
 
 Report = Callable[[str, float], None]
@@ -35,7 +36,8 @@ def build_tabi(
 ) -> CascadeReport:
     """Build a cascade and its levels into a repository, as far as they are not there already.
 
-    The levels are models of their own, built and verified as such, and published before the cascade. Their answers to
+    The levels are models of their own, built and verified as such, and published before the cascade; or tasks of a
+    shared encoder that are there already, of which nothing is built. Their answers to
     the labelled queries are kept under `<model>/.build/`, also after the build: a change of the target alone chooses
     among the same candidates again, a change of one level runs that level alone. Builds of the same cascade wait for
     each other.
@@ -98,7 +100,7 @@ def _build_levels(
 
     made: list[BuildReport] = []
     for level, planned in zip(spec.levels, plan.levels, strict=True):
-        if not planned.reasons and not force:
+        if isinstance(planned, TaskLevel) or not (planned.reasons or force):
             continue
         try:
             model = build_arlo(
@@ -136,7 +138,7 @@ def _choose(
     from tidal_builders.tabi.publish import levels_of, newest, publish_cascade
     from tidal_builders.tabi.searching import retain_current, searched
 
-    versions = [newest(level.plan.entry) for level in plan.levels]
+    versions = [newest(level) for level in plan.levels]
     found = searched(spec, plan, queries, [each.folder for each in versions], work, report)
     levels, candidates = levels_of(spec, plan, found, versions), found.result.candidates
     try:
@@ -156,7 +158,7 @@ def _choose(
     origin = str(spec_file) if spec_file else f"<spec of {spec.name}>"
     manifest, version = publish_cascade(spec, plan, found, levels, versions, chosen, origin)
     _write_config(plan, manifest)
-    retain_current(plan, [answers_key(each.folder) for each in versions], work)
+    retain_current(plan, [answers_key(each.folder, each.task) for each in versions], work)
     return of_manifest(manifest, version).model_copy(update={"outcome": "published", "reasons": reasons})
 
 

@@ -18,8 +18,12 @@ import tidal
 from tidal.arlo.model import EncoderModel, TokenRow, open_model
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE, load_manifest, sha256_file
+from tidal.requests import Array
 from tidal.text.words import EncodedWords, WordTokenizer
+from tidal_builders.arrays import write_arrays
 from tidal_builders.tabi.outputs import LevelOutputs
+from tidal_builders.tabi.task_levels import CODE as TASK_LEVELS_CODE
+from tidal_builders.tabi.task_levels import TaskRunner, task_info
 from tidal_builders.workspace import Workspace
 
 # Queries that a level answers before the next level's turn, and that are kept together. Levels take turns, so that a
@@ -42,6 +46,30 @@ class _Answer:
     latency_ms: float
 
 
+class _Model:
+    """A level that is a model of its own; see `TaskRunner`, which is one that is a task."""
+
+    def __init__(self, version_dir: Path) -> None:
+        manifest = load_manifest(version_dir)
+        self.tokenizer, self.max_length = manifest.tokenizer.file, manifest.max_length
+        self.attention = any(output.name == _ATTENTION for output in manifest.extra_outputs)
+        self._folder = version_dir
+        self._lengths = [runtime.max_length for runtime in manifest.runtimes]
+
+    @cached_property
+    def _model(self) -> EncoderModel:
+        return open_model(self._folder, truncate=True)
+
+    def run(self, query: EncodedWords) -> tuple[dict[str, Array], float]:
+        """Run one query on the first engine, in the shortest runtime that takes it."""
+        length = len(query.ids)
+        rows = [TokenRow(query.ids, np.ones(length, np.int64), query.type_ids)]
+        runtime, model = bisect.bisect_left(self._lengths, length), self._model
+        begin = time.perf_counter()
+        answer = model.run(0, runtime, rows)
+        return answer, time.perf_counter() - begin
+
+
 class Runner:
     """One level as it will be served, and every answer that it has given.
 
@@ -54,26 +82,30 @@ class Runner:
         version_dir: its published version.
         order: the place of each of the cascade's labels in its logits; None where they agree.
         work: where answers are kept.
+        task: of the version's model, that the level is; None: the model is the level.
 
     Raises:
-        InvalidArgument: the version has no valid manifest.
+        InvalidArgument: the version has no valid manifest, or its model no such task.
     """
 
-    def __init__(self, name: str, version_dir: Path, order: tuple[int, ...] | None, work: Workspace) -> None:
+    def __init__(
+        self,
+        name: str,
+        version_dir: Path,
+        order: tuple[int, ...] | None,
+        work: Workspace,
+        *,
+        task: str | None = None,
+    ) -> None:
         self.name = name
-        self.key = answers_key(version_dir)
-        manifest = load_manifest(version_dir)
-        self.tokenizer = WordTokenizer(version_dir / manifest.tokenizer.file, manifest.max_length, truncate=True)
-        self._folder, self._order, self._work = version_dir, order, work
-        self._attention = any(output.name == _ATTENTION for output in manifest.extra_outputs)
-        self._lengths = [runtime.max_length for runtime in manifest.runtimes]
+        self.key = answers_key(version_dir, task)
+        self._level = _Model(version_dir) if task is None else TaskRunner(version_dir, task)
+        self.tokenizer = WordTokenizer(version_dir / self._level.tokenizer, self._level.max_length, truncate=True)
+        self._order, self._work = order, work
+        self._attention = self._level.attention
         self._answers: dict[bytes, _Answer] = {}
         for stage in work.stages(self.key):
             self._take(work.directory(stage, lambda _: None))
-
-    @cached_property
-    def _model(self) -> EncoderModel:
-        return open_model(self._folder, truncate=True)
 
     def read(self, texts: Texts) -> list[EncodedWords]:
         """Queries as the level reads them, cut to what fits it.
@@ -127,7 +159,7 @@ class Runner:
         }
         if self._attention:
             arrays["importance"] = np.concatenate([answer.importance for answer in answers])
-        np.savez(folder / _FILE, **arrays)
+        write_arrays(folder / _FILE, arrays)
 
     def _take(self, folder: Path) -> None:
         """Learn the answers of a finished chunk."""
@@ -142,15 +174,10 @@ class Runner:
             )
 
     def _once(self, query: EncodedWords) -> _Answer:
-        """Run one query on the first engine, in the shortest runtime that takes it."""
-        length = len(query.ids)
-        rows = [TokenRow(query.ids, np.ones(length, np.int64), query.type_ids)]
-        runtime = bisect.bisect_left(self._lengths, length)
-        begin = time.perf_counter()
-        answer = self._model.run(0, runtime, rows)
-        latency_ms = (time.perf_counter() - begin) * 1e3
-        importance = answer[_ATTENTION][0, :length].copy() if self._attention else None
-        return _Answer(answer["logits"][0].copy(), importance, latency_ms)
+        """Run one query."""
+        answer, seconds = self._level.run(query)
+        importance = answer[_ATTENTION][0, : len(query.ids)].copy() if self._attention else None
+        return _Answer(answer["logits"][0].copy(), importance, seconds * 1e3)
 
 
 def collect(runners: Sequence[Runner], texts: Texts, progress: Progress) -> list[LevelOutputs]:
@@ -173,11 +200,15 @@ def collect(runners: Sequence[Runner], texts: Texts, progress: Progress) -> list
     return [runner.run(queries) for runner, queries in zip(runners, read, strict=True)]
 
 
-def answers_key(version_dir: Path) -> str:
-    """What a level's answers depend on beside the query: its version, and the code that runs it."""
+def answers_key(version_dir: Path, task: str | None = None) -> str:
+    """What a level's answers depend on beside the query: its version, its task, and the code that runs it."""
     arlo = Path(tidal.__path__[0]) / "arlo"
-    code = (Path(__file__), arlo / "model.py", arlo / "shapes.py")
+    code = (
+        (Path(__file__), arlo / "model.py", arlo / "shapes.py") if task is None else (Path(__file__), TASK_LEVELS_CODE)
+    )
     parts = [sha256_file(version_dir / MANIFEST_FILE), *(sha256_file(path) for path in code)]
+    if task is not None:
+        parts.append(task_info(version_dir, task).fingerprint)
     return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
 
 

@@ -74,6 +74,20 @@ def read_classes(level: str, folder: Path, labels: Sequence[str] | None) -> Clas
         own = tuple(f"LABEL_{number}" for number in range(int(config.get("num_labels", 2))))
     if config.get("problem_type") == "multi_label_classification":
         raise InvalidArgument(f"level '{level}': the model gives several labels at once, a cascade's levels give one")
+    return classes_of(level, own, labels)
+
+
+def classes_of(level: str, own: Sequence[str], labels: Sequence[str] | None) -> Classes:
+    """A level's classes.
+
+    Args:
+        level: its name, for errors.
+        own: names of the classes as the model or the task has them.
+        labels: the spec's names of them, in the same order.
+
+    Raises:
+        InvalidArgument: the number of names is another one.
+    """
     if labels is not None and len(labels) != len(own):
         raise InvalidArgument(
             f"level '{level}': field 'labels' has {len(labels)} names, the model has {len(own)} classes"

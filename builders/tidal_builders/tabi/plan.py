@@ -12,14 +12,15 @@ import tidal
 import tidal_builders
 from tidal.device import library_version
 from tidal.errors import InvalidArgument
-from tidal.manifest import sha256_file
+from tidal.manifest import MANIFEST_FILE, sha256_file
 from tidal.repository import ModelEntry
 from tidal.tabi.manifest import Metric, TabiManifest, load_tabi_manifest
 from tidal_builders.arlo.plan import Plan, make_plan
 from tidal_builders.fingerprint import changes, fingerprint, hash_files, source_folder
 from tidal_builders.specs import ArloSpec
-from tidal_builders.tabi.labels import Agreement, agree, read_classes
+from tidal_builders.tabi.labels import Agreement, agree, classes_of, read_classes
 from tidal_builders.tabi.spec import TabiSpec
+from tidal_builders.tabi.task_levels import TaskLevel, find_task
 
 _TARGET = "target"
 
@@ -36,6 +37,22 @@ class LevelPlan:
         """Why it has to be built or completed."""
         return self.plan.reasons or self.plan.missing
 
+    @property
+    def name(self) -> str:
+        """Of its Triton model."""
+        return self.spec.name
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything that its version is made of."""
+        return self.plan.fingerprint
+
+    @property
+    def state(self) -> str:
+        """What there is of it now."""
+        newest = self.plan.entry.latest()
+        return sha256_file(newest / MANIFEST_FILE) if newest else "none"
+
 
 @dataclass(frozen=True, slots=True)
 class CascadePlan:
@@ -48,7 +65,7 @@ class CascadePlan:
     data: Path
     agreement: Agreement
     metric: Metric
-    levels: tuple[LevelPlan, ...]
+    levels: tuple[LevelPlan | TaskLevel, ...]
     ingredients: dict[str, str]
     published: TabiManifest | None
     reasons: tuple[str, ...]
@@ -67,9 +84,7 @@ class CascadePlan:
     def search_key(self) -> str:
         """Of everything that candidates depend on: all but the target, and the versions of the levels."""
         parts = {name: value for name, value in self.ingredients.items() if name != _TARGET}
-        for level in self.levels:
-            newest = level.plan.entry.latest()
-            parts[f"version {level.spec.name}"] = sha256_file(newest / "manifest.json") if newest else "none"
+        parts |= {f"version {level.name}": level.state for level in self.levels}
         return fingerprint(parts)
 
 
@@ -87,8 +102,12 @@ def plan_cascade(spec: TabiSpec, repository: Path, base: Path) -> CascadePlan:
     data = base / spec.data.expanduser()
     if not data.is_file():
         raise InvalidArgument(f"field 'data': there is no file {data}")
+    tasks = {level.name: find_task(level, repository) for level in spec.levels if level.task is not None}
     classes = []
     for level in spec.levels:
+        if level.name in tasks:
+            classes.append(classes_of(level.name, tasks[level.name].info.labels, level.labels))
+            continue
         try:
             folder = source_folder(level.model, level.revision, base)
         except InvalidArgument as error:
@@ -96,9 +115,14 @@ def plan_cascade(spec: TabiSpec, repository: Path, base: Path) -> CascadePlan:
         classes.append(read_classes(level.name, folder, level.labels))
     agreement = agree(classes, spec.labels)
     metric = _metric(spec, agreement)
-    levels = tuple(_level_plan(spec, place, agreement, repository, base) for place in range(len(spec.levels)))
+    levels = tuple(
+        tasks.get(level.name) or _level_plan(spec, place, agreement, repository, base)
+        for place, level in enumerate(spec.levels)
+    )
     parts = _ingredients(spec, data, agreement, metric, levels)
     entry = ModelEntry(repository / spec.name)
+    if spec.name in {task.model for task in tasks.values()}:
+        raise InvalidArgument(f"field 'name': '{spec.name}' is the pets model that a level's task is of")
     published, reasons = _compare(entry, parts, spec, levels)
     return CascadePlan(entry, data, agreement, metric, levels, parts, published, tuple(reasons))
 
@@ -134,7 +158,7 @@ def _level_plan(spec: TabiSpec, place: int, agreement: Agreement, repository: Pa
 
 
 def _ingredients(
-    spec: TabiSpec, data: Path, agreement: Agreement, metric: Metric, levels: tuple[LevelPlan, ...]
+    spec: TabiSpec, data: Path, agreement: Agreement, metric: Metric, levels: tuple[LevelPlan | TaskLevel, ...]
 ) -> dict[str, str]:
     """Everything that a cascade depends on, by name, each as a short text."""
     content = json.loads(spec.model_dump_json(include={"columns", "tolerance", "parts"}))
@@ -147,14 +171,12 @@ def _ingredients(
         "levels": ", ".join(level.name for level in spec.levels),
         "cascade code": _code_hash(),
     }
-    parts |= {
-        f"level {level.name}": planned.plan.fingerprint for level, planned in zip(spec.levels, levels, strict=True)
-    }
+    parts |= {f"level {level.name}": planned.fingerprint for level, planned in zip(spec.levels, levels, strict=True)}
     return parts | {f"library {name}": library_version(name) or "none" for name in ("numpy", "scipy", "tokenizers")}
 
 
 def _compare(
-    entry: ModelEntry, parts: Mapping[str, str], spec: TabiSpec, levels: tuple[LevelPlan, ...]
+    entry: ModelEntry, parts: Mapping[str, str], spec: TabiSpec, levels: tuple[LevelPlan | TaskLevel, ...]
 ) -> tuple[TabiManifest | None, list[str]]:
     latest = entry.latest()
     if latest is None:
@@ -168,8 +190,10 @@ def _compare(
     # What has changed in a level is said by the level.
     said = [each for each in changes(manifest.ingredients, parts) if not own.get(each.removesuffix(" changed"))]
     said += [f"{name}: {reason}" for name, reasons in own.items() for reason in reasons]
-    served = {level.model: level.version for level in manifest.levels}
+    served = {level.model: level.version for level in manifest.levels if level.task is None}
     for planned in levels:
+        if isinstance(planned, TaskLevel):
+            continue  # of which any version of the base serves
         version = served.get(planned.spec.name)
         if version is not None and not planned.reasons and version != planned.plan.version:
             said.append(f"{planned.spec.name} has version {planned.plan.version}, the cascade takes {version}")

@@ -10,14 +10,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tidal.errors import InvalidArgument
-from tidal.manifest import MANIFEST_FILE, Manifest, TokenizerInfo, load_manifest, sha256_file
+from tidal.manifest import MANIFEST_FILE, TokenizerInfo, load_manifest, sha256_file
 from tidal.repository import ModelEntry
 from tidal.tabi.manifest import Level, TabiManifest, load_tabi_manifest
 from tidal_builders.planning import file_records, libraries_of
 from tidal_builders.tabi.figures import plot_candidates, plot_reliability, report_of
-from tidal_builders.tabi.plan import CascadePlan
+from tidal_builders.tabi.plan import CascadePlan, LevelPlan
 from tidal_builders.tabi.searching import Searched
 from tidal_builders.tabi.spec import TabiSpec
+from tidal_builders.tabi.task_levels import TaskLevel
 
 REPORT_DATA, REPORT_CANDIDATES, REPORT_RELIABILITY = (
     "report/report.json",
@@ -29,10 +30,15 @@ _TOKENIZERS = "tokenizers"
 
 @dataclass(frozen=True, slots=True)
 class LevelVersion:
-    """The version of a level's model that a cascade takes."""
+    """The version of a level's model that a cascade takes; fields as in `Level`."""
 
     folder: Path
-    manifest: Manifest
+    model: str
+    fingerprint: str
+    tokenizer: TokenizerInfo
+    max_length: int
+    attention: bool
+    task: str | None = None
 
     @property
     def version(self) -> int:
@@ -40,11 +46,24 @@ class LevelVersion:
         return int(self.folder.name)
 
 
-def newest(entry: ModelEntry) -> LevelVersion:
-    """The newest version of a level's model, which has been built."""
-    folder = entry.latest()
+def newest(planned: LevelPlan | TaskLevel) -> LevelVersion:
+    """The newest version of a level's model, which has been built, or of the encoder that its task is of."""
+    if isinstance(planned, TaskLevel):
+        base = planned.base
+        return LevelVersion(
+            planned.folder,
+            planned.model,
+            planned.info.fingerprint,
+            base.tokenizer,
+            base.max_length,
+            planned.attention,
+            planned.task,
+        )
+    folder = planned.plan.entry.latest()
     assert folder is not None
-    return LevelVersion(folder, load_manifest(folder))
+    built = load_manifest(folder)
+    attention = any(output.name == "attention_received" for output in built.extra_outputs)
+    return LevelVersion(folder, built.name, built.fingerprint, built.tokenizer, built.max_length, attention)
 
 
 def levels_of(
@@ -61,15 +80,14 @@ def levels_of(
     return tuple(
         Level(
             name=spec.levels[result.index].name,
-            model=versions[result.index].manifest.name,
+            model=versions[result.index].model,
+            task=versions[result.index].task,
             version=versions[result.index].version,
-            fingerprint=versions[result.index].manifest.fingerprint,
+            fingerprint=versions[result.index].fingerprint,
             tokenizer=_tokenizer(spec, versions, result.index),
-            max_length=versions[result.index].manifest.max_length,
+            max_length=versions[result.index].max_length,
             order=plan.agreement.orders[result.index],
-            attention=any(
-                output.name == "attention_received" for output in versions[result.index].manifest.extra_outputs
-            ),
+            attention=versions[result.index].attention,
             calibration=result.calibrated.calibration,
             score=result.score,
             latency=result.latency,
@@ -105,7 +123,7 @@ def publish_cascade(
     (staging / _TOKENIZERS).mkdir()
     for level, result in zip(levels, searched.result.levels, strict=True):
         source = versions[result.index]
-        shutil.copyfile(source.folder / source.manifest.tokenizer.file, staging / level.tokenizer.file)
+        shutil.copyfile(source.folder / source.tokenizer.file, staging / level.tokenizer.file)
     _write_report(spec, plan, searched, chosen, staging)
     manifest = TabiManifest(
         kind="tabi",
@@ -143,10 +161,10 @@ def versions_named(cascade: ModelEntry, model: str) -> set[int]:
 
 def _tokenizer(spec: TabiSpec, versions: Sequence[LevelVersion], index: int) -> TokenizerInfo:
     """The level's tokenizer under the name of the first level of the spec that has the same."""
-    files = [version.folder / version.manifest.tokenizer.file for version in versions]
+    files = [version.folder / version.tokenizer.file for version in versions]
     hashes = [sha256_file(file) for file in files]
     first = spec.levels[hashes.index(hashes[index])].name
-    return versions[index].manifest.tokenizer.model_copy(update={"file": f"{_TOKENIZERS}/{first}.json"})
+    return versions[index].tokenizer.model_copy(update={"file": f"{_TOKENIZERS}/{first}.json"})
 
 
 def _write_report(spec: TabiSpec, plan: CascadePlan, searched: Searched, chosen: int, staging: Path) -> None:

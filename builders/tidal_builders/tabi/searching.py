@@ -61,7 +61,7 @@ def _search(
 ) -> Searched:
     data, regression = queries.data, plan.agreement.task == "regression"
     runners = [
-        Runner(level.name, folder, order, work)
+        Runner(level.name, folder, order, work, task=level.task)
         for level, folder, order in zip(spec.levels, folders, plan.agreement.orders, strict=True)
     ]
     outputs = collect(runners, data.texts, lambda share: report("run the levels", share))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from tidal.errors import InvalidArgument
 from tidal.tabi.manifest import Metric, Target
+from tidal.tasks.names import check_task_name
 from tidal_builders.rows import Columns
 from tidal_builders.runtime_options import RuntimeOptions
+
+_MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 class _Part(BaseModel):
@@ -23,12 +28,16 @@ class LevelSpec(_Part):
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*$",
-        description="short name; the level becomes the Triton model <name of the cascade>_<this name>",
+        description="short name; unless it is a task, the level becomes the Triton model <cascade>_<this name>",
     )
     model: str = Field(
         min_length=1,
         description="Hugging Face id, or a folder in its format: absolute, or relative to the spec file "
-        "(begin it with ./ or ../ to be told when it is missing)",
+        "(begin it with ./ or ../ to be told when it is missing); with a task, the name of the pets model in the "
+        "repository that has it",
+    )
+    task: str | None = Field(
+        None, min_length=1, description="task of a pets model, which is the level: its base is shared with other tasks"
     )
     revision: str | None = Field(None, description="branch, tag or commit of a Hugging Face id")
     labels: tuple[str, ...] | None = Field(
@@ -37,6 +46,21 @@ class LevelSpec(_Part):
     runtimes: RuntimeOptions | None = Field(
         None, description="options of this level's runtimes, each in place of the one that all levels have"
     )
+
+    @model_validator(mode="after")
+    def _shared(self) -> LevelSpec:
+        if self.task is None:
+            return self
+        for name in ("revision", "runtimes"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"fields 'task' and '{name}': a task is run as its pets model is, got both")
+        if not _MODEL_NAME.fullmatch(self.model):
+            raise ValueError(f"fields 'task' and 'model': expected the name of a pets model, got '{self.model}'")
+        try:
+            check_task_name(self.task)
+        except InvalidArgument as error:
+            raise ValueError(f"field 'task': {error}") from None
+        return self
 
 
 class Parts(_Part):
@@ -59,7 +83,7 @@ class Parts(_Part):
 
 
 class TabiSpec(_Part):
-    """A cascade of classifiers, served by the `tabi` backend over levels on the `arlo` backend."""
+    """A cascade of classifiers, served by the `tabi` backend over levels on the `arlo` backend, or tasks on `pets`."""
 
     model_config = ConfigDict(title="tabi")
 
@@ -126,9 +150,9 @@ class TabiSpec(_Part):
 
     def model_of(self, level: LevelSpec) -> str:
         """The Triton model that serves a level."""
-        return f"{self.name}_{level.name}"
+        return f"{self.name}_{level.name}" if level.task is None else level.model
 
     @property
     def models(self) -> tuple[str, ...]:
         """All Triton models that a build publishes, the cascade's own first."""
-        return (self.name, *(self.model_of(level) for level in self.levels))
+        return (self.name, *(self.model_of(level) for level in self.levels if level.task is None))

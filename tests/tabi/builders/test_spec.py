@@ -34,6 +34,12 @@ def test_defaults() -> None:
     assert parsed.models == ("reviews", "reviews_small", "reviews_large")
 
 
+def test_a_level_that_is_a_task_is_no_model_of_the_cascades_own() -> None:
+    parsed = spec(levels=[{"name": "small", "model": "base", "task": "mood"}, GOOD["levels"][1]])
+    assert parsed.models == ("reviews", "reviews_large")
+    assert parsed.model_of(parsed.levels[0]) == "base"
+
+
 def test_a_level_has_the_options_of_all_but_for_its_own() -> None:
     parsed = spec(
         runtimes={"lengths": [16, 64], "precision": "bf16"}, levels=levels(runtimes={"precision": "fp32", "threads": 1})
@@ -51,6 +57,23 @@ def test_a_level_has_the_options_of_all_but_for_its_own() -> None:
         ({"levels": GOOD["levels"][:1]}, "field 'levels'.*at least 2 items"),
         ({"levels": levels(modle="m")}, "field 'levels' entry 2: unknown field 'modle': did you mean 'model'"),
         ({"levels": levels(name="a b")}, "field 'levels' entry 2: field 'name'"),
+        (
+            {"levels": levels(model="./base", task="mood")},
+            "field 'levels' entry 2: fields 'task' and 'model': expected the name of a pets model, got './base'",
+        ),
+        (
+            {"levels": levels(model="base", task="mood", runtimes={"threads": 1})},
+            "field 'levels' entry 2: fields 'task' and 'runtimes': a task is run as its pets model is, got both",
+        ),
+        (
+            {"levels": levels(model="base", task="mood", revision="main")},
+            "field 'levels' entry 2: fields 'task' and 'revision'",
+        ),
+        (
+            {"levels": levels(model="base", task="-x")},
+            "field 'levels' entry 2: field 'task': '-x' is no name of a task",
+        ),
+        ({"levels": levels(model="base", task="")}, "field 'levels' entry 2: field 'task'"),
         ({"levels": levels(name="small")}, "field 'levels': names must differ, got small, small"),
         (
             {"levels": levels(runtimes={"precision": "fp8"})},

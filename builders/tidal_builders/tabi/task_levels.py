@@ -1,0 +1,170 @@
+"""Levels that are tasks of a shared encoder: found in the repository, and run on the engine that serves them."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from tidal.errors import InvalidArgument
+from tidal.manifest import MANIFEST_FILE, sha256_file
+from tidal.model_config import read_config
+from tidal.pets.base import load_base_layers
+from tidal.pets.engine.base import Engine, LoadedTask
+from tidal.pets.engine.description import ATTENTION_RECEIVED
+from tidal.pets.engine.opening import open_pets_engine
+from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest, load_pets_manifest
+from tidal.pets.tasks.folder import load_task
+from tidal.pets.tasks.manifest import TaskInfo, read_task_info
+from tidal.published import load_published
+from tidal.repository import ModelEntry
+from tidal.requests import Array
+from tidal.tasks.folder import check_base, read_task, tasks_folder
+from tidal.text.words import EncodedWords
+from tidal_builders.tabi.spec import LevelSpec
+
+# What runs tasks here.
+CODE = Path(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLevel:
+    """A level that is a task: it is there already, and nothing is built for it.
+
+    Attributes:
+        model: the `pets` model that has it.
+        task: its name.
+        folder: the model's newest version.
+        base: what that says of itself.
+        info: what the task says of itself.
+    """
+
+    model: str
+    task: str
+    folder: Path
+    base: PetsManifest
+    info: TaskInfo
+
+    @property
+    def name(self) -> str:
+        """Of the model and the task."""
+        return f"{self.model}/{self.task}"
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it has to be built: never."""
+        return ()
+
+    @property
+    def attention(self) -> bool:
+        """Whether it gives `attention_received`."""
+        return self.base.attention_received
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the base and the task."""
+        return hashlib.sha256(f"{self.base.fingerprint}\0{self.info.fingerprint}".encode()).hexdigest()
+
+    @property
+    def state(self) -> str:
+        """What there is of it now: the base's version as it was measured, and the task."""
+        return f"{sha256_file(self.folder / MANIFEST_FILE)} {self.info.fingerprint}"
+
+
+def find_task(level: LevelSpec, repository: Path) -> TaskLevel:
+    """The task that a level of the spec names.
+
+    Args:
+        level: with a task.
+        repository: with its model.
+
+    Raises:
+        InvalidArgument: there is no such model with tasks, or it has no such task; names the level.
+    """
+    assert level.task is not None
+    folder = ModelEntry(repository / level.model).latest()
+    if folder is None:
+        raise InvalidArgument(
+            f"level '{level.name}': no version of a model '{level.model}' is published in {repository}: build it from "
+            "its own spec (kind: pets) first, and add the task"
+        )
+    try:
+        base = load_published(folder)
+        if not isinstance(base, PetsManifest):
+            raise InvalidArgument(f"model '{level.model}' is of kind {base.kind}, accepted with a task is pets")
+        info = task_info(folder, level.task)
+        check_base(info, base.base)
+        _check_outputs(folder.parent, base)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"level '{level.name}': {error}") from None
+    return TaskLevel(level.model, level.task, folder, base, info)
+
+
+def _check_outputs(model: Path, base: PetsManifest) -> None:
+    """Hold a base's config.pbtxt, which no build changes, to what its version gives."""
+    declared = {each["name"] for each in read_config(model).get("output", [])}
+    if base.attention_received and ATTENTION_RECEIVED not in declared:
+        raise InvalidArgument(
+            f"model '{model.name}' gives {ATTENTION_RECEIVED}, which its config.pbtxt does not declare: add the output "
+            f'{{ name: "{ATTENTION_RECEIVED}" data_type: TYPE_FP32 dims: [ -1 ] }} there'
+        )
+
+
+def task_info(version_dir: Path, task: str) -> TaskInfo:
+    """What a task of a version's model says of itself.
+
+    Raises:
+        InvalidArgument: there is no such task; names close ones.
+    """
+    return read_task(tasks_folder(version_dir.parent), task, read_task_info)
+
+
+class TaskRunner:
+    """Runs a task one query at a time, on the engine of its base's version.
+
+    Args:
+        version_dir: of the base.
+        task: its name.
+
+    Raises:
+        InvalidArgument: the version has no valid manifest, or its model no such task.
+    """
+
+    def __init__(self, version_dir: Path, task: str) -> None:
+        manifest = load_pets_manifest(version_dir)
+        self.tokenizer, self.max_length = manifest.tokenizer.file, manifest.max_length
+        self.attention = manifest.attention_received
+        self._manifest, self._folder, self._task = manifest, version_dir, task
+
+    @cached_property
+    def _opened(self) -> tuple[Engine, LoadedTask]:
+        manifest = self._manifest
+        task = load_task(tasks_folder(self._folder.parent), self._task, load_base_layers(self._folder))
+        engine = open_pets_engine(
+            manifest.engine,
+            self._folder / ENGINE_FOLDER,
+            threads=manifest.threads,
+            device=manifest.device.kind,
+            precision=manifest.precision,
+            profile=manifest.profile,
+        )
+        return engine, engine.add(task.terms)
+
+    def run(self, query: EncodedWords) -> tuple[dict[str, Array], float]:
+        """The outputs of one query, each [1, …], and the seconds that it took."""
+        engine, task = self._opened
+        ids, lengths = query.ids[None].astype(np.int32), np.array([len(query.ids)], np.int32)
+        types = query.type_ids[None].astype(np.int32) if self._manifest.tokenizer.type_ids else None
+        outputs: dict[str, Array] = {}
+        begin = time.perf_counter()
+        if self.attention:
+            found = engine.attended([task], ids, lengths, types)
+            pooled, outputs[ATTENTION_RECEIVED] = found.pooled, found.received
+        else:
+            pooled = engine.pooled([task], ids, lengths, types)
+        outputs["logits"] = np.asarray(pooled @ task.head.weight.T + task.head.bias, np.float32)
+        return outputs, time.perf_counter() - begin

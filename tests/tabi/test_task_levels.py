@@ -1,0 +1,130 @@
+"""Levels that are tasks of a shared encoder, without a server: what is asked, and tasks that go, change and come."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.pets.bases import MADE, random_task, small_base
+from tests.tabi.serving import Levels, Request, cascades, raising, running, write_cascade
+from tidal.cascade import Cascade, cascade
+from tidal.errors import InvalidArgument, Unavailable
+from tidal.pets.tasks.folder import add_task
+from tidal.service import NEWEST
+from tidal.tabi.manifest import TabiManifest
+from tidal.tabi.placement import embedded_levels
+from tidal.tasks.folder import remove_task, tasks_folder
+
+BASE = small_base()
+
+
+def add(repository: Path, model: str, seed: int = 0) -> str:
+    """Add the task `mood` to a model, or replace it; its fingerprint."""
+    terms = random_task("bitfit", BASE, seed=seed, classes=2)
+    tasks = tasks_folder(repository / model)
+    return add_task(tasks, "mood", "bitfit", terms, BASE, MADE, replace=(tasks / "mood").exists()).info.fingerprint
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> TabiManifest:
+    """The cascade `c`, both of whose levels are tasks called `mood`, of a model each; they lie beside it."""
+    folder = tmp_path / "c"
+    plain = write_cascade(folder, cascades())
+    levels = tuple(
+        level.model_copy(update={"task": "mood", "fingerprint": add(tmp_path, level.model, seed)})
+        for seed, level in enumerate(plain.levels)
+    )
+    return write_cascade(folder, cascades(), levels=levels)
+
+
+def test_a_task_is_asked_of_whichever_version_serves(made: TabiManifest, tmp_path: Path) -> None:
+    levels = Levels()
+    with running(tmp_path / "c", levels) as run:
+        unsure = Request("unsure", task="another")
+        run.ask(unsure)
+        assert (unsure.one("level"), unsure.one("degraded")) == (2, False)
+    assert [(call.model, call.version, call.task) for call in levels.calls] == [
+        ("c_l0", NEWEST, "mood"),
+        ("c_l1", NEWEST, "mood"),
+    ]
+    assert made.levels[0].task == "mood"
+
+
+def test_it_is_never_embedded_nor_of_the_cascade_alone(made: TabiManifest, tmp_path: Path) -> None:
+    assert embedded_levels(tmp_path, made, "embedded", (0, 1)) == ()
+    assert cascade(tmp_path, "c") == Cascade("c", ("c_l0", "c_l1"), ())
+    one_base = tuple(level.model_copy(update={"model": "base"}) for level in made.levels)
+    write_cascade(tmp_path / "d", cascades(), levels=one_base)
+    assert cascade(tmp_path, "d") == Cascade("d", ("base",), ())
+
+
+@pytest.mark.usefixtures("made")
+def test_a_task_that_was_removed_or_replaced_answers_for_nobody(tmp_path: Path) -> None:
+    levels = Levels()
+    with running(tmp_path / "c", levels) as run:
+        remove_task(tasks_folder(tmp_path / "c_l0"), "mood")
+        gone = Request("sure")
+        run.ask(gone)
+        with pytest.raises(
+            Unavailable, match=r"level 1, model 'c_l0', task 'mood': .*unknown task 'mood'.*add it again"
+        ):
+            gone.wait()
+        add(tmp_path, "c_l0", seed=5)
+        other = Request("sure")
+        run.ask(other)
+        with pytest.raises(Unavailable, match="is another one than the cascade was built with; rebuild with `tidal"):
+            other.wait()
+        assert not levels.calls
+        add(tmp_path, "c_l0", seed=0)
+        back = Request("sure")
+        run.ask(back)
+        assert (back.one("level"), back.one("degraded")) == (1, False)
+        add(tmp_path, "c_l0", seed=5)
+        again = Request("sure")
+        run.ask(again)
+        with pytest.raises(Unavailable, match="is another one"):
+            again.wait()
+
+
+@pytest.mark.usefixtures("made")
+def test_queries_that_others_can_answer_are_answered(tmp_path: Path) -> None:
+    levels = Levels()
+    with running(tmp_path / "c", levels, on_first_level_failure="next") as run:
+        remove_task(tasks_folder(tmp_path / "c_l1"), "mood")
+        both = Request("sure", "unsure")
+        run.ask(both)
+        assert both.wait()["degraded"].ravel().tolist() == [False, True]
+        assert both.wait()["level"].ravel().tolist() == [1, 1]
+        add(tmp_path, "c_l1", seed=1)
+        add(tmp_path, "c_l0", seed=5)
+        by_the_next = Request("sure")
+        run.ask(by_the_next)
+        assert (by_the_next.one("level"), by_the_next.one("degraded")) == (2, True)
+
+
+@pytest.mark.usefixtures("made")
+def test_a_task_that_its_model_refuses_is_no_fault_of_the_client(tmp_path: Path) -> None:
+    levels = Levels()
+    levels.before["c_l0"] = raising(InvalidArgument("task 'mood' is refused: it is damaged"))
+    with running(tmp_path / "c", levels) as run:
+        request = Request("sure")
+        run.ask(request)
+        with pytest.raises(Unavailable, match="task 'mood': task 'mood' is refused: it is damaged"):
+            request.wait()
+
+
+def test_a_model_in_another_repository_is_asked_unseen(made: TabiManifest, tmp_path: Path) -> None:
+    for level in made.levels:
+        shutil.rmtree(tmp_path / level.model)
+    with running(tmp_path / "c", Levels()) as run:
+        request = Request("sure")
+        run.ask(request)
+        assert request.one("level") == 1
+
+
+def test_a_fingerprint_is_of_what_a_task_answers_by(tmp_path: Path) -> None:
+    first, again, other = (add(tmp_path, "m", seed) for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
