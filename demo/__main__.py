@@ -13,7 +13,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from demo import digits
+from demo import checking, digits, writing
+from demo.metrics import sample_of
 from demo.tasks import TASKS, DemoTask, copy_encoder, train_tasks
 from demo.texts import lengthen, make_examples, write_labelled
 from demo.train import train_intent_classifier
@@ -26,8 +27,21 @@ SMALL = Path(".demo/intent-classifier-small")
 LABELLED = Path(".demo/intents.tsv")
 ENCODER = Path(".demo/encoder")
 DIGITS = Path(".demo/digits")
-SPECS = tuple(f"demo/{name}.yaml" for name in ("intents", "padded", "partitioned", "cascade", "tasks", "digits"))
-MODELS = ("intents", "intents_padded", "intents_partitioned", "intents_cascade", "encoder", "digits")
+SPECS = tuple(
+    f"demo/{name}.yaml" for name in ("intents", "padded", "partitioned", "cascade", "tasks", "digits", "writer")
+)
+# Each backend's, and an ensemble of two of them.
+MODELS = (
+    *("intents", "intents_padded", "intents_partitioned", "intents_cascade", "encoder", "digits", "writer"),
+    checking.MODEL,
+)
+LAST_WORDS = f"""
+The models stay in model_repository: `.venv/bin/tidal serve` serves them on ports 8000 to 8002. While it runs, ask them
+   .venv/bin/tidal infer intents --text "wake me up at seven"
+   curl -s localhost:8000/v2/models/{checking.MODEL}/generate -d '{{"text_input": "how old is he", "task": "fits"}}'
+and read Prometheus metrics, of the server and of `.venv/bin/tidal controller --metrics-port 8003` if it runs beside it:
+   curl -s http://127.0.0.1:8002/metrics | grep ^tidal_
+   curl -s http://127.0.0.1:8003/metrics | grep ^tidal_"""
 CONSOLE = Console(width=None if sys.stdout.isatty() else 120)
 
 
@@ -51,6 +65,8 @@ def main() -> int:
     subprocess.run(command, check=True)
     _step("training five tasks on the frozen encoder, one of each kind of fine-tuning")
     train_tasks(REPOSITORY, "encoder", ENCODER, lambda line: CONSOLE.print(f"   {line}", highlight=False))
+    _step("training a sixth that reads a text and a label, and says whether they fit")
+    checking.train_check(REPOSITORY, "encoder", ENCODER, lambda line: CONSOLE.print(f"   {line}", highlight=False))
     _step("training two tasks on the frozen vision transformer: heads, and prompts for the γ above 0")
     digits.train_tasks(REPOSITORY, "digits", DIGITS, lambda line: CONSOLE.print(f"   {line}", highlight=False))
     _step("tidal serve model_repository (on free ports)")
@@ -62,10 +78,10 @@ def main() -> int:
         _cascade(server)
         _tasks(server)
         _images(server)
-    CONSOLE.print(
-        "\nThe model stays in model_repository: `.venv/bin/tidal serve` serves it on ports 8000 to 8002, then"
-    )
-    CONSOLE.print('`.venv/bin/tidal infer intents --text "wake me up at seven"` asks it.')
+        _texts(server)
+        _checked(server)
+        _metrics(server)
+    CONSOLE.print(LAST_WORDS, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
@@ -185,6 +201,84 @@ def _images(server: RunningServer) -> None:
             probability = f"{answers[0].top_probability or 0:.3f}"
             table.add_row(str(digit.shows), over, *labels, probability, str(gamma), f"{took:.1f}")
     CONSOLE.print(table)
+
+
+def _texts(server: RunningServer) -> None:
+    """The `flover` backend writes all texts that run in the same steps, and each client reads along."""
+    CONSOLE.print("writer: a text over gRPC, divided where its parts were as they came", style="italic")
+    table = Table(title="writer: texts that are written at the same time", title_justify="left")
+    for column in ("text", "over", "ended by", "tokens", "first: ms", "all: ms"):
+        table.add_column(column, justify="left" if column in ("text", "over", "ended by") else "right")
+    with Client(server.http) as http, Client(server.grpc) as grpc:
+        sys.stdout.write(writing.PROMPTS[0])
+        one = writing.write(grpc, writing.PROMPTS[0], _tell)
+        CONSOLE.print(
+            f"\n{one.parts} parts, the first after {one.first_ms:.0f} ms, the last after {one.all_ms:.0f} ms\n"
+        )
+        texts, steps = writing.fused(server.state.metrics, writing.stepped([one]))
+        together = writing.write_together(http, grpc)
+        for over, found in together:
+            text = " ".join(f"{found.prompt}{found.text}".split())
+            table.add_row(
+                text if len(text) < 64 else f"{text[:60]} ...",
+                over,
+                found.ended_by,
+                str(found.tokens),
+                f"{found.first_ms:.1f}",
+                f"{found.all_ms:.1f}",
+            )
+    now = writing.fused(server.state.metrics, int(texts) + writing.stepped(found for _, found in together))
+    CONSOLE.print(table)
+    shared = (now[0] - texts) / (now[1] - steps)
+    CONSOLE.print(f"a step wrote on at {shared:.1f} of the {len(writing.PROMPTS)} texts, on average", highlight=False)
+    if shared <= 1:
+        raise SystemExit("the texts were written one after the other, although they were asked for at once")
+
+
+def _checked(server: RunningServer) -> None:
+    """An ensemble: the cascade (`tabi`) names a label, which a task of the encoder (`pets`) reads with the text."""
+    known, others = checking.unseen_texts(3)
+    title = f"{checking.MODEL}: the cascade names a label, a task of the encoder says whether it fits the text"
+    table = Table(title=title, title_justify="left")
+    for column in ("text", "over", "label", "level", "check", "probability", "ms"):
+        table.add_column(column, justify="left" if column in ("text", "over", "label", "check") else "right")
+    right, others_asked = list[checking.Checked](), list[checking.Checked]()
+    with Client(server.http) as http, Client(server.grpc) as grpc:
+        for i, (text, truth) in enumerate([*known, *((other, "") for other in others)]):
+            client, over = ((http, "HTTP"), (grpc, "gRPC"))[i % 2]
+            start = time.perf_counter()
+            found = checking.ask(client, text)
+            took = (time.perf_counter() - start) * 1e3
+            if not truth:
+                others_asked.append(found)
+            elif found.label == truth:
+                right.append(found)
+            if i < 4 or len(known) <= i < len(known) + 4:
+                cells = [found.label, str(found.level), found.check, f"{found.probability:.3f}", f"{took:.1f}"]
+                table.add_row(text, over, *cells)
+    CONSOLE.print(table)
+    passed = sum(found.check == checking.FITS for found in right)
+    stopped = sum(found.check == checking.DOES_NOT for found in others_asked)
+    unsure = checking.stopped_by_confidence(right, others_asked, passed)
+    CONSOLE.print(
+        f"{len(known)} texts of intents: the cascade named {len(right)} rightly, of which the check let {passed} pass\n"
+        f"{len(others)} texts of none: the check stopped {stopped}; a bound on the cascade's confidence, set to let "
+        f"{passed} of the others pass, {unsure}",
+        highlight=False,
+    )
+
+
+def _metrics(server: RunningServer) -> None:
+    """Some of what Prometheus reads of this server: what each backend counted, and the ensemble's requests."""
+    address = f"http://{server.state.metrics}/metrics"
+    CONSOLE.print(f"\n{address}, while this server runs", style="italic", highlight=False)
+    for line in sample_of(address):
+        CONSOLE.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _tell(part: str) -> None:
+    sys.stdout.write(f"│{part}".replace("\n", " "))
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +52,34 @@ def train_tasks(repository: Path, model: str, source: Path, done: Callable[[str]
         source: the same encoder in Hugging Face's format.
         done: told a line about each task.
     """
+    examples = make_examples(640, seed=1)
+    for task in TASKS:
+        truth = [task.label(text, LABELS[intent]) for text, intent in examples]
+        train_one(repository, model, source, task.name, task.kind, [(text,) for text, _ in examples], truth, done)
+
+
+def train_one(
+    repository: Path,
+    model: str,
+    source: Path,
+    name: str,
+    kind: str,
+    texts: Sequence[Sequence[str]],
+    truth: Sequence[str],
+    done: Callable[[str], None],
+) -> None:
+    """Train a task and add it to a built base, unless it is there.
+
+    Args:
+        repository: the model repository.
+        model: the base's name in it.
+        source: the same encoder in Hugging Face's format.
+        name: the task's.
+        kind: what it is fine-tuned in.
+        texts: of one string each, or of two.
+        truth: the label of each.
+        done: told a line about it.
+    """
     from transformers import AutoModel, AutoTokenizer
 
     from tidal.pets.base import load_base_layers
@@ -63,25 +91,13 @@ def train_tasks(repository: Path, model: str, source: Path, done: Callable[[str]
     from tidal_builders.pets.training.train import train_task
 
     entry = ModelEntry(repository / model)
-    version = entry.latest()
+    version, folder = entry.latest(), tasks_folder(entry.folder)
     assert version is not None
-    base, folder = load_base_layers(version), tasks_folder(entry.folder)
-    examples = make_examples(640, seed=1)
-    for task in TASKS:
-        if task.name in scan(folder):
-            continue
-        told = [task.label(text, LABELS[intent]) for text, intent in examples]
-        labels = sorted(set(told))
-        found = train_task(
-            AutoModel.from_pretrained(source),
-            AutoTokenizer.from_pretrained(source),
-            base,
-            task.kind,
-            [(text,) for text, _ in examples],
-            told,
-            labels,
-            Settings(epochs=4, longest=64),
-        )
-        made = Provenance(format="trained", source=str(source), notes=(f"{len(examples)} texts of the demo",))
-        add_task(folder, task.name, task.kind, found.terms, base, made)
-        done(f"{task.name}: {task.kind}, {len(labels)} classes, trained in {found.seconds:.0f} s")
+    if name in scan(folder):
+        return
+    base, labels = load_base_layers(version), sorted(set(truth))
+    encoder, tokenizer = AutoModel.from_pretrained(source), AutoTokenizer.from_pretrained(source)
+    found = train_task(encoder, tokenizer, base, kind, texts, truth, labels, Settings(epochs=4, longest=64))
+    made = Provenance(format="trained", source=str(source), notes=(f"{len(texts)} texts of the demo",))
+    add_task(folder, name, kind, found.terms, base, made)
+    done(f"{name}: {kind}, {len(labels)} classes, trained in {found.seconds:.0f} s")

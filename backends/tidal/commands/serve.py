@@ -124,11 +124,13 @@ def _print_ready(report: ReadyReport, as_json: bool) -> None:
                 "source": report.source,
                 "models": [dict(zip(names, model, strict=True)) for model in report.models],
                 "unpublished": [{"name": name, "command": command} for name, command in report.unpublished],
+                "incomplete": [{"name": name, "reason": reason} for name, reason in report.incomplete],
             }
         )
         return
     rows = [(name, str(version), backend, state) for name, version, backend, state in report.models]
     rows += [(name, "-", "-", f"not published: {command}") for name, command in report.unpublished]
+    rows += [(name, "-", "ensemble", f"not served: {reason}") for name, reason in report.incomplete]
     state = report.state
     print_table(
         ("MODEL", "VERSION", "BACKEND", "STATE"),

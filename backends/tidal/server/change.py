@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tidal.allocation import make_allocation, read_allocation, write_allocation
 from tidal.cascade import Cascade, cascade, cascades
+from tidal.ensembles import Ensemble, ensemble
 from tidal.errors import Internal, NotFound, TidalError
 from tidal.family import family, front_of, runtime_model
 from tidal.manifest import load_manifest
@@ -50,6 +51,7 @@ def load(control: ServerControl, repository: Path | None, model: str) -> str:
 
     Of a partitioned model its runtimes come first, and those that it no longer has go last; all of them where it is
     partitioned no more. A cascade's levels come before it, too; those of its own that it asks no more go after it.
+    The models of an ensemble's steps come before it.
 
     Returns:
         What is served now and what was before, as a sentence.
@@ -65,9 +67,16 @@ def load(control: ServerControl, repository: Path | None, model: str) -> str:
     found = cascade(repository, model) if repository is not None else None
     if repository is not None and found is not None:
         return _load_cascade(control, repository, found)
+    joint = ensemble(repository, model) if repository is not None else None
+    steps = _load_steps(control, repository, joint) if joint is not None else []
     before = serving_versions(control, model)
     _load(control, repository, model)
-    return _told(control, repository, model, before)
+    return "\n  ".join([_told(control, repository, model, before), *steps])
+
+
+def _load_steps(control: ServerControl, repository: Path | None, joint: Ensemble) -> list[str]:
+    """Load what an ensemble hands requests to; Triton would load the steps too, but by their config.pbtxt alone."""
+    return [load(control, repository, step) for step in joint.steps if step != joint.name]
 
 
 def _load_cascade(control: ServerControl, repository: Path, found: Cascade) -> str:

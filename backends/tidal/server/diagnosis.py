@@ -18,6 +18,7 @@ from tidal.device import library_version
 from tidal.engines.base import EngineKind
 from tidal.engines.registry import available_kinds, engine_version
 from tidal.errors import TidalError
+from tidal.flover.native import library as kernels
 from tidal.server.aftermath import SHARED_MEMORY, leftovers, orphans
 from tidal.server.endpoints import holder_of, is_free
 from tidal.server.installation import TritonInstallation, find_installation
@@ -48,7 +49,8 @@ def diagnose() -> list[Check]:
         checks.append(Check("tritonserver", "bad", found or advice, advice))
     else:
         checks += [_server(installation), _stub(installation)]
-    checks += [*_engines(), batcher_check(), _gpu(), _shared_memory(), _leftovers(), *_servers_and_ports(), *_extras()]
+    checks += [*_engines(), kernels_check(), batcher_check(), _gpu(), _shared_memory(), _leftovers()]
+    checks += [*_servers_and_ports(), *_extras()]
     return checks
 
 
@@ -111,6 +113,19 @@ def _engines() -> Iterator[Check]:
             yield Check(f"engine {kind}", "ok", engine_version(kind) or "version unknown")
         else:
             yield Check(f"engine {kind}", "note", "not available")
+
+
+def kernels_check() -> Check:
+    """Whether steps of decoders go through compiled kernels."""
+    try:
+        path = kernels.library_path()
+    except TidalError as error:
+        return Check("decoder kernels", "note", str(error))
+    if path.is_file():
+        return Check("decoder kernels", "ok", str(path))
+    compiler = "" if shutil.which("g++") else "install g++ 10 or newer, then "
+    found = "are not built: decoders run in torch alone, at about half the speed"
+    return Check("decoder kernels", "note", found, compiler + kernels.BUILD_COMMAND)
 
 
 def batcher_check() -> Check:

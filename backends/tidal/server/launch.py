@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.cascade import cascades
+from tidal.ensembles import Ensemble, ensembles, lacking, with_steps
 from tidal.errors import InvalidArgument, NotFound, did_you_mean
 from tidal.family import family, front_of
 from tidal.repository import ModelEntry, model_entries
@@ -29,10 +30,12 @@ _KEY = re.compile(r"[A-Za-z0-9._~+/-]{8,}")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The models of a repository: those to serve, and those that nothing is published of."""
+    """The models of a repository: those to serve, those that nothing is published of, and ensembles that lack a step,
+    each with the reason."""
 
     served: tuple[ModelEntry, ...]
     unpublished: tuple[ModelEntry, ...]
+    incomplete: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +79,12 @@ def select_models(repository: Path, names: Sequence[str]) -> Selection:
 
     A partitioned model comes with its runtimes, and without those that only an earlier version of it has.
     One that is partitioned no more comes without any. A cascade comes with the models of the levels that it asks;
-    models that were built for its other levels alone come only where they are named.
+    models that were built for its other levels alone come only where they are named. An ensemble comes with the
+    models of its steps where it is named, else where they are served anyway.
 
     Raises:
-        NotFound: the repository is missing or has no model, a name is not in it, or nothing is published.
+        NotFound: the repository is missing or has no model, a name is not in it, nothing is published, or a step of
+            a named ensemble is not.
         InvalidArgument: Triton cannot start Python models from its path.
     """
     if not repository.is_dir():
@@ -87,26 +92,47 @@ def select_models(repository: Path, names: Sequence[str]) -> Selection:
     entries = {entry.name: entry for entry in model_entries(repository)}
     if not entries:
         raise NotFound(f"model repository '{repository}' has no model: publish one with tidal build")
+    joint = ensembles(repository)
     for name in names:
         if name not in entries:
             raise NotFound(f"model '{name}' is not in {repository}: {did_you_mean(name, entries)}")
-        if not entries[name].versions():
+        if not entries[name].versions() and name not in {each.name for each in joint}:
             raise NotFound(f"model '{name}' has no published version: {build_command(entries[name])}")
+    names = with_steps(names, joint)
+    published = {name for name, entry in entries.items() if entry.versions()}
+    for each in joint:
+        if each.name in names and (why := lacking(repository, each, published)):
+            unbuilt = [build_command(entries[step]) for step in each.steps if step in entries.keys() - published]
+            raise NotFound(f"ensemble '{each.name}' {why}" + (f": run {', '.join(unbuilt)}" if unbuilt else ""))
     for entry in entries.values():
         check_path(entry.folder)
     asking = cascades(repository)
     implied = (level for each in asking if each.name in names for level in each.levels)
     wanted = [*names, *(level for level in implied if level in entries and entries[level].versions())]
     unasked = {level for each in asking for level in each.own} - {level for each in asking for level in each.levels}
-    served = tuple(
+    chosen = [
         entry
         for name, entry in entries.items()
         if name in names or (name not in unasked and _chosen(repository, entry, wanted))
-    )
+    ]
+    incomplete = {} if names else _incomplete(repository, joint, {entry.name for entry in chosen})
+    served = tuple(entry for entry in chosen if entry.name not in incomplete)
     if not served:
-        commands = ", ".join(build_command(entry) for entry in entries.values())
+        commands = ", ".join(build_command(entry) for name, entry in entries.items() if name not in incomplete)
         raise NotFound(f"no model in {repository} has a published version: run {commands}")
-    return Selection(served, tuple(e for e in entries.values() if not e.versions()))
+    unpublished = (entry for name, entry in entries.items() if name not in published and name not in incomplete)
+    return Selection(served, tuple(unpublished), tuple(incomplete.items()))
+
+
+def _incomplete(repository: Path, joint: Sequence[Ensemble], served: set[str]) -> dict[str, str]:
+    """Ensembles that lack a step among these models, or among what is left of them without such, with the reason."""
+    found: dict[str, str] = {}
+    while True:
+        left = served.difference(found)
+        more = {each.name: why for each in joint if each.name not in found if (why := lacking(repository, each, left))}
+        if not more:
+            return found
+        found |= more
 
 
 def _chosen(repository: Path, entry: ModelEntry, names: Sequence[str]) -> bool:

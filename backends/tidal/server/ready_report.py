@@ -11,12 +11,14 @@ from tidal.server.state import ServerState
 
 @dataclass(frozen=True, slots=True)
 class ReadyReport:
-    """A server that is ready: its state, its models as (name, version, backend, state), and what is not published."""
+    """A server that is ready: its state, its models as (name, version, backend, state), what is not published, and
+    which ensembles lack a step."""
 
     state: ServerState
     source: str
     models: tuple[tuple[str, int, str, str], ...]
     unpublished: tuple[tuple[str, str], ...]
+    incomplete: tuple[tuple[str, str], ...]
 
     @staticmethod
     def of(state: ServerState, launch: Launch, control: ServerControl, selection: Selection) -> ReadyReport:
@@ -27,7 +29,7 @@ class ReadyReport:
             if row.state == "READY"
         )
         unpublished = tuple((entry.name, build_command(entry)) for entry in selection.unpublished)
-        return ReadyReport(state, launch.installation.source, models, unpublished)
+        return ReadyReport(state, launch.installation.source, models, unpublished, selection.incomplete)
 
 
 def _backend(config: dict[str, object]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tidal.allocation import Allocation, make_allocation, read_allocation, write_allocation
 from tidal.cascade import cascade
+from tidal.ensembles import ensemble
 from tidal.errors import Internal, TidalError, Unavailable
 from tidal.family import family
 from tidal.server.active_config import active_config, check_allocation, load_model
@@ -28,7 +29,8 @@ class StartPlan:
     by_server: tuple[str, ...]  # while it starts, by config.pbtxt
     runtimes: tuple[str, ...] = ()  # then these, with another config than config.pbtxt
     fronts: tuple[str, ...] = ()  # the fronts that need those
-    cascades: tuple[str, ...] = ()  # last, what asks other models
+    cascades: tuple[str, ...] = ()  # then what asks other models
+    ensembles: tuple[str, ...] = ()  # last, what hands requests to any of them
 
 
 def plan_start(repository: Path, models: Sequence[str]) -> StartPlan:
@@ -42,15 +44,19 @@ def plan_start(repository: Path, models: Sequence[str]) -> StartPlan:
     active = {name: active_config(repository, name) for name in models}
     runtimes = [name for name, own in active.items() if own is not None and own.instances and not own.as_in_file]
     waiting = {kin.front for name in runtimes if (kin := family(repository, name)) is not None}
-    last = [name for name in models if cascade(repository, name) is not None]
+    asking = [name for name in models if cascade(repository, name) is not None]
+    joint = [name for name in models if ensemble(repository, name) is not None]
     plain = [
-        name for name, own in active.items() if name not in last and (own is None or (own.instances and own.as_in_file))
+        name
+        for name, own in active.items()
+        if name not in (*asking, *joint) and (own is None or (own.instances and own.as_in_file))
     ]
     return StartPlan(
         by_server=tuple(name for name in plain if name not in waiting),
         runtimes=tuple(runtimes),
         fronts=tuple(name for name in plain if name in waiting),
-        cascades=tuple(last),
+        cascades=tuple(asking),
+        ensembles=tuple(joint),
     )
 
 
@@ -85,7 +91,7 @@ def load_rest(control: ServerControl, repository: Path, plan: StartPlan, stop: t
     Raises:
         Internal: models that do not load, each with the reason.
     """
-    for models in (plan.runtimes, plan.fronts, plan.cascades):
+    for models in (plan.runtimes, plan.fronts, plan.cascades, plan.ensembles):
         pool = ThreadPoolExecutor(_LOADING_AT_ONCE, thread_name_prefix="load")
         try:
             loads = {name: pool.submit(load_model, control, repository, name) for name in models}
