@@ -87,9 +87,13 @@ def metric(server: RunningServer, family: str, model: str) -> tuple[float, float
 def series(server: RunningServer, name: str, model: str, **labels: str) -> float | None:
     """Value of one of a model's counters, all versions together; None when the model has none."""
     with urllib.request.urlopen(f"http://{server.state.metrics}/metrics", timeout=10) as response:
-        text = response.read().decode()
+        return series_on(response.read().decode(), name, model, **labels)
+
+
+def series_on(page: str, name: str, model: str, **labels: str) -> float | None:
+    """As `series`, of the text of a /metrics page."""
     wanted = {"model": model, **labels}
-    samples = ((family, dict(_LABEL.findall(found)), value) for family, found, value in _SAMPLE.findall(text))
+    samples = ((family, dict(_LABEL.findall(found)), value) for family, found, value in _SAMPLE.findall(page))
     values = [float(value) for family, found, value in samples if family == name and wanted.items() <= found.items()]
     return sum(values) if values else None
 

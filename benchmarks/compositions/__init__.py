@@ -1,0 +1,1 @@
+"""Systems that work together, and what that gains over each by itself."""

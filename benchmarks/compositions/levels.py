@@ -1,0 +1,99 @@
+"""Tabi's levels on Arlo's runtimes: one cascade, its levels run in different ways."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from benchmarks.compositions.prepare import CASCADE, PARTITIONED, STATIC, Artefacts
+from benchmarks.tabi.repository import pad
+from tidal.family import runtime_model
+from tidal.manifest import MANIFEST_FILE, Manifest, load_engine_manifest
+
+PADDED, ONE_ENGINE, ARLO = "padded", "one engine", "Arlo"
+ARLO_STATIC, ARLO_MODELS, ARLO_PARTITIONED = "Arlo, static", "Arlo, models", "Arlo, partitioned"
+_AS_MODELS = 'parameters { key: "levels" value { string_value: "models" } }\n'
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """How a cascade's levels run.
+
+    Attributes:
+        name: as tables show it.
+        means: what it is.
+        levels: prefix of the built models that its levels are copies of.
+        change: what becomes of a level's manifest.
+        config: lines for the cascade's config.pbtxt.
+    """
+
+    name: str
+    means: str
+    levels: str = CASCADE
+    change: Callable[[Manifest], Manifest] = field(default=lambda manifest: manifest)
+    config: str = ""
+
+    @property
+    def model(self) -> str:
+        """Name of its cascade."""
+        return "c_" + self.name.replace(", ", "_").replace(" ", "_").lower()
+
+
+def one_engine(manifest: Manifest) -> Manifest:
+    """One runtime for all lengths: batches are as long as their longest query, and no length goes before another."""
+    return manifest.model_copy(update={"runtimes": (manifest.runtimes[-1],)})
+
+
+SYSTEMS = (
+    System(PADDED, "an engine a level, every text padded to 512 tokens", change=pad),
+    System(ONE_ENGINE, "an engine a level for all lengths, without runtimes by length", change=one_engine),
+    System(ARLO, "Arlo's runtimes by length in the cascade's process, over one engine a level"),
+    System(ARLO_STATIC, "the same over an engine for each length", levels=STATIC),
+    System(ARLO_MODELS, "Arlo's runtimes, the levels models of the server", config=_AS_MODELS),
+    System(ARLO_PARTITIONED, "an instance for each length, placed by Algorithm 1", levels=PARTITIONED),
+)
+
+# Those that claims are of: all run the cascade's own levels.
+CLAIMED = tuple(system for system in SYSTEMS if system.name in (PADDED, ONE_ENGINE, ARLO))
+
+
+def write_system(repository: Path, artefacts: Artefacts, system: System) -> None:
+    """Add a cascade with its levels to a repository on the artefacts' file system.
+
+    All cascades have one version and one set of thresholds, so that a query with the same id draws the same in all.
+    """
+    made = artefacts.manifest
+    levels = []
+    for level in made.levels:
+        folder, manifest = artefacts.level(system.levels, level.name)
+        model = f"{system.model}_{level.name}"
+        _copy(folder, repository / model, system.change(manifest))
+        for runtime in manifest.runtimes if manifest.placement == "partitioned" else ():
+            own = artefacts.version(runtime_model(folder.parent.name, runtime.max_length))
+            engine = load_engine_manifest(own).model_copy(update={"front": model})
+            _copy(own, repository / runtime_model(model, runtime.max_length), engine)
+        update = {"model": model, "version": int(folder.name), "fingerprint": manifest.fingerprint}
+        levels.append(level.model_copy(update=update))
+    front = made.model_copy(update={"name": system.model, "levels": tuple(levels)})
+    _copy(artefacts.version(CASCADE), repository / system.model, front, system.config)
+
+
+def _copy(version: Path, target: Path, manifest: BaseModel, more: str = "") -> None:
+    """A model of its own from a version: small files are copied, engines linked."""
+    source = version.parent
+    shutil.copytree(version, target / version.name, copy_function=_link)
+    config = (source / "config.pbtxt").read_text().replace(f'"{source.name}"', f'"{target.name}"')
+    (target / "config.pbtxt").write_text(config + more)
+    (target / version.name / MANIFEST_FILE).write_text(manifest.model_dump_json())
+
+
+def _link(source: str, target: str) -> None:
+    if "engines" in Path(source).parts:
+        os.link(source, target)
+    else:
+        shutil.copy2(source, target)

@@ -1,0 +1,258 @@
+"""OTAS's batching by deadline and utility over text tasks on one shared encoder, under a virtual clock.
+
+The policies are the objects that serve; what a batch takes is read from the encoder's measured profile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from tidal.otas.policies import ParetoPolicy
+from tidal.pets.policies import PetsScheduler, Pool, Query, batch_seconds, joint, total_seconds
+from tidal.pets.policies.order import due
+from tidal.pets.profile import Tables
+
+# Latencies in seconds and utilities of OTAS's Table II, with a quarter of its latencies: a pass over a batch of texts
+# takes about a quarter of one over images.
+QUERY_TYPES = ((0.15, 0.3), (0.25, 0.01), (0.15, 1.0), (0.25, 0.2), (0.15, 0.3), (0.25, 0.01))
+LEAST_TIME, BY_UTILITY = "PetS", "PetS, by utility"
+OTAS, DEAREST = "OTAS's plan", "dearest first"
+_TASKS, _MEAN_TOKENS, _SPREAD, _SHORTEST = 32, 24, 12, 4
+# How much the rate changes from second to second, as shares of its mean.
+_RATES = (0.4, 1.6)
+_SIZES = (8, 16, 32, 64)
+
+
+class System(Protocol):
+    """Decides which waiting queries run next, on one engine."""
+
+    def add(self, query: Query, now: float) -> None:
+        """A query has arrived."""
+
+    def start(self, now: float) -> Sequence[Query]:
+        """What is to run now; nothing where nothing waits that can be in time."""
+
+    def ended(self, seconds: float) -> None:
+        """It has run, in so many seconds."""
+
+
+class Scheduler:
+    """The `pets` backend's, without knowing utilities or with."""
+
+    def __init__(self, tables: Tables, *, by_worth: bool) -> None:
+        self._scheduler = PetsScheduler(tables, joint, by_worth=by_worth)
+
+    def add(self, query: Query, now: float) -> None:
+        """See `System`."""
+        self._scheduler.submit(query)
+
+    def start(self, now: float) -> Sequence[Query]:
+        """See `System`."""
+        batch = self._scheduler.next_batch(now)
+        self._scheduler.expired(now)
+        return [] if batch is None else batch.queries
+
+    def ended(self, seconds: float) -> None:
+        """See `System`."""
+        self._scheduler.finished()
+
+
+class DearestFirst:
+    """The simplest that knows utilities: as many of the dearest as run together in time, up to a fixed size."""
+
+    def __init__(self, tables: Tables, size: int) -> None:
+        self._tables, self._size = tables, size
+        self._waiting: list[Query] = []
+
+    def add(self, query: Query, now: float) -> None:
+        """See `System`."""
+        self._waiting.append(query)
+
+    def start(self, now: float) -> Sequence[Query]:
+        """See `System`."""
+        alone = self._tables.alone
+        hopeful = [q for q in self._waiting if due(q) >= now + alone(self._tables.kind(q.kind), q.length)]
+        hopeful.sort(key=lambda query: (-query.utility, due(query)))
+        size = min(self._size, len(hopeful))
+        while size > 1 and min(map(due, hopeful[:size])) < now + true_seconds(self._tables, hopeful[:size]):
+            size -= 1
+        self._waiting = hopeful[size:]
+        return hopeful[:size]
+
+    def ended(self, seconds: float) -> None:
+        """See `System`."""
+
+
+class OtasPlan:
+    """OTAS's plans with no tokens to add or take, which know what a batch takes by its number of queries alone."""
+
+    def __init__(self, costs: TextCosts) -> None:
+        self._policy = ParetoPolicy(costs)
+        self._batch: Any = None
+
+    def add(self, query: Query, now: float) -> None:
+        """See `System`."""
+        self._policy.add(query, now)  # type: ignore[arg-type]  # has all that OTAS's has
+
+    def start(self, now: float) -> Sequence[Query]:
+        """See `System`."""
+        self._batch = self._policy.next(now).batch
+        return [] if self._batch is None else self._batch.queries
+
+    def ended(self, seconds: float) -> None:
+        """See `System`."""
+        self._policy.finished(self._batch, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class TextCosts:
+    """What OTAS's policies look up: `seconds` by queries, of which the first entry is one."""
+
+    seconds: tuple[float, ...]
+    gammas: tuple[int, ...] = (0,)
+
+    @classmethod
+    def of(cls, tables: Tables, sample: Sequence[Query], draws: int = 40) -> TextCosts:
+        """Means over random batches of a sample."""
+        rng = np.random.default_rng(0)
+        means = []
+        for size in range(1, tables.most + 1):
+            batches = [[sample[place] for place in rng.integers(len(sample), size=size)] for _ in range(draws)]
+            means.append(float(np.mean([true_seconds(tables, batch) for batch in batches])))
+        return cls(tuple(means))
+
+    @property
+    def max_batch(self) -> int:
+        """Queries at most."""
+        return len(self.seconds)
+
+    def latency_s(self, gamma: int, batch: int) -> float:
+        """Seconds of a batch."""
+        return self.seconds[batch - 1]
+
+    def memory_bytes(self, gamma: int, batch: int) -> int:
+        """Is no matter."""
+        return 0
+
+    def accuracy(self, task: str, gamma: int) -> float:
+        """Counts for nothing: an answer in time earns its utility."""
+        return 1.0
+
+    def gamma_for_rate(self, rate: float) -> int:
+        """There is no other."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Earned:
+    """What came of a run: utility earned and offered, queries by what became of them, mean time of a decision."""
+
+    utility: float
+    offered: float
+    in_time: int
+    late: int
+    queries: int
+    decision_ms: float
+
+    @property
+    def share(self) -> float:
+        """Of the utility that was offered."""
+        return self.utility / self.offered
+
+
+def compare(
+    tables: Tables, loads: Sequence[float], *, queries: int, rounds: int, told: Callable[[str], None]
+) -> dict[float, list[dict[str, Earned]]]:
+    """Every system over the same queries, by load and round.
+
+    The size of `DEAREST` is, for each load, the one that earns most on a trace of its own.
+
+    Args:
+        tables: of the encoder.
+        loads: as shares of what the encoder answers when queries may wait for each other.
+        queries: of a trace.
+        rounds: traces a load.
+        told: what is being done.
+    """
+    rate = capacity(tables)
+    costs = TextCosts.of(tables, draw_queries(tables, rate, 2.0, seed=99)[:400])
+    found: dict[float, list[dict[str, Earned]]] = {}
+    for load in loads:
+        told(f"simulating {load:.0%} of {rate:.0f} queries a second")
+        seconds = queries / (load * rate)
+        trial = draw_queries(tables, load * rate, seconds, seed=98)
+        size = max(_SIZES, key=lambda size: simulate(DearestFirst(tables, size), trial, tables).utility)
+        found[load] = []
+        for seed in range(rounds):
+            trace = draw_queries(tables, load * rate, seconds, seed)
+            systems: dict[str, System] = {
+                LEAST_TIME: Scheduler(tables, by_worth=False),
+                DEAREST: DearestFirst(tables, size),
+                OTAS: OtasPlan(costs),
+                BY_UTILITY: Scheduler(tables, by_worth=True),
+            }
+            found[load].append({name: simulate(system, trace, tables) for name, system in systems.items()})
+    return found
+
+
+def true_seconds(tables: Tables, queries: Sequence[Query]) -> float:
+    """What one batch takes (PetS Eq. 2)."""
+    pool = Pool.of(tables, ((query.task, query.kind, query.length) for query in queries))
+    return float(batch_seconds(pool, [np.arange(len(pool))], tables)[0])
+
+
+def capacity(tables: Tables) -> float:
+    """Queries a second when all that come may wait for each other."""
+    queries = draw_queries(tables, 512.0, 4.0, seed=97)[:512]
+    pool = Pool.of(tables, ((query.task, query.kind, query.length) for query in queries))
+    return len(queries) / total_seconds(pool, joint(pool, tables), tables)
+
+
+def draw_queries(tables: Tables, rate: float, seconds: float, seed: int) -> list[Query]:
+    """Poisson arrivals, whose rate changes by the second, of tasks of all measured kinds."""
+    rng = np.random.default_rng(seed)
+    levels = rng.uniform(*_RATES, size=int(seconds) + 1)
+    found = []
+    now = 0.0
+    while now < seconds:
+        now += rng.exponential(1 / (rate * levels[min(int(now), len(levels) - 1)]))
+        task = int(rng.integers(_TASKS))
+        length = int(np.clip(round(rng.normal(_MEAN_TOKENS, _SPREAD)), _SHORTEST, tables.max_length))
+        latency, utility = QUERY_TYPES[int(rng.integers(len(QUERY_TYPES)))]
+        found.append(Query(f"task {task}", tables.kinds[task % len(tables.kinds)], length, now, now + latency, utility))
+    return found
+
+
+def simulate(system: System, queries: Sequence[Query], tables: Tables) -> Earned:
+    """Run a system over queries in the order of their arrival; an answer after its deadline earns nothing."""
+    now, place, earned, in_time, ran = 0.0, 0, 0.0, 0, 0
+    deciding_s, decisions = 0.0, 0
+    while True:
+        while place < len(queries) and queries[place].arrival <= now:
+            system.add(queries[place], queries[place].arrival)
+            place += 1
+        began = time.process_time()
+        batch = system.start(now)
+        deciding_s += time.process_time() - began
+        decisions += 1
+        if batch:
+            seconds = true_seconds(tables, batch)
+            now += seconds
+            while place < len(queries) and queries[place].arrival <= now:
+                system.add(queries[place], queries[place].arrival)
+                place += 1
+            system.ended(seconds)
+            kept = [query for query in batch if due(query) >= now]
+            earned += sum(query.utility for query in kept)
+            in_time += len(kept)
+            ran += len(batch)
+        elif place < len(queries):
+            now = queries[place].arrival
+        else:
+            offered = sum(query.utility for query in queries)
+            return Earned(earned, offered, in_time, ran - in_time, len(queries), 1e3 * deciding_s / decisions)

@@ -1,0 +1,89 @@
+"""Cascades over one small model against cascades with one each: what is served, and what figures say of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.compositions.shared_level import Arrived, Round, Size, add_shared
+from benchmarks.compositions.shared_prepare import (
+    BASE,
+    CASCADE,
+    OWN,
+    SHARED,
+    SMALL,
+    TASK,
+    Artefacts,
+    model,
+    write_system,
+)
+from benchmarks.report import Report
+from tests.pets.bases import MADE, random_task, small_base
+from tests.serve.families import publish_family
+from tests.serve.test_cascades import add
+from tests.tabi.serving import VERSION, cascades, write_cascade
+from tidal.cascade import Cascade, cascade
+from tidal.pets.tasks.folder import add_task
+from tidal.tabi.manifest import load_tabi_manifest
+from tidal.tasks.folder import scan, tasks_folder
+
+
+@pytest.fixture
+def artefacts(tmp_path: Path) -> Artefacts:
+    """Manifests as a build would publish them, without engines."""
+    repository = tmp_path / "built"
+    base = small_base()
+    add(repository, BASE, 1, backend="pets")
+    tasks = tasks_folder(repository / BASE)
+    task = add_task(tasks, TASK, "bitfit", random_task("bitfit", base, classes=2), base, MADE)
+    for name in (SMALL, f"{CASCADE}_l1"):
+        publish_family(repository, name, [64], placement="polymorphic")
+    made = write_cascade(repository / CASCADE, cascades())
+    shared = {"model": BASE, "task": TASK, "fingerprint": task.info.fingerprint}
+    large = {"model": f"{CASCADE}_l1", "version": 1}
+    levels = tuple(level.model_copy(update=own) for level, own in zip(made.levels, (shared, large), strict=True))
+    write_cascade(repository / CASCADE, cascades(), levels=levels)
+    add(repository, CASCADE, backend="tabi")
+    return Artefacts(repository, "0")
+
+
+def test_systems_differ_in_their_small_levels_alone(artefacts: Artefacts, tmp_path: Path) -> None:
+    fronts = {}
+    for system in (OWN, SHARED):
+        write_system(tmp_path / system, artefacts, system, 2)
+        fronts[system] = load_tabi_manifest(tmp_path / system / model(1) / str(VERSION))
+    assert fronts[OWN].candidates == fronts[SHARED].candidates
+    assert [(level.model, level.task) for level in fronts[SHARED].levels] == [
+        (BASE, f"{TASK}_1"),
+        ("cascade_1_l1", None),
+    ]
+    assert [(level.model, level.task) for level in fronts[OWN].levels] == [
+        ("cascade_1_l0", None),
+        ("cascade_1_l1", None),
+    ]
+    assert set(scan(tasks_folder(tmp_path / SHARED / BASE))) == {f"{TASK}_0", f"{TASK}_1"}
+    assert not (tmp_path / OWN / BASE).exists()
+    assert cascade(tmp_path / SHARED, model(0)) == Cascade(model(0), (BASE,), ("cascade_0_l1",))
+    assert cascade(tmp_path / OWN, model(0)) == Cascade(model(0), (), ("cascade_0_l0", "cascade_0_l1"))
+
+
+def arrived(*latencies_ms: float, levels: tuple[int, ...] = (1, 2)) -> Arrived:
+    answers = {f"q{number}": ("a", level) for number, level in enumerate(levels)}
+    return Arrived(list(latencies_ms), answers, 0, 0.1)
+
+
+def test_ratios_are_of_a_round_and_claims_their_medians() -> None:
+    own = [Round(1000, 5, 100, 0, {0.5: arrived(10, 30)}), Round(2000, 5, 50, 1, {0.5: arrived(20, 20)})]
+    shared = [
+        Round(500, 6, 110, 0, {0.5: arrived(10, 20)}),
+        Round(1500, 6, 60, 0, {0.5: arrived(30, 30, levels=(1, 1))}),
+    ]
+    report = Report("shared_level", quick=True)
+    add_shared(report, {OWN: own, SHARED: shared}, Size(2, 2, 1.0, (0.5,)), 100.0)
+    claims = {claim.name: claim.measured for claim in report.claims}
+    assert claims["shared_memory"] == pytest.approx((0.5 + 0.75) / 2)
+    assert claims["shared_answers"] == pytest.approx((1.1 + 1.2) / 2)
+    assert claims["shared_mean[50%]"] == pytest.approx((0.75 + 1.5) / 2)
+    assert claims["shared_same_answers"] == 0.5
+    assert claims["shared_failed"] == 1
