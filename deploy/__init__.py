@@ -1,0 +1,1 @@
+"""What runs Tidal beside its code: images, Prometheus, Grafana, Kubernetes."""

@@ -1,0 +1,1 @@
+"""The dashboard of Grafana, as code: `python -m deploy.grafana` writes `dashboards/tidal.json`."""

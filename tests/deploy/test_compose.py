@@ -1,0 +1,161 @@
+"""docker-compose.yml: the published schema, and everything in it that names a file, port, command or version."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from typing import Any
+
+import jsonschema
+import pytest
+
+from deploy.demo_load import Target
+from tests.deploy.project import ROOT, accepts, documents, pyproject
+from tidal.server.process import KILL_AFTER_S
+
+OURS = ("triton", "controller", "load")
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    (found,) = documents("docker-compose.yml")
+    return found
+
+
+@pytest.fixture(scope="module")
+def services(compose: dict[str, Any]) -> dict[str, Any]:
+    return compose["services"]
+
+
+@pytest.mark.parametrize("path", ["docker-compose.yml", "deploy/compose.gpu.yml"])
+def test_the_file_fits_the_compose_specification(path: str) -> None:
+    schema = json.loads((files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json").read_text())
+    (found,) = documents(path)
+    jsonschema.validators.validator_for(schema)(schema).validate(found)
+    misspelt = {**found, "services": {**found["services"], "triton": {"imagee": "x"}}}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validators.validator_for(schema)(schema).validate(misspelt)
+
+
+def test_services_and_volumes_that_are_named_exist(compose: dict[str, Any], services: dict[str, Any]) -> None:
+    used = set()
+    for name, service in services.items():
+        named = [*service.get("depends_on", [])]
+        for key in ("network_mode", "pid"):
+            named += [service[key].removeprefix("service:")] if key in service else []
+        assert set(named) <= set(services), name
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            if source.startswith("./"):
+                assert (ROOT / source).is_dir(), volume
+            else:
+                used.add(source)
+    assert used == set(compose["volumes"])
+
+
+def test_who_waits_for_health_waits_for_a_service_that_tells_it(services: dict[str, Any]) -> None:
+    for service in services.values():
+        on = service.get("depends_on", {})
+        for other, how in on.items() if isinstance(on, dict) else ():
+            if how["condition"] == "service_healthy":
+                # Of the image itself, see test_images.
+                assert services[other]["image"].startswith("tidal:")
+                assert "healthcheck" not in services[other]
+
+
+def test_images_are_of_one_version_and_their_stages_exist(services: dict[str, Any]) -> None:
+    dockerfile, version = (ROOT / "Dockerfile").read_text(), pyproject()["version"]
+    for name, service in services.items():
+        image, _, tag = service["image"].partition(":")
+        assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag), f"{name} runs whatever is newest"
+        assert image not in ("tidal", "tidal-builder") or tag == version
+        if "build" in service:
+            assert re.search(rf"^FROM .* AS {service['build']['target']}$", dockerfile, re.MULTILINE)
+            for argument, value in service["build"]["args"].items():
+                (default,) = re.findall(rf"^ARG {argument}=(.*)$", dockerfile, re.MULTILINE)
+                assert argument != "TRITON_RELEASE" or value == default
+
+
+def test_commands_are_those_of_the_code(services: dict[str, Any]) -> None:
+    served = accepts(services["triton"]["command"])
+    assert str(served["repository"]) == "/srv/models"
+    assert f"--host {served['host']}" == "--host 0.0.0.0"
+    grace = float(services["triton"]["stop_grace_period"].removesuffix("s"))
+    assert grace >= served["exit_timeout"] + KILL_AFTER_S
+    controlled = accepts(services["controller"]["command"])
+    assert controlled["metrics_port"] == 8003
+    assert (ROOT / "demo" / "__main__.py").is_file()
+    assert services["builder"]["command"] == ["python", "-m", "demo"]
+
+
+def test_the_controller_sees_what_it_finds_the_server_by(services: dict[str, Any]) -> None:
+    triton, beside = services["triton"], services["controller"]
+    assert beside["network_mode"] == beside["pid"] == "service:triton"
+    assert set(triton["volumes"]) == set(beside["volumes"])
+    folders = {volume.split(":")[1] for volume in triton["volumes"]}
+    (runtime,) = re.findall(r"XDG_RUNTIME_DIR=(\S+)", (ROOT / "Dockerfile").read_text())
+    assert folders == {"/srv/models", runtime}
+
+
+def test_ports_are_for_this_machine_only(services: dict[str, Any]) -> None:
+    for service in services.values():
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:")
+    served, ports = accepts(services["triton"]["command"]), services["triton"]["ports"]
+    inside = {int(port.rpartition(":")[2]) for port in ports}
+    wanted = {served[f"{name}_port"] for name in ("http", "grpc", "metrics")}
+    assert inside == wanted | {accepts(services["controller"]["command"])["metrics_port"]}
+
+
+def test_nobody_has_more_rights_than_needed(services: dict[str, Any]) -> None:
+    for name in ("builder", *OURS):
+        service = services[name]
+        assert service["cap_drop"] == ["ALL"]
+        assert "no-new-privileges:true" in service["security_opt"]
+        assert not {"privileged", "user", "cap_add"} & set(service)
+
+
+def test_the_load_is_for_models_of_the_demo(services: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    load = services["load"]
+    copied = re.findall(r"COPY deploy/(\S+) (\S+)", (ROOT / "Dockerfile").read_text())
+    assert load["entrypoint"] == ["python", dict(copied)["demo_load.py"]]
+    targets = [word for word in load["command"] if not word.startswith("--")]
+    specs = {documents(f"demo/{file.name}")[0]["name"] for file in (ROOT / "demo").glob("*.yaml")}
+    sources = "".join(file.read_text() for file in (ROOT / "demo").glob("*.py"))
+    for text in targets:
+        kind, model, *rest = text.split(":")
+        assert model in specs, text
+        for task in rest[0].split(",") if rest else ():
+            assert f'"{task}"' in sources, text
+        if kind != "image":
+            assert Target.parse(text).model == model
+    urls = [word for word in load["command"] if word.startswith("--url=")]
+    assert urls == [f"--url=grpc://triton:{accepts(services['triton']['command'])['grpc_port']}"]
+
+
+def test_prometheus_scrapes_what_there_is(services: dict[str, Any]) -> None:
+    (config,) = documents("deploy/prometheus/prometheus.yml")
+    targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
+    served, controlled = (accepts(services[name]["command"]) for name in ("triton", "controller"))
+    # The controller has the server's network.
+    assert targets == {
+        "triton": [f"triton:{served['metrics_port']}"],
+        "controller": [f"triton:{controlled['metrics_port']}"],
+    }
+    for file in config["rule_files"]:
+        assert (ROOT / "deploy" / "prometheus" / file).is_file()
+    assert "--config.file=/etc/prometheus/prometheus.yml" in services["prometheus"]["command"]
+    assert "./deploy/prometheus:/etc/prometheus:ro" in services["prometheus"]["volumes"]
+
+
+def test_grafana_is_given_its_source_and_dashboard(services: dict[str, Any]) -> None:
+    mounts = dict(volume.split(":")[:2] for volume in services["grafana"]["volumes"] if volume.startswith("./"))
+    inside = {where: ROOT / here for here, where in mounts.items()}
+    provisioning = inside["/etc/grafana/provisioning"]
+    (sources,) = documents(str((provisioning / "datasources/prometheus.yml").relative_to(ROOT)))
+    (providers,) = documents(str((provisioning / "dashboards/tidal.yml").relative_to(ROOT)))
+    assert sources["datasources"][0]["url"] == "http://prometheus:9090"
+    assert services["prometheus"]["ports"] == ["127.0.0.1:9090:9090"]
+    folder = inside[providers["providers"][0]["options"]["path"]]
+    assert json.loads((folder / "tidal.json").read_text())["uid"] == "tidal"

@@ -1,0 +1,204 @@
+"""Manifests: the published schemas, and everything in them that names something else."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from tests.deploy.custom_resources import problems
+from tests.deploy.project import ROOT, accepts, documents, pyproject, series
+from tidal.server.process import KILL_AFTER_S
+
+FOLDER = "deploy/kubernetes"
+PLAIN = ("namespace", "storage", "serving", "network", "autoscaling", "build")
+_KUBERNETES = ("1.28", "1.34")
+
+
+def load(name: str, kind: str) -> dict[str, Any]:
+    (found,) = (each for each in documents(f"{FOLDER}/{name}.yaml") if each["kind"] == kind)
+    return found
+
+
+@pytest.fixture(scope="module")
+def deployment() -> dict[str, Any]:
+    return load("serving", "Deployment")
+
+
+@pytest.fixture(scope="module")
+def pod(deployment: dict[str, Any]) -> dict[str, Any]:
+    return deployment["spec"]["template"]["spec"]
+
+
+@pytest.fixture(scope="module")
+def containers(pod: dict[str, Any]) -> dict[str, Any]:
+    return {each["name"]: each for each in pod["containers"]}
+
+
+@pytest.mark.parametrize("version", _KUBERNETES)
+@pytest.mark.parametrize("name", PLAIN)
+def test_manifests_fit_the_schemas_of_kubernetes(name: str, version: str) -> None:
+    for document in documents(f"{FOLDER}/{name}.yaml"):
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_the_schemas_find_what_is_wrong(deployment: dict[str, Any]) -> None:
+    wrong = {**deployment, "spec": {**deployment["spec"], "replica": 1}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, _KUBERNETES[0], strict=True)
+
+
+def test_commands_are_those_of_the_code(containers: dict[str, Any], pod: dict[str, Any]) -> None:
+    served = accepts(containers["triton"]["args"])
+    assert served["host"] == "0.0.0.0"
+    assert accepts(containers["controller"]["args"])["host"] == "0.0.0.0"
+    ports = {port["name"]: port["containerPort"] for each in containers.values() for port in each["ports"]}
+    assert ports == {
+        "http": served["http_port"],
+        "grpc": served["grpc_port"],
+        "metrics": served["metrics_port"],
+        "controller": accepts(containers["controller"]["args"])["metrics_port"],
+    }
+    waits = int(containers["triton"]["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] >= waits + served["exit_timeout"] + KILL_AFTER_S
+
+
+def test_builds_are_of_the_code_and_on_the_machines_that_serve(pod: dict[str, Any]) -> None:
+    job = load("build", "Job")["spec"]["template"]["spec"]
+    assert job["nodeSelector"] == pod["nodeSelector"]
+    (container,) = job["containers"]
+    _, option, line = container["command"]
+    assert option == "-c"
+    built = accepts(line.replace("*", "spec").removeprefix("tidal ").split())
+    assert str(built["repository"]) in [mount["mountPath"] for mount in container["volumeMounts"]]
+
+
+def test_probes_ask_what_triton_offers(containers: dict[str, Any]) -> None:
+    probes = {name: containers["triton"][f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")}
+    assert all(probe["port"] == "http" for probe in probes.values())
+    assert {name: probe["path"] for name, probe in probes.items()} == {
+        "startup": "/v2/health/ready",
+        "readiness": "/v2/health/ready",
+        "liveness": "/v2/health/live",
+    }
+
+
+def test_what_is_mounted_is_there(pod: dict[str, Any], containers: dict[str, Any]) -> None:
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    used = [mount for each in (*pod["initContainers"], *pod["containers"]) for mount in each["volumeMounts"]]
+    assert {mount["name"] for mount in used} == set(volumes)
+    places = {mount["mountPath"]: volumes[mount["name"]] for mount in containers["triton"]["volumeMounts"]}
+    (runtime,) = re.findall(r"XDG_RUNTIME_DIR=(\S+)", (ROOT / "Dockerfile").read_text())
+    assert places["/dev/shm"]["emptyDir"]["medium"] == "Memory"
+    assert runtime in places
+    assert str(accepts(containers["triton"]["args"])["repository"]) in places
+    claim = volumes["published"]["persistentVolumeClaim"]["claimName"]
+    assert claim == load("storage", "PersistentVolumeClaim")["metadata"]["name"]
+
+
+def test_the_controller_finds_the_server(pod: dict[str, Any], containers: dict[str, Any]) -> None:
+    assert pod["shareProcessNamespace"] is True
+    assert containers["controller"]["volumeMounts"] == containers["triton"]["volumeMounts"]
+    assert containers["controller"]["image"] == containers["triton"]["image"]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("serving", "Deployment"), ("build", "Job")])
+def test_pods_run_without_rights(name: str, kind: str) -> None:
+    pod = load(name, kind)["spec"]["template"]["spec"]
+    context = pod["securityContext"]
+    assert context["runAsNonRoot"]
+    assert context["runAsUser"] == context["runAsGroup"] == context["fsGroup"] == 1000
+    for container in (*pod.get("initContainers", []), *pod["containers"]):
+        own = container["securityContext"]
+        assert own["allowPrivilegeEscalation"] is False
+        assert own["capabilities"] == {"drop": ["ALL"]}
+        assert {"requests", "limits"} <= set(container["resources"])
+
+
+def test_everything_selects_the_pods_of_the_deployment(deployment: dict[str, Any], containers: dict[str, Any]) -> None:
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"] == labels
+    ports = {port["name"] for each in containers.values() for port in each["ports"]}
+    for service in (each for each in documents(f"{FOLDER}/serving.yaml") if each["kind"] == "Service"):
+        assert service["spec"]["selector"] == labels
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+    policy = load("network", "NetworkPolicy")["spec"]
+    assert policy["podSelector"]["matchLabels"] == labels
+    assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} == ports
+    monitor = load("monitoring", "PodMonitor")["spec"]
+    assert monitor["selector"]["matchLabels"] == labels
+    assert [end["port"] for end in monitor["podMetricsEndpoints"]] == ["metrics", "controller"]
+
+
+def test_the_autoscaler_goes_by_what_is_recorded(deployment: dict[str, Any]) -> None:
+    scaler = load("autoscaling", "HorizontalPodAutoscaler")["spec"]
+    assert scaler["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert "replicas" not in deployment["spec"]
+    (metric,) = scaler["metrics"]
+    (adapter,) = documents(f"{FOLDER}/prometheus-adapter.yaml")
+    (rule,) = adapter["rules"]["custom"]
+    (recorded,) = load("monitoring", "PrometheusRule")["spec"]["groups"][0]["rules"]
+    assert metric["pods"]["metric"]["name"] == rule["name"]["as"] == recorded["record"]
+    assert rule["seriesQuery"].startswith(f"{recorded['record']}{{")
+    (pattern,) = re.findall(r'__name__=~"(.*)"', recorded["expr"])
+    waiting = {name for name in series() if re.search(r"_waiting_(queries|generations)$", name)}
+    assert {name for name in series() if re.fullmatch(pattern, name)} == waiting
+
+
+def test_files_and_versions_that_are_named() -> None:
+    (kustomization,) = documents(f"{FOLDER}/kustomization.yaml")
+    for name in kustomization["resources"]:
+        assert (ROOT / FOLDER / name).is_file()
+    version = pyproject()["version"]
+    assert kustomization["images"] == [{"name": "tidal", "newTag": version}]
+    for name in ("build", "kserve"):
+        text = (ROOT / FOLDER / f"{name}.yaml").read_text()
+        assert set(re.findall(r"image: tidal[a-z-]*:(\S+)", text)) == {version}
+
+
+def test_the_runtime_of_kserve_serves_what_it_is_given() -> None:
+    runtime, service = load("kserve", "ServingRuntime"), load("kserve", "InferenceService")
+    (container,) = runtime["spec"]["containers"]
+    served = accepts(container["args"])
+    assert str(served["repository"]) == "/mnt/models"
+    (port,) = container["ports"]
+    assert port["containerPort"] == served["http_port"] == 8080
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["port"] == served["http_port"]
+    model = service["spec"]["predictor"]["model"]
+    assert model["runtime"] == runtime["metadata"]["name"]
+    assert model["modelFormat"]["name"] in [each["name"] for each in runtime["spec"]["supportedModelFormats"]]
+    assert model["protocolVersion"] in runtime["spec"]["protocolVersions"]
+    claim = load("storage", "PersistentVolumeClaim")["metadata"]["name"]
+    assert model["storageUri"] == f"pvc://{claim}"
+    assert runtime["spec"]["annotations"]["prometheus.kserve.io/port"] == str(served["metrics_port"])
+
+
+@pytest.mark.parametrize("name", ["monitoring", "kserve"])
+def test_custom_resources_fit_what_their_projects_publish(name: str) -> None:
+    for document in documents(f"{FOLDER}/{name}.yaml"):
+        assert problems(document, document["kind"]) == []
+
+
+def test_the_types_of_custom_resources_find_what_is_wrong() -> None:
+    runtime, monitor = load("kserve", "ServingRuntime"), load("monitoring", "PodMonitor")
+    runtime["spec"]["supportedModelFormats"][0] |= {"autoSelect": "yes", "versions": []}
+    assert problems(runtime, "ServingRuntime") == [
+        "ServingRuntime.spec.supportedModelFormats[0].autoSelect is 'yes', not bool",
+        "ServingRuntime.spec.supportedModelFormats[0].versions is unknown",
+    ]
+    monitor["spec"]["podMetricsEndpoints"][0]["ports"] = "metrics"
+    del monitor["spec"]["selector"]
+    assert problems(monitor, "PodMonitor") == [
+        "PodMonitor.spec has no selector",
+        "PodMonitor.spec.podMetricsEndpoints[0].ports is unknown",
+    ]
+
+
+def test_the_pod_of_the_runtime_of_kserve_fits_the_schemas_of_kubernetes() -> None:
+    spec = load("kserve", "ServingRuntime")["spec"]
+    pod = {"containers": spec["containers"], "volumes": spec["volumes"]}
+    document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "tidal"}, "spec": pod}
+    kubernetes_validate.validate(document, _KUBERNETES[-1], strict=True)

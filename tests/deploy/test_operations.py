@@ -1,0 +1,93 @@
+"""What docs/operations.md tells is so: commands, files, metrics, and the sentences by which somebody looks for help."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from functools import cache
+from importlib.metadata import entry_points
+
+import pytest
+import typer
+
+from tests.deploy.project import ROOT, accepts, series
+from tidal_client.main import GROUP
+
+TEXT = (ROOT / "docs" / "operations.md").read_text()
+_COMMAND = re.compile(
+    r"(?:^ *|[`(]|builder +|triton )(tidal (?:build|serve|models|controller|doctor|load|simulate|tasks) ?[^`\n#]*)",
+    re.MULTILINE,
+)
+
+
+def commands() -> list[str]:
+    joined = TEXT.replace("\\\n", " ")
+    return sorted({found.strip() for found in _COMMAND.findall(joined) if "*" not in found or "specs/*" in found})
+
+
+@cache
+def sentences() -> str:
+    """All text in the code."""
+    texts = []
+    for folder in ("backends", "builders", "client"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    texts.append(node.value)
+    return "\n".join(texts)
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_are_those_of_the_code(command: str) -> None:
+    name, *words = shlex.split(command)[1:]
+    if not words:  # a command that is only named
+        assert name in {entry.name for entry in entry_points(group=GROUP)}
+        return
+    try:
+        accepts([name, *words])
+    except typer.Exit as asked_for_help:
+        assert asked_for_help.exit_code == 0
+        assert "--help" in words
+
+
+def test_symptoms_are_what_the_code_says() -> None:
+    table = TEXT.split("## Troubleshooting")[1]
+    quoted = [
+        text
+        for line in table.splitlines()
+        if line.startswith("| ")
+        for text in re.findall(r'"([^"]+)"|`UNAVAILABLE: ([^`]+)`', line.split("|")[1])
+    ]
+    pieces = [piece.strip(" .,") for pair in quoted for piece in "".join(pair).split("...")]
+    assert len(quoted) > 8
+    missing = [piece for piece in pieces if piece and piece not in sentences()]
+    assert missing == []
+
+
+def test_metrics_that_are_named_are_published() -> None:
+    names = re.findall(r"`(tidal_[a-z_<>*]+)`", TEXT)
+    patterns = [
+        re.sub(r"<system>|\*", "[a-z_]+", name)
+        for name in names
+        if name != "tidal_waiting" and len(name) > len("tidal_x")
+    ]
+    for pattern in patterns:
+        assert any(re.fullmatch(f"{pattern}(_bucket)?", name) for name in series()), pattern
+
+
+def test_files_and_headings_that_are_linked_exist() -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", TEXT):
+        path, _, heading = target.partition("#")
+        file = ROOT / "docs" / (path or "operations.md")
+        assert file.is_file(), target
+        if heading:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+            assert heading in slugs, target
+    for name in re.findall(r"`(deploy/[^`]+\.(?:json|yml|yaml))`", TEXT):
+        assert (ROOT / name).is_file(), name
+    for name in re.findall(r"^\| `([a-z-]+\.yaml)` \|", TEXT, re.MULTILINE):
+        assert (ROOT / "deploy" / "kubernetes" / name).is_file(), name
+    for name in re.findall(r"^\| `([A-Z_]+)` \|", TEXT, re.MULTILINE):
+        assert f"ARG {name}=" in (ROOT / "Dockerfile").read_text(), name

@@ -1,0 +1,134 @@
+"""A real Prometheus over a real server and controller, by the committed configuration: every query returns data."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.controller.beside import controller
+from tests.deploy.project import ON_GPUS, ROOT, documents
+from tests.deploy.test_metrics_used import queries
+from tests.serve.served import serving
+from tests.waiting import until
+from tidal.device import has_gpu
+from tidal.server.endpoints import choose_endpoints
+
+PROMETHEUS = shutil.which("prometheus")
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.prometheus,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus on PATH: apt-get install prometheus"),
+]
+_LOAD_S = 20
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A running Prometheus, by its address."""
+
+    address: str
+
+    def get(self, path: str, **parameters: str) -> Any:
+        """What its API answers."""
+        url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return json.load(response)["data"]
+
+    def values(self, query: str) -> list[Any]:
+        """The series that a query gives now."""
+        return list(self.get("query", query=query)["result"])
+
+    def healthy(self) -> bool:
+        try:
+            return {target["health"] for target in self.get("targets")["activeTargets"]} == {"up"}
+        except OSError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Prometheus after a while of requests of all kinds to a model of each system."""
+    from tests.deploy import everything
+
+    folder = tmp_path_factory.mktemp("prometheus")
+    repository, images = everything.publish_everything(folder), everything.write_images(folder / "images")
+    with (
+        serving(repository, folder / "run", "--exit-timeout", "10") as served,
+        controller(served.environment, "--period", "3", "--metrics-port", "0") as beside,
+    ):
+        assert beside.comes("metrics")
+        addresses = {"triton:8002": served.report["metrics"], "triton:8003": beside.of("metrics")[0]["address"]}
+        with started(folder, addresses) as running:
+            assert until(running.healthy)
+            everything.ask_wrongly(served.report["grpc"])
+            targets = [target.format(images=images) for target in everything.TARGETS]
+            load = [sys.executable, str(ROOT / "deploy" / "demo_load.py"), f"--url=grpc://{served.report['grpc']}"]
+            subprocess.run([*load, "--rate=5", f"--seconds={_LOAD_S}", *targets], check=True, timeout=120)
+            yield running
+    # Not one request is left open by the clients, refused and streamed ones included.
+    assert served.process.returncode == 0
+
+
+@contextmanager
+def started(folder: Path, addresses: dict[str, str]) -> Iterator[Prometheus]:
+    """Prometheus by the committed files, but for the addresses and for how often it looks."""
+    shutil.copytree(ROOT / "deploy" / "prometheus", folder / "config")
+    (config,) = documents("deploy/prometheus/prometheus.yml")
+    config["global"]["scrape_interval"] = "1s"
+    for job in config["scrape_configs"]:
+        for each in job["static_configs"]:
+            each["targets"] = [addresses[target] for target in each["targets"]]
+    (folder / "config" / "prometheus.yml").write_text(yaml.safe_dump(config))
+
+    address = f"127.0.0.1:{choose_endpoints('127.0.0.1', 0, 0, 0).http}"
+    with (folder / "prometheus.log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                str(PROMETHEUS),
+                f"--config.file={folder / 'config' / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address={address}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield Prometheus(address)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_every_query_returns_data(prometheus: Prometheus) -> None:
+    wanted = {query: where for where, query in queries() if not where.startswith("alert") and _served_here(query)}
+    assert len(wanted) > 100
+    without = [f"{where}: {query}" for query, where in wanted.items() if not prometheus.values(query)]
+    assert without == []
+
+
+def test_alerts_are_evaluated_and_nothing_is_down(prometheus: Prometheus) -> None:
+    def rules() -> list[Any]:
+        return [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+
+    assert until(lambda: all(rule["health"] == "ok" for rule in rules()), 40)
+    (written,) = documents("deploy/prometheus/alerts.yml")
+    assert [rule["name"] for rule in rules()] == [rule["alert"] for rule in written["groups"][0]["rules"]]
+    (down,) = (rule for rule in rules() if rule["name"] == "TidalServerDown")
+    assert down["state"] == "inactive"
+
+
+def _served_here(query: str) -> bool:
+    return has_gpu() or not any(name in query for name in ON_GPUS)
