@@ -1,0 +1,109 @@
+"""The short form of the reliability suite: one server, three tiny models, a few of everything, no bound on time."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from reliability.bench import Bench
+from reliability.models import SMALL, build_few
+from reliability.run import SCENARIOS, counted
+from reliability.scenarios import killed_stubs
+from tests.waiting import until
+from tidal import device
+from tidal.manifest import load_manifest
+from tidal.repository import ModelEntry
+from tidal.server.change import reload, serving_versions
+
+pytestmark = pytest.mark.server
+
+# What is not here takes long by itself, or is judged by time alone.
+COUNTED = ("publishing", "tasks", "malformed")
+# A stub that is killed while it holds a lock that it shares with tritonserver ends that, too.
+_TRIES = 5
+_KILLS = 3
+# What the end of every build does, over and over.
+_PUBLISHING = """
+import shutil, sys
+from pathlib import Path
+from tidal.repository import ModelEntry
+entry = ModelEntry(Path(sys.argv[1]))
+while True:
+    staging = entry.new_staging()
+    shutil.copytree(entry.latest(), staging, dirs_exist_ok=True)
+    entry.publish(staging)
+"""
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("reliability")
+    opened = Bench(build_few(folder), folder, quick=True)
+    try:
+        yield opened
+    finally:
+        opened.stop()
+
+
+def holds(bench: Bench, scenario: str) -> None:
+    for row in SCENARIOS[scenario](bench):
+        assert row.holds, row
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_what_is_promised_holds(bench: Bench, name: str) -> None:
+    holds(bench, name)
+
+
+def test_every_request_was_answered_exactly_once(bench: Bench) -> None:
+    """After those: of all that they sent."""
+    if not bench.counted:
+        pytest.skip("nothing was sent")
+    row = counted(bench)
+    assert row.requests > 0
+    assert row.holds, row
+
+
+def test_cancellations_leave_nothing_behind(bench: Bench) -> None:
+    holds(bench, "cancellations")
+
+
+def publish_until_killed(entry: ModelEntry, seconds: float) -> None:
+    """Kill a process that publishes one version after the other, so many seconds after its first."""
+    before = entry.versions()
+    builder = subprocess.Popen([sys.executable, "-c", _PUBLISHING, entry.folder])
+    try:
+        assert until(lambda: entry.versions() != before)
+        time.sleep(seconds)
+    finally:
+        builder.kill()
+        builder.wait()
+
+
+def test_killed_builders_leave_whole_versions_that_serve(bench: Bench) -> None:
+    """Killed while they publish: at any other time `tests/builders` kill them."""
+    folder, draw = bench.repository.folder, random.Random(11)
+    entry = ModelEntry(folder / SMALL)
+    with bench.load(uncounted=[model.name for model in bench.models]) as load:
+        for _ in range(_KILLS):
+            publish_until_killed(entry, draw.uniform(0, 0.05))
+            for version in entry.versions():
+                load_manifest(entry.version_dir(version)).check(entry.version_dir(version), device.cpu())
+        reload(bench.control, folder, entry.name)
+        assert entry.versions()[-1] in serving_versions(bench.control, entry.name)
+    assert load.failures() == []
+
+
+def test_a_killed_stub_is_served_again_and_nobody_else_notices(bench: Bench) -> None:
+    for _ in range(_TRIES):
+        again, _, others, lost = killed_stubs.run(bench)
+        if lost.holds:
+            break
+    assert lost.holds, lost
+    assert again.measured < killed_stubs.GIVE_UP_S, again
+    assert others.holds, others
