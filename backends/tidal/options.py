@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -68,9 +68,19 @@ def _stops(value: object) -> object:
     return tuple(stops)
 
 
+def _early_stopping(value: object) -> object:
+    """Also as text: a request made inside Triton cannot carry a boolean."""
+    known = {"true": True, "false": False, "never": "never"}
+    found = known.get(str(value).lower()) if isinstance(value, bool | str) else None
+    if found is None:
+        raise ValueError(f"expected true, false or 'never', got {str(value)[:40]!r}")
+    return found
+
+
 Number = Annotated[float, BeforeValidator(_number)]
 Integer = Annotated[int, BeforeValidator(_integer)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_stops)]
+EarlyStopping = Annotated[Literal[True, False, "never"], BeforeValidator(_early_stopping)]
 
 
 class RequestOptions(BaseModel):
@@ -98,6 +108,13 @@ class RequestOptions(BaseModel):
     )
     seed: Integer | None = Field(None, ge=0, lt=2**63, description="seed of the sampling")
     stop: Texts | None = Field(None, description="text that ends the generation, or a JSON list of such texts")
+    num_beams: Integer | None = Field(
+        None, ge=1, le=1024, description="texts to follow at the same time in beam search"
+    )
+    length_penalty: Number | None = Field(
+        None, ge=-2, le=10, description="above 0 makes beam search favour long texts, below 0 short ones"
+    )
+    early_stopping: EarlyStopping | None = Field(None, description="when beam search ends: true, false or 'never'")
 
 
 _NONE = RequestOptions()

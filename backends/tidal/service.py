@@ -13,6 +13,9 @@ from tidal.errors import InvalidArgument, Unavailable
 from tidal.metrics import Metrics
 from tidal.requests import Array, PendingRequest
 
+# For `ModelCall`: the newest version of the model that serves.
+NEWEST = -1
+
 
 class ModelUnavailable(Unavailable):
     """Another model of the server cannot run a request now, but may soon.
@@ -37,6 +40,7 @@ class ModelCall(Protocol):
         *,
         version: int,
         latency_ms: float | None = None,
+        task: str | None = None,
     ) -> dict[str, Array]:
         """Run one request.
 
@@ -44,8 +48,9 @@ class ModelCall(Protocol):
             model: the model's name.
             inputs: arrays by input name, batch axis included.
             outputs: names of the outputs to give.
-            version: the model's version.
+            version: the model's version, or NEWEST.
             latency_ms: what remains of the query's deadline, in milliseconds above 0.
+            task: of the model, that the query belongs to.
 
         Returns:
             Arrays by output name, which the caller may keep.

@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import cached_property
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Self, Unpack, overload
 
 from tidal_client.client import DEFAULT_TIMEOUT_S
 from tidal_client.codec import InferRequest, chunks, image_inputs, read_classifications
-from tidal_client.generation import generation_request, read_generated
+from tidal_client.generation import Prompts, are_texts, generation_request, read_generated
 from tidal_client.options import Options, request_parameters
 from tidal_client.results import Array, Classification, Generated, ModelMetadata
 from tidal_client.transports import AsyncTransport, parse_url
@@ -88,6 +88,7 @@ class AsyncClient:
         request = InferRequest(model, image_inputs(image), outputs, request_parameters(options), request_id)
         return read_classifications(await self._transport.infer(request, self._timeout(timeout_s)), 1)[0]
 
+    @overload
     async def generate(
         self,
         model: str,
@@ -96,16 +97,38 @@ class AsyncClient:
         request_id: str = "",
         timeout_s: float | None = None,
         **options: Unpack[Options],
-    ) -> Generated:
+    ) -> Generated: ...
+
+    @overload
+    async def generate(
+        self,
+        model: str,
+        prompt: list[str] | tuple[str, ...],
+        *,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> list[Generated]: ...
+
+    async def generate(
+        self,
+        model: str,
+        prompt: Prompts,
+        *,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Generated | list[Generated]:
         """Generate a text, and wait for all of it; see `Client.generate`."""
         request = generation_request(model, prompt, stream=False, request_id=request_id, options=options)
         found = [outputs async for outputs in self._transport.stream(request, self._timeout(timeout_s))]
-        return read_generated(found[0])
+        generated = read_generated(found[0])
+        return generated if are_texts(prompt) else generated[0]
 
     async def generate_stream(
         self,
         model: str,
-        prompt: str | Sequence[int],
+        prompt: Prompts,
         *,
         request_id: str = "",
         timeout_s: float | None = None,
@@ -119,7 +142,8 @@ class AsyncClient:
         request = generation_request(model, prompt, stream=True, request_id=request_id, options=options)
         async with aclosing(self._transport.stream(request, self._timeout(timeout_s))) as responses:
             async for outputs in responses:
-                yield read_generated(outputs)
+                for part in read_generated(outputs):
+                    yield part
 
     async def infer(
         self,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import Final, Self, Unpack, overload
 
 from tidal_client.codec import InferRequest, chunks, image_inputs, read_classifications
-from tidal_client.generation import generation_request, read_generated
+from tidal_client.generation import Prompts, are_texts, generation_request, read_generated
 from tidal_client.options import Options, request_parameters
 from tidal_client.results import Array, Classification, Generated, ModelMetadata
 from tidal_client.transports import parse_url
@@ -124,6 +124,7 @@ class Client:
         request = InferRequest(model, image_inputs(image), outputs, request_parameters(options), request_id)
         return read_classifications(self._transport.infer(request, self._timeout(timeout_s)), 1)[0]
 
+    @overload
     def generate(
         self,
         model: str,
@@ -132,24 +133,49 @@ class Client:
         request_id: str = "",
         timeout_s: float | None = None,
         **options: Unpack[Options],
-    ) -> Generated:
+    ) -> Generated: ...
+
+    @overload
+    def generate(
+        self,
+        model: str,
+        prompt: list[str] | tuple[str, ...],
+        *,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> list[Generated]: ...
+
+    def generate(
+        self,
+        model: str,
+        prompt: Prompts,
+        *,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Generated | list[Generated]:
         """Generate a text, and wait for all of it.
 
         Args:
             model: the model's name.
-            prompt: a text, or token ids.
+            prompt: a text, token ids, or a list of texts, which are one request.
             request_id: as in `classify`.
             timeout_s: seconds to wait for the whole text.
             options: as in `classify`.
+
+        Returns:
+            What was generated; of a list of texts one for each, in their order.
         """
         request = generation_request(model, prompt, stream=False, request_id=request_id, options=options)
         (outputs,) = self._transport.stream(request, self._timeout(timeout_s))
-        return read_generated(outputs)
+        found = read_generated(outputs)
+        return found if are_texts(prompt) else found[0]
 
     def generate_stream(
         self,
         model: str,
-        prompt: str | Sequence[int],
+        prompt: Prompts,
         *,
         request_id: str = "",
         timeout_s: float | None = None,
@@ -157,11 +183,12 @@ class Client:
     ) -> Generator[Generated, None, None]:
         """Generate a text, and give its parts as they come; the last one has a `finish_reason`.
 
-        To leave the loop, or to close the iterator, withdraws the request.
+        Parts of several prompts come mixed, each with the `index` of its prompt. With beams a prompt has one part, all
+        of its text. To leave the loop, or to close the iterator, withdraws the request.
 
         Args:
             model: the model's name.
-            prompt: a text, or token ids.
+            prompt: as in `generate`.
             request_id: as in `classify`.
             timeout_s: seconds to wait for each part.
             options: as in `classify`.
@@ -227,4 +254,4 @@ class Client:
 def _parts(responses: Generator[dict[str, Array], None, None]) -> Generator[Generated, None, None]:
     with closing(responses):
         for outputs in responses:
-            yield read_generated(outputs)
+            yield from read_generated(outputs)

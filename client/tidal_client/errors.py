@@ -60,9 +60,12 @@ class ConnectionFailed(RequestError, ConnectionError):
     code = "CONNECTION_FAILED"
 
 
+# What Triton puts in front of what a model says: the request, and the ensembles that it came through.
+_WHERE = r"(\[request id: .*?\] )?(in ensemble '[^']*', )*"
+
 # Triton's HTTP reports CANCELLED as 400, like INVALID_ARG, so only its sentence tells the two apart.
 _CANCELLED = re.compile(
-    r"(\[request id: .*?\] )?(the )?(request (was |has been )?cancell?ed|client cancell?ed the request)\b",
+    _WHERE + r"(the )?(request (was |has been )?cancell?ed|client cancell?ed the request)\b",
     re.IGNORECASE,
 )
 
@@ -93,7 +96,7 @@ _GRPC_CONNECTION = re.compile(
 
 
 # Triton passes a model's error on without its code in streams and through `generate`: Tidal's models put it in front.
-_CODED = re.compile(r"(\[request id: .*?\] )?\[(?P<code>[A-Z_]+)\] (?P<message>.*)", re.DOTALL)
+_CODED = re.compile(_WHERE + r"\[(?P<code>[A-Z_]+)\] (?P<message>.*)", re.DOTALL)
 _CODES: dict[str, type[RequestError]] = {
     each.code: each for each in (InvalidArgument, NotFound, Unavailable, Cancelled, Unsupported, ServerError)
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from tidal_client.errors import InvalidArgument
 
@@ -39,6 +39,12 @@ class Options(TypedDict, total=False):
     seed: int | None
     #: Text that ends the generation and is no part of it, or several.
     stop: str | Sequence[str] | None
+    #: Texts to follow at the same time in beam search.
+    num_beams: int | None
+    #: Above 0 makes beam search favour long texts, below 0 short ones.
+    length_penalty: float | None
+    #: When beam search ends: see the server's documentation.
+    early_stopping: bool | Literal["never"] | None
 
 
 def _text(value: object) -> str:
@@ -56,20 +62,41 @@ def _stops(value: object) -> str:
     return json.dumps(texts) if one is None or one.startswith("[") else one
 
 
+def _number(value: Any) -> float:
+    if isinstance(value, bool):
+        raise TypeError
+    return float(value)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)
+
+
+def _early_stopping(value: object) -> Parameter:
+    if not isinstance(value, bool) and value != "never":
+        raise TypeError
+    return value if isinstance(value, bool) else "never"
+
+
 # tritonclient takes exactly these Python types, so numpy's numbers are made plain.
 _KINDS: dict[str, tuple[Callable[[Any], Parameter], str]] = {
     "task": (_text, "text"),
-    "latency_ms": (float, "a number"),
-    "utility": (float, "a number"),
-    "accuracy": (float, "a number"),
-    "max_level": (operator.index, "a whole number"),
-    "max_tokens": (operator.index, "a whole number"),
-    "temperature": (float, "a number"),
-    "top_k": (operator.index, "a whole number"),
-    "top_p": (float, "a number"),
-    "repetition_penalty": (float, "a number"),
-    "seed": (operator.index, "a whole number"),
+    "latency_ms": (_number, "a number"),
+    "utility": (_number, "a number"),
+    "accuracy": (_number, "a number"),
+    "max_level": (_whole, "a whole number"),
+    "max_tokens": (_whole, "a whole number"),
+    "temperature": (_number, "a number"),
+    "top_k": (_whole, "a whole number"),
+    "top_p": (_number, "a number"),
+    "repetition_penalty": (_number, "a number"),
+    "seed": (_whole, "a whole number"),
     "stop": (_stops, "a text or a list of texts"),
+    "num_beams": (_whole, "a whole number"),
+    "length_penalty": (_number, "a number"),
+    "early_stopping": (_early_stopping, "True, False or 'never'"),
 }
 
 
@@ -88,8 +115,6 @@ def request_parameters(options: Mapping[str, object]) -> dict[str, Parameter]:
             continue
         convert, kind = _KINDS[name]
         try:
-            if isinstance(value, bool):
-                raise TypeError
             parameters[name] = convert(value)
         except (TypeError, ValueError):
             raise InvalidArgument(f"option '{name}': expected {kind}, got {value!r}") from None

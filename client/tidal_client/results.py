@@ -47,6 +47,8 @@ class Generated:
     prompt_tokens: int | None
     #: Tokens of the whole generation; in the last part.
     generated_tokens: int | None
+    #: Of its prompt among those of the request.
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,16 +39,45 @@ def test_prompts_are_texts_or_ids() -> None:
     assert text.parameters == {"max_tokens": 3, CODED_ERRORS: True}
     ids = generation_request("m", [1, 2], stream=False, request_id="", options={})
     assert (ids.inputs["input_ids"].tolist(), ids.inputs["input_ids"].dtype) == ([1, 2], np.int64)
-    for wrong in ("\ud800", ["a"], [2**70], {"a": 1}):
+    texts = generation_request("m", ["a", "b"], stream=False, request_id="", options={"early_stopping": True})
+    assert texts.inputs["text_input"].tolist() == [b"a", b"b"]
+    assert texts.parameters["early_stopping"] is True
+    for wrong in ("\ud800", ["a", 1], ["\ud800"], [2**70], {"a": 1}):
         with pytest.raises(InvalidArgument, match="prompt: "):
             generation_request("m", wrong, stream=False, request_id="", options={})  # type: ignore[arg-type]
 
 
 def test_parts_and_the_last() -> None:
-    part = read_generated({"text_output": np.array(["ü".encode()], object), "token_ids": np.array([5])})
+    (part,) = read_generated({"text_output": np.array(["ü".encode()], object), "token_ids": np.array([5])})
     assert (part.text, part.tokens, part.finish_reason, part.generated_tokens) == ("ü", (5,), None, None)
-    last = read_generated({"finish_reason": np.array([b"eos"], object), "generated_tokens": np.array([3], np.int32)})
+    (last,) = read_generated({"finish_reason": np.array([b"eos"], object), "generated_tokens": np.array([3], np.int32)})
     assert (last.text, last.tokens, last.finish_reason, last.generated_tokens) == ("", (), "eos", 3)
+
+
+def test_texts_of_several_prompts() -> None:
+    both = {
+        "index": np.array([0, 1]),
+        "text_output": np.array([b"ab", b"c"], object),
+        "token_ids": np.array([1, 2, 3]),
+        "finish_reason": np.array([b"length", b"eos"], object),
+        "prompt_tokens": np.array([4, 5]),
+        "generated_tokens": np.array([2, 1]),
+    }
+    first, second = read_generated(both)
+    assert (first.index, first.text, first.tokens, first.generated_tokens) == (0, "ab", (1, 2), 2)
+    assert (second.index, second.text, second.tokens, second.finish_reason) == (1, "c", (3,), "eos")
+    (part,) = read_generated({"index": np.array([1]), "token_ids": np.array([7, 8])})
+    assert (part.index, part.tokens) == (1, (7, 8))
+
+
+@pytest.mark.parametrize("value", [True, False, "never"])
+def test_early_stopping_arrives_as_it_was_given(value: Any) -> None:
+    assert parse_options(request_parameters({"early_stopping": value})).early_stopping is value
+    for wrong in ("always", 1, None.__class__):
+        with pytest.raises(InvalidArgument, match="option 'early_stopping': expected True, False or 'never'"):
+            request_parameters({"early_stopping": wrong})
+    with pytest.raises(InvalidArgument, match="option 'num_beams': expected a whole number, got True"):
+        request_parameters({"num_beams": True})
 
 
 @pytest.mark.parametrize("kind", [ServerInvalidArgument, NotFound, Unavailable, ServerCancelled, Unsupported, Internal])

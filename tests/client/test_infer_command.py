@@ -24,6 +24,9 @@ def test_a_table_of_answers(url: str) -> None:
     assert [cell.strip() for cell in rows[0][1:5]] == ["hi [bold]", "short", "0.881", "16"]
     assert [cell.strip() for cell in rows[1][1:5]] == ["a text that is rather long", "long", "1.000", "32"]
     assert float(rows[0][5]) > 0
+    # What else is a short text.
+    assert [cell.strip() for cell in done.stdout.splitlines()[1].split("┃")[5:-1]] == ["ms", "asked", "echo"]
+    assert rows[0][7].strip() == "hi [bold]|"
 
 
 def test_json_carries_the_whole_answer(url: str) -> None:

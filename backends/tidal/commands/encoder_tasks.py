@@ -8,13 +8,14 @@ from pathlib import Path
 from tidal.commands.task_kind import Adding, Told, needs_extra
 from tidal.errors import InvalidArgument
 from tidal.pets.base import load_base_info, load_base_layers
-from tidal.pets.kinds.kind import Storage, find_kind
+from tidal.pets.kinds.kind import find_kind
 from tidal.pets.tasks.facts import facts_of
 from tidal.pets.tasks.folder import Task, add_task, copy_task, load_task
 from tidal.pets.tasks.manifest import TaskInfo, read_task_info
 from tidal.pets.terms import BaseLayers
 from tidal.tasks.folder import tasks_folder
 from tidal.tasks.record import TaskRecord
+from tidal.tasks.stored import Storage
 
 
 @dataclass(frozen=True, slots=True)

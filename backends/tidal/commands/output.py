@@ -59,3 +59,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
     console.print(table)
     if notes:
         console.print(notes, markup=False, highlight=False)
+
+
+def size_text(count: int) -> str:
+    """Bytes for people: `1.2 MB`."""
+    size, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

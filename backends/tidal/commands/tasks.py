@@ -8,11 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from tidal.commands.connecting import DEFAULT_REPOSITORY, AsJson
+from tidal.commands.decoder_tasks import DecoderTasks
 from tidal.commands.encoder_tasks import EncoderTasks
-from tidal.commands.output import fail, one_sentence, print_json, print_table
+from tidal.commands.output import fail, one_sentence, print_json, print_table, size_text
 from tidal.commands.task_kind import Adding, TaskKind, Told
 from tidal.commands.vision_tasks import Training, VisionTasks
 from tidal.errors import InvalidArgument, NotFound, TidalError, did_you_mean
+from tidal.flover.manifest import FloverManifest
 from tidal.manifest import MANIFEST_FILE
 from tidal.otas.manifest import OtasManifest
 from tidal.pets.base import BASE_FILE
@@ -20,7 +22,7 @@ from tidal.published import load_published
 from tidal.repository import ModelEntry, model_entries
 from tidal.server.state import running_servers
 from tidal.tasks.folder import remove_task, scan, tasks_folder
-from tidal.tasks.record import TaskRecord
+from tidal.tasks.record import LabelledRecord, TaskRecord
 
 tasks = typer.Typer(
     rich_markup_mode="markdown",
@@ -85,7 +87,7 @@ def add(
     source: Annotated[Path, typer.Argument(help="Folder: a stored task, peft, AdapterHub, a checkpoint, or prompts.")],
     name: Annotated[str | None, typer.Option(help="The task's name; default: the folder's.")] = None,
     labels: Labels = None,
-    half: Annotated[bool, typer.Option("--half", help="Encoders: store values as float16, in half the bytes.")] = False,
+    half: Annotated[bool, typer.Option("--half", help="All but vision: store values as float16.")] = False,
     replace: Replace = False,
     sparsity: Annotated[
         float, typer.Option(min=0, max=1, help="Checkpoints: share of the weights that stay the base's.")
@@ -123,6 +125,10 @@ def add(
       for every γ above 0 of the model (and `head.<γ>.weight`, `head.<γ>.bias` where a γ has its own), and
       `labels.json` or `--labels`. How often it is right at each γ is measured on `--data` with the model's engines.
 
+    To a decoder (kind flover):
+
+    - **peft**: LoRA on the attention's and feed-forward parts' linear layers, and nothing else
+
     Pickled weights are never read.
 
     Exit codes: **0** added, **1** refused, and why, **2** the extra that imports is not installed.
@@ -158,7 +164,7 @@ def train(
         _, kind = _model(repository, model)
         if not isinstance(kind, VisionTasks):
             raise InvalidArgument(
-                f"'{model}' is an encoder, whose tasks are fine-tuned elsewhere and brought by `tidal tasks add`"
+                f"'{model}' is no vision transformer: its tasks are trained elsewhere and brought by `tidal tasks add`"
             )
         if not rate > 0:
             raise InvalidArgument(f"--rate {rate:g} is no learning rate; accepted are those above 0")
@@ -188,9 +194,9 @@ def show(
     lines = {
         "task": found.name,
         **found.lines,
-        "labels": f"{len(record.labels)}: {', '.join(record.labels)}",
-        "stored": _size(record.tensors.bytes),
-        "in memory": ", ".join(filter(None, [_size(record.memory_bytes), found.memory])),
+        **_labels(record),
+        "stored": size_text(record.tensors.bytes),
+        "in memory": ", ".join(filter(None, [size_text(record.memory_bytes), found.memory])),
         "base": record.base,
         "added": record.created,
     }
@@ -242,7 +248,9 @@ def _model(repository: Path | None, name: str) -> tuple[ModelEntry, TaskKind]:
     manifest = load_published(version) if (version / MANIFEST_FILE).is_file() else None
     if isinstance(manifest, OtasManifest):
         return entries[name], VisionTasks(entries[name].folder, version, manifest)
-    raise InvalidArgument(f"model '{name}' serves no tasks: only those built from a spec of kind pets or otas do")
+    if isinstance(manifest, FloverManifest):
+        return entries[name], DecoderTasks(entries[name].folder, manifest)
+    raise InvalidArgument(f"model '{name}' serves no tasks: only those of a spec of kind pets, otas or flover do")
 
 
 def _split(labels: str | None) -> tuple[str, ...] | None:
@@ -256,11 +264,17 @@ def _added(told: Told, model: str, as_json: bool) -> None:
         return
     memory = f" ({told.memory})" if told.memory else ""
     typer.echo(
-        f"added task '{told.name}' to {model}: {told.summary}; {_size(record.tensors.bytes)} stored, "
-        f"{_size(record.memory_bytes)} in memory{memory}"
+        f"added task '{told.name}' to {model}: {told.summary}; {size_text(record.tensors.bytes)} stored, "
+        f"{size_text(record.memory_bytes)} in memory{memory}"
     )
     for line in told.notes:
         typer.echo(line)
+
+
+def _labels(record: TaskRecord) -> dict[str, str]:
+    if not isinstance(record, LabelledRecord):
+        return {}
+    return {"labels": f"{len(record.labels)}: {', '.join(record.labels)}"}
 
 
 def _described(name: str, record: TaskRecord) -> dict[str, Any]:
@@ -280,16 +294,6 @@ def _row(kind: TaskKind, folder: Path, name: str, digest: str) -> dict[str, Any]
 def _shown(row: dict[str, Any]) -> list[str]:
     if "kind" not in row:
         return [row["task"], *["-"] * 6, row["state"]]
-    stored, memory = _size(row["tensors"]["bytes"]), _size(row["memory_bytes"])
-    return [
-        row["task"], row["kind"], str(len(row["labels"])), stored, memory, row["origin"], row["created"], row["state"],
-    ]  # fmt: skip
-
-
-def _size(count: int) -> str:
-    size, unit = float(count), "B"
-    for larger in ("kB", "MB", "GB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+    stored, memory = size_text(row["tensors"]["bytes"]), size_text(row["memory_bytes"])
+    labels = str(len(row["labels"])) if "labels" in row else "-"
+    return [row["task"], row["kind"], labels, stored, memory, row["origin"], row["created"], row["state"]]

@@ -22,6 +22,8 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _PUBLISH_EVERY_S = 0.2
 # A busy machine is slow to take metrics, and needs its cores for queries: publishing takes at most this share of time.
 _PUBLISH_SHARE = 0.02
+# But who scales by them must not wait for minutes because a first time, of all series, took seconds.
+_PUBLISH_AT_LEAST_EVERY_S = 5.0
 # The service refuses a query in time when it can; this is for one that is stuck behind something longer.
 _GRACE_S = 0.005
 # At its end the thread waits this long for requests that are being dropped by other threads.
@@ -95,7 +97,8 @@ class Housekeeping:
             if now >= publish_at:
                 self._guarded(self._expire_old)
                 self._guarded(self._publisher.publish)
-                publish_at = now + max(_PUBLISH_EVERY_S, (time.monotonic() - now) / _PUBLISH_SHARE)
+                pause_s = max(_PUBLISH_EVERY_S, (time.monotonic() - now) / _PUBLISH_SHARE)
+                publish_at = time.monotonic() + min(pause_s, _PUBLISH_AT_LEAST_EVERY_S)
             self._guarded(self._expire_late)
             if self._stopping:
                 leave_by = min(leave_by, now + _LINGER_S)

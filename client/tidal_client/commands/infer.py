@@ -24,6 +24,8 @@ from tidal_client.options import Options
 from tidal_client.results import Classification
 from tidal_client.transports import parse_url
 
+# Characters of an output that still is a label.
+_LABEL = 32
 # Errors that the next text would meet as well.
 _HOPELESS = (ConnectionFailed, DeadlineExceeded, NotFound)
 
@@ -95,8 +97,9 @@ def infer(
     standard input when neither they nor an --image is given.
 
     The table shows the text or the image's file, the label (a regression's value), the probability of that label, the
-    longest input in tokens of the runtime that served it, the milliseconds until the answer was here, and the level of
-    a cascade that answered, or γ where the model adapts its tokens. The first request also pays for the connection.
+    longest input in tokens of the runtime that served it, the milliseconds until the answer was here, the level of a
+    cascade that answered, γ where the model adapts its tokens, and what else is a short text, as the labels of an
+    ensemble's other steps. The first request also pays for the connection.
 
     Examples:
 
@@ -205,10 +208,11 @@ def _ask(client: Client, model: str, query: _Query, outputs: list[str] | None, o
 
 
 def _table(answers: list[_Answer]) -> Table:
-    """A line an answer; a cascade's level or a batch's γ stands behind where the model gives one."""
+    """A line an answer; a cascade's level, a batch's γ and an ensemble's other labels stand behind where there are."""
     images = any(answer.query.image is not None for answer in answers)
     table = Table("image" if images else "text", "label")
-    choices = [name for name in ("level", "gamma") if any(_choice(answer, name) for answer in answers)]
+    given = dict.fromkeys(name for answer in answers for name in _further_labels(answer))
+    choices = [name for name in ("level", "gamma", *given) if any(_choice(answer, name) for answer in answers)]
     for numeric in ("probability", *([] if images else ["max_length"]), "ms", *choices):
         table.add_column(numeric, justify="right", no_wrap=True)
     for answer in answers:
@@ -221,7 +225,15 @@ def _table(answers: list[_Answer]) -> Table:
 def _choice(answer: _Answer, name: str) -> str:
     """What the server chose for an answer, as text; empty where the model does not say."""
     value = None if isinstance(answer.result, RequestError) else answer.result.other.get(name)
-    return "" if value is None else str(value.item())
+    return "" if value is None else escape(str(_plain(value.reshape(-1))[0]))
+
+
+def _further_labels(answer: _Answer) -> list[str]:
+    """Outputs that are one short text each, beside the label."""
+    if isinstance(answer.result, RequestError):
+        return []
+    texts = [name for name, value in answer.result.other.items() if value.dtype == np.object_ and value.size == 1]
+    return [name for name in texts if len(_choice(answer, name)) <= _LABEL]
 
 
 def _label(result: Classification) -> str:

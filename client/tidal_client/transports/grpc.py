@@ -88,6 +88,7 @@ class GrpcTransport:
                     raise _failure("DEADLINE_EXCEEDED", "", self._location, timeout_s) from None
                 if error is not None:
                     if error.status() is None:
+                        ended = True  # a request that is refused has no other response
                         raise from_stream(str(error.message()))
                     raise _translate(error, self._location, timeout_s)
                 ended = _is_last(result)
@@ -147,6 +148,7 @@ class AsyncGrpcTransport:
                 except grpc.RpcError as failed:
                     raise _failure(failed.code().name, str(failed.details()), self._location, timeout_s) from None
                 if error is not None:
+                    ended = True  # a request that is refused has no other response
                     raise from_stream(str(error.message()))
                 ended = _is_last(result)
                 yield read_outputs(result)

@@ -1,0 +1,87 @@
+"""`tidal tasks` for decoders and their LoRA tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidal.commands.task_kind import Adding, Told, needs_extra
+from tidal.errors import InvalidArgument
+from tidal.flover.manifest import FloverManifest
+from tidal.flover.tasks.folder import (
+    DecoderBase,
+    FloverTask,
+    FloverTaskRecord,
+    add_task,
+    copy_task,
+    load_task,
+)
+from tidal.tasks.folder import tasks_folder
+from tidal.tasks.record import TaskRecord, read_record
+from tidal.tasks.stored import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderTasks:
+    """The tasks of one decoder; see `TaskKind`."""
+
+    model: Path
+    manifest: FloverManifest
+
+    @property
+    def digest(self) -> str:
+        """Of the decoder's weights."""
+        return self.manifest.base
+
+    def read(self, folder: Path) -> tuple[TaskRecord, str, str]:
+        """See `TaskKind.read`."""
+        record = read_record(folder, FloverTaskRecord)
+        return record, record.kind, "peft"
+
+    def add(self, wish: Adding) -> Told:
+        """See `TaskKind.add`."""
+        if wish.labels is not None or wish.data is not None or wish.base_model is not None:
+            raise InvalidArgument(
+                f"--labels, --data and --base-model are for tasks that classify, not for those of {self._name}"
+            )
+        tasks = tasks_folder(self.model)
+        if wish.stored:
+            if wish.half:
+                raise InvalidArgument(f"{wish.source} is a stored task, which is copied as it is: without --half")
+            return _told(copy_task(tasks, wish.name, wish.source, self._base, replace=wish.replace))
+        with needs_extra("import a task"):
+            from tidal_builders.flover.importing import import_lora
+        deltas, provenance = import_lora(wish.source, self._base)
+        storage = Storage(wish.half)
+        return _told(add_task(tasks, wish.name, deltas, self._base, provenance, storage=storage, replace=wish.replace))
+
+    def show(self, name: str) -> Told:
+        """See `TaskKind.show`."""
+        return _told(load_task(tasks_folder(self.model), name, self._base))
+
+    @property
+    def _base(self) -> DecoderBase:
+        return DecoderBase(self.manifest.base, self.manifest.form)
+
+    @property
+    def _name(self) -> str:
+        return f"the decoder '{self.manifest.name}'"
+
+
+def _told(task: FloverTask) -> Told:
+    record, ranks = task.record, sorted({len(delta.down) for delta in task.deltas.values()})
+    changes = f"low-rank differences (rank {', '.join(map(str, ranks))}) in {len(task.deltas)} layers"
+    lines = {
+        "kind": "lora: low-rank differences (LoRA)",
+        "changes": changes,
+        "from": record.provenance.source,
+    }
+    return Told(
+        task.name,
+        record,
+        {"changes": {"layers": len(task.deltas), "ranks": ranks}},
+        changes,
+        "",
+        lines,
+        [f"note: {note}" for note in record.provenance.notes],
+    )
