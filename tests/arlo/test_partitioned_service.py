@@ -350,6 +350,7 @@ class Server:
         *,
         version: int,
         latency_ms: float | None = None,
+        task: str | None = None,
     ) -> dict[str, Array]:
         self.asked.append((model, version))
         self.inputs, self.latency_ms = inputs, latency_ms

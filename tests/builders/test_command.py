@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -104,6 +105,25 @@ def test_one_bad_spec_does_not_keep_others_from_being_built(write_spec: WriteSpe
     assert done.code == 2
     assert "error: bad: field 'labels'" in done.stderr
     assert "good: version 1 published" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "r/tiny/.staging-1/manifest.json"),
+        RuntimeError(f"while serializing: {os.strerror(errno.ENOSPC)} (os error 28)"),  # as a library tells it
+    ],
+)
+def test_a_full_disk_exits_3_and_says_so(
+    write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def full(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("tidal_builders.commands.build._build", full)
+    done = build_here(write_spec(), "--repository", tmp_path / "r")
+    assert done.code == 3
+    assert done.stderr == f"error: tiny: there is no room to write: {error}\n"
 
 
 @pytest.mark.parametrize("text", ["kind: arlo\n", "kind: [\n", "kind: tabbi\nname: x\n"])

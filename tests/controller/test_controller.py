@@ -64,10 +64,12 @@ def test_a_dry_run_tells_the_plan_and_changes_nothing(even: Served) -> None:
 
 
 def test_without_traffic_it_keeps_what_there_is(even: Served) -> None:
-    before = allocation(even)
+    before, kept = allocation(even), "tiny: keep 16=1 32=1 64=1: no queries were observed"
+    # On a machine that is busy with other work a model publishes what it has counted seconds later.
+    assert until(lambda: kept in even.tidal("controller", "--once", "--dry-run", *QUICK).stdout)
     answer = even.tidal("controller", "--once", *QUICK)
     assert answer.returncode == 0, answer.stderr
-    assert "tiny: keep 16=1 32=1 64=1: no queries were observed" in answer.stdout
+    assert kept in answer.stdout
     assert allocation(even) == before
 
 

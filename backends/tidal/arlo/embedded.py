@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidal.arlo.loading import load_polymorphic
 from tidal.arlo.parameters import ArloParameters
@@ -88,11 +88,12 @@ class EmbeddedModels:
         *,
         version: int,
         latency_ms: float | None = None,
+        task: str | None = None,
     ) -> dict[str, Array]:
         """Run one request and wait; see `tidal.service.ModelCall`."""
         service = self._services.get((model, version))
         if service is None:
-            return self._others(model, inputs, outputs, version=version, latency_ms=latency_ms)
+            return self._others(model, inputs, outputs, version=version, latency_ms=latency_ms, task=task)
         call = _Call(inputs, frozenset(outputs), latency_ms)
         with self._lock:
             self._open.add(call)
@@ -167,9 +168,7 @@ class _Call:
                 self._settled.set()
 
 
-def _no_models(
-    model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, version: int, latency_ms: float | None = None
-) -> dict[str, Array]:
+def _no_models(model: str, *_: Any, **__: Any) -> dict[str, Array]:
     raise Internal(f"a polymorphic model asked for model '{model}'")
 
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from tidal.errors import InvalidArgument
 from tidal_builders.arlo.samples import CALIBRATION, VERIFICATION, Row, draw_samples, sample_texts
+from tidal_builders.arrays import write_arrays
 from tidal_builders.specs import ArloSpec
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _write_tokenizer(path: Path, tokenizer: Any) -> None:
 
 def _save(path: Path, rows: Sequence[Mapping[str, npt.NDArray[Any]]]) -> None:
     arrays = {f"{number}/{name}": array for number, row in enumerate(rows) for name, array in row.items()}
-    np.savez(path, **arrays)
+    write_arrays(path, arrays)
 
 
 def _load(path: Path) -> list[dict[str, npt.NDArray[Any]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,8 @@ from tidal_builders.tabi.report import CascadeReport
 from tidal_builders.tabi.spec import TabiSpec
 
 DONE, STALE, BAD_INPUT, FAILED = 0, 1, 2, 3
+# What the system says of a full disk; libraries that write put it into errors of their own.
+_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|File too large")
 _REPORTS: dict[str, type[BuildResult]] = {
     "arlo": BuildReport,
     "tabi": CascadeReport,
@@ -159,6 +162,12 @@ def build(
         except TidalError as error:
             errors.print(f"error: {spec.name}: {error}", style="red", markup=False)
             worst = max(worst, BAD_INPUT if isinstance(error, InvalidArgument) else FAILED)
+            continue
+        except Exception as error:
+            if not _NO_ROOM.search(str(error)):
+                raise
+            errors.print(f"error: {spec.name}: there is no room to write: {error}", style="red", markup=False)
+            worst = FAILED
             continue
         reports.append(report)
         if report.outcome == "missed":
