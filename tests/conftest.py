@@ -23,6 +23,13 @@ settings.register_profile("tidal", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tidal")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test through a real server, whose cores others use too, gets a second try, which the summary lists."""
+    for item in items:
+        if item.get_closest_marker("server") is not None:
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Among several workers one alone has the files with tests of servers; of the others each file stays whole."""
