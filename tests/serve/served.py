@@ -84,7 +84,7 @@ class Served:
     def stubs(self, model: str) -> list[psutil.Process]:
         """Live stubs that serve a model."""
         found = []
-        for child in psutil.Process(self.report["server_pid"]).children():
+        for child in psutil.Process(self.state["server_pid"]).children():
             try:
                 arguments = child.cmdline()
             except psutil.Error:

@@ -80,7 +80,7 @@ def test_a_second_signal_ends_at_once(repository: Path, tmp_path: Path) -> None:
 
 
 def test_sigkill_of_the_server_leaves_nothing(repository: Path, tmp_path: Path) -> None:
-    with serving(repository, tmp_path, "--model", "echo") as served:
+    with serving(repository, tmp_path, "--model", "echo", "--server-restarts", "0") as served:
         psutil.Process(served.report["server_pid"]).kill()
         assert served.process.wait(30) == 3
         assert served.left_behind() == []

@@ -35,6 +35,14 @@ def serve(
     exit_timeout: Annotated[
         int, typer.Option(min=0, help="Seconds that requests in flight get at the end. 5 s later the server is killed.")
     ] = 30,
+    server_restarts: Annotated[
+        int,
+        typer.Option(
+            metavar="TIMES",
+            min=0,
+            help="How often in a row to start tritonserver again where it ended without being asked to.",
+        ),
+    ] = 5,
     open_admin: Annotated[
         bool, typer.Option("--open-admin", help="Let anybody load and unload models, without the admin key.")
     ] = False,
@@ -56,7 +64,8 @@ def serve(
     Takes the tritonserver on PATH (NVIDIA's image), else the one of the nvidia-pytriton package, gives it Tidal's
     backends, loads every model that has a published version, prints one table when ready and stays until SIGINT
     (Ctrl-C) or SIGTERM. Requests in flight are then answered; a second signal ends at once. A model whose Python
-    process died is restarted.
+    process died is restarted, and tritonserver itself, on the same ports, where it ended without being asked to: at
+    once, then after 1, 2, 4 and 8 s, counted anew once it has run for two minutes.
 
     Model control, shared memory, logging and trace need the admin key: $TIDAL_ADMIN_KEY, else a new one, kept in
     $XDG_RUNTIME_DIR/tidal/(HTTP port).json (readable by you only), where the other tidal commands find it. HTTP
@@ -79,7 +88,7 @@ def serve(
     - **0** ended by a signal, every request answered
     - **1** not started: a port is taken, the repository is empty, a model does not load
     - **2** wrong usage
-    - **3** tritonserver ended without being asked to
+    - **3** tritonserver ended without being asked to, as often as `--server-restarts` allows and once more
     - **4** requests may be unanswered: tritonserver gave up on them at the exit timeout, or was killed because it did
       not end in time or a second signal came
     """
@@ -98,6 +107,7 @@ def serve(
             grpc_port=grpc_port,
             metrics_port=metrics_port,
             exit_timeout_s=exit_timeout,
+            server_restarts=server_restarts,
             open_admin=open_admin,
             verbose=verbose,
             extra=extra,
@@ -120,7 +130,7 @@ def _print_ready(report: ReadyReport, as_json: bool) -> None:
         names = ("name", "version", "backend", "state")
         print_json(
             {
-                **report.state.model_dump(mode="json", exclude={"key", "pid_started", "restarts"}),
+                **report.state.model_dump(mode="json", exclude={"key", "pid_started", "restarts", "server_restarts"}),
                 "source": report.source,
                 "models": [dict(zip(names, model, strict=True)) for model in report.models],
                 "unpublished": [{"name": name, "command": command} for name, command in report.unpublished],

@@ -26,12 +26,19 @@ _ERROR_LINE = re.compile(r"E\d{4} |[Ee]rror|.*unrecognized option|.*error while 
 class ServerProcess:
     """A started tritonserver."""
 
-    def __init__(self, launch: Launch, log: Path | None) -> None:
+    def __init__(self, launch: Launch, log: Path | None, *, append: bool = False) -> None:
+        """Start it.
+
+        Args:
+            launch: how.
+            log: file for its log, stderr where it is None.
+            append: to what the log already holds.
+        """
         self.launch = launch
         self.log = log
         address = launch.endpoints.address
         self.control = ServerControl(address(launch.endpoints.http), launch.key, address(launch.endpoints.grpc))
-        output = log.open("wb") if log is not None else None
+        output = log.open("ab" if append else "wb") if log is not None else None
         try:
             self._process = subprocess.Popen(
                 launch.command(),
@@ -41,7 +48,7 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 # Ctrl-C at a terminal is for this process, which forwards it; stubs must live to answer.
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509  (no other thread runs yet)
+                preexec_fn=_die_with_parent,  # noqa: PLW1509  (no other thread runs)
             )
         finally:
             if output is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import shutil
@@ -21,6 +22,7 @@ import psutil
 
 from tidal.errors import Internal, TidalError
 from tidal.server.backend_directory import assemble, python_backends
+from tidal.server.backoff import Restarts
 from tidal.server.endpoints import choose_endpoints
 from tidal.server.guardian import Guardian
 from tidal.server.installation import find_installation
@@ -49,6 +51,7 @@ class Options:
     grpc_port: int
     metrics_port: int
     exit_timeout_s: int
+    server_restarts: int
     open_admin: bool
     verbose: bool
     extra: tuple[str, ...]
@@ -77,7 +80,9 @@ class _Signals:
 
 
 def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) -> Ended:
-    """Serve until a signal comes or the server ends; then leave nothing behind.
+    """Serve until a signal comes, or the server ends too often by itself; then leave nothing behind.
+
+    A server that ended by itself after it had served is started again, with everything that is published then.
 
     Args:
         options: what to serve and where.
@@ -91,12 +96,11 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
     """
     installation = find_installation()
     selection = select_models(options.repository, options.models)
-    names = [entry.name for entry in selection.served]
-    plan = plan_start(options.repository, names)
+    plan = plan_start(options.repository, _names(selection))
     key = None if options.open_admin else check_key(os.environ.get("TIDAL_ADMIN_KEY"))
     endpoints = choose_endpoints(options.host, options.http_port, options.grpc_port, options.metrics_port)
     # Not before the ports are found free: a start that fails must not touch what another server goes by.
-    forget_changes(options.repository, names)
+    forget_changes(options.repository, _names(selection))
     state_folder()
     prefix = f"tidal_{os.getpid()}_{os.urandom(4).hex()}_"
     check_path(Path(tempfile.gettempdir()))
@@ -114,22 +118,79 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
             exit_timeout_s=options.exit_timeout_s,
             extra=options.extra,
         )
+        log = None if options.verbose else _log_file(endpoints.http)
         with _handled_signals() as signals:
-            server = ServerProcess(launch, None if options.verbose else _log_file(endpoints.http))
-            if sys.stderr.isatty():
-                _log.info("loading %s; Triton's log: %s", ", ".join(names), server.log or "here")
-            try:
-                served = _start(server, plan, selection, signals.stop)
-                if served is None:
-                    server.end(_set_event())  # nobody uses it yet, so nothing is in flight
-                    return Ended.NOT_STARTED
-                state, report = served
-                return _serve(server, state, report, ready, signals)
-            finally:
-                server.end(signals.at_once)
+            life = _Life(options, launch, log, signals)
+            ended = life.run(plan, selection, ready)
+            return life.run_again() if ended is Ended.BY_ITSELF else ended
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         guardian.dismiss()
+
+
+@dataclass(frozen=True, slots=True)
+class _Life:
+    """What stays the same while one tritonserver follows another."""
+
+    options: Options
+    launch: Launch
+    log: Path | None
+    signals: _Signals
+
+    def run(
+        self, plan: StartPlan, selection: Selection, ready: Callable[[ReadyReport], None], restarts: int = 0
+    ) -> Ended:
+        """Serve with one tritonserver, from its start to the last process of it ended.
+
+        Raises:
+            TidalError: it does not start, or a model does not load.
+        """
+        launch = dataclasses.replace(self.launch, models=plan.by_server)
+        server = ServerProcess(launch, self.log, append=restarts > 0)
+        if sys.stderr.isatty():
+            _log.info("loading %s; Triton's log: %s", ", ".join(_names(selection)), server.log or "here")
+        try:
+            served = _start(server, plan, selection, self.signals.stop)
+            if served is None:
+                server.end(_set_event())  # nobody uses it yet, so nothing is in flight
+                return Ended.NOT_STARTED
+            state, report = served
+            return _serve(server, state.model_copy(update={"server_restarts": restarts}), report, ready, self.signals)
+        finally:
+            server.end(self.signals.at_once)
+
+    def run_again(self) -> Ended:
+        """Serve with one tritonserver after the other, until one was asked to end, or too many end by themselves."""
+        restarts, total = Restarts(), 0
+        while restarts.count < self.options.server_restarts:
+            if self.signals.stop.wait(restarts.pause_s(time.monotonic())):
+                return Ended.CLEANLY
+            restarts, total, began = restarts.another(time.monotonic()), total + 1, time.monotonic()
+            _log.warning("starting tritonserver again (restart %d)", total)
+
+            def serves(report: ReadyReport, began: float = began) -> None:
+                names = ", ".join(name for name, *_ in report.models)
+                _log.warning("%s: served again after %.1f s", names, time.monotonic() - began)
+
+            try:
+                selection = select_models(self.options.repository, self.options.models)
+                plan = plan_start(self.options.repository, _names(selection))
+                forget_changes(self.options.repository, _names(selection))
+                ended = self.run(plan, selection, serves, total)
+            except TidalError as error:
+                _log.error("tritonserver did not come back: %s", error)
+                ended = Ended.BY_ITSELF
+            if ended is Ended.NOT_STARTED:
+                return Ended.CLEANLY
+            if ended is not Ended.BY_ITSELF:
+                return ended
+            if restarts.well(time.monotonic()):
+                restarts = Restarts()
+        return Ended.BY_ITSELF
+
+
+def _names(selection: Selection) -> list[str]:
+    return [entry.name for entry in selection.served]
 
 
 def _start(
@@ -174,38 +235,50 @@ def _serve(
     path = write_state(state)
     try:
         ready(report)
-        _supervise(server, state, signals.stop)
-        while not signals.stop.wait(0.2):
-            if server.exit_status() is not None:
-                where = f"; its log: {server.log}" if server.log else ""
-                _log.error("tritonserver ended by itself (%s)%s", server.ending(), where)
-                signals.stop.set()
-                return _end(server, signals, Ended.BY_ITSELF)
-        return _end(server, signals, Ended.CLEANLY)
+        with _supervised(server, state, signals.stop):
+            while not signals.stop.wait(0.2):
+                if server.exit_status() is not None:
+                    where = f"; its log: {server.log}" if server.log else ""
+                    _log.error("tritonserver ended by itself (%s)%s", server.ending(), where)
+                    return Ended.BY_ITSELF
+        return _end(server, signals)
     finally:
         path.unlink(missing_ok=True)
 
 
-def _end(server: ServerProcess, signals: _Signals, intended: Ended) -> Ended:
+def _end(server: ServerProcess, signals: _Signals) -> Ended:
     began = time.monotonic()
     if not server.end(signals.at_once):
         _log.error("tritonserver did not end within %.0f s and was killed", time.monotonic() - began)
         return Ended.CUT_SHORT
-    if intended is Ended.CLEANLY and server.exit_status() != 0:
+    if server.exit_status() != 0:
         # At its own exit timeout it ends with status 1 and leaves what is in flight unanswered.
         _log.error("tritonserver did not end cleanly (%s): requests may be unanswered", server.ending())
         return Ended.CUT_SHORT
-    return intended
+    return Ended.CLEANLY
 
 
-def _supervise(server: ServerProcess, state: ServerState, stop: threading.Event) -> None:
+@contextmanager
+def _supervised(server: ServerProcess, state: ServerState, stopping: threading.Event) -> Iterator[None]:
+    """Restart models whose stubs die, until the block ends."""
+    ended = threading.Event()
+
     def restarted(counts: dict[str, int]) -> None:
-        if not stop.is_set():
+        if not ended.is_set():
             write_state(state.model_copy(update={"restarts": counts}))
 
     launch = server.launch
     supervisor = Supervisor(server.control, server.pid, launch.repository, python_backends(), restarted)
-    threading.Thread(target=supervisor.run, args=(stop,), name="supervisor", daemon=True).start()
+    thread = threading.Thread(target=supervisor.run, args=(ended,), name="supervisor", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if not stopping.is_set():
+            # The next server has the same addresses: nothing that was meant for this one may reach it. Calls to a
+            # server that is gone end at once.
+            thread.join()
 
 
 @contextmanager

@@ -31,6 +31,7 @@ class ServerState(BaseModel):
     version: str = Field(description="version of tritonserver")
     repository: Path
     log: Path | None = Field(description="file with the server's log, None where it goes to stderr")
+    server_restarts: int = Field(default=0, description="times that tritonserver ended by itself and was started again")
     restarts: dict[str, int] = Field(default_factory=dict, description="models restarted by the supervisor, how often")
 
     @property

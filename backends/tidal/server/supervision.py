@@ -18,15 +18,12 @@ from pathlib import Path
 
 from tidal.errors import TidalError
 from tidal.server.active_config import restart_model
+from tidal.server.backoff import Restarts
 from tidal.server.control import ServerControl
 from tidal.server.reasons import sentence
 from tidal.server.stubs import Stub, live_stubs, wanted_instances
 
 POLL_S = 0.4
-# Waits before the 1st, 2nd, 3rd … restart of a model that keeps dying.
-_BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
-# A model that served this long since its last restart is well again.
-_WELL_AFTER_S = 120.0
 # What a stub from before a restart gets to answer what it has taken: twice the default `answer_timeout_s` and more.
 _LEAVES_WITHIN_S = 60.0
 
@@ -44,17 +41,11 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Restarts:
-    count: int
-    last_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Memory:
     """What the judgement remembers from one look to the next."""
 
     short: frozenset[str] = frozenset()  # models that lacked a stub at the last look
-    restarts: Mapping[str, _Restarts] = field(default_factory=dict)
+    restarts: Mapping[str, Restarts] = field(default_factory=dict)
     # Stubs from before a model's last restart, which may take a while to leave and do not serve, and since when.
     retired: Mapping[int, float] = field(default_factory=dict)
     # Of those the ones to end now: they have had their time, and their successors serve.
@@ -87,17 +78,13 @@ def decide(memory: Memory, seen: Observation, now_s: float) -> tuple[list[str], 
             serving[stub.model, stub.version] = serving.get((stub.model, stub.version), 0) + 1
     lacking = {key[0] for key, wanted in seen.wanted.items() if serving.get(key, 0) < wanted}
     short = frozenset(lacking - busy)
-    restarts = {
-        model: past
-        for model, past in memory.restarts.items()
-        if now_s - past.last_s < _WELL_AFTER_S or model in seen.failed
-    }
+    restarts = {model: past for model, past in memory.restarts.items() if not past.well(now_s) or model in seen.failed}
     due = []
     for model in sorted((short & memory.short) | (seen.failed & restarts.keys()) - busy):
-        past = restarts.get(model, _Restarts(0, -_WELL_AFTER_S))
-        if now_s - past.last_s >= _BACKOFF_S[min(past.count, len(_BACKOFF_S) - 1)]:
+        past = restarts.get(model, Restarts())
+        if past.pause_s(now_s) <= 0:
             due.append(model)
-            restarts[model] = _Restarts(past.count + 1, now_s)
+            restarts[model] = past.another(now_s)
     retired = {
         stub.pid: memory.retired.get(stub.pid, now_s)
         for stub in seen.stubs
@@ -141,10 +128,11 @@ class Supervisor:
         self._memory = Memory()
         self._lock = threading.Lock()
         self._restarting: set[str] = set()
+        self._threads: list[threading.Thread] = []
         self._settled: frozenset[Stub] | None = None
 
     def run(self, stop: threading.Event) -> None:
-        """Watch until `stop` is set."""
+        """Watch until `stop` is set; restarts under way have ended when this returns."""
         while not stop.wait(POLL_S):
             try:
                 self.step(stop)
@@ -153,6 +141,8 @@ class Supervisor:
                     _log.warning("supervision could not look at the server: %s", error)
             except Exception:
                 _log.exception("supervision failed and goes on")
+        for thread in self._threads:
+            thread.join()
 
     def step(self, stop: threading.Event) -> None:
         """Look once. The server is asked only while something moves; a look at the processes is cheap.
@@ -171,7 +161,9 @@ class Supervisor:
         for model in due:
             # A thread each: a model that takes minutes to load must not keep another from coming back.
             self._restarting.add(model)
-            threading.Thread(target=self._restart, args=(model, stop), name=f"restart-{model}", daemon=True).start()
+            thread = threading.Thread(target=self._restart, args=(model, stop), name=f"restart-{model}", daemon=True)
+            thread.start()
+            self._threads = [each for each in self._threads if each.is_alive()] + [thread]
         moving = due or self._memory.short or seen.loading or seen.failed or self._memory.retired
         self._settled = None if moving else stubs
 

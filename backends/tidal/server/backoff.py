@@ -1,0 +1,30 @@
+"""How long to wait before something that keeps ending is started again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Waits before the 1st, 2nd, 3rd … restart in a row.
+PAUSES_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+# What served this long since its last restart is well again.
+WELL_AFTER_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Restarts:
+    """Restarts of one thing: how many in a row, and when the last was, by a clock in seconds."""
+
+    count: int = 0
+    last_s: float = float("-inf")
+
+    def well(self, now_s: float) -> bool:
+        """Whether the last restart is so long ago that the next one counts as the first."""
+        return now_s - self.last_s >= WELL_AFTER_S
+
+    def pause_s(self, now_s: float) -> float:
+        """What is left of the wait before the next restart."""
+        return max(0.0, self.last_s + PAUSES_S[min(self.count, len(PAUSES_S) - 1)] - now_s)
+
+    def another(self, now_s: float) -> Restarts:
+        """With a restart now."""
+        return Restarts(self.count + 1, now_s)
