@@ -54,6 +54,20 @@ def cascades(repository: Path) -> list[Cascade]:
     return [each for each in found if each is not None]
 
 
+def cascades_over(repository: Path, model: str, task: str) -> list[str]:
+    """Names of the cascades one of whose levels, in the newest version, is this task of this model."""
+    found = []
+    for entry in model_entries(repository):
+        folder = entry.latest()
+        try:
+            levels = load_tabi_manifest(folder).levels if folder is not None else ()
+        except InvalidArgument:
+            continue
+        if any((level.model, level.task) == (model, task) for level in levels):
+            found.append(entry.name)
+    return found
+
+
 def _asked(repository: Path, entry: ModelEntry, manifest: TabiManifest) -> tuple[int, ...]:
     """Indices of the levels that a cascade asks as models of the server.
 

@@ -16,6 +16,7 @@ import typer
 from benchmarks.batcher.batchings import Batching, search_batcher, search_plain
 from benchmarks.batcher.engine import publish_engine
 from benchmarks.batcher.measure import Cell, measure
+from benchmarks.batcher.plot import CAPACITY, plot
 from benchmarks.report import Claim, Report, progress
 from benchmarks.serving_path.prepare import MODEL, prepare
 from tidal.batcher.build import build
@@ -64,7 +65,9 @@ class Bench:
 
 def main(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer candidates and rounds: 3 minutes, not 10.")] = False,
-    json: Annotated[Path | None, typer.Option(help="Write results here, the tables beside it as .txt.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write results here, tables (.txt) and plot (.png) beside it.")
+    ] = None,
 ) -> None:
     """Compare batches of mixed lengths with and without the batcher (real MiniLM weights, `engine` backend)."""
     report = Report("batcher", quick)
@@ -83,12 +86,14 @@ def main(
             _compare(report, bench, quick)
             report.add_table("search", ["load", "batching", "mean ms", "answers/s", "rows a batch"], bench.searched)
     report.finish(json)
+    if json is not None:
+        plot(report.measured, SATURATED, json.with_suffix(".png"))
 
 
 def _compare(report: Report, bench: Bench, quick: bool) -> None:
     progress("what the plain batcher answers when all requests come at once")
     capacity = bench.run(Batching(16), math.inf, seed=_SEARCH_SEED).per_second
-    report.measured["capacity"] = capacity
+    report.measured[CAPACITY] = capacity
     loads = {f"{percent}%": percent / 100 * capacity for percent in ((80,) if quick else (70, 95))}
     rows, pair = [], dict[str, Batching]()
     for load, rate in {SATURATED: math.inf, **loads}.items():

@@ -11,6 +11,7 @@ import typer
 
 from benchmarks.compositions import outcome, utility, utility_served
 from benchmarks.compositions.levels import CLAIMED, SYSTEMS, write_system
+from benchmarks.compositions.plot import plot
 from benchmarks.compositions.prepare import Artefacts, make_queries, prepare
 from benchmarks.compositions.rounds import FULL, QUICK, measure
 from benchmarks.report import Report, progress
@@ -23,7 +24,9 @@ _SEED = 100
 def main(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer systems and queries: a few minutes.")] = False,
     data: Annotated[Path | None, typer.Option(help="Folder with tweet_lengths; default: its percentiles.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write results here, the tables beside it as .txt.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write results here, tables (.txt) and plot (.png) beside it.")
+    ] = None,
 ) -> None:
     """Measure what systems gain from each other, each against the best that does without the other."""
     report = Report("compositions", quick)
@@ -36,6 +39,8 @@ def main(
     outcome.add_utility(report, found)
     _utility_served(report, artefacts, loads, quick=quick)
     report.finish(json)
+    if json is not None:
+        plot(report.measured, json.with_suffix(".png"))
 
 
 def _levels(report: Report, artefacts: Artefacts, data: Path | None, *, quick: bool) -> None:

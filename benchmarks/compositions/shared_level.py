@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 import typer
 
+from benchmarks.compositions.plot import plot_shared
 from benchmarks.compositions.shared_prepare import OWN, SHARED, Artefacts, model, prepare, write_system
 from benchmarks.report import Claim, Report, progress
 from benchmarks.serving_path.prepare import cache_folder
@@ -74,7 +75,9 @@ class Round:
 
 def main(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cascades, one round: some minutes.")] = False,
-    json: Annotated[Path | None, typer.Option(help="Write results here, the tables beside it as .txt.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write results here, tables (.txt) and plot (.png) beside it.")
+    ] = None,
 ) -> None:
     """Measure what many cascades gain by having one small model between them."""
     size = QUICK if quick else FULL
@@ -92,6 +95,8 @@ def main(
             found[system].append(done)
     add_shared(report, found, size, rate)
     report.finish(json)
+    if json is not None:
+        plot_shared(report.measured, json.with_suffix(".png"))
 
 
 def _measure(artefacts: Artefacts, system: str, size: Size, rate: float, turn: int) -> Round:

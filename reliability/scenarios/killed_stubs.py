@@ -54,12 +54,13 @@ def run(bench: Bench) -> list[Row]:
             load.goes_on(_AROUND)
             killed, asked = asyncio.run(_kill(bench, victim, timeout_s))
             load.goes_on(_AROUND)
-        if not bench.alive():
-            lost.append(victim.name)
-            continue
         probes += len(asked)
         again = [each.end for each in asked if each.answered and each.start > killed]
-        away[victim.name] = min(again, default=killed + GIVE_UP_S) - killed
+        seconds = min(again, default=killed + GIVE_UP_S) - killed
+        if not bench.alive():
+            lost.append(f"{victim.name}: served again with a new one after {seconds:.1f} s")
+            continue
+        away[victim.name] = seconds
         waited += [each.end - each.start for each in (*hit.sent, *asked) if each.start <= killed < each.end]
         others += len(load.sent)
         failures += [f"while {victim.name} was killed: {each}" for each in load.failures()]
@@ -96,7 +97,7 @@ async def _kill(bench: Bench, victim: Model, timeout_s: float) -> tuple[float, l
         for stub in stubs:
             os.kill(stub.pid, signal.SIGKILL)
         killed = time.monotonic()
-        while bench.alive() and time.monotonic() < killed + GIVE_UP_S:
+        while time.monotonic() < killed + GIVE_UP_S:
             asked.append(asyncio.create_task(ask(client, victim, len(asked))))
             await asyncio.sleep(_EVERY_S)
             if any(each.done() and each.result().answered and each.result().start > killed for each in asked):

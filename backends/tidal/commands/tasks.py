@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tidal.cascade import cascades_over
 from tidal.commands.connecting import DEFAULT_REPOSITORY, AsJson
 from tidal.commands.decoder_tasks import DecoderTasks
 from tidal.commands.encoder_tasks import EncoderTasks
@@ -211,17 +212,26 @@ def show(
 def remove(
     model: Model,
     names: Annotated[list[str], typer.Argument(metavar="TASK...", help="Tasks by name.")],
+    force: Annotated[bool, typer.Option("--force", help="Also tasks that are levels of cascades.")] = False,
     repository: Repository = None,
 ) -> None:
     """Remove tasks; queries that a server is answering with them are still answered.
 
-    Exit codes: **0** done, **1** one was not found; the others are removed.
+    A task that is a level of a cascade stays: the cascade could not ask it any more.
+
+    Exit codes: **0** done, **1** one was not found, or is a level of a cascade; the others are removed.
     """
     failures = []
     with one_sentence():
         entry, _ = _model(repository, model)
     for name in names:
         try:
+            users = [] if force else cascades_over(entry.folder.parent, model, name)
+            if users:
+                raise InvalidArgument(
+                    f"task '{name}' is a level of {', '.join(users)}: remove it with --force, after which a cascade "
+                    "answers without it where it can"
+                )
             remove_task(tasks_folder(entry.folder), name)
             typer.echo(f"removed task '{name}' from {model}")
         except TidalError as error:

@@ -11,6 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.pets.bases import MADE, random_task, small_base
+from tests.tabi.serving import cascades, write_cascade
+from tidal.cascade import cascades_over
 from tidal.commands import tasks as command
 from tidal.pets.base import load_base_info, load_base_layers, make_base_layers, write_base_layers
 from tidal.pets.tasks.folder import add_task, load_task
@@ -115,6 +117,20 @@ class TestRemove:
         assert found.exit_code == 1
         assert found.stdout.splitlines() == ["removed task 'mood' from encoder", "removed task 'topic' from encoder"]
         assert "unknown task 'absent'" in found.stderr
+        assert not list((repository / "encoder/tasks").iterdir())
+
+    def test_what_a_cascade_needs_is_removed_by_force_alone(self, repository: Path) -> None:
+        plain = write_cascade(repository / "reviews", cascades())
+        small = plain.levels[0].model_copy(update={"model": "encoder", "task": "mood", "fingerprint": "f"})
+        write_cascade(repository / "reviews", cascades(), levels=(small, plain.levels[1]))
+        assert cascades_over(repository, "encoder", "mood") == ["reviews"]
+        assert cascades_over(repository, "other", "mood") == []
+        found = run(repository, "remove", "encoder", "mood", "topic")
+        assert found.exit_code == 1
+        assert found.stdout.splitlines() == ["removed task 'topic' from encoder"]
+        assert "task 'mood' is a level of reviews: remove it with --force" in found.stderr
+        assert [task.name for task in (repository / "encoder/tasks").iterdir()] == ["mood"]
+        assert run(repository, "remove", "encoder", "mood", "--force").exit_code == 0
         assert not list((repository / "encoder/tasks").iterdir())
 
 

@@ -1,0 +1,81 @@
+"""Plots of what was measured: medians of the rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.bars import Bars, save
+
+
+def plot(measured: Mapping[str, Any], file: Path) -> None:
+    """Draw the levels' mean latencies, and the share of utility that is earned, simulated and through the server.
+
+    Args:
+        measured: of the report.
+        file: the PNG.
+    """
+    levels = measured["levels"]
+    cases = {"alone": levels["alone"], **{f"at {float(load):.0%}": rounds for load, rounds in levels["loads"].items()}}
+    panels = [
+        _panel("Tabi's levels: mean latency", "ms", cases, lambda cell: float(np.mean(cell["latencies_ms"]))),
+        _panel(
+            "utility over text tasks, simulated", "% of what is offered", _loads(measured["utility"]),
+            lambda each: 100 * each["utility"] / each["offered"],
+        ),
+        _panel(
+            "utility over text tasks, through the server", "% of what is offered", _loads(measured["utility_served"]),
+            lambda each: 100 * each["utility"],
+        ),
+    ]  # fmt: skip
+    save(panels, file)
+
+
+def plot_shared(measured: Mapping[str, Any], file: Path) -> None:
+    """Draw memory, answers and mean latency of cascades with a small model each, and over one.
+
+    Args:
+        measured: of the report.
+        file: the PNG.
+    """
+
+    def figures(name: str) -> dict[str, list[float]]:
+        return {system: [median(each[name] for each in rounds)] for system, rounds in measured.items()}
+
+    first = next(iter(measured.values()))[0]
+    cases = {
+        f"at {float(load):.0%}": [
+            {system: rounds[turn]["loads"][load] for system, rounds in measured.items()}
+            for turn in range(len(next(iter(measured.values()))))
+        ]
+        for load in first["loads"]
+    }
+    panels = [
+        Bars("memory of all processes (PSS)", "MiB", [""], figures("pss_mib")),
+        Bars("kept busy", "answers/s", [""], figures("per_second")),
+        _panel("Poisson arrivals: mean latency", "ms", cases, lambda each: float(np.mean(each["latencies_ms"]))),
+    ]
+    save(panels, file)
+
+
+def _loads(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{float(load):.0%}": rounds for load, rounds in found.items()}
+
+
+def _panel(
+    title: str,
+    unit: str,
+    cases: Mapping[str, Sequence[Mapping[str, Any]]],
+    figure: Callable[[Any], float],
+) -> Bars:
+    systems = next(iter(cases.values()))[0]
+    return Bars(
+        title,
+        unit,
+        list(cases),
+        {name: [median(figure(each[name]) for each in rounds) for rounds in cases.values()] for name in systems},
+    )
