@@ -37,11 +37,11 @@ class Row:
 
     @property
     def holds(self) -> bool:
-        """Whether the figure keeps to its bound, and rests on enough."""
+        """Whether the figure keeps to its bound and rests on enough, and no request failed."""
         relation, number = self.bound.split()
         bound = float(number)
         kept = {"<=": self.measured <= bound, ">=": self.measured >= bound, "==": self.measured == bound}
-        return self.enough and kept[relation]
+        return self.enough and not self.failed and kept[relation]
 
     def as_json(self) -> dict[str, Any]:
         """For `json.dumps`."""

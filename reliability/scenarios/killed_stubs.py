@@ -58,7 +58,9 @@ def run(bench: Bench) -> list[Row]:
         again = [each.end for each in asked if each.answered and each.start > killed]
         seconds = min(again, default=killed + GIVE_UP_S) - killed
         if not bench.alive():
-            lost.append(f"{victim.name}: served again with a new one after {seconds:.1f} s")
+            lost.append(
+                f"{victim.name}: {f'served with a new one after {seconds:.1f} s' if again else 'never served again'}"
+            )
             continue
         away[victim.name] = seconds
         waited += [each.end - each.start for each in (*hit.sent, *asked) if each.start <= killed < each.end]

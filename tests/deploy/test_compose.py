@@ -77,6 +77,21 @@ def test_images_are_of_one_version_and_their_stages_exist(services: dict[str, An
                 assert argument != "TRITON_RELEASE" or value == default
 
 
+@pytest.mark.parametrize("beside", [None, "deploy/compose.gpu.yml"])
+def test_services_of_one_image_are_built_alike(services: dict[str, Any], beside: str | None) -> None:
+    """Else the image is what the one that is built last makes of it."""
+    other = documents(beside)[0]["services"] if beside else {}
+    made: dict[str, list[Any]] = {}
+    for name, service in services.items():
+        if "build" in service:
+            build, its = service["build"], other.get(name, {}).get("build", {})
+            merged = {**build, **its, "args": {**build["args"], **its.get("args", {})}}
+            made.setdefault(service["image"], []).append(merged)
+    assert len(made) == 2
+    for image, builds in made.items():
+        assert all(build == builds[0] for build in builds), image
+
+
 def test_commands_are_those_of_the_code(services: dict[str, Any]) -> None:
     served = accepts(services["triton"]["command"])
     assert str(served["repository"]) == "/srv/models"

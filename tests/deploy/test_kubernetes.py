@@ -109,12 +109,25 @@ def test_pods_run_without_rights(name: str, kind: str) -> None:
     pod = load(name, kind)["spec"]["template"]["spec"]
     context = pod["securityContext"]
     assert context["runAsNonRoot"]
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     assert context["runAsUser"] == context["runAsGroup"] == context["fsGroup"] == 1000
     for container in (*pod.get("initContainers", []), *pod["containers"]):
         own = container["securityContext"]
         assert own["allowPrivilegeEscalation"] is False
         assert own["capabilities"] == {"drop": ["ALL"]}
         assert {"requests", "limits"} <= set(container["resources"])
+
+
+def test_kserve_runs_without_rights_too() -> None:
+    """KServe has no field for the pod's own context: the container's has to be enough for the namespace's standard."""
+    runtime = load("kserve", "ServingRuntime")["spec"]
+    for container in runtime["containers"]:
+        own = container["securityContext"]
+        assert own["runAsNonRoot"] is True
+        assert own["runAsUser"] == own["runAsGroup"] == 1000
+        assert own["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert own["allowPrivilegeEscalation"] is False
+        assert own["capabilities"] == {"drop": ["ALL"]}
 
 
 def test_everything_selects_the_pods_of_the_deployment(deployment: dict[str, Any], containers: dict[str, Any]) -> None:

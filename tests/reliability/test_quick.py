@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +11,7 @@ from reliability.bench import Bench
 from reliability.models import SMALL, build_few
 from reliability.run import SCENARIOS, counted
 from reliability.scenarios import killed_stubs
-from tests.waiting import until
+from reliability.scenarios.builds import publish_until_killed
 from tidal import device
 from tidal.manifest import load_manifest
 from tidal.repository import ModelEntry
@@ -27,17 +24,6 @@ COUNTED = ("publishing", "tasks", "malformed")
 # A stub that is killed while it holds a lock that it shares with tritonserver ends that, too.
 _TRIES = 5
 _KILLS = 3
-# What the end of every build does, over and over.
-_PUBLISHING = """
-import shutil, sys
-from pathlib import Path
-from tidal.repository import ModelEntry
-entry = ModelEntry(Path(sys.argv[1]))
-while True:
-    staging = entry.new_staging()
-    shutil.copytree(entry.latest(), staging, dirs_exist_ok=True)
-    entry.publish(staging)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -73,25 +59,13 @@ def test_cancellations_leave_nothing_behind(bench: Bench) -> None:
     holds(bench, "cancellations")
 
 
-def publish_until_killed(entry: ModelEntry, seconds: float) -> None:
-    """Kill a process that publishes one version after the other, so many seconds after its first."""
-    before = entry.versions()
-    builder = subprocess.Popen([sys.executable, "-c", _PUBLISHING, entry.folder])
-    try:
-        assert until(lambda: entry.versions() != before)
-        time.sleep(seconds)
-    finally:
-        builder.kill()
-        builder.wait()
-
-
 def test_killed_builders_leave_whole_versions_that_serve(bench: Bench) -> None:
     """Killed while they publish: at any other time `tests/builders` kill them."""
     folder, draw = bench.repository.folder, random.Random(11)
     entry = ModelEntry(folder / SMALL)
     with bench.load(uncounted=[model.name for model in bench.models]) as load:
         for _ in range(_KILLS):
-            publish_until_killed(entry, draw.uniform(0, 0.05))
+            assert publish_until_killed(entry, draw.uniform(0, 0.05))
             for version in entry.versions():
                 load_manifest(entry.version_dir(version)).check(entry.version_dir(version), device.cpu())
         reload(bench.control, folder, entry.name)

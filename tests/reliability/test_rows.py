@@ -19,6 +19,7 @@ from reliability.run import counted
 def test_a_figure_is_held_to_its_bound(measured: float, bound: str, holds: bool) -> None:
     assert Row("it", 1, 1, 0, measured, "s", bound).holds is holds
     assert not Row("it", 1, 1, 0, measured, "s", bound, enough=False).holds
+    assert not Row("it", 1, 1, 1, measured, "s", bound).holds
 
 
 def test_no_failure_has_to_rest_on_enough() -> None:

@@ -71,7 +71,7 @@ def test_admin_over_grpc_needs_the_key(served: Served) -> None:
 
 
 def test_listens_on_loopback_only(served: Served) -> None:
-    connections = psutil.Process(served.report["server_pid"]).net_connections()
+    connections = psutil.Process(served.state["server_pid"]).net_connections()
     listening = {c.laddr.ip.removeprefix("::ffff:") for c in connections if c.status == psutil.CONN_LISTEN}
     assert listening == {"127.0.0.1"}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from hypothesis import strategies as st
 from tests.serve.served import Served, publish, serving
 from tests.waiting import until
 from tidal.server.backoff import PAUSES_S, WELL_AFTER_S, Restarts
+from tidal.server.lives import Ended, started_again
+from tidal.server.signals import Flag
 
 
 def state_of(served: Served) -> dict[str, Any] | None:
@@ -38,7 +42,7 @@ def test_a_killed_server_serves_again(repository: Path, tmp_path: Path) -> None:
         first.kill()
         assert comes_back(served, 1)
         after = served.state
-        assert not any(stub.is_running() for stub in stubs)
+        assert not any(runs(stub) for stub in stubs)
         assert after["server_pid"] != before["server_pid"]
         assert [after[name] for name in ("http", "grpc", "metrics", "key", "pid", "log")] == [
             before[name] for name in ("http", "grpc", "metrics", "key", "pid", "log")
@@ -53,12 +57,23 @@ def test_a_killed_server_serves_again(repository: Path, tmp_path: Path) -> None:
 
         # The new one is watched as the first one was.
         os.kill(served.stubs("echo")[0].pid, signal.SIGKILL)
-        assert until(lambda: served.state["restarts"] == {"echo": 1} or served.state["server_restarts"] > 1)
+        assert until(lambda: restarted_model(served) or (state_of(served) or {}).get("server_restarts") == 2)
         assert until(lambda: answers(served))
 
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(60) == 0
         assert served.left_behind() == []
+
+
+def restarted_model(served: Served) -> bool:
+    return (state_of(served) or {}).get("restarts") == {"echo": 1}
+
+
+def runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def answers(served: Served) -> bool:
@@ -83,6 +98,49 @@ def test_what_was_published_meanwhile_is_served(repository: Path, tmp_path: Path
 
 
 @pytest.mark.server
+def test_a_server_that_ends_too_often_ends_the_run(repository: Path, tmp_path: Path) -> None:
+    with serving(repository, tmp_path, "--model", "echo", "--server-restarts", "1") as served:
+        psutil.Process(served.report["server_pid"]).kill()
+        assert comes_back(served, 1)
+        psutil.Process(served.state["server_pid"]).kill()
+        assert served.process.wait(60) == 3
+        assert "again after 1 restarts in a row: giving up" in (tmp_path / "stderr").read_text()
+        assert served.left_behind() == []
+
+
+@pytest.mark.server
+def test_a_signal_while_it_starts_again_ends_it(repository: Path, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    publish(models, "echo")
+    with serving(models, tmp_path) as served:
+        # What loads from now on takes long.
+        publish(models, "echo", version=2, code="import time\ntime.sleep(600)\n")
+        psutil.Process(served.report["server_pid"]).kill()
+        assert until(lambda: "(restart 1)" in (tmp_path / "stderr").read_text())
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(30) == 0
+        assert served.left_behind() == []
+
+
+@pytest.mark.server
+def test_a_port_that_another_took_meanwhile_is_told(repository: Path, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    publish(models, "echo")
+    with serving(models, tmp_path, "--server-restarts", "3") as served:
+        publish(models, "broken", code="import no_such_module\n")  # so that the first restart fails
+        psutil.Process(served.report["server_pid"]).kill()
+        host, _, port = served.report["grpc"].partition(":")
+        assert until(lambda: "did not come back" in (tmp_path / "stderr").read_text())
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind((host, int(port)))
+            other.listen()
+            assert served.process.wait(60) == 3
+        assert f"did not come back: grpc port {port} is taken" in (tmp_path / "stderr").read_text()
+        assert served.left_behind() == []
+
+
+@pytest.mark.server
 def test_a_server_that_does_not_come_back_ends_the_run(repository: Path, tmp_path: Path) -> None:
     models = tmp_path / "models"
     publish(models, "echo")
@@ -102,12 +160,65 @@ def test_a_signal_ends_the_wait_for_a_restart(repository: Path, tmp_path: Path) 
     with serving(models, tmp_path, "--server-restarts", "7") as served:
         publish(models, "broken", code="import no_such_module\n")
         psutil.Process(served.report["server_pid"]).kill()
-        # The fifth and later ones wait 8 s and more.
-        assert until(lambda: "(restart 4)" in (tmp_path / "stderr").read_text())
+        # The fifth one waits for 8 s.
         assert until(lambda: (tmp_path / "stderr").read_text().count("did not come back") == 4)
         served.process.send_signal(signal.SIGTERM)
-        assert served.process.wait(6) == 0
+        assert served.process.wait(30) == 0
+        assert "(restart 5)" not in (tmp_path / "stderr").read_text()
         assert served.left_behind() == []
+
+
+class Attempts:
+    """Attempts that serve for some seconds and end so; with the clock, and what was waited."""
+
+    def __init__(self, *each: tuple[Ended, float]) -> None:
+        self.now, self.waited, self.numbers = 0.0, list[float](), list[int]()
+        self._left = list(each)
+
+    def attempt(self, number: int) -> tuple[Ended, float]:
+        self.numbers.append(number)
+        ended, served_s = self._left.pop(0)
+        self.now += 500.0 + served_s  # it loads for long
+        return ended, served_s
+
+    def wait(self, seconds: float) -> bool:
+        self.waited.append(seconds)
+        self.now += seconds
+        return not self._left
+
+    def run(self, most: int) -> Ended:
+        return started_again(self.attempt, most, self.wait, lambda: self.now)
+
+
+def test_those_that_serve_for_long_begin_a_new_row() -> None:
+    by_itself = Ended.BY_ITSELF
+    attempts = Attempts(
+        (by_itself, 10), (by_itself, 119), (by_itself, 121), (by_itself, 0), (by_itself, 0), (by_itself, 0)
+    )
+    assert attempts.run(3) is by_itself
+    assert attempts.waited == [0, 1, 2, 0, 1, 2]
+    assert attempts.numbers == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_end_that_was_asked_for_is_the_last() -> None:
+    assert Attempts((Ended.BY_ITSELF, 0), (Ended.CUT_SHORT, 0), (Ended.BY_ITSELF, 0)).run(5) is Ended.CUT_SHORT
+    assert Attempts((Ended.BY_ITSELF, 0)).run(5) is Ended.CLEANLY  # while it waits
+    none = Attempts((Ended.CLEANLY, 0))
+    assert none.run(0) is Ended.BY_ITSELF
+    assert none.waited == none.numbers == []
+
+
+def test_a_flag_is_set_by_a_handler_while_it_is_waited_for() -> None:
+    flag = Flag()
+    assert not flag.wait(0.0)
+    before = signal.signal(signal.SIGUSR1, lambda *_: flag.set())
+    try:
+        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
+        timer.start()
+        assert flag.wait(30)
+        assert flag.is_set()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_pauses_grow_and_are_forgotten() -> None:

@@ -11,8 +11,9 @@ from tidal.commands.output import one_sentence, print_json, print_table
 from tidal.server import backend_directory
 from tidal.server.installation import find_installation
 from tidal.server.launch import check_path, select_models, stock_command
+from tidal.server.lives import Ended
 from tidal.server.ready_report import ReadyReport
-from tidal.server.session import Ended, Options, serve_until_ended
+from tidal.server.session import Options, serve_until_ended
 
 _EXIT_CODES = {Ended.CLEANLY: 0, Ended.NOT_STARTED: 1, Ended.BY_ITSELF: 3, Ended.CUT_SHORT: 4}
 
@@ -65,7 +66,7 @@ def serve(
     backends, loads every model that has a published version, prints one table when ready and stays until SIGINT
     (Ctrl-C) or SIGTERM. Requests in flight are then answered; a second signal ends at once. A model whose Python
     process died is restarted, and tritonserver itself, on the same ports, where it ended without being asked to: at
-    once, then after 1, 2, 4 and 8 s, counted anew once it has run for two minutes.
+    once, then after 1, 2, 4 and 8 s, counted anew once all models have served for two minutes.
 
     Model control, shared memory, logging and trace need the admin key: $TIDAL_ADMIN_KEY, else a new one, kept in
     $XDG_RUNTIME_DIR/tidal/(HTTP port).json (readable by you only), where the other tidal commands find it. HTTP

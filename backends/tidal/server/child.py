@@ -39,7 +39,7 @@ class RunningServer:
 
 @contextmanager
 def tidal_serve(repository: Path, *arguments: str) -> Iterator[RunningServer]:
-    """Run `tidal serve` over `repository` until the block ends.
+    """Run `tidal serve` over `repository` until the block ends, with one tritonserver: what it dies of is to be seen.
 
     Raises:
         RuntimeError: it ended before it served; carries what it printed.
@@ -47,7 +47,8 @@ def tidal_serve(repository: Path, *arguments: str) -> Iterator[RunningServer]:
     with tempfile.TemporaryDirectory(prefix="tidal-child-") as runtime:
         env = {**os.environ, "XDG_RUNTIME_DIR": runtime}
         ports = [part for name in ("http", "grpc", "metrics") for part in (f"--{name}-port", "0")]
-        command = [sys.executable, "-m", "tidal_client.main", "serve", str(repository), *ports, *arguments]
+        options = (*ports, "--server-restarts", "0", *arguments)
+        command = [sys.executable, "-m", "tidal_client.main", "serve", str(repository), *options]
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
             state = _wait_for_state(process, Path(runtime) / "tidal")

@@ -20,6 +20,9 @@ from tidal.server.launch import Launch
 # What the server may take beyond its own exit timeout before it is killed.
 KILL_AFTER_S = 5.0
 _PR_SET_PDEATHSIG = 1
+_PRCTL = ctypes.CDLL(None).prctl
+# Of the end of a log, where its last error is looked for.
+_READ_BYTES = 1 << 20
 _ERROR_LINE = re.compile(r"E\d{4} |[Ee]rror|.*unrecognized option|.*error while loading")
 
 
@@ -38,6 +41,7 @@ class ServerProcess:
         self.log = log
         address = launch.endpoints.address
         self.control = ServerControl(address(launch.endpoints.http), launch.key, address(launch.endpoints.grpc))
+        self._log_begins = log.stat().st_size if append and log is not None and log.exists() else 0
         output = log.open("ab" if append else "wb") if log is not None else None
         try:
             self._process = subprocess.Popen(
@@ -48,7 +52,7 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 # Ctrl-C at a terminal is for this process, which forwards it; stubs must live to answer.
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509  (no other thread runs)
+                preexec_fn=_die_with_parent,  # noqa: PLW1509  (it takes no lock)
             )
         finally:
             if output is not None:
@@ -111,6 +115,12 @@ class ServerProcess:
         clean_up(self.launch.shm_prefix)
         return by_itself
 
+    def kill(self) -> None:
+        """End it at once, and clean up: nobody uses it yet, so nothing is in flight."""
+        self._process.kill()
+        self._process.wait()
+        clean_up(self.launch.shm_prefix)
+
     def ending(self) -> str:
         """How the server ended, in words."""
         status = self._process.poll()
@@ -121,12 +131,18 @@ class ServerProcess:
     def _last_error(self) -> str:
         if self.log is None:
             return "its log above says why"
-        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(self._log_begins, self.log.stat().st_size - _READ_BYTES))
+                text = file.read().decode(errors="replace")
+        except OSError as error:
+            return f"its log {self.log} cannot be read: {error.strerror}"
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
         errors = [line for line in lines if _ERROR_LINE.match(line)]
         found = errors[-1] if errors else (lines[-1] if lines else "it wrote no log")
         return re.sub(r"^[A-Z]\d{4} \S+ \d+ [\w.]+:\d+\] ", "", found)[:500]
 
 
 def _die_with_parent() -> None:
-    """In the child: end when the parent is gone, also when it was killed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    """In the child: end when the parent is gone, also when it was killed. Other threads' locks may be held for good."""
+    _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGTERM))

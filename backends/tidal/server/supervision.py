@@ -108,7 +108,8 @@ class Supervisor:
         server_pid: int,
         repository: Path,
         python_backends: frozenset[str],
-        restarted: Callable[[dict[str, int]], None],
+        counts: dict[str, int],
+        restarted: Callable[[], None],
     ) -> None:
         """Watch a server.
 
@@ -117,9 +118,10 @@ class Supervisor:
             server_pid: its process.
             repository: where its models are.
             python_backends: names of the backends whose instances are stubs.
-            restarted: called with the number of restarts by model after each one.
+            counts: restarts by model, which each one adds to.
+            restarted: called after each one.
         """
-        self.counts: dict[str, int] = {}
+        self._counts = counts
         self._control = control
         self._server_pid = server_pid
         self._repository = repository
@@ -185,7 +187,7 @@ class Supervisor:
 
     def _restart(self, model: str, stop: threading.Event) -> None:
         with self._lock:
-            count = self.counts[model] = self.counts.get(model, 0) + 1
+            count = self._counts[model] = self._counts.get(model, 0) + 1
         _log.warning("model '%s' lost a Python stub: restarting it (restart %d)", model, count)
         began = time.monotonic()
         try:
@@ -198,4 +200,4 @@ class Supervisor:
         finally:
             self._restarting.discard(model)
         with self._lock:
-            self._restarted(dict(self.counts))
+            self._restarted()

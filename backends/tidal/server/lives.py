@@ -1,0 +1,232 @@
+"""One tritonserver after the other: each started, supervised and ended, and the next where one ended by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+import psutil
+
+from tidal.errors import Internal, TidalError
+from tidal.server.backend_directory import assemble, python_backends
+from tidal.server.backoff import WELL_AFTER_S, Restarts
+from tidal.server.endpoints import choose_endpoints
+from tidal.server.launch import Launch, Selection, select_models
+from tidal.server.process import ServerProcess
+from tidal.server.ready_report import ReadyReport
+from tidal.server.reasons import sentence
+from tidal.server.signals import Signals
+from tidal.server.starting import StartPlan, forget_changes, load_rest, plan_start
+from tidal.server.state import ServerState, write_state
+from tidal.server.supervision import Supervisor
+
+_log = logging.getLogger("tidal.serve")
+
+Ready = Callable[[ReadyReport], None]
+
+
+class Ended(Enum):
+    """How a run ended."""
+
+    CLEANLY = "ended cleanly"
+    NOT_STARTED = "stopped before it served"
+    BY_ITSELF = "tritonserver ended by itself"
+    CUT_SHORT = "tritonserver gave up on requests in flight, or was killed"
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """What stays the same while one tritonserver follows another.
+
+    Attributes:
+        launch: how each is started.
+        models: names of the models to serve; all that are published where it is empty.
+        log: file for Triton's log, None for stderr.
+        signals: that ask for an end.
+        restarts: models restarted by the supervisor, how often.
+    """
+
+    launch: Launch
+    models: tuple[str, ...]
+    log: Path | None
+    signals: Signals
+    restarts: dict[str, int] = field(default_factory=dict)
+
+    def first(self, plan: StartPlan, selection: Selection, ready: Ready) -> Ended:
+        """Serve with a tritonserver until it ends or is asked to.
+
+        Args:
+            plan: when to load which model.
+            selection: what is served.
+            ready: called once when every model serves.
+
+        Raises:
+            TidalError: it does not start, or a model does not load.
+        """
+        return self._run(plan, selection, ready, 0)
+
+    def again(self, most: int) -> Ended:
+        """Serve with one tritonserver after the other, up to `most` in a row that end by themselves."""
+        return started_again(self._attempt, most, self.signals.stop.wait)
+
+    def _attempt(self, number: int) -> tuple[Ended, float]:
+        """Serve once more, with what is published now; how that ended, and for how many seconds it served."""
+        began, served = time.monotonic(), float("inf")
+        _log.warning("starting tritonserver again (restart %d)", number)
+
+        def ready(report: ReadyReport) -> None:
+            nonlocal served
+            served = time.monotonic()
+            names = ", ".join(name for name, *_ in report.models)
+            _log.warning("%s: served again after %.1f s", names, served - began)
+
+        repository, endpoints = self.launch.repository, self.launch.endpoints
+        try:
+            selection = select_models(repository, self.models)
+            plan = plan_start(repository, names_of(selection))
+            # Somebody else's server may have come; and whoever cleans temporary folders takes what nobody has opened.
+            choose_endpoints(endpoints.host, endpoints.http, endpoints.grpc, endpoints.metrics)
+            assemble(self.launch.backend_directory, self.launch.installation)
+            forget_changes(repository, names_of(selection))
+            ended = self._run(plan, selection, ready, number)
+        except (TidalError, OSError) as error:
+            _log.error("tritonserver did not come back: %s", error)
+            ended = Ended.BY_ITSELF
+        return ended, max(0.0, time.monotonic() - served)
+
+    def _run(self, plan: StartPlan, selection: Selection, ready: Ready, number: int) -> Ended:
+        server = ServerProcess(dataclasses.replace(self.launch, models=plan.by_server), self.log, append=number > 0)
+        if sys.stderr.isatty():
+            _log.info("loading %s; Triton's log: %s", ", ".join(names_of(selection)), server.log or "here")
+        try:
+            served = self._start(server, plan, selection, number)
+            return served if isinstance(served, Ended) else self._serve(server, *served, ready)
+        finally:
+            server.end(self.signals.at_once)
+
+    def _start(
+        self, server: ServerProcess, plan: StartPlan, selection: Selection, number: int
+    ) -> tuple[ServerState, ReadyReport] | Ended:
+        if not server.wait_live(self.signals.stop):
+            server.kill()
+            return Ended.CLEANLY if number else Ended.NOT_STARTED
+        failed = server.failed_models()
+        if failed:
+            server.kill()
+            raise Internal("; ".join(f"model '{row.name}' does not load: {sentence(row.reason)}" for row in failed))
+        launch = server.launch
+        try:
+            if not load_rest(server.control, launch.repository, plan, self.signals.stop):
+                if number:  # clients know the ports, and some models answer already
+                    return _end(server, self.signals)
+                server.kill()
+                return Ended.NOT_STARTED
+        except TidalError:
+            server.kill()
+            raise
+        address = launch.endpoints.address
+        state = ServerState(
+            http=address(launch.endpoints.http),
+            grpc=address(launch.endpoints.grpc),
+            metrics=address(launch.endpoints.metrics),
+            key=launch.key,
+            pid=os.getpid(),
+            pid_started=psutil.Process().create_time(),
+            server_pid=server.pid,
+            version=server.control.version(),
+            repository=launch.repository,
+            log=server.log,
+            server_restarts=number,
+            restarts=dict(self.restarts),
+        )
+        return state, ReadyReport.of(state, launch, server.control, selection)
+
+    def _serve(self, server: ServerProcess, state: ServerState, report: ReadyReport, ready: Ready) -> Ended:
+        path = write_state(state)
+        try:
+            ready(report)
+            with self._supervised(server, state):
+                while not self.signals.stop.wait(0.2):
+                    if server.exit_status() is not None:
+                        where = f"; its log: {server.log}" if server.log else ""
+                        _log.error("tritonserver ended by itself (%s)%s", server.ending(), where)
+                        return Ended.BY_ITSELF
+            return _end(server, self.signals)
+        finally:
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _supervised(self, server: ServerProcess, state: ServerState) -> Iterator[None]:
+        """Restart models whose stubs die, until the block ends."""
+        ended = threading.Event()
+
+        def restarted() -> None:
+            if not ended.is_set():
+                write_state(state.model_copy(update={"restarts": dict(self.restarts)}))
+
+        repository = server.launch.repository
+        supervisor = Supervisor(server.control, server.pid, repository, python_backends(), self.restarts, restarted)
+        thread = threading.Thread(target=supervisor.run, args=(ended,), name="supervisor", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            if not self.signals.stop.is_set():
+                # The next server has the same addresses: nothing that was meant for this one may reach it. Calls to a
+                # server that is gone end at once.
+                thread.join()
+
+
+def started_again(
+    attempt: Callable[[int], tuple[Ended, float]],
+    most: int,
+    wait: Callable[[float], bool],
+    clock: Callable[[], float] = time.monotonic,
+) -> Ended:
+    """Try again where a server ended by itself, with pauses that grow, until it does so too often in a row.
+
+    Args:
+        attempt: given its number from 1, serves once; returns how that ended, and for how many seconds it served.
+        most: attempts in a row; one that served for `WELL_AFTER_S` begins a new row.
+        wait: waits so many seconds; True: an end is asked for.
+        clock: now, in seconds.
+    """
+    restarts, number = Restarts(), 0
+    while restarts.count < most:
+        if wait(restarts.pause_s(clock())):
+            return Ended.CLEANLY
+        number += 1
+        ended, served_s = attempt(number)
+        if ended is not Ended.BY_ITSELF:
+            return ended
+        restarts = Restarts() if served_s >= WELL_AFTER_S else restarts.another(clock())
+    if most:
+        _log.error("tritonserver ended by itself again after %d restarts in a row: giving up", most)
+    return Ended.BY_ITSELF
+
+
+def names_of(selection: Selection) -> list[str]:
+    """Names of the models that are served."""
+    return [entry.name for entry in selection.served]
+
+
+def _end(server: ServerProcess, signals: Signals) -> Ended:
+    began = time.monotonic()
+    if not server.end(signals.at_once):
+        _log.error("tritonserver did not end within %.0f s and was killed", time.monotonic() - began)
+        return Ended.CUT_SHORT
+    if server.exit_status() != 0:
+        # At its own exit timeout it ends with status 1 and leaves what is in flight unanswered.
+        _log.error("tritonserver did not end cleanly (%s): requests may be unanswered", server.ending())
+        return Ended.CUT_SHORT
+    return Ended.CLEANLY
