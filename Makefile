@@ -84,6 +84,7 @@ bench-artefacts: install ## Train and build what the benchmarks need, once: make
 	@$(BIN)/python -m benchmarks.flover.prepare
 	@$(BIN)/python -m benchmarks.compositions.prepare $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.compositions.shared_prepare
+	@$(BIN)/python -m benchmarks.compositions.decoder_prepare
 	@$(if $(DATA),$(BIN)/python -m benchmarks.tabi.prepare --data $(DATA),echo "levels of Tabi's cascades are trained on real data: make bench-artefacts DATA=DIR")
 
 bench: install ## Run the benchmarks and write benchmarks/results: make bench [DATA=DIR]
@@ -96,6 +97,7 @@ bench: install ## Run the benchmarks and write benchmarks/results: make bench [D
 	@$(BIN)/python -m benchmarks.batcher --json benchmarks/results/batcher.json
 	@$(BIN)/python -m benchmarks.compositions --json benchmarks/results/compositions.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.compositions.shared_level --json benchmarks/results/shared_level.json
+	@$(BIN)/python -m benchmarks.compositions.decoder_tasks --json benchmarks/results/decoder_tasks.json
 	@$(if $(DATA),$(BIN)/python -m benchmarks.tabi --json benchmarks/results/tabi.json --data $(DATA))
 
 reliability: install ## Kill, overload and confuse a server under load, and write the table of what held

@@ -21,12 +21,14 @@ class Bars:
         unit: of the figures.
         groups: names of the cases, from left to right.
         systems: for each system a figure for each case.
+        log: whether the axis is logarithmic.
     """
 
     title: str
     unit: str
     groups: Sequence[str]
     systems: Mapping[str, Sequence[float]]
+    log: bool = False
 
 
 def save(panels: Sequence[Bars], file: Path) -> None:
@@ -42,6 +44,7 @@ def save(panels: Sequence[Bars], file: Path) -> None:
             axes.bar_label(drawn, fmt=lambda value: f"{value:.3g}", fontsize=6)
         axes.set_xticks(range(len(panel.groups)), panel.groups, fontsize=8)
         axes.set_ylabel(panel.unit)
+        axes.set_yscale("log" if panel.log else "linear")
         axes.set_title(panel.title, fontsize=9)
         axes.margins(y=0.25)
         axes.legend(fontsize=7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -39,10 +40,16 @@ def add_levels(report: Report, systems: Sequence[System], run: Run) -> None:
                 report.claims.append(_claim(f"levels_{figure}_vs_{short}[{load:.0%}]", ratios))
     same = min(_same(cells, name) for cells in run.alone for name in names)
     report.claims.append(Claim("levels_same_way", ">= 0.99", same, note="least share of equal labels and levels"))
-    lost = sum(
-        sum(cell.errors.values()) for rounds in run.loads.values() for cells in rounds for cell in cells.values()
+    lost = Counter(
+        f"{name}: {code}"
+        for rounds in run.loads.values()
+        for cells in rounds
+        for name, cell in cells.items()
+        for code, number in cell.errors.items()
+        for _ in range(number)
     )
-    report.claims.append(Claim("levels_failed", "== 0", lost))
+    note = "; ".join(f"{number} of {what}" for what, number in lost.items())
+    report.claims.append(Claim("levels_failed", "== 0", lost.total(), note=note))
     report.measured["levels"] = {
         "alone": [{name: asdict(cell) for name, cell in cells.items()} for cells in run.alone],
         "capacities": run.capacities,

@@ -22,7 +22,7 @@ def plot(measured: Mapping[str, Any], file: Path) -> None:
     levels = measured["levels"]
     cases = {"alone": levels["alone"], **{f"at {float(load):.0%}": rounds for load, rounds in levels["loads"].items()}}
     panels = [
-        _panel("Tabi's levels: mean latency", "ms", cases, lambda cell: float(np.mean(cell["latencies_ms"]))),
+        _panel("Tabi's levels: mean latency", "ms", cases, lambda cell: float(np.mean(cell["latencies_ms"])), log=True),
         _panel(
             "utility over text tasks, simulated", "% of what is offered", _loads(measured["utility"]),
             lambda each: 100 * each["utility"] / each["offered"],
@@ -35,8 +35,8 @@ def plot(measured: Mapping[str, Any], file: Path) -> None:
     save(panels, file)
 
 
-def plot_shared(measured: Mapping[str, Any], file: Path) -> None:
-    """Draw memory, answers and mean latency of cascades with a small model each, and over one.
+def plot_sharing(measured: Mapping[str, Any], file: Path) -> None:
+    """Draw memory, answers and mean latency of systems that share nothing, and of one that does.
 
     Args:
         measured: of the report.
@@ -71,6 +71,8 @@ def _panel(
     unit: str,
     cases: Mapping[str, Sequence[Mapping[str, Any]]],
     figure: Callable[[Any], float],
+    *,
+    log: bool = False,
 ) -> Bars:
     systems = next(iter(cases.values()))[0]
     return Bars(
@@ -78,4 +80,5 @@ def _panel(
         unit,
         list(cases),
         {name: [median(figure(each[name]) for each in rounds) for rounds in cases.values()] for name in systems},
+        log,
     )

@@ -66,7 +66,7 @@ def test_kept_results_are_drawn(name: str, drawn: list[Bars], tmp_path: Path) ->
     elif name == "compositions":
         of_compositions.plot(measured, file)
     else:
-        of_compositions.plot_shared(measured, file)
+        of_compositions.plot_sharing(measured, file)
     assert is_png(file)
     assert len(drawn) == 3
     for panel in drawn:

@@ -1,4 +1,4 @@
-"""Cascades over one small model against cascades with one each: what is served, and what figures say of it."""
+"""Cascades over one small model against cascades with one each: what is served."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.compositions.shared_level import Arrived, Round, Size, add_shared
 from benchmarks.compositions.shared_prepare import (
     BASE,
     CASCADE,
@@ -18,7 +17,6 @@ from benchmarks.compositions.shared_prepare import (
     model,
     write_system,
 )
-from benchmarks.report import Report
 from tests.pets.bases import MADE, random_task, small_base
 from tests.serve.families import publish_family
 from tests.serve.test_cascades import add
@@ -66,24 +64,3 @@ def test_systems_differ_in_their_small_levels_alone(artefacts: Artefacts, tmp_pa
     assert not (tmp_path / OWN / BASE).exists()
     assert cascade(tmp_path / SHARED, model(0)) == Cascade(model(0), (BASE,), ("cascade_0_l1",))
     assert cascade(tmp_path / OWN, model(0)) == Cascade(model(0), (), ("cascade_0_l0", "cascade_0_l1"))
-
-
-def arrived(*latencies_ms: float, levels: tuple[int, ...] = (1, 2)) -> Arrived:
-    answers = {f"q{number}": ("a", level) for number, level in enumerate(levels)}
-    return Arrived(list(latencies_ms), answers, 0, 0.1)
-
-
-def test_ratios_are_of_a_round_and_claims_their_medians() -> None:
-    own = [Round(1000, 5, 100, 0, {0.5: arrived(10, 30)}), Round(2000, 5, 50, 1, {0.5: arrived(20, 20)})]
-    shared = [
-        Round(500, 6, 110, 0, {0.5: arrived(10, 20)}),
-        Round(1500, 6, 60, 0, {0.5: arrived(30, 30, levels=(1, 1))}),
-    ]
-    report = Report("shared_level", quick=True)
-    add_shared(report, {OWN: own, SHARED: shared}, Size(2, 2, 1.0, (0.5,)), 100.0)
-    claims = {claim.name: claim.measured for claim in report.claims}
-    assert claims["shared_memory"] == pytest.approx((0.5 + 0.75) / 2)
-    assert claims["shared_answers"] == pytest.approx((1.1 + 1.2) / 2)
-    assert claims["shared_mean[50%]"] == pytest.approx((0.75 + 1.5) / 2)
-    assert claims["shared_same_answers"] == 0.5
-    assert claims["shared_failed"] == 1
