@@ -58,7 +58,7 @@ def test_bars_are_medians_of_the_rounds(drawn: list[Bars], tmp_path: Path) -> No
     assert is_png(tmp_path / "plot.png")
 
 
-@pytest.mark.parametrize("name", ["compositions", "batcher", "shared_level"])
+@pytest.mark.parametrize("name", ["compositions", "batcher", "shared_level", "decoder_tasks"])
 def test_kept_results_are_drawn(name: str, drawn: list[Bars], tmp_path: Path) -> None:
     file, measured = tmp_path / "plot.png", kept(name)
     if name == "batcher":
