@@ -64,7 +64,7 @@ class Bench:
 
 
 def main(
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer candidates and rounds: 3 minutes, not 10.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer candidates and rounds: 3 minutes, not 12.")] = False,
     json: Annotated[
         Path | None, typer.Option(help="Write results here, tables (.txt) and plot (.png) beside it.")
     ] = None,

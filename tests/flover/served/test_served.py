@@ -59,7 +59,7 @@ class TestTokens:
 
         complete = asyncio.run(all_of_them())
         assert sum(complete) >= 16
-        assert until(lambda: served.metric("taken_slots", model) == 0, 5)
+        assert until(lambda: served.metric("taken_slots", model) == 0, 20)
 
     def test_text_parts_and_counts(self, url: str, served: Served) -> None:
         with Client(url) as client:
@@ -209,7 +209,7 @@ class TestRefusals:
             with pytest.raises(Unavailable, match="deadline of 2 ms"):
                 client.generate("writer", [3] * 20, max_tokens=100, latency_ms=2)
             assert client.generate("writer", [3], max_tokens=2, latency_ms=10_000).tokens
-        assert until(lambda: served.metric("taken_slots", "writer") == 0, 5)
+        assert until(lambda: served.metric("taken_slots", "writer") == 0, 20)
 
 
 class TestWithdrawals:
@@ -226,7 +226,7 @@ class TestWithdrawals:
 
             assert until(leave, 20)  # all but those whose text has ended meanwhile
             assert list(client.generate("narrow", [4], max_tokens=3).tokens) == served.greedy("narrow", [4], 3)
-        assert until(lambda: served.metric("taken_slots", "narrow") == 0, 5)
+        assert until(lambda: served.metric("taken_slots", "narrow") == 0, 20)
 
     def test_a_connection_that_breaks_off_is_noticed(self, served: Served) -> None:
         before = served.metric("generations_total", "narrow", outcome="cancelled")
@@ -241,7 +241,7 @@ class TestWithdrawals:
             return served.metric("generations_total", "narrow", outcome="cancelled") > before
 
         assert until(leave, 20)
-        assert until(lambda: served.metric("taken_slots", "narrow") == 0, 5)
+        assert until(lambda: served.metric("taken_slots", "narrow") == 0, 20)
 
     def test_a_client_has_its_own_patience(self, url: str) -> None:
         with Client(url, timeout_s=0.001) as client, pytest.raises(DeadlineExceeded, match=r"within 0\.001 s"):

@@ -39,7 +39,7 @@ def test_beams_are_those_of_transformers_and_neighbours_are_not_harmed(url: str,
             assert beams.prompt_tokens == len(prompt)
             assert beams.generated_tokens == len(beams.tokens)
             assert beams.finish_reason == ("eos" if beams.tokens[-1] == EOS else "length")
-    assert until(lambda: served.metric("copied_bytes_total", "writer") > 0, 5)
+    assert until(lambda: served.metric("copied_bytes_total", "writer") > 0, 20)
 
 
 def test_parts_say_which_prompt_they_are_of(url: str, served: Served) -> None:
@@ -92,7 +92,7 @@ def test_withdrawn_ones_leave_no_slot_taken(url: str, served: Served) -> None:
             assert list(answer.tokens) == served.greedy("writer", list(answer_ids("hello")), 5)
 
     asyncio.run(all_of_them())
-    assert until(lambda: served.metric("taken_slots", "writer") == 0, 5)
+    assert until(lambda: served.metric("taken_slots", "writer") == 0, 20)
     assert served.metric("waiting_slots", "writer") == 0
 
 

@@ -40,7 +40,7 @@ def test_tasks_and_the_base_share_steps(url: str, served: Served) -> None:
             await asyncio.gather(*(one(client, task) for task in (None, *TASKS) * 4))
 
     asyncio.run(all_of_them())
-    assert until(lambda: served.metric("tasks_resident", "writer") == len(TASKS), 5)
+    assert until(lambda: served.metric("tasks_resident", "writer") == len(TASKS), 20)
     assert served.metric("task_bytes", "writer") > 0
 
 
