@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
+import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tidal
-from tidal.errors import Internal, NotFound
+from tidal.errors import Internal, NotFound, TidalError
 
 _SOURCES = (".cpp", ".hpp", ".h")
 
@@ -105,3 +106,20 @@ def run_compiler(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Internal(f"g++ failed: {' '.join(command)}\n{done.stderr.strip()[-4000:]}")
+
+
+def build_command(build: Callable[..., Path]) -> int:
+    """The command of a module that builds: it says where the result lies; errors are one line. `--force` builds anew.
+
+    Args:
+        build: builds, where `force` is set also what is there, and returns its path.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        print(build(force="--force" in sys.argv[1:]))
+    except TidalError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0

@@ -5,18 +5,19 @@ from __future__ import annotations
 import http.client
 import random
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from tritonclient.grpc import service_pb2_grpc
 
 from reliability.fuzzing.mutations import HARM_THEIR_BATCH, MUTATIONS, Mutation, valid
 from reliability.fuzzing.protocols import GRPC, HTTP, generation_grpc, generation_http
-from reliability.fuzzing.wire import HttpRequest, to_grpc, to_http
+from reliability.fuzzing.wire import HttpRequest, Wire, to_grpc, to_http
 from tidal_client.errors import from_stream
 
+T = TypeVar("T")
 _TIMEOUT_S = 60.0
 _CLIENT_FAULTS = {
     "INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "OUT_OF_RANGE", "FAILED_PRECONDITION", "PERMISSION_DENIED",
@@ -72,43 +73,45 @@ def http_requests(seed: int, count: int, models: Collection[str] = MUTATIONS) ->
         count: how many.
         models: whom they are for, of those that answer once; the one that generates gets its share in any case.
     """
-    draw, able = random.Random(seed), [model for model in MUTATIONS if model in models]
-    for number in range(count):
-        kind = draw.random()
-        if kind < _GENERATED:
-            yield "generation", generation_http(draw)
-            continue
-        model = draw.choice(able)
-        wire = valid(model, number)
-        if kind < _GENERATED + _RAW:
-            raw = draw.choice(HTTP)
-            yield f"{model} {raw.__name__}", raw(draw, wire)
-            continue
-        mutation = draw.choice(harmless(model))
-        mutation(draw, wire)
-        yield f"{model} {mutation.__name__}", to_http(wire)
+    return _requests(seed, count, models, generation_http, HTTP, to_http)
 
 
 def grpc_requests(seed: int, count: int, models: Collection[str] = MUTATIONS) -> Iterator[tuple[str, Any]]:
     """The same over gRPC."""
+    return _requests(seed, count, models, generation_grpc, GRPC, _carried_by_grpc)
+
+
+def _requests(
+    seed: int,
+    count: int,
+    models: Collection[str],
+    generation: Callable[[random.Random], T],
+    raws: Sequence[Callable[[random.Random, Wire], T]],
+    carry: Callable[[Wire], T],
+) -> Iterator[tuple[str, T]]:
     draw, able = random.Random(seed), [model for model in MUTATIONS if model in models]
     for number in range(count):
         kind = draw.random()
         if kind < _GENERATED:
-            yield "generation", generation_grpc(draw)
+            yield "generation", generation(draw)
             continue
         model = draw.choice(able)
         wire = valid(model, number)
         if kind < _GENERATED + _RAW:
-            raw = draw.choice(GRPC)
+            raw = draw.choice(raws)
             yield f"{model} {raw.__name__}", raw(draw, wire)
             continue
         mutation = draw.choice(harmless(model))
         mutation(draw, wire)
-        try:
-            yield f"{model} {mutation.__name__}", to_grpc(wire)
-        except ValueError:  # protobuf itself cannot carry it
-            yield f"{model} no_input", to_grpc(type(wire)(wire.model, []))
+        yield f"{model} {mutation.__name__}", carry(wire)
+
+
+def _carried_by_grpc(wire: Wire) -> Any:
+    """The request, or one without inputs where protobuf itself cannot carry it."""
+    try:
+        return to_grpc(wire)
+    except ValueError:
+        return to_grpc(type(wire)(wire.model, []))
 
 
 def send_http(address: str, requests: Iterator[tuple[str, HttpRequest]]) -> list[Refusal]:

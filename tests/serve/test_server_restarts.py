@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,17 @@ def state_of(served: Served) -> dict[str, Any] | None:
 
 def comes_back(served: Served, restarts: int) -> bool:
     return until(lambda: (state_of(served) or {}).get("server_restarts") == restarts)
+
+
+@contextmanager
+def killed_and_broken(tmp_path: Path, *options: str) -> Iterator[Served]:
+    """A run whose tritonserver was killed after a model came that does not load: each restart fails."""
+    models = tmp_path / "models"
+    publish(models, "echo")
+    with serving(models, tmp_path, *options) as served:
+        publish(models, "broken", code="import no_such_module\n")
+        psutil.Process(served.report["server_pid"]).kill()
+        yield served
 
 
 @pytest.mark.server
@@ -84,7 +97,7 @@ def answers(served: Served) -> bool:
 
 
 @pytest.mark.server
-def test_what_was_published_meanwhile_is_served(repository: Path, tmp_path: Path) -> None:
+def test_what_was_published_meanwhile_is_served(tmp_path: Path) -> None:
     models = tmp_path / "models"
     publish(models, "echo")
     with serving(models, tmp_path) as served:
@@ -109,7 +122,7 @@ def test_a_server_that_ends_too_often_ends_the_run(repository: Path, tmp_path: P
 
 
 @pytest.mark.server
-def test_a_signal_while_it_starts_again_ends_it(repository: Path, tmp_path: Path) -> None:
+def test_a_signal_while_it_starts_again_ends_it(tmp_path: Path) -> None:
     models = tmp_path / "models"
     publish(models, "echo")
     with serving(models, tmp_path) as served:
@@ -123,12 +136,8 @@ def test_a_signal_while_it_starts_again_ends_it(repository: Path, tmp_path: Path
 
 
 @pytest.mark.server
-def test_a_port_that_another_took_meanwhile_is_told(repository: Path, tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    publish(models, "echo")
-    with serving(models, tmp_path, "--server-restarts", "3") as served:
-        publish(models, "broken", code="import no_such_module\n")  # so that the first restart fails
-        psutil.Process(served.report["server_pid"]).kill()
+def test_a_port_that_another_took_meanwhile_is_told(tmp_path: Path) -> None:
+    with killed_and_broken(tmp_path, "--server-restarts", "3") as served:
         host, _, port = served.report["grpc"].partition(":")
         assert until(lambda: "did not come back" in (tmp_path / "stderr").read_text())
         with socket.socket() as other:
@@ -141,12 +150,8 @@ def test_a_port_that_another_took_meanwhile_is_told(repository: Path, tmp_path: 
 
 
 @pytest.mark.server
-def test_a_server_that_does_not_come_back_ends_the_run(repository: Path, tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    publish(models, "echo")
-    with serving(models, tmp_path, "--server-restarts", "2") as served:
-        publish(models, "broken", code="import no_such_module\n")
-        psutil.Process(served.report["server_pid"]).kill()
+def test_a_server_that_does_not_come_back_ends_the_run(tmp_path: Path) -> None:
+    with killed_and_broken(tmp_path, "--server-restarts", "2") as served:
         assert served.process.wait(60) == 3
         said = (tmp_path / "stderr").read_text()
         assert said.count("tritonserver did not come back: model 'broken' does not load: ModuleNotFoundError") == 2
@@ -154,12 +159,8 @@ def test_a_server_that_does_not_come_back_ends_the_run(repository: Path, tmp_pat
 
 
 @pytest.mark.server
-def test_a_signal_ends_the_wait_for_a_restart(repository: Path, tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    publish(models, "echo")
-    with serving(models, tmp_path, "--server-restarts", "7") as served:
-        publish(models, "broken", code="import no_such_module\n")
-        psutil.Process(served.report["server_pid"]).kill()
+def test_a_signal_ends_the_wait_for_a_restart(tmp_path: Path) -> None:
+    with killed_and_broken(tmp_path, "--server-restarts", "7") as served:
         # The fifth one waits for 8 s.
         assert until(lambda: (tmp_path / "stderr").read_text().count("did not come back") == 4)
         served.process.send_signal(signal.SIGTERM)

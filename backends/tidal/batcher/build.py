@@ -7,8 +7,7 @@ import tempfile
 from pathlib import Path
 
 from tidal.batcher.library import is_current, library_path, source_folder, sources_digest
-from tidal.compiling import find_compiler, run_compiler
-from tidal.errors import TidalError
+from tidal.compiling import build_command, find_compiler, run_compiler
 
 _FLAGS = (
     "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra",
@@ -50,15 +49,5 @@ def build(*, force: bool = False) -> Path:
     return target
 
 
-def main() -> int:
-    """Build and say where; errors are one line."""
-    try:
-        print(build(force="--force" in sys.argv[1:]))
-    except TidalError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(build_command(build))

@@ -6,8 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tidal.compiling import LEVELS, compile_sources, find_compiler, run_compiler
-from tidal.errors import TidalError
+from tidal.compiling import LEVELS, build_command, compile_sources, find_compiler, run_compiler
 from tidal.flover.native.library import library_path, sources
 
 _FLAGS = (
@@ -45,15 +44,5 @@ def build(*, force: bool = False) -> Path:
     return target
 
 
-def main() -> int:
-    """Build and say where; errors are one line."""
-    try:
-        print(build(force="--force" in sys.argv[1:]))
-    except TidalError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(build_command(build))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import openvino as ov
 
-from tidal.compiling import compile_sources, find_compiler, run_compiler
-from tidal.errors import NotFound, TidalError
+from tidal.compiling import build_command, compile_sources, find_compiler, run_compiler
+from tidal.errors import NotFound
 from tidal.pets.engine.native import library_path, source_folder
 
 _COMMON = (
@@ -57,15 +57,5 @@ def build(*, force: bool = False) -> Path:
     return target
 
 
-def main() -> int:
-    """Build and say where; errors are one line."""
-    try:
-        print(f"{build(force='--force' in sys.argv[1:])}")
-    except TidalError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(build_command(build))
