@@ -14,7 +14,7 @@ KERNELS := backends/flover/native
 SHELL := bash
 .SHELLFLAGS := -o pipefail -ec
 .DEFAULT_GOAL := help
-.PHONY: help install vision demo test lint typecheck bench bench-artefacts reliability clean
+.PHONY: help install vision demo test lint wheel bench bench-artefacts reliability clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -73,6 +73,11 @@ lint: install ## ruff and mypy
 
 test: install vision lint ## Lint, types and all tests, through a real server
 	@$(BIN)/python -m pytest --numprocesses 2
+
+wheel: install ## Pack dist/tidal-*.whl for this platform, with the native parts compiled in it
+	@mkdir -p dist
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	@ls -1 dist/tidal-*.whl
 
 bench-artefacts: install ## Train and build what the benchmarks need, once: make bench-artefacts [DATA=DIR]
 	@$(BIN)/python -m benchmarks.serving_path.prepare

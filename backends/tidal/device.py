@@ -61,7 +61,7 @@ def gpu() -> Device:
         from cuda.bindings import runtime
     except ImportError:
         raise Unsupported(
-            "a GPU is used through cuda-python, which is not installed: pip install 'tidal[serve]'"
+            "a GPU is used through cuda-bindings, which is not installed: pip install 'cuda-bindings>=12.9.1'"
         ) from None
     _, driver = runtime.cudaDriverGetVersion()
     if driver == 0:

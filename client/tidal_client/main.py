@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from tidal_client import exit_codes
+from tidal_client.extras import install_command
 
 # Help texts are markdown: paragraphs are wrapped to the terminal, code blocks are not.
 _MARKUP: Final = "markdown"
@@ -101,7 +102,7 @@ class LazyGroup(TyperGroup):
                 raise
             name = str(ctx.invoked_subcommand)
             known = _KNOWN.get(name)
-            remedy = f"pip install 'tidal[{known.extra}]'" if known else f"pip install {missing}"
+            remedy = install_command(known.extra) if known else f"pip install {missing}"
             typer.echo(f"tidal {name} needs the Python module '{missing}', which is missing: {remedy}", err=True)
             raise typer.Exit(exit_codes.USAGE) from None
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tidal_client.extras import install_command
+
 _COMMANDS = ("doctor", "build", "serve", "models", "controller", "infer", "load")
 # A distribution that only adds entry points, put on the path of the process under test.
 _PLUGIN = """
@@ -100,7 +102,7 @@ def test_a_plain_function_and_a_typer_both_serve(plugins: Path) -> None:
 
 def test_a_missing_extra_is_named(plugins: Path) -> None:
     for command, remedy in {
-        "serve": "pip install 'tidal[serve]'",
+        "serve": install_command("serve"),
         "broken": "pip install a_module_nobody_has",
         "late": "pip install a_module_nobody_has",
     }.items():

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from tidal.commands.output import fail
 from tidal.tasks.record import TASK_FILE, TaskRecord
+from tidal_client.extras import install_command
 
 MISSING_EXTRA = 2
 
@@ -79,4 +80,4 @@ def needs_extra(what: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        fail(f"to {what} needs {error.name}: pip install 'tidal[build]'", MISSING_EXTRA)
+        fail(f"to {what} needs {error.name}: {install_command('build')}", MISSING_EXTRA)

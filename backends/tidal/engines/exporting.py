@@ -16,6 +16,7 @@ import torch
 
 from tidal.engines.base import Dim, Precision
 from tidal.errors import Unsupported
+from tidal_client.extras import install_command
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -82,7 +83,7 @@ def write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
                 program, dynamo=True, input_names=inputs, output_names=outputs, opset_version=_OPSET, verbose=False
             )
         except ImportError as error:
-            raise Unsupported(f"the ONNX exporter needs {error.name}: pip install 'tidal[build]'") from None
+            raise Unsupported(f"the ONNX exporter needs {error.name}: {install_command('build')}") from None
         assert exported is not None
         exported.save(path)
 

@@ -17,6 +17,7 @@ import openvino as ov
 
 from tidal.engines.base import Artifact, Dim, Engine, Precision, TensorSpec, check_inputs
 from tidal.errors import InvalidArgument, Unsupported
+from tidal_client.extras import install_command
 
 if TYPE_CHECKING:
     import torch
@@ -157,7 +158,7 @@ def _quantise(model: ov.Model, calibration: Sequence[Mapping[str, Array]]) -> ov
     try:
         import nncf
     except ImportError:
-        raise Unsupported("precision int8 needs nncf: pip install 'tidal[build]'") from None
+        raise Unsupported(f"precision int8 needs nncf: {install_command('build')}") from None
     if not calibration:
         raise InvalidArgument("precision int8 needs calibration samples, none were given")
     # nncf draws progress bars on standard output, which is not a library's to use.

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tidal.device import DeviceKind, gpu, has_gpu, library_version
 from tidal.engines.base import Artifact, Dim, Engine, EngineKind, PlanOptions, Precision
 from tidal.errors import InvalidArgument, Unsupported
+from tidal_client.extras import install_command
 
 if TYPE_CHECKING:
     import torch
@@ -151,6 +152,7 @@ def _module(kind: EngineKind) -> ModuleType:
 
 def _require(kind: EngineKind) -> None:
     if find_spec(_LIBRARIES[kind].module) is None:
-        raise Unsupported(f"engine kind '{kind}' is not available here: pip install 'tidal[{_LIBRARIES[kind].extra}]'")
+        command = install_command(_LIBRARIES[kind].extra)
+        raise Unsupported(f"engine kind '{kind}' is not available here: {command}")
     if "cpu" not in _LIBRARIES[kind].devices:
         gpu()

@@ -23,6 +23,7 @@ from tidal.server.aftermath import SHARED_MEMORY, leftovers, orphans
 from tidal.server.endpoints import holder_of, is_free
 from tidal.server.installation import TritonInstallation, find_installation
 from tidal.server.state import running_servers
+from tidal_client.extras import install_command
 
 # A stub starts with a region of 1 MiB and grows it by what its requests carry.
 _SHM_NEEDED = 64 * 2**20
@@ -107,7 +108,7 @@ def _stub(installation: TritonInstallation) -> Check:
 def _engines() -> Iterator[Check]:
     kinds = available_kinds()
     if not kinds:
-        yield Check("engines", "bad", "no engine library is installed", "pip install 'tidal[serve]'")
+        yield Check("engines", "bad", "no engine library is installed", install_command("serve"))
     for kind in get_args(EngineKind):
         if kind in kinds:
             yield Check(f"engine {kind}", "ok", engine_version(kind) or "version unknown")
@@ -201,7 +202,7 @@ def _extras() -> Iterator[Check]:
     for extra, names in sorted(wanted.items()):
         missing = [name for name in names if library_version(name) is None]
         if missing:
-            advice = f"pip install 'tidal[{extra}]' if you need it"
+            advice = f"{install_command(extra)} if you need it"
             yield Check(f"extra {extra}", "note", f"lacks {', '.join(missing)}", advice)
         else:
             yield Check(f"extra {extra}", "ok", "installed")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from tidal.errors import NotFound
+from tidal_client.extras import install_command
 
 _SYSTEM_ROOTS = (Path("/opt/tritonserver"),)
 STUB_NAME = "triton_python_backend_stub"
@@ -65,8 +66,8 @@ def find_installation() -> TritonInstallation:
         package = Path(str(distribution("nvidia-pytriton").locate_file("pytriton"))).resolve()
     except PackageNotFoundError:
         raise NotFound(
-            "no tritonserver on PATH and nvidia-pytriton is not installed: pip install 'tidal[embedded]', "
-            "or run inside NVIDIA's Triton image"
+            "no tritonserver on PATH, and nvidia-pytriton is not installed: "
+            f"{install_command('embedded')}, or run inside NVIDIA's Triton image"
         ) from None
     return _from_pytriton(package)
 

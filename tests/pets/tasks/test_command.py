@@ -17,6 +17,7 @@ from tidal.commands import tasks as command
 from tidal.pets.base import load_base_info, load_base_layers, make_base_layers, write_base_layers
 from tidal.pets.tasks.folder import add_task, load_task
 from tidal.pets.terms import BaseLayers
+from tidal_client.extras import install_command
 
 runner = CliRunner()
 
@@ -166,4 +167,4 @@ class TestAdd:
         monkeypatch.setitem(sys.modules, "tidal_builders.pets.importing.recognise", None)
         (tmp_path / "empty").mkdir()
         found = run(repository, "add", "encoder", str(tmp_path / "empty"))
-        assert (found.exit_code, "pip install 'tidal[build]'" in found.stderr) == (2, True)
+        assert (found.exit_code, install_command("build") in found.stderr) == (2, True)

@@ -16,6 +16,7 @@ import torch
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.flover.models.form import DecoderForm
 from tidal.flover.models.orders import gpt_neox_order, gptj_order
+from tidal_client.extras import install_command
 
 State = Mapping[str, torch.Tensor]
 
@@ -205,7 +206,7 @@ def load_weights(path: Path, form: DecoderForm, device: torch.device | None = No
         from safetensors.torch import load_file
     except ImportError:
         raise Unsupported(
-            "decoders are read with safetensors, which is not installed: pip install 'tidal[build]'"
+            f"decoders are read with safetensors, which is not installed: {install_command('build')}"
         ) from None
     found = load_file(path, device=str(device or "cpu"))
 

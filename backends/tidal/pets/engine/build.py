@@ -48,7 +48,8 @@ def build(*, force: bool = False) -> Path:
         flags = (*_COMMON, "-isystem", str(package / "include"))
         objects = compile_sources(compiler, sources, Path(scratch), flags, {"kernels.cpp": _LEVELS})
         linked = f"{scratch}/{target.name}"
-        linking = [f"-L{libraries}", *(f"-l:{path.name}" for path in runtime if path), f"-Wl,-rpath,{libraries}"]
+        # No run path: `native` imports OpenVINO first, and the loader then takes the libraries that are loaded already.
+        linking = [f"-L{libraries}", *(f"-l:{path.name}" for path in runtime if path)]
         run_compiler([compiler, "-shared", "-o", linked, *objects, *linking, "-Wl,--no-undefined"])
         Path(linked).replace(target)
     for path in target.parent.glob("libtidal_pets-*.so"):
