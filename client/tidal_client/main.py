@@ -64,7 +64,9 @@ _KNOWN = {
 
 def _entries() -> dict[str, EntryPoint]:
     """Installed subcommands by name: the known ones in the order of use, then others by name."""
-    found = {entry.name: entry for entry in entry_points(group=GROUP)}
+    # Tidal's own first, wherever they lie on the path, so that another distribution's command replaces one of them.
+    entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.dist is None or entry.dist.name != "tidal")
+    found = {entry.name: entry for entry in entries}
     order = [*_KNOWN, *sorted(found)]
     return {name: found[name] for name in dict.fromkeys(order) if name in found}
 
