@@ -14,7 +14,7 @@ KERNELS := backends/flover/native
 SHELL := bash
 .SHELLFLAGS := -o pipefail -ec
 .DEFAULT_GOAL := help
-.PHONY: help install vision demo test lint wheel bench bench-artefacts reliability clean
+.PHONY: help install vision demo samples test lint wheel bench bench-artefacts reliability clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -65,6 +65,9 @@ $(VENV)/vision/.installed: $(VENV)/.installed constraints.txt
 
 demo: install ## Build an intent classifier from real weights, start Triton, send real requests
 	@$(BIN)/python -m demo
+
+samples: install ## Write the small models, texts and images that the README's examples name into samples/
+	@$(BIN)/python -m demo.samples samples
 
 lint: install ## ruff and mypy
 	@$(BIN)/ruff check .

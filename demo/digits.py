@@ -41,6 +41,20 @@ def write_digits(folder: Path) -> None:
         (folder / f"{number}.png").write_bytes(digit.png)
 
 
+def write_image_folder(folder: Path, per_label: int = 60) -> None:
+    """Write images of digits as `tidal tasks train` reads them: one folder per label, some PNG files in each.
+
+    Args:
+        folder: Folder to write.
+        per_label: Number of images for each digit.
+    """
+    shades, shows = (array[:-_SENT] for array in _digits())
+    for label in TASKS["digit"]:
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        for number, row in enumerate(np.flatnonzero(shows == int(label))[:per_label]):
+            (folder / label / f"{number}.png").write_bytes(_png(shades[row]))
+
+
 def train_transformer(data: Path, target: Path) -> None:
     """Train a transformer of 3 layers and 16 patches from nothing to tell digits apart, and write it.
 
