@@ -16,13 +16,13 @@ from rich.progress import Progress as Bars
 
 from tidal_client import exit_codes
 from tidal_client.client import DEFAULT_TIMEOUT_S, Client
+from tidal_client.commands.choosing import Chosen, Url, choose
 from tidal_client.commands.load_plan import Arrivals, Plan, TraceUnit, blame, make_schedule
 from tidal_client.commands.load_report import print_report
 from tidal_client.errors import RequestError
 from tidal_client.load.plot import plot as draw
 from tidal_client.load.run import Progress, run_load
 from tidal_client.load.summary import LATE_MS, summarise
-from tidal_client.transports import parse_url
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -84,9 +84,7 @@ def load(
     slo_ms: Annotated[
         float | None, typer.Option("--slo-ms", help="Limit for goodput. Default: each request's own latency_ms.")
     ] = None,
-    url: Annotated[
-        str, typer.Option("--url", "-u", help="Server: http://HOST:PORT or grpc://HOST:PORT.")
-    ] = "http://127.0.0.1:8000",
+    url: Url = None,
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.001, help="Seconds to wait for each answer.")
     ] = DEFAULT_TIMEOUT_S,
@@ -127,8 +125,7 @@ def load(
     - **1** a request failed, or the model is not ready
     - **2** wrong arguments, nothing was sent
     """
-    with blame("--url"):
-        parse_url(url)
+    server = choose(url, "http")
     if slo_ms is not None and not 0 < slo_ms < float("inf"):
         raise typer.BadParameter(f"expected a number above 0, got {slo_ms:g}", param_hint="--slo-ms")
     _check_picture(plot)
@@ -154,12 +151,12 @@ def load(
         seed=seed,
     )
     schedule = make_schedule(plan)
-    _check_ready(url, model, timeout)
+    _check_ready(server, model, timeout)
     with _progress(len(schedule)) as progress, blame("MODEL"):
-        result = run_load(url, model, schedule, outputs=output, timeout_s=timeout, progress=progress)
+        result = run_load(server.url, model, schedule, outputs=output, timeout_s=timeout, progress=progress)
     summary = summarise(result, slo_ms=slo_ms, late_ms=late_ms)
     if as_json:
-        run = {"model": model, "url": url, "seed": seed, "slo_ms": slo_ms, "started": result.started}
+        run = {"model": model, "url": server.url, "seed": seed, "slo_ms": slo_ms, "started": result.started}
         typer.echo(json.dumps(run | summary.as_json(), indent=1))
     else:
         print_report(summary)
@@ -183,13 +180,13 @@ def _check_picture(file: Path | None) -> None:
         raise typer.BadParameter(f"there is no folder {file.parent}", param_hint="--plot")
 
 
-def _check_ready(url: str, model: str, timeout_s: float) -> None:
+def _check_ready(server: Chosen, model: str, timeout_s: float) -> None:
     """End the command when every request would fail."""
     try:
-        with Client(url, timeout_s=timeout_s) as client:
-            ready, reason = client.ready(model), f"model '{model}' is not ready at {url}"
+        with Client(server.url, timeout_s=timeout_s) as client:
+            ready, reason = client.ready(model), f"model '{model}' is not ready at {server.url}"
     except RequestError as error:
-        ready, reason = False, f"{error.code}: {error}"
+        ready, reason = False, server.message(error)
     if not ready:
         typer.echo(f"{reason}; nothing was sent", err=True)
         raise typer.Exit(exit_codes.FAILED)
