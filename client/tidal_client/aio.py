@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import cached_property
@@ -16,7 +15,7 @@ from tidal_client.generation import Prompts, are_texts, generation_request, read
 from tidal_client.kinds import another_kind, may_be_another_kind
 from tidal_client.options import Options, request_parameters
 from tidal_client.results import Array, Classification, Generated, ModelMetadata
-from tidal_client.retrying import Attempts, answered_async, attempts, checked_retries
+from tidal_client.retrying import Attempts, answered_async, attempts, checked_retries, streamed_async
 from tidal_client.transports import AsyncTransport, parse_url
 
 T = TypeVar("T")
@@ -152,23 +151,14 @@ class AsyncClient:
         """
         request = generation_request(model, prompt, stream=True, request_id=request_id, options=options)
         tries = attempts(self._retries, self._timeout(timeout_s), request)
-        begun = False
-        while True:
-            wait_s = self._timeout(timeout_s)
-            try:
-                async with aclosing(self._transport.stream(tries.request(request), wait_s)) as responses:
-                    async for outputs in responses:
-                        begun = True
-                        for part in read_generated(outputs):
-                            yield part
-                return
-            except RequestError as error:
-                if begun:
-                    raise
-                try:
-                    await asyncio.sleep(tries.pause_s(error))
-                except RequestError:
-                    raise await self._explained(error, request) from None
+        responses = streamed_async(tries, request, lambda each: self._transport.stream(each, self._timeout(timeout_s)))
+        try:
+            async with aclosing(responses):
+                async for outputs in responses:
+                    for part in read_generated(outputs):
+                        yield part
+        except RequestError as error:
+            raise await self._explained(error, request) from None
 
     async def infer(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
@@ -14,7 +13,7 @@ from tidal_client.generation import Prompts, are_texts, generation_request, read
 from tidal_client.kinds import another_kind, may_be_another_kind
 from tidal_client.options import Options, request_parameters
 from tidal_client.results import Array, Classification, Generated, ModelMetadata
-from tidal_client.retrying import Attempts, answered, attempts, checked_retries
+from tidal_client.retrying import Attempts, answered, attempts, checked_retries, streamed
 from tidal_client.transports import parse_url
 
 #: Seconds a call waits for its answer unless told otherwise: a server that lost a request cannot say so.
@@ -272,23 +271,14 @@ class Client:
             raise self._explained(error, request) from None
 
     def _parts(self, request: InferRequest, timeout_s: float) -> Generator[Generated, None, None]:
-        """Parts as they come; a stream that fails before its first part is begun anew."""
         tries = attempts(self._retries, timeout_s, request)
-        begun = False
-        while True:
-            try:
-                with closing(self._transport.stream(tries.request(request), self._timeout(timeout_s))) as responses:
-                    for outputs in responses:
-                        begun = True
-                        yield from read_generated(outputs)
-                return
-            except RequestError as error:
-                if begun:
-                    raise
-                try:
-                    time.sleep(tries.pause_s(error))
-                except RequestError:
-                    raise self._explained(error, request) from None
+        responses = streamed(tries, request, lambda each: self._transport.stream(each, self._timeout(timeout_s)))
+        try:
+            with closing(responses):
+                for outputs in responses:
+                    yield from read_generated(outputs)
+        except RequestError as error:
+            raise self._explained(error, request) from None
 
     def _explained(self, error: RequestError, request: InferRequest) -> RequestError:
         """The error, with what the model takes where the request was of another kind."""

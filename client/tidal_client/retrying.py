@@ -6,7 +6,8 @@ import asyncio
 import operator
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import aclosing, closing
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -75,11 +76,18 @@ class Attempts:
         """Seconds that the next attempt may wait for its answer."""
         return self._timeout_s if not self._failed else max(0.001, self._timeout_s - self._elapsed_s())
 
+    @property
+    def left_ms(self) -> float | None:
+        """Milliseconds left of the request's deadline for the next attempt; None where it has none."""
+        if not self._failed or self._latency_ms is None:
+            return self._latency_ms
+        return max(0.001, self._latency_ms - 1000 * self._elapsed_s())
+
     def request(self, request: InferRequest) -> InferRequest:
         """The request as the next attempt sends it: with what is left of its deadline."""
-        if not self._failed or self._latency_ms is None:
+        left_ms = self.left_ms
+        if not self._failed or left_ms is None:
             return request
-        left_ms = max(0.001, self._latency_ms - 1000 * self._elapsed_s())
         return replace(request, parameters={**request.parameters, "latency_ms": left_ms})
 
     def pause_s(self, error: RequestError) -> float:
@@ -127,4 +135,44 @@ async def answered_async(tries: Attempts, call: Callable[[], Awaitable[T]]) -> T
         try:
             return await call()
         except RequestError as error:
+            await asyncio.sleep(tries.pause_s(error))
+
+
+def streamed(
+    tries: Attempts, request: InferRequest, start: Callable[[InferRequest], Generator[T, None, None]]
+) -> Generator[T, None, None]:
+    """What a blocking stream yields; one that fails before its first item is started again.
+
+    Raises:
+        RequestError: that of the last attempt.
+    """
+    while True:
+        begun = False
+        try:
+            with closing(start(tries.request(request))) as items:
+                for item in items:
+                    begun = True
+                    yield item
+            return
+        except RequestError as error:
+            if begun:
+                raise
+            time.sleep(tries.pause_s(error))
+
+
+async def streamed_async(
+    tries: Attempts, request: InferRequest, start: Callable[[InferRequest], AsyncGenerator[T, None]]
+) -> AsyncGenerator[T, None]:
+    """See `streamed`; for asyncio."""
+    while True:
+        begun = False
+        try:
+            async with aclosing(start(tries.request(request))) as items:
+                async for item in items:
+                    begun = True
+                    yield item
+            return
+        except RequestError as error:
+            if begun:
+                raise
             await asyncio.sleep(tries.pause_s(error))

@@ -20,9 +20,11 @@ from tidal_client.commands.choosing import Chosen, Url, choose
 from tidal_client.commands.load_plan import Arrivals, Plan, TraceUnit, blame, make_schedule
 from tidal_client.commands.load_report import print_report
 from tidal_client.errors import RequestError
+from tidal_client.load.loop import Progress
 from tidal_client.load.plot import plot as draw
-from tidal_client.load.run import Progress, run_load
+from tidal_client.load.run import run_generations, run_load
 from tidal_client.load.summary import LATE_MS, summarise
+from tidal_client.retrying import MANY_RETRIES
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -74,6 +76,16 @@ def load(
     ids: Annotated[
         bool, typer.Option("--ids", help="Send input_ids of exactly these lengths instead of texts.")
     ] = False,
+    image: Annotated[
+        list[Path] | None,
+        typer.Option("--image", "-i", help="Send image files in turn; a file or a folder of them, repeatable."),
+    ] = None,
+    image_size: Annotated[
+        str | None, typer.Option("--image-size", metavar="WxH", help="Send made images of this size in pixels.")
+    ] = None,
+    generate: Annotated[
+        bool, typer.Option("--generate", "-g", help="Ask a model that generates text: texts are prompts, by stream.")
+    ] = False,
     vocabulary: Annotated[int, typer.Option("--vocabulary", help="With --ids: ids are below this.")] = 30000,
     mix: Annotated[
         str, typer.Option("--mix", "-m", help="Options of the requests and their shares, or a JSON or YAML file.")
@@ -88,6 +100,10 @@ def load(
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.001, help="Seconds to wait for each answer.")
     ] = DEFAULT_TIMEOUT_S,
+    retry: Annotated[
+        bool,
+        typer.Option("--retry", help="Send a request again that is refused UNAVAILABLE or loses its connection."),
+    ] = False,
     seed: Annotated[int, typer.Option("--seed", help="Equal seeds send the same at the same times.", min=0)] = 0,
     late_ms: Annotated[
         float, typer.Option("--late-ms", min=0.001, help="A request sent later than this counts as sent late.")
@@ -112,10 +128,18 @@ def load(
     tidal load intent -r 50 --lengths 0=3,50=24,98=64,100=128 --tokenizer tokenizer.json --plot run.png
     tidal load intent -r 50 --ids --lengths 8-128
     tidal load intent -r 50 --mix 'latency_ms=100:0.7,latency_ms=500 task=a:0.3'
+    tidal load vit -r 20 --image photos/ --mix task=animals
+    tidal load vit -r 20 --image-size 224x224 --mix task=animals,task=birds
+    tidal load writer -r 4 --generate --lengths 8-64 --mix max_tokens=16:0.5,max_tokens=128:0.5
     ```
 
     A mix is a list of variants apart by commas, each with options `name=value` apart by spaces and, after a colon,
     its share. As a file it is a list of objects with the options and `share`.
+
+    With --generate each request is a stream. The output adds the time to the first token (from the scheduled time),
+    the time per further token, and tokens a second; latency and --slo-ms are about the end of the stream. A request
+    of --retry is sent up to 8 times more, after pauses that double from 0.2 s up to 5 s, within --timeout and its
+    `latency_ms`, and not once its stream has begun.
 
     HTTP costs this machine a fifth of gRPC's processor time, which matters where the server runs here too.
 
@@ -149,11 +173,23 @@ def load(
         vocabulary=vocabulary,
         mix=mix,
         seed=seed,
+        images=image or (),
+        image_size=image_size,
+        generate=generate,
     )
+    if generate and output:
+        raise typer.BadParameter("has no meaning with --generate", param_hint="--output")
     schedule = make_schedule(plan)
     _check_ready(server, model, timeout)
+    _check_inputs(server, model, timeout, plan, set(schedule.inputs[0]))
+    retries = MANY_RETRIES if retry else 0
     with _progress(len(schedule)) as progress, blame("MODEL"):
-        result = run_load(server.url, model, schedule, outputs=output, timeout_s=timeout, progress=progress)
+        if generate:
+            result = run_generations(server.url, model, schedule, timeout_s=timeout, retries=retries, progress=progress)
+        else:
+            result = run_load(
+                server.url, model, schedule, outputs=output, timeout_s=timeout, retries=retries, progress=progress
+            )
     summary = summarise(result, slo_ms=slo_ms, late_ms=late_ms)
     if as_json:
         run = {"model": model, "url": server.url, "seed": seed, "slo_ms": slo_ms, "started": result.started}
@@ -190,6 +226,25 @@ def _check_ready(server: Chosen, model: str, timeout_s: float) -> None:
     if not ready:
         typer.echo(f"{reason}; nothing was sent", err=True)
         raise typer.Exit(exit_codes.FAILED)
+
+
+def _check_inputs(server: Chosen, model: str, timeout_s: float, plan: Plan, names: set[str]) -> None:
+    """End the command when the model takes other inputs than it would be sent."""
+    try:
+        with Client(server.url, timeout_s=timeout_s) as client:
+            metadata = client.metadata(model)
+    except RequestError:  # the requests themselves will say what is wrong
+        return
+    inputs = {tensor.name for tensor in metadata.inputs}
+    streams = "stream" in inputs
+    if names <= inputs and streams == plan.generate:
+        return
+    remedy = "give --generate" if streams else "leave out --generate" if plan.generate else "send other inputs"
+    if "image" in inputs:
+        remedy = "give --image FILE or --image-size WxH"
+    listed = ", ".join(tensor.name for tensor in metadata.inputs)
+    typer.echo(f"model '{model}' takes {listed}: {remedy}; nothing was sent", err=True)
+    raise typer.Exit(exit_codes.USAGE)
 
 
 @contextmanager
