@@ -10,7 +10,8 @@ from tidal_client.results import ModelMetadata
 
 # Triton's sentences for inputs that a model does not have; over `generate_stream` unknown inputs become options.
 _UNKNOWN_INPUT = re.compile(
-    r"unexpected inference input|unknown request option '(stream|text_input|input_ids)'|request has 0 inputs"
+    r"unexpected inference input|expected \d+ inputs but got \d+ inputs|request has 0 inputs"
+    r"|unknown request option '(stream|text_input|input_ids)'"
 )
 
 

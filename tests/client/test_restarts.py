@@ -1,10 +1,10 @@
-"""What clients see while a model's process or the whole server is away, and what `retries` makes of it."""
+"""Clients of a `tidal serve`: how they find it, what they see while a model or the server is away, and retries."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
+import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +16,7 @@ import psutil
 import pytest
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
+from typer.testing import CliRunner
 
 from tests.client.conftest import write_probe
 from tests.flover.served.conftest import build
@@ -23,6 +24,8 @@ from tests.flover.tiny import write_decoder
 from tests.serve.served import Served, serving
 from tests.waiting import until
 from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Unavailable
+from tidal_client.load import Schedule, Variant, prompt_inputs, run_generations, run_load, summarise, text_inputs
+from tidal_client.main import build_app
 from tidal_client.retrying import MANY_RETRIES, RETRYABLE
 
 pytestmark = pytest.mark.server
@@ -45,11 +48,13 @@ def url_of(served: Served, protocol: str) -> str:
     return f"{protocol}://{served.report[protocol]}"
 
 
-def kill_stub(served: Served, model: str) -> None:
-    # After a restart the process that was replaced may still be there.
-    assert until(lambda: len(served.stubs(model)) == 1)
-    (stub,) = served.stubs(model)
-    os.kill(stub.pid, signal.SIGKILL)
+def kill_stubs(served: Served, model: str) -> None:
+    """Kill what serves a model, and what an earlier restart may have left of it, once the model is ready."""
+    with Client(url_of(served, "http")) as client:
+        assert until(lambda: client.ready(model) and bool(served.stubs(model)))
+    for stub in served.stubs(model):
+        with contextlib.suppress(psutil.Error):
+            stub.kill()
 
 
 def until_answered(ask: Callable[[], object]) -> list[RequestError]:
@@ -90,7 +95,7 @@ def test_what_clients_see_of_a_crashed_model(served: Served) -> None:
         with Client(url_of(served, protocol)) as client:
             return until_answered(lambda: client.classify("probe", "hi"))
 
-    kill_stub(served, "probe")
+    kill_stubs(served, "probe")
     with ThreadPoolExecutor() as pool:
         asked, seen = [pool.submit(ours, protocol) for protocol in PROTOCOLS], pool.submit(plain)
         errors = [error for each in asked for error in each.result()]
@@ -130,8 +135,8 @@ def test_retries_outlast_a_crashed_model(served: Served) -> None:
             assert client.generate("writer", "hi", max_tokens=3).tokens == tokens
             return client.classify("probe", "hi").label, tokens
 
-    kill_stub(served, "probe")
-    kill_stub(served, "writer")
+    for model in ("probe", "writer"):
+        kill_stubs(served, model)
     with ThreadPoolExecutor() as pool:
         calls = [pool.submit(blocking, protocol) for protocol in PROTOCOLS]
         calls += [pool.submit(asyncio.run, call(protocol)) for call in (awaited, streamed) for protocol in PROTOCOLS]
@@ -140,6 +145,45 @@ def test_retries_outlast_a_crashed_model(served: Served) -> None:
     ((label, tokens),) = found
     assert label == "short"
     assert len(tokens) == 3
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(build_app(), [*arguments])
+
+
+def test_commands_find_the_running_server(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(served.runtime))
+    for arguments in (
+        ("infer", "probe", "--text", "hi"),
+        ("generate", "writer", "--text", "hi", "-n", "2"),
+        ("load", "probe", "-r", "50", "-n", "5"),
+    ):
+        done = run(*arguments)
+        assert done.exit_code == 0, done.output
+
+
+def test_load_with_retries_outlasts_crashed_models(served: Served) -> None:
+    times, texts = np.arange(80) / 20, text_inputs(["hi"])
+    patient: Any = {"timeout_s": GENEROUS_S, "retries": MANY_RETRIES}
+    mix = (Variant(), Variant(parameters={"latency_ms": 1000 * GENEROUS_S}))
+    asked, prompts = Schedule(times, texts, mix), Schedule(times, prompt_inputs(texts), [Variant(1, {"max_tokens": 2})])
+    for model in ("probe", "writer"):
+        kill_stubs(served, model)
+    with ThreadPoolExecutor() as pool:
+        runs = [pool.submit(run_load, url_of(served, each), "probe", asked, **patient) for each in PROTOCOLS]
+        runs += [pool.submit(run_generations, url_of(served, each), "writer", prompts, **patient) for each in PROTOCOLS]
+        for each in runs:
+            total = summarise(each.result()).total
+            assert (total.requests, total.answered, total.errors) == (80, 80, {})
+            assert total.resent > 0
+
+
+def test_the_command_waits_for_a_crashed_model(served: Served) -> None:
+    kill_stubs(served, "probe")
+    load = ("load", "probe", "--url", url_of(served, "http"), "-r", "20", "-n", "10", "--late-ms", "60000")
+    done = run(*load, "--retry", "--timeout", "120", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["total"]["answered"] == 10
 
 
 def test_a_lost_connection_is_told_and_mended(served: Served) -> None:

@@ -180,9 +180,8 @@ def load(
     if generate and output:
         raise typer.BadParameter("has no meaning with --generate", param_hint="--output")
     schedule = make_schedule(plan)
-    _check_ready(server, model, timeout)
-    _check_inputs(server, model, timeout, plan, set(schedule.inputs[0]))
     retries = MANY_RETRIES if retry else 0
+    _check_model(server, model, timeout, retries, plan, set(schedule.inputs[0]))
     with _progress(len(schedule)) as progress, blame("MODEL"):
         if generate:
             result = run_generations(server.url, model, schedule, timeout_s=timeout, retries=retries, progress=progress)
@@ -216,34 +215,26 @@ def _check_picture(file: Path | None) -> None:
         raise typer.BadParameter(f"there is no folder {file.parent}", param_hint="--plot")
 
 
-def _check_ready(server: Chosen, model: str, timeout_s: float) -> None:
-    """End the command when every request would fail."""
+def _check_model(server: Chosen, model: str, timeout_s: float, retries: int, plan: Plan, names: set[str]) -> None:
+    """End the command when every request would fail: the model is not there, or takes other inputs."""
     try:
-        with Client(server.url, timeout_s=timeout_s) as client:
-            ready, reason = client.ready(model), f"model '{model}' is not ready at {server.url}"
+        with Client(server.url, timeout_s=timeout_s, retries=retries) as client:
+            # With retries a model that is away is waited for, as the requests do.
+            ready = retries > 0 or client.ready(model)
+            inputs = [tensor.name for tensor in client.metadata(model).inputs] if ready else []
+            reason = f"model '{model}' is not ready at {server.url}"
     except RequestError as error:
-        ready, reason = False, server.message(error)
+        ready, inputs, reason = False, [], server.message(error)
     if not ready:
         typer.echo(f"{reason}; nothing was sent", err=True)
         raise typer.Exit(exit_codes.FAILED)
-
-
-def _check_inputs(server: Chosen, model: str, timeout_s: float, plan: Plan, names: set[str]) -> None:
-    """End the command when the model takes other inputs than it would be sent."""
-    try:
-        with Client(server.url, timeout_s=timeout_s) as client:
-            metadata = client.metadata(model)
-    except RequestError:  # the requests themselves will say what is wrong
-        return
-    inputs = {tensor.name for tensor in metadata.inputs}
     streams = "stream" in inputs
-    if names <= inputs and streams == plan.generate:
+    if names <= set(inputs) and streams == plan.generate:
         return
     remedy = "give --generate" if streams else "leave out --generate" if plan.generate else "send other inputs"
     if "image" in inputs:
         remedy = "give --image FILE or --image-size WxH"
-    listed = ", ".join(tensor.name for tensor in metadata.inputs)
-    typer.echo(f"model '{model}' takes {listed}: {remedy}; nothing was sent", err=True)
+    typer.echo(f"model '{model}' takes {', '.join(inputs)}: {remedy}; nothing was sent", err=True)
     raise typer.Exit(exit_codes.USAGE)
 
 
