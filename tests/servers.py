@@ -82,6 +82,7 @@ def running_server(
     extra_backends: Mapping[str, Path] = {},
     arguments: Sequence[str] = (),
     models: Sequence[str] | None = None,
+    key: str | None = None,
     exit_timeout_s: int = 15,
 ) -> Iterator[RunningServer]:
     """Run tritonserver over `repository` until the block ends.
@@ -91,6 +92,7 @@ def running_server(
         extra_backends: backends beside Tidal's own, by name.
         arguments: further arguments of tritonserver.
         models: what to load; all models of the repository when None. One that fails to load is no error here.
+        key: admin key; None leaves the admin endpoints open.
         exit_timeout_s: what the server leaves to requests in flight at its end.
 
     Raises:
@@ -104,7 +106,7 @@ def running_server(
         log = Path(folder) / "log"
         backends = assemble(Path(folder) / "backends", installation, dict(extra_backends))
         launch = Launch(
-            installation, repository, backends, tuple(names), ports, prefix, None, exit_timeout_s, tuple(arguments)
+            installation, repository, backends, tuple(names), ports, prefix, key, exit_timeout_s, tuple(arguments)
         )
         process = ServerProcess(launch, log)
         try:

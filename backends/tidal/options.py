@@ -135,6 +135,11 @@ def parse_options(raw: Mapping[str, Any] | None) -> RequestOptions:
     if not own:
         return _NONE
     for name in own:
+        if name == "stream":  # Triton's `generate` passes on as an option what is no input of the model
+            raise InvalidArgument(
+                "unknown request option 'stream': this model does not generate text, and only those that do have this "
+                "input; leave it out"
+            )
         if name not in RequestOptions.model_fields:
             raise InvalidArgument(
                 f"unknown request option '{name[:80]}': {did_you_mean(name, RequestOptions.model_fields)}"

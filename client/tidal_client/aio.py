@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import cached_property
 from types import TracebackType
-from typing import Self, Unpack, overload
+from typing import Self, TypeVar, Unpack, overload
 
 from tidal_client.client import DEFAULT_TIMEOUT_S
 from tidal_client.codec import InferRequest, chunks, image_inputs, read_classifications
+from tidal_client.errors import RequestError
 from tidal_client.generation import Prompts, are_texts, generation_request, read_generated
+from tidal_client.kinds import another_kind, may_be_another_kind
 from tidal_client.options import Options, request_parameters
 from tidal_client.results import Array, Classification, Generated, ModelMetadata
+from tidal_client.retrying import Attempts, answered_async, attempts, checked_retries, streamed_async
 from tidal_client.transports import AsyncTransport, parse_url
+
+T = TypeVar("T")
 
 
 class AsyncClient:
@@ -23,8 +28,9 @@ class AsyncClient:
     on the server too, also when it waits there; over HTTP the server works on to the end.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(self, url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, retries: int = 0) -> None:
         """Prepare a client; see `Client`."""
+        self._retries = checked_retries(retries)
         self._address = parse_url(url)
         self._timeout_s = timeout_s
         self._closed = False
@@ -70,7 +76,7 @@ class AsyncClient:
         results: list[Classification] = []
         for inputs in chunks(texts, pairs):
             request = InferRequest(model, inputs, outputs, parameters, request_id)
-            answer = await self._transport.infer(request, self._timeout(timeout_s))
+            answer = await self._infer(request, timeout_s)
             results += read_classifications(answer, len(inputs["text_input"]))
         return results
 
@@ -86,7 +92,7 @@ class AsyncClient:
     ) -> Classification:
         """Classify one encoded image; see `Client.classify_image`."""
         request = InferRequest(model, image_inputs(image), outputs, request_parameters(options), request_id)
-        return read_classifications(await self._transport.infer(request, self._timeout(timeout_s)), 1)[0]
+        return read_classifications(await self._infer(request, timeout_s), 1)[0]
 
     @overload
     async def generate(
@@ -121,8 +127,12 @@ class AsyncClient:
     ) -> Generated | list[Generated]:
         """Generate a text, and wait for all of it; see `Client.generate`."""
         request = generation_request(model, prompt, stream=False, request_id=request_id, options=options)
-        found = [outputs async for outputs in self._transport.stream(request, self._timeout(timeout_s))]
-        generated = read_generated(found[0])
+
+        async def whole(each: InferRequest, left_s: float) -> list[dict[str, Array]]:
+            return [outputs async for outputs in self._transport.stream(each, left_s)]
+
+        (outputs,) = await self._call(request, timeout_s, whole)
+        generated = read_generated(outputs)
         return generated if are_texts(prompt) else generated[0]
 
     async def generate_stream(
@@ -140,10 +150,15 @@ class AsyncClient:
         collected.
         """
         request = generation_request(model, prompt, stream=True, request_id=request_id, options=options)
-        async with aclosing(self._transport.stream(request, self._timeout(timeout_s))) as responses:
-            async for outputs in responses:
-                for part in read_generated(outputs):
-                    yield part
+        tries = attempts(self._retries, self._timeout(timeout_s), request)
+        responses = streamed_async(tries, request, lambda each: self._transport.stream(each, self._timeout(timeout_s)))
+        try:
+            async with aclosing(responses):
+                async for outputs in responses:
+                    for part in read_generated(outputs):
+                        yield part
+        except RequestError as error:
+            raise await self._explained(error, request) from None
 
     async def infer(
         self,
@@ -157,7 +172,7 @@ class AsyncClient:
     ) -> dict[str, Array]:
         """Send arrays, get arrays; see `Client.infer`."""
         request = InferRequest(model, inputs, outputs, request_parameters(options), request_id)
-        return await self._transport.infer(request, self._timeout(timeout_s))
+        return await self._infer(request, timeout_s)
 
     async def ready(self, model: str | None = None, *, timeout_s: float | None = None) -> bool:
         """Whether the model, or the server when none is named, takes requests; see `Client.ready`."""
@@ -165,7 +180,8 @@ class AsyncClient:
 
     async def metadata(self, model: str, *, timeout_s: float | None = None) -> ModelMetadata:
         """What a model takes and returns."""
-        return await self._transport.metadata(model, self._timeout(timeout_s))
+        tries = Attempts(self._retries, self._timeout(timeout_s))
+        return await answered_async(tries, lambda: self._transport.metadata(model, self._timeout(tries.left_s)))
 
     async def close(self) -> None:
         """Close the connections. Later calls raise `RuntimeError`."""
@@ -185,3 +201,25 @@ class AsyncClient:
         if self._closed:
             raise RuntimeError("this client is closed")
         return self._timeout_s if timeout_s is None else timeout_s
+
+    async def _infer(self, request: InferRequest, timeout_s: float | None) -> dict[str, Array]:
+        return await self._call(request, timeout_s, self._transport.infer)
+
+    async def _call(
+        self, request: InferRequest, timeout_s: float | None, send: Callable[[InferRequest, float], Awaitable[T]]
+    ) -> T:
+        """Send a request until it is answered or another attempt makes no sense."""
+        tries = attempts(self._retries, self._timeout(timeout_s), request)
+        try:
+            return await answered_async(tries, lambda: send(tries.request(request), self._timeout(tries.left_s)))
+        except RequestError as error:
+            raise await self._explained(error, request) from None
+
+    async def _explained(self, error: RequestError, request: InferRequest) -> RequestError:
+        """The error, with what the model takes where the request was of another kind."""
+        if not may_be_another_kind(error):
+            return error
+        try:
+            return another_kind(error, request, await self._transport.metadata(request.model, self._timeout_s))
+        except RequestError:
+            return error

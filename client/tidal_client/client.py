@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
-from typing import Final, Self, Unpack, overload
+from typing import Final, Self, TypeVar, Unpack, overload
 
 from tidal_client.codec import InferRequest, chunks, image_inputs, read_classifications
+from tidal_client.errors import RequestError
 from tidal_client.generation import Prompts, are_texts, generation_request, read_generated
+from tidal_client.kinds import another_kind, may_be_another_kind
 from tidal_client.options import Options, request_parameters
 from tidal_client.results import Array, Classification, Generated, ModelMetadata
+from tidal_client.retrying import Attempts, answered, attempts, checked_retries, streamed
 from tidal_client.transports import parse_url
 
 #: Seconds a call waits for its answer unless told otherwise: a server that lost a request cannot say so.
 DEFAULT_TIMEOUT_S: Final = 30.0
+
+T = TypeVar("T")
 
 
 class Client:
@@ -27,16 +32,20 @@ class Client:
     `ServerError`, `DeadlineExceeded` after `timeout_s`, or `ConnectionFailed`.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(self, url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, retries: int = 0) -> None:
         """Prepare a client; it connects at the first call.
 
         Args:
             url: ``grpc://HOST:PORT`` or ``http://HOST:PORT``.
-            timeout_s: seconds that a call waits for its answer, unless the call says otherwise.
+            timeout_s: seconds that a call waits for its answer, retries included, unless the call says otherwise.
+            retries: how often a request that ends in `Unavailable` or `ConnectionFailed` is sent again, after pauses
+                that double from 0.2 s up to 5 s, less up to half of them at random. A request is sent again within
+                its `timeout_s` and `latency_ms` only, and not once a stream has begun.
 
         Raises:
-            InvalidArgument: the url is of another form.
+            InvalidArgument: the url is of another form, or `retries` is not a whole number of at least 0.
         """
+        self._retries = checked_retries(retries)
         self._transport = parse_url(url).connect()
         self._timeout_s = timeout_s
         self._closed = False
@@ -97,7 +106,7 @@ class Client:
         results: list[Classification] = []
         for inputs in chunks(texts, pairs):
             request = InferRequest(model, inputs, outputs, parameters, request_id)
-            answer = self._transport.infer(request, self._timeout(timeout_s))
+            answer = self._infer(request, timeout_s)
             results += read_classifications(answer, len(inputs["text_input"]))
         return results
 
@@ -122,7 +131,7 @@ class Client:
             options: as in `classify`.
         """
         request = InferRequest(model, image_inputs(image), outputs, request_parameters(options), request_id)
-        return read_classifications(self._transport.infer(request, self._timeout(timeout_s)), 1)[0]
+        return read_classifications(self._infer(request, timeout_s), 1)[0]
 
     @overload
     def generate(
@@ -168,7 +177,7 @@ class Client:
             What was generated; of a list of texts one for each, in their order.
         """
         request = generation_request(model, prompt, stream=False, request_id=request_id, options=options)
-        (outputs,) = self._transport.stream(request, self._timeout(timeout_s))
+        (outputs,) = self._call(request, timeout_s, lambda each, left_s: list(self._transport.stream(each, left_s)))
         found = read_generated(outputs)
         return found if are_texts(prompt) else found[0]
 
@@ -190,12 +199,11 @@ class Client:
             model: the model's name.
             prompt: as in `generate`.
             request_id: as in `classify`.
-            timeout_s: seconds to wait for each part.
+            timeout_s: seconds to wait for each part; retries begin within as many seconds of the first attempt.
             options: as in `classify`.
         """
         request = generation_request(model, prompt, stream=True, request_id=request_id, options=options)
-        responses = self._transport.stream(request, self._timeout(timeout_s))
-        return _parts(responses)
+        return self._parts(request, self._timeout(timeout_s))
 
     def infer(
         self,
@@ -222,7 +230,7 @@ class Client:
             Read-only arrays by output name; texts are arrays of `bytes`.
         """
         request = InferRequest(model, inputs, outputs, request_parameters(options), request_id)
-        return self._transport.infer(request, self._timeout(timeout_s))
+        return self._infer(request, timeout_s)
 
     def ready(self, model: str | None = None, *, timeout_s: float | None = None) -> bool:
         """Whether the model, or the server when none is named, takes requests. An unknown model is not ready."""
@@ -230,7 +238,8 @@ class Client:
 
     def metadata(self, model: str, *, timeout_s: float | None = None) -> ModelMetadata:
         """What a model takes and returns."""
-        return self._transport.metadata(model, self._timeout(timeout_s))
+        tries = Attempts(self._retries, self._timeout(timeout_s))
+        return answered(tries, lambda: self._transport.metadata(model, self._timeout(tries.left_s)))
 
     def close(self) -> None:
         """Close the connection. Calls of other threads end in `Cancelled`; later ones raise `RuntimeError`."""
@@ -250,8 +259,32 @@ class Client:
             raise RuntimeError("this client is closed")
         return self._timeout_s if timeout_s is None else timeout_s
 
+    def _infer(self, request: InferRequest, timeout_s: float | None) -> dict[str, Array]:
+        return self._call(request, timeout_s, self._transport.infer)
 
-def _parts(responses: Generator[dict[str, Array], None, None]) -> Generator[Generated, None, None]:
-    with closing(responses):
-        for outputs in responses:
-            yield from read_generated(outputs)
+    def _call(self, request: InferRequest, timeout_s: float | None, send: Callable[[InferRequest, float], T]) -> T:
+        """Send a request until it is answered or another attempt makes no sense."""
+        tries = attempts(self._retries, self._timeout(timeout_s), request)
+        try:
+            return answered(tries, lambda: send(tries.request(request), self._timeout(tries.left_s)))
+        except RequestError as error:
+            raise self._explained(error, request) from None
+
+    def _parts(self, request: InferRequest, timeout_s: float) -> Generator[Generated, None, None]:
+        tries = attempts(self._retries, timeout_s, request)
+        responses = streamed(tries, request, lambda each: self._transport.stream(each, self._timeout(timeout_s)))
+        try:
+            with closing(responses):
+                for outputs in responses:
+                    yield from read_generated(outputs)
+        except RequestError as error:
+            raise self._explained(error, request) from None
+
+    def _explained(self, error: RequestError, request: InferRequest) -> RequestError:
+        """The error, with what the model takes where the request was of another kind."""
+        if not may_be_another_kind(error):
+            return error
+        try:
+            return another_kind(error, request, self._transport.metadata(request.model, self._timeout_s))
+        except RequestError:
+            return error

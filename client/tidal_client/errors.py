@@ -25,7 +25,7 @@ class NotFound(RequestError):
 
 
 class Unavailable(RequestError):
-    """Overload, a missed `latency_ms` or a model that is leaving; the same request may succeed later."""
+    """Overload, a missed `latency_ms`, or a model that is being loaded again; the same request may succeed later."""
 
     code = "UNAVAILABLE"
 
@@ -95,14 +95,25 @@ _GRPC_CONNECTION = re.compile(
 )
 
 
+# What Triton says while the process of a Python model has crashed (INTERNAL), and while that model is loaded again or
+# is unloaded (NOT_FOUND): the request was not run.
+_RESTARTING = re.compile(
+    _WHERE + r"(Failed to process the request\(s\) for model instance '[^']*', message: )?"
+    r"(Stub process( '[^']*')? is not healthy|Request for unknown model: '[^']*' has no available versions)"
+)
+
+# Triton's sentence for `infer` on a model that may send several responses, of either protocol.
+_DECOUPLED = re.compile(r"doesn't support models with decoupled transaction policy")
+_DECOUPLED_HELP = "this model streams its answers: use Client.generate or `tidal generate` instead of infer"
+
 # Triton passes a model's error on without its code in streams and through `generate`: Tidal's models put it in front.
 _CODED = re.compile(_WHERE + r"\[(?P<code>[A-Z_]+)\] (?P<message>.*)", re.DOTALL)
 _CODES: dict[str, type[RequestError]] = {
     each.code: each for each in (InvalidArgument, NotFound, Unavailable, Cancelled, Unsupported, ServerError)
 }
 # What Triton itself says of a request that it does not hand to the model.
-_NO_MODEL = re.compile(r"unknown model|is not found|no available versions|is not ready", re.IGNORECASE)
-_BROKEN = re.compile(r"is not healthy|Failed to process", re.IGNORECASE)
+_NO_MODEL = re.compile(r"unknown model|is not found|is not ready", re.IGNORECASE)
+_BROKEN = re.compile(r"Failed to process", re.IGNORECASE)
 
 
 def from_coded(message: str) -> RequestError | None:
@@ -114,6 +125,8 @@ def from_coded(message: str) -> RequestError | None:
 
 def from_stream(message: str) -> RequestError:
     """The error for a message in a stream, which comes without a code."""
+    if _RESTARTING.match(message):
+        return Unavailable(message)
     if _BROKEN.search(message):
         return ServerError(message)
     return from_coded(message) or (NotFound if _NO_MODEL.search(message) else InvalidArgument)(message)
@@ -123,6 +136,8 @@ def from_http(status: int, message: str) -> RequestError:
     """The error for an HTTP status. 400 stands for INVALID_ARG, UNKNOWN and ALREADY_EXISTS alike."""
     if status == 400 and _CANCELLED.match(message):
         return Cancelled(message)
+    if (known := _known(message)) is not None:
+        return known
     other = InvalidArgument if 400 <= status < 500 else ServerError
     return _HTTP.get(status, other)(message)
 
@@ -131,4 +146,15 @@ def from_grpc(status: str, message: str) -> RequestError:
     """The error for a gRPC status code's name, for example ``UNAVAILABLE``; other codes are a `ServerError`."""
     if status == "UNAVAILABLE" and _GRPC_CONNECTION.match(message):
         return ConnectionFailed(message)
+    if (known := _known(message)) is not None:
+        return known
     return _GRPC.get(status, ServerError)(message)
+
+
+def _known(message: str) -> RequestError | None:
+    """The error for a sentence of Triton's own whose code does not say what to do, else None."""
+    if _RESTARTING.match(message):
+        return Unavailable(message)
+    if _DECOUPLED.search(message):
+        return Unsupported(f"{message}; {_DECOUPLED_HELP}")
+    return None

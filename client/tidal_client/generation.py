@@ -16,7 +16,7 @@ from tidal_client.results import Array, Generated
 Prompts = str | Sequence[int] | Sequence[str]
 
 # Asks a model of Tidal to put their code in front of its errors, see `tidal_client.errors.from_coded`.
-_CODED_ERRORS: Final = "tidal_coded_errors"
+CODED_ERRORS: Final = "tidal_coded_errors"
 
 
 def are_texts(prompt: Prompts) -> TypeGuard[Sequence[str]]:
@@ -55,7 +55,7 @@ def generation_request(
             raise InvalidArgument(
                 f"prompt: expected a text, token ids or a list of texts, got {type(prompt).__name__}"
             ) from None
-    parameters: dict[str, Parameter] = {**request_parameters(options), _CODED_ERRORS: True}
+    parameters: dict[str, Parameter] = {**request_parameters(options), CODED_ERRORS: True}
     return InferRequest(model, inputs, None, parameters, request_id)
 
 

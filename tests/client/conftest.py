@@ -51,14 +51,19 @@ class ProbeServer:
         return until(lambda: self.log_file.exists() and line in self.log_file.read_text().splitlines(), timeout_s)
 
 
+def write_probe(repository: Path, log_file: Path) -> None:
+    """Add the probe model to a repository as `probe`."""
+    version = repository / "probe" / "1"
+    version.mkdir(parents=True)
+    shutil.copy2(Path(__file__).with_name("probe_model.py"), version / "model.py")
+    (version.parent / "config.pbtxt").write_text(_CONFIG.format(log_file=log_file))
+
+
 @contextlib.contextmanager
 def probe_server(folder: Path) -> Iterator[ProbeServer]:
     """Start a tritonserver that serves the probe model as `probe`; ends it on the way out."""
-    version = folder / "models" / "probe" / "1"
-    version.mkdir(parents=True)
-    shutil.copy2(Path(__file__).with_name("probe_model.py"), version / "model.py")
     log_file = folder / "probe.log"
-    (version.parent / "config.pbtxt").write_text(_CONFIG.format(log_file=log_file))
+    write_probe(folder / "models", log_file)
     with running_server(folder / "models", exit_timeout_s=5) as server:
         assert server.load_error("probe") == ""
         yield ProbeServer(f"http://{server.http}", f"grpc://{server.grpc}", log_file, server.pid)

@@ -173,6 +173,14 @@ def test_what_cannot_be_sent_is_refused_by_name(call: Callable[..., Any]) -> Non
         call("classify", "probe", "hi", latncy_ms=3)
 
 
+def test_a_url_with_another_scheme_or_none_says_what_to_do() -> None:
+    with pytest.raises(InvalidArgument, match="did you mean http://localhost:8001 or grpc://localhost:8001"):
+        Client("localhost:8001")
+    for url in ("https://h:1", "grpcs://h:1"):
+        with pytest.raises(InvalidArgument, match="the client does not support TLS"):
+            Client(url)
+
+
 @pytest.mark.parametrize(
     "url", ["127.0.0.1:8001", "https://h:1", "grpc://h", "http://:1", "http://h:x", "http://h:99999", "grpc://h:1/path"]
 )

@@ -92,10 +92,24 @@ def test_nobody_at_the_address(closed_port: int, protocol: str) -> None:
     asyncio.run(run())
 
 
-def test_the_other_protocols_port(server: ProbeServer) -> None:
-    for url in (server.http.replace("http", "grpc"), server.grpc.replace("grpc", "http")):
-        with Client(url, timeout_s=5) as client, pytest.raises(ConnectionFailed):
-            client.classify("probe", "hi")
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_the_other_protocols_port(server: ProbeServer, protocol: str) -> None:
+    other, location = {"grpc": ("http", server.http), "http": ("grpc", server.grpc)}[protocol]
+    url = location.replace(other, protocol)
+    name = {"http": "HTTP", "grpc": "gRPC"}
+    told = f"does not speak plain {name[protocol]}: if it is the server's {name[other]} port, use {other}://HOST:PORT"
+    with Client(url, timeout_s=5) as client:
+        for call in (client.classify, client.generate):
+            with pytest.raises(ConnectionFailed, match=told):
+                call("probe", "hi")
+
+    async def run() -> None:
+        async with AsyncClient(url, timeout_s=5) as client:
+            for call in (client.classify, client.generate):
+                with pytest.raises(ConnectionFailed, match=told):
+                    await call("probe", "hi")
+
+    asyncio.run(run())
 
 
 def test_cancelling_the_task_cancels_the_request_on_the_server(server: ProbeServer) -> None:

@@ -14,6 +14,7 @@ from tidal.options import CODED_ERRORS, parse_options
 from tidal.triton.coded_errors import with_code
 from tidal_client.errors import InvalidArgument, ServerError, from_coded, from_stream
 from tidal_client.errors import NotFound as ClientNotFound
+from tidal_client.errors import Unavailable as ClientUnavailable
 from tidal_client.generation import generation_request, read_generated
 from tidal_client.options import request_parameters
 
@@ -90,7 +91,9 @@ def test_errors_keep_their_codes(kind: type[TidalError]) -> None:
 
 def test_what_triton_says_itself() -> None:
     assert isinstance(from_stream("Request for unknown model: 'x' is not found"), ClientNotFound)
-    assert isinstance(from_stream("Stub process 'x' is not healthy."), ServerError)
+    assert isinstance(from_stream("Stub process 'x' is not healthy."), ClientUnavailable)
+    assert isinstance(from_stream("Request for unknown model: 'x' has no available versions"), ClientUnavailable)
+    assert isinstance(from_stream("Failed to process the request(s) for model 'x', message: ValueError"), ServerError)
     assert isinstance(from_stream("unexpected shape for input 'stream'"), InvalidArgument)
     assert from_coded("[SOMETHING] else") is None
     assert from_coded("plain") is None

@@ -260,6 +260,7 @@ def made_result(**changes: Any) -> LoadResult:
         "mix": (Variant(),),
         "cpu_s": 0.1,
         "started": 0.0,
+        "resent": np.zeros(count, np.intp),
     }
     return LoadResult(**fields | changes)
 

@@ -243,8 +243,11 @@ def remove(
 def _model(repository: Path | None, name: str) -> tuple[ModelEntry, TaskKind]:
     """A model that serves tasks, and those of its newest version."""
     if repository is None:
-        servers = running_servers()
-        repository = servers[0].repository if len(servers) == 1 else DEFAULT_REPOSITORY
+        served = sorted({state.repository for state in running_servers()})
+        if len(served) > 1:
+            folders = ", ".join(map(str, served))
+            raise InvalidArgument(f"several servers are running: choose a repository by --repository, {folders}")
+        repository = served[0] if served else DEFAULT_REPOSITORY
     if not repository.is_dir():
         raise InvalidArgument(f"model repository '{repository}' is not a folder; name one by --repository")
     entries = {entry.name: entry for entry in model_entries(repository)}

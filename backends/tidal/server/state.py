@@ -6,13 +6,11 @@ One owner-only file a server, `<folder>/<http port>.json`. A file whose process 
 from __future__ import annotations
 
 import os
-import stat
-import tempfile
 from pathlib import Path
 
-import psutil
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+import tidal_client.running
 from tidal.errors import InvalidArgument
 
 
@@ -41,10 +39,7 @@ class ServerState(BaseModel):
 
     def alive(self) -> bool:
         """Whether the `tidal serve` that wrote this still runs."""
-        try:
-            return abs(psutil.Process(self.pid).create_time() - self.pid_started) < 1.0
-        except psutil.Error:
-            return False
+        return tidal_client.running.is_alive(self.pid, self.pid_started)
 
 
 def state_folder() -> Path:
@@ -53,14 +48,13 @@ def state_folder() -> Path:
     Raises:
         InvalidArgument: the folder belongs to somebody else or others may read it.
     """
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(runtime) / "tidal" if runtime else Path(tempfile.gettempdir()) / f"tidal-{os.getuid()}"
+    folder = tidal_client.running.state_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        private = tidal_client.running.is_private(folder)
     except OSError as error:
         raise InvalidArgument(f"{folder} cannot be used for server state: {error.strerror}") from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if not private:
         raise InvalidArgument(f"{folder} holds admin keys and must be a folder that only you can read: chmod 700 it")
     return folder
 

@@ -22,17 +22,18 @@ _OF_PAIRS = (("pruned_pair", "TYPE_STRING", 1),)
 def cascade_config_pbtxt(manifest: TabiManifest) -> str:
     """The complete text.
 
-    Rows of a request are separate queries. `text_pair` is declared for single texts too, so that a client who sends one
-    is told what is wrong.
+    Rows of a request are separate queries. `text_pair` is declared for pairs alone, and required there: clients that
+    make inputs from what a model declares, as perf_analyzer does, then need no help.
     """
     outputs = ",\n".join(
         f'  {{ name: "{name}" data_type: {kind} dims: [ {dims} ] }}'
         for name, kind, dims in (*_OUTPUTS[manifest.task], *_EVERY_OUTPUT, *(_OF_PAIRS if manifest.pairs else ()))
     )
+    names = ("text_input", "text_pair") if manifest.pairs else ("text_input",)
+    inputs = ",\n".join(f'  {{ name: "{name}" data_type: TYPE_STRING dims: [ 1 ] }}' for name in names)
     return (
         f'name: "{manifest.name}"\nbackend: "tabi"\nmax_batch_size: 64\n'
-        'input [\n  { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] },\n'
-        '  { name: "text_pair" data_type: TYPE_STRING dims: [ 1 ] optional: true }\n]\n'
+        f"input [\n{inputs}\n]\n"
         f"output [\n{outputs}\n]\n"
         "dynamic_batching { }\ninstance_group [ { count: 1 kind: KIND_CPU } ]\n"
     )

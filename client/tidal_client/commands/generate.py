@@ -13,9 +13,9 @@ import typer
 
 from tidal_client import exit_codes
 from tidal_client.client import DEFAULT_TIMEOUT_S, Client
-from tidal_client.errors import InvalidArgument, RequestError
+from tidal_client.commands.choosing import Url, choose
+from tidal_client.errors import RequestError
 from tidal_client.options import Options
-from tidal_client.transports import parse_url
 
 
 class EarlyStopping(StrEnum):
@@ -41,9 +41,7 @@ def generate(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Read it from this UTF-8 file.", dir_okay=False)
     ] = None,
-    url: Annotated[
-        str, typer.Option("--url", "-u", help="Server: grpc://HOST:PORT or http://HOST:PORT.")
-    ] = "grpc://127.0.0.1:8001",
+    url: Url = None,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", help="Tokens to generate at most.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Sampling temperature, 0 is greedy.")] = None,
     top_k: Annotated[int | None, typer.Option("--top-k", help="Sample among the k likeliest tokens.")] = None,
@@ -101,10 +99,7 @@ def generate(
     - **2** wrong arguments, nothing was sent
     """
     prompts = _prompts(text, file)
-    try:
-        parse_url(url)
-    except InvalidArgument as error:
-        raise typer.BadParameter(str(error), param_hint="--url") from None
+    server = choose(url, "grpc")
     options = Options(
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
         repetition_penalty=repetition_penalty, seed=seed, stop=stop or None, task=task, latency_ms=latency_ms,
@@ -112,9 +107,9 @@ def generate(
         early_stopping=None if early_stopping is None else _EARLY_STOPPING[early_stopping],
     )  # fmt: skip
     try:
-        _run(model, prompts, url, timeout, options, as_json)
+        _run(model, prompts, server.url, timeout, options, as_json)
     except RequestError as error:
-        typer.echo(f"{error.code}: {error}", err=True)
+        typer.echo(server.message(error), err=True)
         if as_json:
             typer.echo(json.dumps({"error": {"code": error.code, "message": str(error)}}))
         raise typer.Exit(exit_codes.FAILED) from None

@@ -19,15 +19,15 @@ from rich.table import Table
 
 from tidal_client import exit_codes
 from tidal_client.client import DEFAULT_TIMEOUT_S, Client
-from tidal_client.errors import ConnectionFailed, DeadlineExceeded, InvalidArgument, NotFound, RequestError
+from tidal_client.commands.choosing import Url, choose
+from tidal_client.errors import ConnectionFailed, DeadlineExceeded, NotFound, RequestError, Unsupported
 from tidal_client.options import Options
 from tidal_client.results import Classification
-from tidal_client.transports import parse_url
 
 # Characters of an output that still is a label.
 _LABEL = 32
 # Errors that the next text would meet as well.
-_HOPELESS = (ConnectionFailed, DeadlineExceeded, NotFound)
+_HOPELESS = (ConnectionFailed, DeadlineExceeded, NotFound, Unsupported)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,7 @@ def infer(
         list[Path] | None,
         typer.Option("--image", "-i", help="An image file to send; repeatable.", exists=True, dir_okay=False),
     ] = None,
-    url: Annotated[
-        str, typer.Option("--url", "-u", help="Server: grpc://HOST:PORT or http://HOST:PORT.")
-    ] = "grpc://127.0.0.1:8001",
+    url: Url = None,
     task: Annotated[str | None, typer.Option(help="Task that the queries belong to.")] = None,
     latency_ms: Annotated[
         float | None, typer.Option("--latency-ms", help="Deadline on the server, milliseconds after arrival.")
@@ -124,19 +122,16 @@ def infer(
     - **2** wrong arguments, nothing was sent
     """
     queries = _queries(text, pair, file, image)
-    try:
-        parse_url(url)
-    except InvalidArgument as error:
-        raise typer.BadParameter(str(error), param_hint="--url") from None
+    server = choose(url, "grpc")
     options = Options(task=task, latency_ms=latency_ms, utility=utility, accuracy=accuracy, max_level=max_level)
     answers: list[_Answer] = []
-    with Client(url, timeout_s=timeout) as client:
+    with Client(server.url, timeout_s=timeout) as client:
         for number, each in enumerate(queries):
             answer = _ask(client, model, each, output or None, options)
             answers.append(answer)
             if isinstance(answer.result, RequestError):
                 kind = "text" if each.image is None else "image"
-                typer.echo(f"{kind} {number + 1} of {len(queries)}: {answer.result.code}: {answer.result}", err=True)
+                typer.echo(f"{kind} {number + 1} of {len(queries)}: {server.message(answer.result)}", err=True)
             if as_json:
                 typer.echo(json.dumps(_as_json(answer)))
             if isinstance(answer.result, _HOPELESS) and number + 1 < len(queries):

@@ -16,13 +16,15 @@ from rich.progress import Progress as Bars
 
 from tidal_client import exit_codes
 from tidal_client.client import DEFAULT_TIMEOUT_S, Client
+from tidal_client.commands.choosing import Chosen, Url, choose
 from tidal_client.commands.load_plan import Arrivals, Plan, TraceUnit, blame, make_schedule
 from tidal_client.commands.load_report import print_report
 from tidal_client.errors import RequestError
+from tidal_client.load.loop import Progress
 from tidal_client.load.plot import plot as draw
-from tidal_client.load.run import Progress, run_load
+from tidal_client.load.run import run_generations, run_load
 from tidal_client.load.summary import LATE_MS, summarise
-from tidal_client.transports import parse_url
+from tidal_client.retrying import MANY_RETRIES
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -74,6 +76,16 @@ def load(
     ids: Annotated[
         bool, typer.Option("--ids", help="Send input_ids of exactly these lengths instead of texts.")
     ] = False,
+    image: Annotated[
+        list[Path] | None,
+        typer.Option("--image", "-i", help="Send image files in turn; a file or a folder of them, repeatable."),
+    ] = None,
+    image_size: Annotated[
+        str | None, typer.Option("--image-size", metavar="WxH", help="Send made images of this size in pixels.")
+    ] = None,
+    generate: Annotated[
+        bool, typer.Option("--generate", "-g", help="Ask a model that generates text: texts are prompts, by stream.")
+    ] = False,
     vocabulary: Annotated[int, typer.Option("--vocabulary", help="With --ids: ids are below this.")] = 30000,
     mix: Annotated[
         str, typer.Option("--mix", "-m", help="Options of the requests and their shares, or a JSON or YAML file.")
@@ -84,12 +96,14 @@ def load(
     slo_ms: Annotated[
         float | None, typer.Option("--slo-ms", help="Limit for goodput. Default: each request's own latency_ms.")
     ] = None,
-    url: Annotated[
-        str, typer.Option("--url", "-u", help="Server: http://HOST:PORT or grpc://HOST:PORT.")
-    ] = "http://127.0.0.1:8000",
+    url: Url = None,
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.001, help="Seconds to wait for each answer.")
     ] = DEFAULT_TIMEOUT_S,
+    retry: Annotated[
+        bool,
+        typer.Option("--retry", help="Send a request again that is refused UNAVAILABLE or loses its connection."),
+    ] = False,
     seed: Annotated[int, typer.Option("--seed", help="Equal seeds send the same at the same times.", min=0)] = 0,
     late_ms: Annotated[
         float, typer.Option("--late-ms", min=0.001, help="A request sent later than this counts as sent late.")
@@ -114,10 +128,18 @@ def load(
     tidal load intent -r 50 --lengths 0=3,50=24,98=64,100=128 --tokenizer tokenizer.json --plot run.png
     tidal load intent -r 50 --ids --lengths 8-128
     tidal load intent -r 50 --mix 'latency_ms=100:0.7,latency_ms=500 task=a:0.3'
+    tidal load vit -r 20 --image photos/ --mix task=animals
+    tidal load vit -r 20 --image-size 224x224 --mix task=animals,task=birds
+    tidal load writer -r 4 --generate --lengths 8-64 --mix max_tokens=16:0.5,max_tokens=128:0.5
     ```
 
     A mix is a list of variants apart by commas, each with options `name=value` apart by spaces and, after a colon,
     its share. As a file it is a list of objects with the options and `share`.
+
+    With --generate each request is a stream. The output adds the time to the first token (from the scheduled time),
+    the time per further token, and tokens a second; latency and --slo-ms are about the end of the stream. A request
+    of --retry is sent up to 8 times more, after pauses that double from 0.2 s up to 5 s, within --timeout and its
+    `latency_ms`, and not once its stream has begun.
 
     HTTP costs this machine a fifth of gRPC's processor time, which matters where the server runs here too.
 
@@ -127,8 +149,7 @@ def load(
     - **1** a request failed, or the model is not ready
     - **2** wrong arguments, nothing was sent
     """
-    with blame("--url"):
-        parse_url(url)
+    server = choose(url, "http")
     if slo_ms is not None and not 0 < slo_ms < float("inf"):
         raise typer.BadParameter(f"expected a number above 0, got {slo_ms:g}", param_hint="--slo-ms")
     _check_picture(plot)
@@ -152,14 +173,25 @@ def load(
         vocabulary=vocabulary,
         mix=mix,
         seed=seed,
+        images=image or (),
+        image_size=image_size,
+        generate=generate,
     )
+    if generate and output:
+        raise typer.BadParameter("has no meaning with --generate", param_hint="--output")
     schedule = make_schedule(plan)
-    _check_ready(url, model, timeout)
+    retries = MANY_RETRIES if retry else 0
+    _check_model(server, model, timeout, retries, plan, set(schedule.inputs[0]))
     with _progress(len(schedule)) as progress, blame("MODEL"):
-        result = run_load(url, model, schedule, outputs=output, timeout_s=timeout, progress=progress)
+        if generate:
+            result = run_generations(server.url, model, schedule, timeout_s=timeout, retries=retries, progress=progress)
+        else:
+            result = run_load(
+                server.url, model, schedule, outputs=output, timeout_s=timeout, retries=retries, progress=progress
+            )
     summary = summarise(result, slo_ms=slo_ms, late_ms=late_ms)
     if as_json:
-        run = {"model": model, "url": url, "seed": seed, "slo_ms": slo_ms, "started": result.started}
+        run = {"model": model, "url": server.url, "seed": seed, "slo_ms": slo_ms, "started": result.started}
         typer.echo(json.dumps(run | summary.as_json(), indent=1))
     else:
         print_report(summary)
@@ -183,16 +215,27 @@ def _check_picture(file: Path | None) -> None:
         raise typer.BadParameter(f"there is no folder {file.parent}", param_hint="--plot")
 
 
-def _check_ready(url: str, model: str, timeout_s: float) -> None:
-    """End the command when every request would fail."""
+def _check_model(server: Chosen, model: str, timeout_s: float, retries: int, plan: Plan, names: set[str]) -> None:
+    """End the command when every request would fail: the model is not there, or takes other inputs."""
     try:
-        with Client(url, timeout_s=timeout_s) as client:
-            ready, reason = client.ready(model), f"model '{model}' is not ready at {url}"
+        with Client(server.url, timeout_s=timeout_s, retries=retries) as client:
+            # With retries a model that is away is waited for, as the requests do.
+            ready = retries > 0 or client.ready(model)
+            inputs = [tensor.name for tensor in client.metadata(model).inputs] if ready else []
+            reason = f"model '{model}' is not ready at {server.url}"
     except RequestError as error:
-        ready, reason = False, f"{error.code}: {error}"
+        ready, inputs, reason = False, [], server.message(error)
     if not ready:
         typer.echo(f"{reason}; nothing was sent", err=True)
         raise typer.Exit(exit_codes.FAILED)
+    streams = "stream" in inputs
+    if names <= set(inputs) and streams == plan.generate:
+        return
+    remedy = "give --generate" if streams else "leave out --generate" if plan.generate else "send other inputs"
+    if "image" in inputs:
+        remedy = "give --image FILE or --image-size WxH"
+    typer.echo(f"model '{model}' takes {', '.join(inputs)}: {remedy}; nothing was sent", err=True)
+    raise typer.Exit(exit_codes.USAGE)
 
 
 @contextmanager

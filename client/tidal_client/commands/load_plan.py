@@ -12,7 +12,16 @@ import typer
 
 from tidal_client.errors import InvalidArgument
 from tidal_client.load.arrivals import Times, bursty, poisson, rescaled
-from tidal_client.load.inputs import Inputs, id_inputs, made_texts, read_texts, text_inputs
+from tidal_client.load.inputs import (
+    Inputs,
+    id_inputs,
+    image_files,
+    made_images,
+    made_texts,
+    prompt_inputs,
+    read_texts,
+    text_inputs,
+)
 from tidal_client.load.lengths import draw_lengths
 from tidal_client.load.mix import Variant, parse_mix, read_mix
 from tidal_client.load.run import Schedule
@@ -21,6 +30,7 @@ from tidal_client.load.traces import read_trace
 _DEFAULT_SECONDS = 10.0
 # Made inputs are all different up to this many, then used again.
 _MOST_INPUTS = 20_000
+_MOST_IMAGES = 200
 
 
 class Arrivals(StrEnum):
@@ -64,6 +74,9 @@ class Plan:
     vocabulary: int
     mix: str
     seed: int
+    images: Sequence[Path]
+    image_size: str | None
+    generate: bool
 
 
 @contextmanager
@@ -78,7 +91,7 @@ def blame(option: str) -> Iterator[None]:
             raise typer.BadParameter(rest, param_hint=named) from None
         raise typer.BadParameter(str(error), param_hint=option) from None
     except ModuleNotFoundError as error:
-        package = {"yaml": "pyyaml"}.get(str(error.name), error.name)
+        package = {"yaml": "pyyaml", "PIL": "pillow"}.get(str(error.name), error.name)
         raise typer.BadParameter(
             f"needs {package}, which is missing: pip install {package}", param_hint=option
         ) from None
@@ -102,7 +115,8 @@ def make_schedule(plan: Plan) -> Schedule:
     times = _drawn(plan) if plan.trace is None else _recorded(plan, plan.trace)
     with blame("--mix"):
         mix = _mix(plan.mix)
-    return Schedule(times, _inputs(plan, min(len(times), _MOST_INPUTS)), mix, plan.seed)
+    inputs = _images(plan, len(times)) if plan.images or plan.image_size else _inputs(plan, len(times))
+    return Schedule(times, prompt_inputs(inputs) if plan.generate else inputs, mix, plan.seed)
 
 
 def _drawn(plan: Plan) -> Times:
@@ -154,8 +168,25 @@ def _mix(text: str) -> Sequence[Variant]:
     return parse_mix(text) if text else (Variant(),)
 
 
-def _inputs(plan: Plan, count: int) -> Sequence[Inputs]:
-    """Lines of a file, or `count` made inputs."""
+def _images(plan: Plan, count: int) -> Sequence[Inputs]:
+    """Files, or made images of a size."""
+    hint = "--image" if plan.images else "--image-size"
+    others = {"--file": plan.file, "--lengths": plan.lengths, "--tokenizer": plan.tokenizer, "--ids": plan.ids}
+    others |= {"--generate": plan.generate}
+    for name, given in others.items():
+        if given:
+            raise typer.BadParameter(f"has no meaning with {hint}", param_hint=name)
+    if plan.images and plan.image_size is not None:
+        raise typer.BadParameter("give --image or --image-size, not both", param_hint="--image-size")
+    with blame(hint):
+        if plan.image_size is not None:
+            return made_images(plan.image_size, min(count, _MOST_IMAGES), seed=plan.seed)
+        return image_files(plan.images)
+
+
+def _inputs(plan: Plan, requests: int) -> Sequence[Inputs]:
+    """Lines of a file, or made inputs."""
+    count = min(requests, _MOST_INPUTS)
     if plan.file is not None:
         for name, given in (("--lengths", plan.lengths), ("--tokenizer", plan.tokenizer), ("--ids", plan.ids)):
             if given:

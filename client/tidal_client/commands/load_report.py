@@ -21,6 +21,10 @@ def print_report(summary: Summary) -> None:
     console = Console()
     console.print(f"{summary.offered_rate:.4g} requests a second offered, all ended after {summary.duration_s:.1f} s")
     console.print(table)
+    if summary.total.generation is not None:
+        console.print(_generations(summary))
+    if summary.total.resent:
+        console.print(f"requests were sent again {summary.total.resent} times", highlight=False)
     if summary.total.errors:
         errors = Table("error", "requests", "first message")
         for code, count in sorted(summary.total.errors.items(), key=lambda item: -item[1]):
@@ -37,6 +41,26 @@ def print_report(summary: Summary) -> None:
     )
 
 
+def _generations(summary: Summary) -> Table:
+    """Tokens a second, and times to the first token and between tokens, of all requests and of each variant."""
+    table = Table("generations")
+    for name in ("tokens", "tokens a second", "mean ms", "p50", "p98", "p99", "max"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, row in {"all": summary.total, **{escape(name): row for name, row in summary.variants.items()}}.items():
+        figures = row.generation
+        if figures is not None:
+            counts = [str(figures.tokens), f"{figures.tokens_per_second:.1f}"]
+            table.add_row(f"{name}, time to first token", *counts, *_figures(figures.first_token_ms))
+            table.add_row(f"{name}, per further token", "", "", *_figures(figures.inter_token_ms))
+    return table
+
+
+def _figures(latency: Latency | None) -> list[str]:
+    if latency is None:
+        return ["-"] * 5
+    return [f"{ms:.2f}" for ms in (latency.mean, latency.p50, latency.p98, latency.p99, latency.max)]
+
+
 def _cells(name: str, row: Row | None, latency: Latency | None) -> list[str]:
     counts = [""] * 5
     if row is not None:
@@ -47,7 +71,4 @@ def _cells(name: str, row: Row | None, latency: Latency | None) -> list[str]:
             "-" if row.within_slo is None else f"{row.within_slo / row.requests:.1%}",
             "-" if row.goodput is None else f"{row.goodput:.1f}",
         ]
-    figures = ["-"] * 5
-    if latency is not None:
-        figures = [f"{ms:.2f}" for ms in (latency.mean, latency.p50, latency.p98, latency.p99, latency.max)]
-    return [name, *counts, *figures]
+    return [name, *counts, *_figures(latency)]

@@ -9,13 +9,15 @@ print(summarise(run_load("http://127.0.0.1:8000", "intents", schedule), slo_ms=5
 from __future__ import annotations
 
 from tidal_client.load.arrivals import Times, bursty, mean_rate, poisson, rescaled
-from tidal_client.load.inputs import id_inputs, text_inputs
+from tidal_client.load.inputs import id_inputs, image_files, made_images, prompt_inputs, text_inputs
 from tidal_client.load.mix import Variant, parse_mix, read_mix
-from tidal_client.load.run import LoadResult, Schedule, run_load
+from tidal_client.load.result import Generations, LoadResult
+from tidal_client.load.run import Schedule, run_generations, run_load
 from tidal_client.load.summary import Summary, summarise
 from tidal_client.load.traces import read_trace
 
 __all__ = [
+    "Generations",
     "LoadResult",
     "Schedule",
     "Summary",
@@ -23,12 +25,16 @@ __all__ = [
     "Variant",
     "bursty",
     "id_inputs",
+    "image_files",
+    "made_images",
     "mean_rate",
     "parse_mix",
     "poisson",
+    "prompt_inputs",
     "read_mix",
     "read_trace",
     "rescaled",
+    "run_generations",
     "run_load",
     "summarise",
     "text_inputs",

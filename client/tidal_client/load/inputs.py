@@ -1,14 +1,15 @@
-"""What requests carry: texts or token ids, from a file or made to wanted lengths."""
+"""What requests carry: texts, token ids or images, from files or made to wanted lengths and sizes."""
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from tidal_client.codec import chunks
+from tidal_client.codec import chunks, image_inputs
 from tidal_client.errors import InvalidArgument
 from tidal_client.results import Array
 
@@ -52,6 +53,62 @@ def id_inputs(lengths: Sequence[int], vocabulary: int = 30000, *, seed: int = 0)
     rng = np.random.default_rng(seed)
     lowest = FIRST_ID if vocabulary > 2 * FIRST_ID else 1
     return [{"input_ids": rng.integers(lowest, vocabulary, (1, length), np.int64)} for length in lengths]
+
+
+def prompt_inputs(inputs: Sequence[Inputs]) -> list[Inputs]:
+    """The same texts or ids as inputs of generations, which have no batch axis."""
+    return [{name: array.reshape(-1) for name, array in each.items()} for each in inputs]
+
+
+def image_files(paths: Sequence[Path]) -> list[Inputs]:
+    """Inputs of one image for each file; of a folder, for each file in it that is no hidden one.
+
+    Raises:
+        InvalidArgument: a path that cannot be read, or a folder without files.
+    """
+    found: list[Inputs] = []
+    for path in paths:
+        try:
+            files = (
+                sorted(each for each in path.iterdir() if each.is_file() and each.name[0] != ".")
+                if path.is_dir()
+                else [path]
+            )
+            found += [image_inputs(file.read_bytes()) for file in files]
+        except OSError as error:
+            raise InvalidArgument(f"image {path}: cannot be read: {error}") from None
+        if not files:
+            raise InvalidArgument(f"image {path}: no file in this folder")
+    return found
+
+
+def made_images(size: str, count: int, *, seed: int = 0) -> list[Inputs]:
+    """Inputs of random images, JPEG files that are all different.
+
+    Args:
+        size: ``WIDTHxHEIGHT`` in pixels.
+        count: how many.
+        seed: equal seeds give equal images.
+
+    Raises:
+        InvalidArgument: a size that reads otherwise, or is not from 1 to 10,000 pixels each way.
+        ModuleNotFoundError: Pillow is not installed.
+    """
+    from PIL import Image
+
+    parts = size.lower().split("x")
+    if len(parts) != 2 or not all(part.isdecimal() and 1 <= int(part) <= 10_000 for part in parts):
+        raise InvalidArgument(f"image size '{size}': expected WIDTHxHEIGHT in pixels, for example 224x224")
+    width, height = map(int, parts)
+    rng = np.random.default_rng(seed)
+    inputs: list[Inputs] = []
+    for _ in range(count):
+        # A few coarse blocks, enlarged: files of a photograph's size rather than of noise.
+        blocks = Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8))
+        file = io.BytesIO()
+        blocks.resize((width, height), Image.Resampling.BICUBIC).save(file, "JPEG", quality=85)
+        inputs.append(image_inputs(file.getvalue()))
+    return inputs
 
 
 def made_texts(lengths: Sequence[int], tokenizer: Path | None = None, *, seed: int = 0) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tidal_client.load.run import LoadResult
+from tidal_client.load.result import LoadResult
 
 
 def plot(result: LoadResult, file: Path, *, title: str = "", slo_ms: float | None = None) -> None:

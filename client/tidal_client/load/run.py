@@ -1,38 +1,29 @@
-"""An open loop: every request goes out at its time, whatever became of those before it."""
+"""Runs of load: what a schedule asks for is sent, and what became of it is recorded."""
 
 from __future__ import annotations
 
-import gc
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tidal_client.client import DEFAULT_TIMEOUT_S
-from tidal_client.errors import DeadlineExceeded, InvalidArgument, RequestError
+from tidal_client.errors import InvalidArgument
 from tidal_client.load.arrivals import Times
+from tidal_client.load.generations import GenerationSender, stream_request
+from tidal_client.load.loop import Outcomes, Progress, Sending, send_all
 from tidal_client.load.mix import Variant, assign
 from tidal_client.load.payloads import encode
-from tidal_client.load.senders import OpenSender, open_sender
+from tidal_client.load.resending import ResendingSender
+from tidal_client.load.result import Generations, LoadResult
+from tidal_client.load.senders import Finish, OpenSender, Sender, open_sender
 from tidal_client.results import Array
 from tidal_client.transports import Address, parse_url
 
-OK: Final = "OK"
-#: Called twice a second with the numbers of requests sent and ended.
-Progress = Callable[[int, int], None]
-
-_PENDING = -1
-_PROGRESS_S = 0.5
-# Between connecting and the first request, for the connections to settle.
-_LEAD_S = 0.05
-# Python lets a thread run this long before another may; its default, 5 ms, would delay sends.
-_SWITCH_S = 0.0005
+# Senders end every request in time; the reserve is for a machine that stood still.
+_RESERVE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,81 +56,6 @@ class Schedule:
         return len(self.times)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LoadResult:
-    """What became of each request. Times are seconds from the start of the run, [requests]."""
-
-    #: When each should have been sent: the latency that a user sees counts from here.
-    scheduled: Times
-    sent: Times
-    #: When its answer, or its error, was here.
-    done: Times
-    #: Index into `codes`; 0 is an answer.
-    status: npt.NDArray[np.intp]
-    #: `OK`, then the codes of the errors that came.
-    codes: tuple[str, ...]
-    #: First sentence that came with each error code.
-    messages: Mapping[str, str]
-    #: Index into `mix`.
-    variants: npt.NDArray[np.intp]
-    mix: tuple[Variant, ...]
-    #: Processor seconds of this process meanwhile, all threads.
-    cpu_s: float
-    #: Seconds since the epoch at the start of the run.
-    started: float
-
-    @property
-    def answered(self) -> npt.NDArray[np.bool_]:
-        """Which requests were answered without an error."""
-        return np.asarray(self.status == 0)
-
-    @property
-    def latency(self) -> Times:
-        """Seconds from the scheduled time to the end."""
-        return self.done - self.scheduled
-
-    @property
-    def send_lag(self) -> Times:
-        """Seconds by which the generator was late."""
-        return self.sent - self.scheduled
-
-    @property
-    def duration(self) -> float:
-        """Seconds until the last request ended."""
-        return float(self.done.max())
-
-
-class _Outcomes:
-    """Ends of requests, as senders report them from whatever thread."""
-
-    def __init__(self, count: int) -> None:
-        self.done = np.zeros(count)
-        self.status = np.full(count, _PENDING, np.intp)
-        self.messages: dict[str, str] = {}
-        self.codes = [OK]
-        self.ended = 0
-        self.start = 0.0
-        self.all_ended = threading.Event()
-        self._lock = threading.Lock()
-
-    def finish(self, number: int, error: RequestError | None) -> None:
-        now = time.perf_counter()
-        with self._lock:
-            if self.status[number] != _PENDING:
-                return
-            self.done[number] = now - self.start
-            self.status[number] = 0 if error is None else self._code(error)
-            self.ended += 1
-            if self.ended == len(self.status):
-                self.all_ended.set()
-
-    def _code(self, error: RequestError) -> int:
-        if error.code not in self.messages:
-            self.messages[error.code] = str(error)
-            self.codes.append(error.code)
-        return self.codes.index(error.code)
-
-
 def run_load(
     url: str,
     model: str,
@@ -147,6 +63,7 @@ def run_load(
     *,
     outputs: Sequence[str] | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    retries: int = 0,
     progress: Progress | None = None,
     open_sender: OpenSender = open_sender,
 ) -> LoadResult:
@@ -158,6 +75,8 @@ def run_load(
         schedule: what to send and when.
         outputs: names of the wanted outputs; None asks for all.
         timeout_s: how long to wait for each answer; then the request counts as `DEADLINE_EXCEEDED`.
+        retries: how often a request may be sent again, as with `Client(retries=...)`; each attempt waits `timeout_s`
+            for its answer, and the last one begins within as many seconds of the first.
         progress: called from a thread of its own while the run lasts.
         open_sender: how requests travel, where they do not just go to the server: a sender may keep the answers, or
             send to other models as well.
@@ -167,44 +86,102 @@ def run_load(
     """
     address = parse_url(url)
     payloads = _payloads(address, model, schedule, outputs)
-    outcomes = _Outcomes(len(schedule))
-    sent = np.zeros(len(schedule))
-    times = schedule.times.tolist()
-    sender = open_sender(address, timeout_s, outcomes.finish)
-    over = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(progress, sent, outcomes, over), name="tidal-load-progress")
-    with _undisturbed():
-        try:
-            start = outcomes.start = time.perf_counter() + _LEAD_S
-            started, cpu = time.time() + _LEAD_S, time.process_time()
-            watcher.start()
-            for number, (moment, payload) in enumerate(zip(times, payloads, strict=True)):
-                delay = start + moment - time.perf_counter()
-                if delay > 0:
-                    time.sleep(delay)
-                sent[number] = time.perf_counter() - start
-                sender.send(number, payload)
-            # Senders end every request in time; the reserve is for a machine that stood still.
-            if not outcomes.all_ended.wait(timeout_s + 10):
-                for number in np.flatnonzero(outcomes.status == _PENDING):
-                    outcomes.finish(int(number), DeadlineExceeded(f"no answer within {timeout_s:g} s"))
-            cpu = time.process_time() - cpu
-        finally:
-            over.set()
-            watcher.join()
-            sender.close()
+    outcomes = Outcomes(len(schedule))
+
+    def opened(finish: Finish) -> Sender:
+        return open_sender(address, timeout_s, finish)
+
+    def again(number: int, left_ms: float | None) -> bytes:
+        variant = schedule.mix[int(schedule.variants[number])]
+        left = variant.parameters if left_ms is None else {**variant.parameters, "latency_ms": left_ms}
+        return encode(address, model, schedule.inputs[number % len(schedule.inputs)], outputs, left)
+
+    resending = None
+    if retries:
+        resending = ResendingSender(
+            opened, again, outcomes.finish, retries=retries, timeout_s=timeout_s, deadlines_ms=_deadlines_ms(schedule)
+        )
+    sending = _Payloads(opened(outcomes.finish) if resending is None else resending, payloads)
+    patience_s = timeout_s * (2 if retries else 1) + _RESERVE_S
+    result = _run(schedule, sending, outcomes, patience_s, progress)
+    return result if resending is None else replace(result, resent=resending.resent)
+
+
+def run_generations(
+    url: str,
+    model: str,
+    schedule: Schedule,
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    retries: int = 0,
+    progress: Progress | None = None,
+) -> LoadResult:
+    """Ask a model that generates text for a stream for each request of a schedule, as `run_load` does.
+
+    Args:
+        url: `grpc://HOST:PORT` or `http://HOST:PORT`.
+        model: name of the model.
+        schedule: what to send and when; inputs without a batch axis, `text_input` [1] or `input_ids` [tokens].
+        timeout_s: how long to wait for each part of a stream.
+        retries: how often a request may be sent again before its stream has begun.
+        progress: as in `run_load`.
+
+    Returns:
+        What became of each request, with `generated`; `done` is when its stream ended.
+
+    Raises:
+        InvalidArgument: a URL that cannot be used, or no model.
+    """
+    address = parse_url(url)
+    requests = [
+        stream_request(model, schedule.inputs[number % len(schedule.inputs)], schedule.mix[variant].parameters)
+        for number, variant in enumerate(schedule.variants.tolist())
+    ]
+    outcomes = Outcomes(len(schedule))
+    sender = GenerationSender(address, requests, outcomes, timeout_s=timeout_s, retries=retries)
+    # A stream has no length that is known before; a part may take the timeout, and a retry begins within it.
+    result = _run(schedule, sender, outcomes, None, progress)
+    return replace(result, resent=sender.resent, generated=Generations(sender.first, sender.tokens))
+
+
+class _Payloads:
+    """Sends requests by their numbers."""
+
+    def __init__(self, sender: Sender, payloads: Sequence[bytes]) -> None:
+        self._sender, self._payloads = sender, payloads
+
+    def send(self, number: int) -> None:
+        """See `Sending.send`."""
+        self._sender.send(number, self._payloads[number])
+
+    def close(self) -> None:
+        """See `Sending.close`."""
+        self._sender.close()
+
+
+def _run(
+    schedule: Schedule, sending: Sending, outcomes: Outcomes, patience_s: float | None, progress: Progress | None
+) -> LoadResult:
+    sent = send_all(schedule.times, sending, outcomes, patience_s=patience_s, progress=progress)
     return LoadResult(
         schedule.times,
-        sent,
+        sent.times,
         outcomes.done,
         outcomes.status,
         tuple(outcomes.codes),
         outcomes.messages,
         schedule.variants,
         tuple(schedule.mix),
-        cpu,
-        started,
+        sent.cpu_s,
+        sent.started,
+        np.zeros(len(schedule), np.intp),
     )
+
+
+def _deadlines_ms(schedule: Schedule) -> list[float | None]:
+    own = [variant.parameters.get("latency_ms") for variant in schedule.mix]
+    found = [None if each is None else float(each) for each in own]
+    return [found[variant] for variant in schedule.variants.tolist()]
 
 
 def _payloads(address: Address, model: str, schedule: Schedule, outputs: Sequence[str] | None) -> list[bytes]:
@@ -218,24 +195,3 @@ def _payloads(address: Address, model: str, schedule: Schedule, outputs: Sequenc
             made[key] = encode(address, model, schedule.inputs[key[0]], outputs, schedule.mix[variant].parameters)
         payloads.append(made[key])
     return payloads
-
-
-def _watch(progress: Progress | None, sent: Times, outcomes: _Outcomes, over: threading.Event) -> None:
-    if progress is not None:
-        while not over.wait(_PROGRESS_S):
-            progress(int(np.count_nonzero(sent)), outcomes.ended)
-        progress(int(np.count_nonzero(sent)), outcomes.ended)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Keep Python itself from holding up sends: no full garbage collection over what is there already."""
-    interval = sys.getswitchinterval()
-    gc.collect()
-    gc.freeze()
-    sys.setswitchinterval(_SWITCH_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
-        gc.unfreeze()

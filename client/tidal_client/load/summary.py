@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tidal_client.load.run import LoadResult
+from tidal_client.load.result import LoadResult
 
 #: A send this late, in milliseconds, counts as late.
 LATE_MS = 10.0
@@ -31,6 +31,20 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
+class Generation:
+    """Figures of answered generations."""
+
+    #: From the scheduled time to the first tokens, milliseconds.
+    first_token_ms: Latency | None
+    #: From the first tokens to the end, over the tokens after the first, milliseconds; of generations of two or more.
+    inter_token_ms: Latency | None
+    #: Tokens of all answers.
+    tokens: int
+    #: The same, a second of the run.
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """Figures of all requests, or of those of one variant of the mix."""
 
@@ -48,6 +62,10 @@ class Row:
     latency_from_send_ms: Latency | None
     #: Number of requests by error code, timeouts of the client (`DEADLINE_EXCEEDED`) included.
     errors: Mapping[str, int]
+    #: Times that a request was sent again.
+    resent: int
+    #: None where no text was generated.
+    generation: Generation | None
 
     @property
     def violations(self) -> float | None:
@@ -150,6 +168,21 @@ def _row(result: LoadResult, chosen: npt.NDArray[np.bool_], limits_ms: npt.NDArr
         _latency(result.latency[answered]),
         _latency((result.done - result.sent)[answered]),
         {code: count for code, count in counts.items() if count},
+        int(result.resent[chosen].sum()),
+        _generation(result, answered),
+    )
+
+
+def _generation(result: LoadResult, answered: npt.NDArray[np.bool_]) -> Generation | None:
+    if result.generated is None:
+        return None
+    first, tokens = result.generated.first, result.generated.tokens
+    some, several = answered & (tokens > 0), answered & (tokens > 1)
+    return Generation(
+        _latency((first - result.scheduled)[some]),
+        _latency((result.done - first)[several] / (tokens[several] - 1)),
+        int(tokens[answered].sum()),
+        float(tokens[answered].sum()) / result.duration,
     )
 
 

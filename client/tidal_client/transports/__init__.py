@@ -90,11 +90,15 @@ def parse_url(url: str) -> Address:
         InvalidArgument: anything else.
     """
     expected = f"url '{url}': expected http://HOST:PORT or grpc://HOST:PORT"
+    if "://" not in url:
+        raise InvalidArgument(f"{expected}; did you mean http://{url} or grpc://{url}?")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise InvalidArgument(f"{expected} ({error})") from None
+    if parts.scheme in ("https", "grpcs"):
+        raise InvalidArgument(f"{expected}; the client does not support TLS: connect to a port without it")
     if parts.scheme not in ("http", "grpc") or not host or not port:
         raise InvalidArgument(expected)
     if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -14,7 +15,14 @@ import tritonclient.grpc.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
 from tidal_client.codec import InferRequest, infer_arguments, read_metadata, read_outputs
-from tidal_client.errors import DeadlineExceeded, InvalidArgument, RequestError, from_grpc, from_stream
+from tidal_client.errors import (
+    ConnectionFailed,
+    DeadlineExceeded,
+    InvalidArgument,
+    RequestError,
+    from_grpc,
+    from_stream,
+)
 from tidal_client.results import Array, ModelMetadata
 
 _UNLIMITED = 2**31 - 1
@@ -25,6 +33,8 @@ CHANNEL = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
+# What tritonclient raises for a request on a stream that has already failed; why it failed comes by the callback.
+_STREAM_FAILED = "The stream is no longer in valid state"
 
 
 @contextmanager
@@ -46,14 +56,30 @@ def _failure(status: str, message: str, location: str, timeout_s: float) -> Requ
     failure = from_grpc(status, message)
     if isinstance(failure, DeadlineExceeded):
         return DeadlineExceeded(f"no answer from grpc://{location} within {timeout_s:g} s")
-    if isinstance(failure, ConnectionError):
-        return type(failure)(f"no connection to grpc://{location}: {message}")
+    if isinstance(failure, ConnectionFailed):
+        return ConnectionFailed(f"no connection to grpc://{location}: {message}{_other_protocol(message)}")
     return failure
+
+
+def _other_protocol(message: str) -> str:
+    """What to do about an address that accepts connections and closes them, as HTTP servers do; else nothing."""
+    if re.search("failed to connect to all addresses.*(Socket closed|http1)", message) is None:
+        return ""
+    return "; it does not speak plain gRPC: if it is the server's HTTP port, use http://HOST:PORT"
 
 
 def _is_last(result: Any) -> bool:
     """Whether nothing follows a response of a stream."""
     return bool(result.get_response().parameters["triton_final_response"].bool_param)
+
+
+def _send(client: Any, arguments: dict[str, Any]) -> None:
+    """Send a request on a client's stream. Where the stream has failed its callback is called with the reason."""
+    try:
+        client.async_stream_infer(**arguments)
+    except InferenceServerException as error:
+        if not str(error.message()).startswith(_STREAM_FAILED):
+            raise
 
 
 class GrpcTransport:
@@ -80,7 +106,7 @@ class GrpcTransport:
         try:
             with _errors(self._location, timeout_s):
                 client.start_stream(lambda result, error: responses.put((result, error)))
-                client.async_stream_infer(**arguments)
+                _send(client, arguments)
             while not ended:
                 try:
                     result, error = responses.get(timeout=timeout_s)

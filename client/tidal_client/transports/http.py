@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -25,6 +25,9 @@ from tidal_client.transports.http_stream import open_stream, read_events, stream
 
 T = TypeVar("T")
 
+#: What to do about an address whose answers are of another protocol.
+NO_HTTP: Final = "it does not speak plain HTTP: if it is the server's gRPC port, use grpc://HOST:PORT"
+
 
 def _translate(error: Exception, location: str, timeout_s: float) -> RequestError:
     if isinstance(error, InferenceServerException):
@@ -33,6 +36,8 @@ def _translate(error: Exception, location: str, timeout_s: float) -> RequestErro
         return InvalidArgument(message) if status is None else from_http(int(status), message)
     if isinstance(error, TimeoutError):
         return DeadlineExceeded(f"no answer from http://{location} within {timeout_s:g} s")
+    if isinstance(error, aiohttp.ClientResponseError):  # what came is no HTTP, and may be of any length
+        return ConnectionFailed(f"no connection to http://{location}: {NO_HTTP}")
     return ConnectionFailed(f"no connection to http://{location}: {error or type(error).__name__}")
 
 

@@ -76,7 +76,7 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("flover")
     for name, family in FAMILIES.items():
-        _build(folder, name, write_decoder(folder / "sources" / name, family))
+        build(folder, name, write_decoder(folder / "sources" / name, family), slots=SLOTS[name])
     more = parameter("max_queue_size", MOST_OPEN) + parameter("shuffle", "false") + parameter("default_max_tokens", 5)
     with (folder / "repository" / "narrow" / "config.pbtxt").open("a") as config:
         config.write(more)
@@ -99,8 +99,9 @@ def run_tasks(repository: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def _build(folder: Path, name: str, source: Path) -> None:
-    fields = {"kind": "flover", "name": name, "model": str(source), "max_concurrency": SLOTS[name], "threads": 1}
+def build(folder: Path, name: str, source: Path, *, slots: int) -> None:
+    """Build a model into the folder `repository` of a folder."""
+    fields = {"kind": "flover", "name": name, "model": str(source), "max_concurrency": slots, "threads": 1}
     spec_file = folder / f"{name}.yaml"
     spec_file.write_text(yaml.safe_dump({**fields, "profile_seconds": 0.01}))
     spec: Any = load_spec(spec_file)

@@ -60,3 +60,64 @@ def test_wrong_usage_sends_nothing(served: Served, args: list[str], said: str) -
     done = run(*args)
     assert done.exit_code == 2
     assert said.lower() in " ".join(done.stderr.lower().replace("│", " ").split())
+
+
+def test_infer_says_how_the_model_is_asked(url: str) -> None:
+    arguments = ["infer", "writer", "--url", url, "--text", "hi", "--text", "there"]
+    done = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(build_app(), arguments)
+    assert done.exit_code == 1
+    assert "doesn't support models with decoupled transaction policy" in done.stderr
+    assert "this model streams its answers: use Client.generate or `tidal generate` instead of infer" in done.stderr
+    assert done.stderr.endswith("1 more not sent\n")
+
+
+def load(*args: str) -> Any:
+    return CliRunner(env={"COLUMNS": "180", "NO_COLOR": "1"}).invoke(build_app(), ["load", *args])
+
+
+def test_load_of_generations(url: str) -> None:
+    common = ("writer", "--url", url, "--rate", "40", "--requests", "30", "--generate", "--late-ms", "60000")
+    mix = ("--mix", "max_tokens=2:0.5,max_tokens=9:0.5", "--lengths", "2-8")
+    done = load(*common, *mix, "--json", "--slo-ms", "60000")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    total, variants = found["total"], found["variants"]
+    assert (total["requests"], total["answered"], total["within_slo"], total["resent"]) == (30, 30, 30, 0)
+    # A text may end before its last token.
+    for name, most in (("max_tokens=2", 2), ("max_tokens=9", 9)):
+        row = variants[name]
+        assert row["answered"] <= row["generation"]["tokens"] <= most * row["answered"]
+    generation = total["generation"]
+    assert generation["tokens"] == sum(row["generation"]["tokens"] for row in variants.values())
+    assert generation["tokens_per_second"] == pytest.approx(generation["tokens"] / found["duration_s"])
+    assert 0 < generation["first_token_ms"]["mean"] < total["latency_ms"]["mean"]
+    assert generation["inter_token_ms"]["p50"] >= 0
+    table = load(*common, "--ids", "--vocabulary", "200", "--lengths", "5", "--mix", "max_tokens=3")
+    assert table.exit_code == 0, table.output
+    (first,) = [line for line in table.stdout.splitlines() if "time to first token" in line]
+    cells = [cell.strip() for cell in first.split("│")[1:-1]]
+    assert 30 <= int(cells[1]) <= 90
+    assert all(float(cell) > 0 for cell in cells[2:])
+    assert "per further token" in table.stdout
+
+
+def test_load_of_generations_counts_failures(url: str) -> None:
+    mix = ("--mix", "top_p=0.5:0.5,top_p=2:0.5")
+    done = load("writer", "--url", url, "-r", "50", "-n", "20", "-g", *mix, "--json", "--late-ms", "60000")
+    assert done.exit_code == 1
+    found = json.loads(done.stdout)
+    assert found["total"]["errors"] == {"INVALID_ARG": found["variants"]["top_p=2"]["requests"]}
+    assert "request option 'top_p'" in found["messages"]["INVALID_ARG"]
+    assert found["variants"]["top_p=2"]["generation"]["first_token_ms"] is None
+
+
+def test_load_says_when_the_model_generates(url: str) -> None:
+    done = load("writer", "--url", url, "-r", "5", "-n", "2")
+    assert done.exit_code == 2
+    assert done.stderr == "model 'writer' takes text_input, input_ids, stream: give --generate; nothing was sent\n"
+
+
+def test_generate_without_stream_says_what_to_use(served: Served) -> None:
+    status, body = served.post("writer", "generate", text_input="hi", stream=True, max_tokens=30)
+    assert status == 200
+    assert "use generate stream" in json.loads(body)["error"]

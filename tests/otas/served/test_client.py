@@ -84,3 +84,48 @@ def test_the_command_sends_texts_or_images(files: list[Path], tmp_path: Path) ->
     assert both.exit_code == 2
     assert "give images or texts, not both" in both.output
     assert infer("http://127.0.0.1:1", "--image", str(tmp_path / "absent.png")).exit_code == 2
+
+
+def load(url: str, *args: str) -> Any:
+    common = ("load", "prompts", "--url", url, "-r", "50", "-n", "12", "--late-ms", "60000")
+    return CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(build_app(), [*common, *args])
+
+
+def test_load_of_images(url: str, files: list[Path]) -> None:
+    mix = ("--mix", "task=digits latency_ms=20000,task=animals latency_ms=20000", "--json")
+    for source in (("--image-size", "40x30"), ("--image", str(files[0]), "-i", str(files[2]))):
+        done = load(url, *source, *mix)
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["total"]["within_slo"] == 12
+    # The folder holds a file that is no image, every third request's.
+    done = load(url, "--image", str(files[0].parent), *mix)
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["total"]["errors"] == {"INVALID_ARG": 4}
+
+
+def test_load_says_that_the_model_reads_images(url: str) -> None:
+    done = load(url)
+    assert done.exit_code == 2
+    assert done.stderr == (
+        "model 'prompts' takes image, pixel_values: give --image FILE or --image-size WxH; nothing was sent\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--image-size", "40"], "expected WIDTHxHEIGHT in pixels"),
+        (["--image-size", "0x40"], "expected WIDTHxHEIGHT in pixels"),
+        (["--image-size", "4x4", "--image", "."], "not both"),
+        (["--image-size", "4x4", "--ids"], "has no meaning with --image-size"),
+        (["--image", "."], "no file in this folder"),
+        (["--image", "./absent.png"], "cannot be read"),
+    ],
+)
+def test_images_that_cannot_be_sent(
+    args: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = load("http://127.0.0.1:1", *args)
+    assert done.exit_code == 2
+    assert said in " ".join(done.stderr.replace("│", " ").split())

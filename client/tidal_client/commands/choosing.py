@@ -1,0 +1,52 @@
+"""Which server the subcommands of the client ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from tidal_client.errors import ConnectionFailed, InvalidArgument, RequestError
+from tidal_client.running import choose_url, running_servers
+from tidal_client.transports import parse_url
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        "-u",
+        help="Server: grpc://HOST:PORT or http://HOST:PORT. Default: the `tidal serve` that runs, else port 8001 "
+        "(gRPC) or 8000 (HTTP) of this machine.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A server's URL, and whether it is only the default because no server was found."""
+
+    url: str
+    guessed: bool
+
+    def message(self, error: RequestError) -> str:
+        """Code and sentence of an error, with what to do where nothing answers at the default port."""
+        told = f"{error.code}: {error}"
+        if self.guessed and isinstance(error, ConnectionFailed):
+            return f"{told}; no server of this user is running: start one with tidal serve, or name one by --url"
+        return told
+
+
+def choose(url: str | None, protocol: Literal["http", "grpc"]) -> Chosen:
+    """The named server, else the only running one, else the default port.
+
+    Raises:
+        typer.BadParameter: the URL is of another form, or several servers run and none was named.
+    """
+    try:
+        found = choose_url(protocol) if url is None else url
+        parse_url(found)
+    except InvalidArgument as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from None
+    return Chosen(found, guessed=url is None and not running_servers())

@@ -1,0 +1,127 @@
+"""When a request is tried again: by its error, its retries, its timeout and its deadline; no server."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidal_client import retrying
+from tidal_client.codec import InferRequest
+from tidal_client.errors import (
+    Cancelled,
+    ConnectionFailed,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    RequestError,
+    ServerError,
+    Unavailable,
+    Unsupported,
+)
+from tidal_client.retrying import Attempts, answered, pause_s, streamed
+
+REQUEST = InferRequest("m", {}, None, {"latency_ms": 1000.0, "task": "a"}, "")
+
+
+class Clock:
+    """Time that only pauses move."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.pauses = 100.0, list[float]()
+        monkeypatch.setattr(retrying.time, "sleep", self.sleep)
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+@given(st.integers(0, 40), st.floats(0, 1, exclude_max=True))
+def test_pauses_double_up_to_5_s_and_differ_by_up_to_a_half(attempt: int, jitter: float) -> None:
+    longest = min(5.0, 0.2 * 2**attempt)
+    assert longest / 2 <= pause_s(attempt, jitter) <= longest
+
+
+def test_a_call_is_tried_until_it_is_answered_or_retries_are_used_up(clock: Clock) -> None:
+    outcomes: list[Exception | str] = [Unavailable("1"), ConnectionFailed("2"), "answer"]
+
+    def call() -> str:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    assert answered(Attempts(2, 60, clock=clock), call) == "answer"
+    assert len(clock.pauses) == 2
+    outcomes[:] = [Unavailable("1"), Unavailable("2"), Unavailable("3"), "answer"]
+    with pytest.raises(Unavailable, match="3"):
+        answered(Attempts(2, 60, clock=clock), call)
+    outcomes[:] = [Unavailable("1"), "answer"]
+    with pytest.raises(Unavailable, match="1"):
+        answered(Attempts(0, 60, clock=clock), call)
+
+
+@pytest.mark.parametrize("kind", [Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ServerError, Unsupported])
+def test_other_errors_are_raised_at_once(clock: Clock, kind: type[RequestError]) -> None:
+    with pytest.raises(kind):
+        Attempts(5, 60, clock=clock).pause_s(kind("x"))
+
+
+@pytest.mark.parametrize(("timeout_s", "latency_ms"), [(3.0, None), (60.0, 3000.0), (3.0, 60_000.0)])
+def test_the_last_attempt_begins_within_timeout_and_deadline(
+    clock: Clock, timeout_s: float, latency_ms: float | None
+) -> None:
+    tries = Attempts(1000, timeout_s, latency_ms, clock)
+    left = list[float]()
+
+    def refused() -> None:
+        left.append(tries.left_s)
+        raise Unavailable("x")
+
+    with pytest.raises(Unavailable):
+        answered(tries, refused)
+    assert clock.now < 103
+    assert len(clock.pauses) >= 2
+    elapsed = np.cumsum([0, *clock.pauses])
+    np.testing.assert_allclose(left, timeout_s - elapsed)
+
+
+def test_later_attempts_get_what_is_left_of_the_deadline(clock: Clock) -> None:
+    tries = Attempts(5, 60, 1000.0, clock)
+    assert tries.request(REQUEST) is REQUEST
+    clock.sleep(tries.pause_s(Unavailable("x")))
+    later = tries.request(REQUEST)
+    assert later.parameters["task"] == "a"
+    assert later.parameters["latency_ms"] == pytest.approx(1000 * (1 - clock.pauses[0]))
+    assert tries.left_s == pytest.approx(60 - clock.pauses[0])
+    without = Attempts(5, 60, None, clock)
+    clock.sleep(without.pause_s(Unavailable("x")))
+    assert without.request(REQUEST) is REQUEST
+
+
+def test_a_stream_is_started_again_until_it_has_begun(clock: Clock) -> None:
+    starts: list[list[int | RequestError]] = [[Unavailable("1")], [1, 2, Unavailable("2")], [3]]
+
+    def start(_request: InferRequest) -> Generator[int, None, None]:
+        for item in starts.pop(0):
+            if isinstance(item, RequestError):
+                raise item
+            yield item
+
+    found: list[int] = []
+    with pytest.raises(Unavailable, match="2"):
+        found.extend(streamed(Attempts(5, 60, clock=clock), REQUEST, start))
+    tried = streamed(Attempts(5, 60, clock=clock), REQUEST, start)
+    assert list(tried) == [3]
+    assert len(clock.pauses) == 1

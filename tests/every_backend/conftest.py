@@ -1,0 +1,67 @@
+"""One real server over a tiny model of every backend, by the names that docs/perf_analyzer.md uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.flover.served.conftest import build as build_decoder
+from tests.flover.tiny import write_decoder
+from tests.models import make_tiny_classifier
+from tests.otas.served.models import publish_tiny
+from tests.pets.served.conftest import Base
+from tests.pets.served.conftest import build as build_base
+from tests.servers import RunningServer, running_server
+from tests.tabi.conftest import LARGE, SMALL, Cascades, cascades, parameter
+from tidal_builders.arlo import build_arlo
+from tidal_builders.specs import parse_spec
+from tidal_builders.tabi.config import cascade_config_pbtxt
+
+__all__ = ["cascades"]
+
+PAGE = Path(__file__).parents[2] / "docs/perf_analyzer.md"
+#: The admin key of the server.
+KEY = "a-key-of-the-tests"
+#: Longer than the 128 random characters that perf_analyzer makes, each of which may be a token.
+MAX_LENGTH = 256
+
+
+def block(before: str) -> str:
+    """The first code block of the page behind some words."""
+    return PAGE.read_text().partition(before)[2].split("```", 2)[1].partition("\n")[2]
+
+
+@pytest.fixture(scope="package")
+def repository(cascades: Cascades, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`intents` (arlo), `encoder` (pets), `intents_cascade` (tabi), `digits` (otas) and `writer` (flover); and the
+    ensemble `intents_texts` of docs/perf_analyzer.md."""
+    folder = tmp_path_factory.mktemp("every_backend")
+    repository = folder / "repository"
+    source = make_tiny_classifier(folder / "source", max_position=MAX_LENGTH)
+    spec = {"kind": "arlo", "name": "intents", "model": str(source), "lengths": [32, MAX_LENGTH], "max_batch": 16}
+    build_arlo(parse_spec(spec, "test"), repository, spec_file=Path("intents.yaml"))
+    base = Base(source, folder / "pets", build_base(source, folder / "pets", "base", max_tokens=2 * MAX_LENGTH))
+    tasks = base.copy(repository, "encoder")
+    base.add(tasks, "lora", 0, "mood")
+    for level in (SMALL, LARGE):
+        cascades.copy_level(repository, level)
+    manifest = cascades.publish(repository, "intents_cascade", 0.6)
+    truncate = parameter("truncate", "true")  # its levels read 64 tokens
+    (repository / "intents_cascade" / "config.pbtxt").write_text(cascade_config_pbtxt(manifest) + truncate)
+    texts = repository / "intents_texts"
+    (texts / "1").mkdir(parents=True)
+    (texts / "config.pbtxt").write_text(block("`model_repository/intents_texts/config.pbtxt`"))
+    vision = publish_tiny(folder / "vision")
+    vision.add(vision.copy(repository, "digits"), "digit", 10)
+    build_decoder(folder, "writer", write_decoder(folder / "decoder", "gpt2"), slots=4)
+    return repository
+
+
+@pytest.fixture(scope="package")
+def server(repository: Path) -> Iterator[RunningServer]:
+    with running_server(repository, exit_timeout_s=3, key=KEY) as running:
+        for model in ("intents", "encoder", "intents_cascade", "digits", "writer", "intents_texts"):
+            assert running.load_error(model) == ""
+        yield running
