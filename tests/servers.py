@@ -83,6 +83,7 @@ def running_server(
     arguments: Sequence[str] = (),
     models: Sequence[str] | None = None,
     exit_timeout_s: int = 15,
+    access_log: str | None = None,
 ) -> Iterator[RunningServer]:
     """Run tritonserver over `repository` until the block ends.
 
@@ -92,6 +93,7 @@ def running_server(
         arguments: further arguments of tritonserver.
         models: what to load; all models of the repository when None. One that fails to load is no error here.
         exit_timeout_s: what the server leaves to requests in flight at its end.
+        access_log: target of the request log.
 
     Raises:
         Internal: the server ended while starting.
@@ -104,8 +106,9 @@ def running_server(
         log = Path(folder) / "log"
         backends = assemble(Path(folder) / "backends", installation, dict(extra_backends))
         launch = Launch(
-            installation, repository, backends, tuple(names), ports, prefix, None, exit_timeout_s, tuple(arguments)
-        )
+            installation, repository, backends, tuple(names), ports, prefix, None, exit_timeout_s, tuple(arguments),
+            access_log,
+        )  # fmt: skip
         process = ServerProcess(launch, log)
         try:
             process.wait_live(threading.Event())
