@@ -9,6 +9,7 @@ from typing import Any
 
 # Ids and task names come from clients: a line must stay within what a pipe takes in one piece (PIPE_BUF, 4096 bytes).
 _LONGEST_TEXT = 256
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class RequestRecord:
@@ -89,9 +90,8 @@ def line(record: RequestRecord, *, model: str, version: int, code: str, answered
     fields.update(record.facts.copy())
     if record.from_model:
         fields["from_model"] = True
-    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
     # A lone surrogate becomes `\udXXX`, which is JSON for it.
-    return text.encode("utf-8", "backslashreplace") + b"\n"
+    return _encode(fields).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _ms(seconds: float) -> float:
