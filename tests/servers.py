@@ -84,6 +84,7 @@ def running_server(
     models: Sequence[str] | None = None,
     key: str | None = None,
     exit_timeout_s: int = 15,
+    access_log: str | None = None,
 ) -> Iterator[RunningServer]:
     """Run tritonserver over `repository` until the block ends.
 
@@ -94,6 +95,7 @@ def running_server(
         models: what to load; all models of the repository when None. One that fails to load is no error here.
         key: admin key; None leaves the admin endpoints open.
         exit_timeout_s: what the server leaves to requests in flight at its end.
+        access_log: target of the request log.
 
     Raises:
         Internal: the server ended while starting.
@@ -106,8 +108,9 @@ def running_server(
         log = Path(folder) / "log"
         backends = assemble(Path(folder) / "backends", installation, dict(extra_backends))
         launch = Launch(
-            installation, repository, backends, tuple(names), ports, prefix, key, exit_timeout_s, tuple(arguments)
-        )
+            installation, repository, backends, tuple(names), ports, prefix, key, exit_timeout_s, tuple(arguments),
+            access_log,
+        )  # fmt: skip
         process = ServerProcess(launch, log)
         try:
             process.wait_live(threading.Event())

@@ -18,9 +18,11 @@ from tidal.errors import InvalidArgument, did_you_mean
 # Sent by a model that asks another one of its server, and by clients in streams: errors are to say their code, see
 # `tidal.triton.coded_errors`.
 CODED_ERRORS = "tidal_coded_errors"
+# Sent by a model that asks another one of its server, for the request log.
+FROM_MODEL = "tidal_from_model"
 # Parameters that Triton or its HTTP frontends put beside a client's own.
 _TRITON_OWN = frozenset({"id", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end", "headers"})
-_NO_OPTIONS = _TRITON_OWN | {CODED_ERRORS}
+_NO_OPTIONS = _TRITON_OWN | {CODED_ERRORS, FROM_MODEL}
 _TRITON_PREFIX = "triton_"
 
 

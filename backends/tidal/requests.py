@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
+from tidal.access_log.record import RequestRecord
 from tidal.errors import TidalError
 from tidal.options import RequestOptions
 
@@ -47,6 +48,10 @@ class PendingRequest(Protocol):
     @property
     def wanted(self) -> frozenset[str]:
         """Names of the outputs that the client asked for: all that the model declares when it named none."""
+
+    @property
+    def record(self) -> RequestRecord | None:
+        """Where to note facts for the request log; None when there is no log."""
 
     @property
     def answered(self) -> bool:

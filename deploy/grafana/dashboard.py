@@ -1,19 +1,21 @@
-"""Lays the panels out as the JSON that Grafana reads: a row for each system, for Triton and for the controller."""
+"""The layout: an open row with an overview, then a collapsed row for Triton, each system and the controller."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from deploy.grafana.beside import controller, triton
+from deploy.grafana.drawing import SOURCE, drawn
+from deploy.grafana.overview import overview
 from deploy.grafana.queries import Panel
 from deploy.grafana.systems import arlo, flover, otas, pets, tabi
 
 TARGET = Path(__file__).parent / "dashboards" / "tidal.json"
 _WIDTH, _HEIGHT, _IN_A_LINE = 24, 8, 4
-_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_TILE_HEIGHT, _TILES_IN_A_LINE = 6, 6
 
 ROWS = (
     ("Triton", triton),
@@ -35,68 +37,70 @@ def dashboard() -> dict[str, Any]:
         "timezone": "browser",
         "editable": True,
         "schemaVersion": 39,
-        "version": 1,
+        "version": 2,
         "refresh": "10s",
         "time": {"from": "now-30m", "to": "now"},
-        "templating": {"list": [_DATASOURCE, _MODELS]},
+        "templating": {
+            "list": [
+                {
+                    "name": "datasource",
+                    "label": "Prometheus",
+                    "type": "datasource",
+                    "query": "prometheus",
+                    "current": {},
+                },
+                _variable("instance", "Instance", "nv_inference_request_success"),
+                _variable("model", "Model", 'nv_inference_request_success{instance=~"$instance"}'),
+            ]
+        },
         "annotations": {"list": []},
         "panels": list(_laid_out()),
     }
 
 
-_DATASOURCE = {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus", "current": {}}
-_MODELS = {
-    "name": "model",
-    "label": "Model",
-    "type": "query",
-    "datasource": _SOURCE,
-    "query": {"query": "label_values(nv_inference_request_success, model)", "refId": "models"},
-    "refresh": 2,
-    "multi": True,
-    "includeAll": True,
-    "allValue": ".*",
-    "current": {"text": "All", "value": "$__all"},
-}
+def _variable(label: str, title: str, series: str) -> dict[str, Any]:
+    """A selector of values that a label has, all of them at first."""
+    return {
+        "name": label,
+        "label": title,
+        "type": "query",
+        "datasource": SOURCE,
+        "query": {"query": f"label_values({series}, {label})", "refId": f"{label}s"},
+        "refresh": 2,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+    }
 
 
 def _laid_out() -> Iterator[dict[str, Any]]:
-    number, top = 0, 0
-    for title, panels in ROWS:
-        number += 1
-        row = {"id": number, "type": "row", "title": title, "collapsed": False, "panels": []}
-        yield {**row, "gridPos": {"x": 0, "y": top, "w": _WIDTH, "h": 1}}
-        top += 1
-        drawn = panels()
-        for first in range(0, len(drawn), _IN_A_LINE):
-            width = _WIDTH // _IN_A_LINE
-            for column, panel in enumerate(drawn[first : first + _IN_A_LINE]):
-                number += 1
-                place = {"x": column * width, "y": top, "w": width, "h": _HEIGHT}
-                yield {"id": number, "gridPos": place, **_drawn(panel)}
-            top += _HEIGHT
+    panels = overview()
+    yield _row(1, "Overview", 0, collapsed=False)
+    tiles = [panel for panel in panels if panel.kind != "timeseries"]
+    charts = [panel for panel in panels if panel.kind == "timeseries"]
+    yield from _placed(tiles, 2, 1, _TILES_IN_A_LINE, _TILE_HEIGHT)
+    yield from _placed(charts, 2 + len(tiles), 1 + _TILE_HEIGHT, _IN_A_LINE, _HEIGHT)
+    number, top = 2 + len(panels), 1 + _TILE_HEIGHT + _HEIGHT
+    for title, make in ROWS:
+        panels = make()
+        # A collapsed row has its panels inside, placed as they are when it is open.
+        row = _row(number, title, top, collapsed=True)
+        yield {**row, "panels": list(_placed(panels, number + 1, top + 1, _IN_A_LINE, _HEIGHT))}
+        number, top = number + 1 + len(panels), top + 1
 
 
-def _drawn(panel: Panel) -> dict[str, Any]:
-    targets = [
-        {"refId": chr(ord("A") + number), "datasource": _SOURCE, "expr": query, "legendFormat": legend}
-        for number, (query, legend) in enumerate(panel.queries)
-    ]
-    custom = {
-        "drawStyle": "line",
-        "fillOpacity": 25 if panel.stacked else 5,
-        "stacking": {"mode": "normal" if panel.stacked else "none"},
-    }
-    return {
-        "type": "timeseries",
-        "title": panel.title,
-        "datasource": _SOURCE,
-        "targets": targets,
-        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0, "custom": custom}, "overrides": []},
-        "options": {
-            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
-            "tooltip": {"mode": "multi", "sort": "desc"},
-        },
-    }
+def _row(number: int, title: str, top: int, *, collapsed: bool) -> dict[str, Any]:
+    place = {"x": 0, "y": top, "w": _WIDTH, "h": 1}
+    return {"id": number, "type": "row", "title": title, "collapsed": collapsed, "panels": [], "gridPos": place}
+
+
+def _placed(panels: Sequence[Panel], number: int, top: int, in_a_line: int, height: int) -> Iterator[dict[str, Any]]:
+    width = _WIDTH // in_a_line
+    for index, panel in enumerate(panels):
+        line, column = divmod(index, in_a_line)
+        place = {"x": column * width, "y": top + line * height, "w": width, "h": height}
+        yield {"id": number + index, "gridPos": place, **drawn(panel)}
 
 
 def text() -> str:

@@ -4,36 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-_RANGE = "[$__rate_interval]"
-_MODEL = 'model=~"$model"'
+RANGE = "[$__rate_interval]"
+#: What each query selects by: the instances, and of families that have the label the models, chosen at the top.
+INSTANCE = 'instance=~"$instance"'
+SELECTED = f'model=~"$model", {INSTANCE}'
 
-Query = tuple[str, str]  # PromQL, and how its series are called
+Query = tuple[str, str]  # PromQL, and the legend of its series
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A time series panel; `unit` is Grafana's name of it."""
+    """A panel of the dashboard.
+
+    Attributes:
+        title: What it shows.
+        unit: Grafana's name of the unit.
+        queries: Its series.
+        about: Description: how to read it, and what to do about a bad value.
+        stacked: Whether series are drawn on top of each other.
+        limits: Values from which it turns yellow and red, in the unit; empty where no value is bad in itself.
+        kind: A chart over time, the latest value, or a table of the latest values.
+    """
 
     title: str
     unit: str
     queries: tuple[Query, ...]
+    about: str
     stacked: bool = False
+    limits: tuple[float, float] | tuple[()] = ()
+    kind: Literal["timeseries", "stat", "table"] = "timeseries"
 
 
 def rate(family: str, by: str, title: str, where: str = "") -> Query:
     """A counter's increase a second, by labels."""
-    return f"sum by ({by}) (rate({family}{{{_MODEL}{where}}}{_RANGE}))", title
+    return f"sum by ({by}) (rate({family}{{{SELECTED}{where}}}{RANGE}))", title
 
 
 def level(family: str, by: str, title: str) -> Query:
     """A gauge, by labels."""
-    return f"sum by ({by}) ({family}{{{_MODEL}}})", title
+    return f"sum by ({by}) ({family}{{{SELECTED}}})", title
 
 
 def quantiles(family: str, by: str, title: str, shares: Sequence[float] = (0.5, 0.9, 0.99)) -> tuple[Query, ...]:
     """Quantiles of a histogram, by labels."""
-    buckets = f"sum by ({by}, le) (rate({family}_bucket{{{_MODEL}}}{_RANGE}))"
+    buckets = f"sum by ({by}, le) (rate({family}_bucket{{{SELECTED}}}{RANGE}))"
     return tuple((f"histogram_quantile({share}, {buckets})", f"{title} p{share * 100:g}") for share in shares)
 
 

@@ -6,12 +6,30 @@ from deploy.grafana.queries import Panel, Query, level, mean, quantiles, rate, s
 
 
 def common(system: str) -> list[Panel]:
-    """What every system tells of its requests."""
+    """Panels of a system's requests."""
     own = f"tidal_{system}"
     return [
-        Panel("Answers", "reqps", (rate(f"{own}_requests_total", "model, code", "{{model}} {{code}}"),), stacked=True),
-        Panel("Latency", "s", quantiles(f"{own}_request_seconds", "model", "{{model}}")),
-        Panel("Accepted and not answered yet", "short", (level(f"{own}_in_flight_queries", "model", "{{model}}"),)),
+        Panel(
+            "Answers",
+            "reqps",
+            (rate(f"{own}_requests_total", "model, code", "{{model}} {{code}}"),),
+            "Requests answered per second, by outcome.",
+            stacked=True,
+        ),
+        Panel(
+            "Latency",
+            "s",
+            quantiles(f"{own}_request_seconds", "model", "{{model}}"),
+            "Time from acceptance to answer of accepted requests. Triton's own durations end earlier, where the "
+            "backend takes a request over.",
+        ),
+        Panel(
+            "In flight",
+            "short",
+            (level(f"{own}_in_flight_queries", "model", "{{model}}"),),
+            "Queries accepted and not answered yet. At `max_queue_size` (1024 unless set) further ones are refused.",
+            limits=(512, 1024),
+        ),
         Panel(
             "Refused, failed, late",
             "reqps",
@@ -20,16 +38,29 @@ def common(system: str) -> list[Panel]:
                 rate(f"{own}_deadline_missed_total", "model", "{{model}} missed its deadline"),
                 rate(f"{own}_service_restarts_total", "model", "{{model}} restarted inside"),
             ),
+            "Requests that got no result, by code, and deadlines missed. A restart inside answers everything that was "
+            "open with INTERNAL.",
         ),
     ]
 
 
 def queue(system: str) -> list[Panel]:
-    """How many wait, and how long those waited that wait no more."""
+    """How many queries wait, and for how long."""
     own, name = f"tidal_{system}", "{{model}}"
     return [
-        Panel("Waiting", "short", (level(f"{own}_waiting_queries", "model", name),)),
-        Panel("Time in the queue", "s", quantiles(f"{own}_queue_seconds", "model", name, (0.5, 0.99))),
+        Panel(
+            "Waiting",
+            "short",
+            (level(f"{own}_waiting_queries", "model", name),),
+            "Queries in the queue. A number that keeps growing is overload.",
+            limits=(64, 512),
+        ),
+        Panel(
+            "Time in the queue",
+            "s",
+            quantiles(f"{own}_queue_seconds", "model", name, (0.5, 0.99)),
+            "Time from arrival to execution of queries that ran.",
+        ),
     ]
 
 
@@ -44,38 +75,50 @@ def tasks(system: str) -> list[Panel]:
                 level(f"{own}_tasks", "model", f"{name} known"),
                 level(f"{own}_tasks_resident", "model", f"{name} in memory"),
                 level(f"{own}_tasks_loading", "model", f"{name} loading"),
-                level(f"{own}_waiting_for_task_queries", "model", f"{name} queries that wait for one"),
+                level(f"{own}_waiting_for_task_queries", "model", f"{name} queries waiting for a task"),
             ),
+            "Tasks of a model, how many of them are in memory, and queries that wait until theirs is loaded.",
         ),
         Panel(
             "Memory of tasks",
             "bytes",
             (
-                level(f"{own}_task_bytes", "model", f"{name} taken"),
+                level(f"{own}_task_bytes", "model", f"{name} used"),
                 level(f"{own}_task_budget_bytes", "model", f"{name} budget"),
             ),
+            "Memory of loaded tasks. At the budget (`task_memory_mb`) tasks are evicted for others.",
         ),
         Panel(
-            "Tasks loaded, evicted, failed; queries refused",
+            "Task loads, evictions, failures",
             "ops",
             (
                 rate(f"{own}_task_loads_total", "model", f"{name} loaded"),
                 rate(f"{own}_task_evictions_total", "model", f"{name} evicted"),
                 rate(f"{own}_task_load_failures_total", "model", f"{name} failed"),
-                rate(f"{own}_refused_queries_total", "model, reason", f"{name} refused for {{{{reason}}}}"),
+                rate(f"{own}_refused_queries_total", "model, reason", f"{name} refused: {{{{reason}}}}"),
             ),
+            "Loads and evictions all the time: raise `task_memory_mb`. A failure stands in the model's log.",
         ),
     ]
 
 
 def batches(system: str, *more: Query) -> Panel:
-    """How many queries share a batch, and what else is mean of it."""
+    """Mean size of a batch, and other means of it."""
     return Panel(
-        "In a batch", "short", (mean(f"tidal_{system}_batch_size_queries", "model", "{{model}} queries"), *more)
+        "Batch size",
+        "short",
+        (mean(f"tidal_{system}_batch_size_queries", "model", "{{model}} queries"), *more),
+        "Means per batch: queries that run together, and how different they are.",
     )
 
 
 def padding(system: str) -> Panel:
-    """What share of the computed tokens was padding."""
+    """Share of the computed tokens that was padding."""
     part, _ = share(f"tidal_{system}_tokens_total", f"tidal_{system}_padded_tokens_total", "model", "")
-    return Panel("Padding", "percentunit", ((f"1 - {part}", "{{model}}"),))
+    return Panel(
+        "Padding",
+        "percentunit",
+        ((f"1 - {part}", "{{model}}"),),
+        "Share of the computed tokens that was padding. Much of it: more `lengths` in the spec, or `form: dynamic`.",
+        limits=(0.5, 0.75),
+    )

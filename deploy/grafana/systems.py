@@ -13,22 +13,42 @@ def arlo() -> list[Panel]:
         *common("arlo"),
         *queue("arlo"),
         batches("arlo", mean(f"{own}_batch_distinct_lengths", "model", "{{model}} different lengths")),
-        Panel("Queries by runtime", "reqps", (rate(f"{own}_executed_queries_total", "model, runtime", runtime),), True),
         Panel(
-            "Engine time by runtime", "s", quantiles(f"{own}_execute_seconds", "model, runtime", runtime, (0.5, 0.99))
+            "Queries by runtime",
+            "reqps",
+            (rate(f"{own}_executed_queries_total", "model, runtime", runtime),),
+            "Queries run per second, by the runtime's length in tokens.",
+            stacked=True,
         ),
-        Panel("Length of queries in tokens", "short", quantiles(f"{own}_query_length_tokens", "model", "{{model}}")),
+        Panel(
+            "Engine time by runtime",
+            "s",
+            quantiles(f"{own}_execute_seconds", "model, runtime", runtime, (0.5, 0.99)),
+            "Time of a batch. Much above the profile: other load on the cores, or a build on another machine.",
+        ),
+        Panel(
+            "Length of queries",
+            "short",
+            quantiles(f"{own}_query_length_tokens", "model", "{{model}}"),
+            "Tokens, special ones included. The lengths of the spec should fit this distribution.",
+        ),
         padding("arlo"),
         Panel(
-            "Instances of partitioned models", "short", (level(f"{own}_instances", "model, runtime", runtime),), True
+            "Instances of partitioned models",
+            "short",
+            (level(f"{own}_instances", "model, runtime", runtime),),
+            "Instances that may run something, by runtime, those that are leaving included.",
+            stacked=True,
         ),
         Panel(
             "Partitioned: outstanding, demoted",
             "short",
             (
                 level(f"{own}_outstanding_queries", "model, runtime", f"{runtime} outstanding"),
-                rate(f"{own}_demoted_queries_total", "model", "{{model}} demoted a second"),
+                rate(f"{own}_demoted_queries_total", "model", "{{model}} demoted per second"),
             ),
+            "Queries that wait for a runtime or run on it, and dispatches to a longer runtime than needed. Many "
+            "demotions: more instances of the shorter runtimes, or a larger `slo_ms`.",
         ),
     ]
 
@@ -41,34 +61,59 @@ def tabi() -> list[Panel]:
     return [
         *common("tabi"),
         Panel(
-            "Share answered by level", "percentunit", ((f"{answered} / on (model) group_left {every}", by_level),), True
+            "Share answered by level",
+            "percentunit",
+            ((f"{answered} / on (model) group_left {every}", by_level),),
+            "Which level gave the answer. More at the last level than the build measured: other data, or lost "
+            "calibration.",
+            stacked=True,
         ),
-        Panel("Time of a level", "s", quantiles(f"{own}_level_seconds", "model, level", by_level, (0.5, 0.99))),
-        Panel("Wait for a level", "s", quantiles(f"{own}_level_queue_seconds", "model, level", by_level, (0.5, 0.99))),
-        Panel("Confidence", "percentunit", (mean(f"{own}_confidence", "model, level", by_level),)),
+        Panel(
+            "Time of a level",
+            "s",
+            quantiles(f"{own}_level_seconds", "model, level", by_level, (0.5, 0.99)),
+            "Time in which a level's model answers.",
+        ),
+        Panel(
+            "Wait for a level",
+            "s",
+            quantiles(f"{own}_level_queue_seconds", "model, level", by_level, (0.5, 0.99)),
+            "Time that queries wait before a level is asked: its capacity is used up.",
+        ),
+        Panel(
+            "Confidence",
+            "percentunit",
+            (mean(f"{own}_confidence", "model, level", by_level),),
+            "Mean calibrated confidence of each level's answers. A change without a new version means other data.",
+        ),
         Panel(
             "Words pruned",
             "percentunit",
             (share(f"{own}_pruned_words_total", f"{own}_seen_words_total", "model", "{{model}}"),),
+            "Share of the words that the next level does not get.",
         ),
         Panel(
-            "Without a level that they needed",
+            "Degraded answers",
             "reqps",
             (
                 rate(f"{own}_degraded_queries_total", "model, cause", "{{model}} for {{cause}}"),
                 rate(f"{own}_level_failures_total", "model, level", f"{by_level} failed"),
                 level(f"{own}_lost_calls", "model, level", f"{by_level} calls given up"),
             ),
+            "Queries that were answered without a level that they needed, by cause, and levels that failed. Calls that "
+            "were given up hold threads until the model is loaded again.",
         ),
         Panel(
             "Answered before the last level",
             "reqps",
             (rate(f"{own}_early_returned_queries_total", "model", "{{model}}"),),
+            "Queries per second that a smaller level was confident enough for.",
         ),
         Panel(
-            "Candidate that serves",
+            "Active candidate",
             "short",
             (level(f"{own}_active_candidate", "model, candidate", "{{model}} {{candidate}}"),),
+            "Number of servers on which a candidate is active. It changes under load where `overload_ms` is set.",
         ),
     ]
 
@@ -88,20 +133,32 @@ def pets() -> list[Panel]:
             "Queries by kind of task",
             "reqps",
             (rate(f"{own}_executed_queries_total", "model, kind", f"{name} {{{{kind}}}}"),),
-            True,
+            "Queries run per second, by the kind of fine-tuning of their task.",
+            stacked=True,
         ),
-        Panel("Engine time", "s", quantiles(f"{own}_execute_seconds", "model", name, (0.5, 0.99))),
+        Panel(
+            "Engine time",
+            "s",
+            quantiles(f"{own}_execute_seconds", "model", name, (0.5, 0.99)),
+            "Time that a batch takes in the engine.",
+        ),
         *tasks("pets"),
         padding("pets"),
         Panel(
-            "On merged copies",
+            "Merged copies",
             "short",
             (
                 level(f"{own}_merged_copies", "model", f"{name} copies"),
-                rate(f"{own}_merged_queries_total", "model", f"{name} queries a second"),
+                rate(f"{own}_merged_queries_total", "model", f"{name} queries per second"),
             ),
+            "Copies of the base with a frequent task merged into it, and queries that ran on them.",
         ),
-        Panel("Length of queries in tokens", "short", quantiles(f"{own}_query_length_tokens", "model", name)),
+        Panel(
+            "Length of queries",
+            "short",
+            quantiles(f"{own}_query_length_tokens", "model", name),
+            "Tokens, special ones included.",
+        ),
     ]
 
 
@@ -115,31 +172,50 @@ def otas() -> list[Panel]:
             "Queries by γ",
             "reqps",
             (rate(f"{own}_executed_queries_total", "model, gamma", f"{name} γ {{{{gamma}}}}"),),
-            True,
+            "Queries run per second by γ: above 0 prompts are added, below 0 tokens are merged. Always the lowest: too "
+            "much load for the deadlines.",
+            stacked=True,
         ),
-        Panel("Batches by γ", "ops", (rate(f"{own}_batches_total", "model, gamma", f"{name} γ {{{{gamma}}}}"),), True),
         Panel(
-            "What became of queries",
+            "Batches by γ",
+            "ops",
+            (rate(f"{own}_batches_total", "model, gamma", f"{name} γ {{{{gamma}}}}"),),
+            "Batches run per second, by the γ of their queries.",
+            stacked=True,
+        ),
+        Panel(
+            "Query outcomes",
             "reqps",
             (rate(f"{own}_outcomes_total", "model, outcome", f"{name} {{{{outcome}}}}"),),
-            True,
+            "Queries per second that were answered in time or late, evicted because they could not be in time, "
+            "cancelled, or failed.",
+            stacked=True,
         ),
         Panel(
-            "Utility a second",
+            "Utility per second",
             "short",
             (rate(f"{own}_utility_total", "model, outcome", f"{name} {{{{outcome}}}}"),),
-            True,
+            "Utility of queries by outcome. What is not in time is lost.",
+            stacked=True,
         ),
         batches("otas", mean(f"{own}_batch_distinct_tasks", "model", f"{name} tasks")),
         Panel(
-            "Engine: busy, and as predicted",
+            "Engine utilization",
             "percentunit",
             (
                 rate(f"{own}_execute_seconds_sum", "model", f"{name} busy"),
                 rate(f"{own}_predicted_seconds_total", "model", f"{name} predicted"),
             ),
+            "Share of time in which the engine runs, and as much as the profile predicts for the same batches. Far "
+            "apart: the profile is of another machine or load.",
+            limits=(0.9, 0.98),
         ),
-        Panel("Time to decide", "s", quantiles(f"{own}_decision_seconds", "model", name, (0.5, 0.99))),
+        Panel(
+            "Time to decide",
+            "s",
+            quantiles(f"{own}_decision_seconds", "model", name, (0.5, 0.99)),
+            "Time that the policy takes to choose a batch and its γ.",
+        ),
         *tasks("otas"),
     ]
 
@@ -149,72 +225,104 @@ def flover() -> list[Panel]:
     own, name = "tidal_flover", "{{model}}"
     return [
         *common("flover"),
-        Panel("Time to the first token", "s", quantiles(f"{own}_time_to_first_token_seconds", "model", name)),
-        Panel("Time for each further token", "s", quantiles(f"{own}_time_per_output_token_seconds", "model", name)),
         Panel(
-            "Tokens a second",
+            "Time to the first token",
+            "s",
+            quantiles(f"{own}_time_to_first_token_seconds", "model", name),
+            "Time from arrival to the first token: wait for a slot, and the prompt.",
+        ),
+        Panel(
+            "Time per output token",
+            "s",
+            quantiles(f"{own}_time_per_output_token_seconds", "model", name),
+            "Mean time between the tokens of a generation.",
+        ),
+        Panel(
+            "Tokens per second",
             "short",
             (
                 rate(f"{own}_generated_tokens_total", "model", f"{name} generated"),
-                rate(f"{own}_prompt_tokens_total", "model", f"{name} read"),
+                rate(f"{own}_prompt_tokens_total", "model", f"{name} prefilled"),
             ),
+            "Tokens generated, and tokens of prompts.",
         ),
         Panel(
             "Slots and generations",
             "short",
             (
                 level(f"{own}_running_generations", "model", f"{name} running"),
-                level(f"{own}_taken_slots", "model", f"{name} slots taken"),
+                level(f"{own}_taken_slots", "model", f"{name} slots in use"),
                 level(f"{own}_waiting_generations", "model", f"{name} waiting"),
             ),
+            "Generations wait where all slots are in use: a larger `max_concurrency` in the spec.",
         ),
-        Panel("Wait for a slot", "s", quantiles(f"{own}_queue_seconds", "model", name, (0.5, 0.99))),
         Panel(
-            "A step",
+            "Wait for a slot",
+            "s",
+            quantiles(f"{own}_queue_seconds", "model", name, (0.5, 0.99)),
+            "Time from arrival until a generation has its slots.",
+        ),
+        Panel(
+            "Decode step",
             "s",
             (
                 *quantiles(f"{own}_step_seconds", "model", f"{name} step", (0.5, 0.99)),
                 *quantiles(f"{own}_between_steps_seconds", "model", f"{name} between steps", (0.5, 0.99)),
             ),
+            "Time of a step, and from one step to the next. Far apart: prompts of new generations come in between, see "
+            "`prefill_share`.",
         ),
         Panel(
-            "Generations in a step; slots that it covers",
+            "Generations per step",
             "short",
             (
                 mean(f"{own}_fused_generations", "model", f"{name} generations"),
                 share(f"{own}_step_slots_total", f"{own}_step_seconds_count", "model", f"{name} slots"),
             ),
+            "Means per step: generations that share it, and slots that it covers, free ones in between included.",
         ),
         Panel(
-            "Engine: busy with",
+            "Engine utilization",
             "percentunit",
             (
-                rate(f"{own}_step_seconds_sum", "model", f"{name} steps"),
-                rate(f"{own}_prefill_seconds_total", "model", f"{name} prompts"),
+                rate(f"{own}_step_seconds_sum", "model", f"{name} decode"),
+                rate(f"{own}_prefill_seconds_total", "model", f"{name} prefill"),
             ),
+            "Share of time in decode steps and in prompts.",
+            stacked=True,
+            limits=(0.9, 0.98),
+        ),
+        Panel(
+            "Generation outcomes",
+            "reqps",
+            (rate(f"{own}_generations_total", "model, outcome", f"{name} {{{{outcome}}}}"),),
+            "Generations per second that ended by themselves, at a stop text or at their length, were cancelled, late, "
+            "or failed.",
             stacked=True,
         ),
         Panel(
-            "What became of generations",
-            "reqps",
-            (rate(f"{own}_generations_total", "model, outcome", f"{name} {{{{outcome}}}}"),),
-            True,
+            "Bytes moved between slots",
+            "Bps",
+            (rate(f"{own}_moved_bytes_total", "model", name),),
+            "Keys and values copied to bring running generations together.",
         ),
-        Panel("Bytes moved between slots", "Bps", (rate(f"{own}_moved_bytes_total", "model", name),)),
         Panel(
-            "Slots moved; shuffles",
+            "Slots moved, shuffles",
             "ops",
             (
                 rate(f"{own}_moved_slots_total", "model", f"{name} slots"),
                 rate(f"{own}_shuffles_total", "model", f"{name} shuffles"),
             ),
+            "How often running generations are brought together, and how many slots that moves.",
         ),
         Panel(
-            "Refused for what they hold; slots repaired",
+            "Requests refused, slots repaired",
             "ops",
             (
                 rate(f"{own}_refused_requests_total", "model", f"{name} refused"),
                 rate(f"{own}_repaired_slots_total", "model", f"{name} repaired"),
             ),
+            "Requests refused for their input or task. A repaired slot held numbers that are not finite: look at the "
+            "model's log.",
         ),
     ]

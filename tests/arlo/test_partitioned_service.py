@@ -69,6 +69,7 @@ class Request:
     """A request for one query of so many tokens; keeps its answer."""
 
     request_id, rows, wanted = "", 1, frozenset({"logits", "max_length"})
+    record = None
 
     def __init__(self, length: int, latency_ms: float | None = None) -> None:
         self.inputs: dict[str, Array] = {"input_ids": np.full((1, length), 7)}

@@ -16,7 +16,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     write_model(repository, "probe")
     write_model(repository, "small", max_queue_size=4)
     write_model(repository, "impatient", answer_timeout_s=0.5)
-    with running_server(repository, extra_backends=BACKENDS) as running:
+    access_log = str(repository.with_name("requests.jsonl"))
+    with running_server(repository, extra_backends=BACKENDS, access_log=access_log) as running:
         for model in ("probe", "small", "impatient"):
             assert running.load_error(model) == ""
         yield running

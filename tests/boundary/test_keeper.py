@@ -28,6 +28,7 @@ class Request:
 
     request_id, rows, arrival, deadline, wanted = "", 1, 0.0, None, frozenset[str]()
     options = RequestOptions()
+    record = None
 
     def __init__(self) -> None:
         self.inputs: dict[str, Array] = {}

@@ -43,6 +43,8 @@ def _wrong(value: Any, declared: str, where: str) -> list[str]:
     fields = _fields(declared)
     if fields is None:
         return []
+    if set(fields) == {"root"}:  # a plain value with a name of its own
+        return _wrong(value, fields["root"][0], where)
     if not isinstance(value, dict):
         return [f"{where} is no mapping"]
     found = [f"{where} has no {name}" for name, (_, needed) in fields.items() if needed and name not in value]

@@ -15,6 +15,17 @@ from tests.deploy.project import ROOT, accepts, documents, pyproject
 from tidal.server.process import KILL_AFTER_S
 
 OURS = ("triton", "controller", "load")
+_VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
+
+
+def mounts(service: dict[str, Any], **variables: str) -> dict[str, str]:
+    """Where a service's volumes and folders are in it, by their source; variables as the user has set them."""
+
+    def filled(text: str) -> str:
+        return _VARIABLE.sub(lambda found: variables.get(found[1], found[2]), text)
+
+    pairs = [filled(volume).split(":") for volume in service.get("volumes", [])]
+    return {source: inside for source, inside, *_ in pairs}
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +56,9 @@ def test_services_and_volumes_that_are_named_exist(compose: dict[str, Any], serv
         for key in ("network_mode", "pid"):
             named += [service[key].removeprefix("service:")] if key in service else []
         assert set(named) <= set(services), name
-        for volume in service.get("volumes", []):
-            source = volume.split(":")[0]
+        for source in mounts(service):
             if source.startswith("./"):
-                assert (ROOT / source).is_dir(), volume
+                assert (ROOT / source).is_dir(), source
             else:
                 used.add(source)
     assert used == set(compose["volumes"])
@@ -108,7 +118,7 @@ def test_the_controller_sees_what_it_finds_the_server_by(services: dict[str, Any
     triton, beside = services["triton"], services["controller"]
     assert beside["network_mode"] == beside["pid"] == "service:triton"
     assert set(triton["volumes"]) == set(beside["volumes"])
-    folders = {volume.split(":")[1] for volume in triton["volumes"]}
+    folders = set(mounts(triton).values())
     (runtime,) = re.findall(r"XDG_RUNTIME_DIR=(\S+)", (ROOT / "Dockerfile").read_text())
     assert folders == {"/srv/models", runtime}
 
@@ -164,9 +174,39 @@ def test_prometheus_scrapes_what_there_is(services: dict[str, Any]) -> None:
     assert "./deploy/prometheus:/etc/prometheus:ro" in services["prometheus"]["volumes"]
 
 
+def test_a_given_repository_is_served_without_the_demo(services: dict[str, Any]) -> None:
+    started = {name for name, service in services.items() if "profiles" not in service}
+    assert started == {"triton", "controller", "prometheus", "alertmanager", "grafana"}
+    for name in started:
+        needed = services[name].get("depends_on", {})
+        for other, how in needed.items() if isinstance(needed, dict) else ():
+            assert other in started or how["required"] is False, f"{name} waits for {other}"
+    for name in ("triton", "controller", "builder"):
+        assert mounts(services[name])["models"] == "/srv/models"
+        assert mounts(services[name], TIDAL_REPOSITORY="/home/me/models")["/home/me/models"] == "/srv/models"
+    assert str(accepts(services["triton"]["command"])["repository"]) == "/srv/models"
+
+
+def test_the_profile_demo_builds_before_it_serves_and_asks(services: dict[str, Any]) -> None:
+    assert [name for name, service in services.items() if service.get("profiles") == ["demo"]] == ["builder", "load"]
+    assert services["triton"]["depends_on"]["builder"]["condition"] == "service_completed_successfully"
+    assert mounts(services["builder"])["demo"].startswith("/srv/demo/")
+    assert mounts(services["load"])["demo"] == "/demo"
+
+
+def test_prometheus_sends_alerts_to_the_alertmanager(services: dict[str, Any]) -> None:
+    (config,) = documents("deploy/prometheus/prometheus.yml")
+    ((static,),) = ([each["static_configs"] for each in config["alerting"]["alertmanagers"]],)
+    assert static == [{"targets": ["alertmanager:9093"]}]
+    service = services["alertmanager"]
+    assert "127.0.0.1:9093:9093" in service["ports"]
+    assert mounts(service)["./deploy/alertmanager"] == "/etc/alertmanager"
+    assert "--config.file=/etc/alertmanager/alertmanager.yml" in service["command"]
+    assert (ROOT / "deploy/alertmanager/alertmanager.yml").is_file()
+
+
 def test_grafana_is_given_its_source_and_dashboard(services: dict[str, Any]) -> None:
-    mounts = dict(volume.split(":")[:2] for volume in services["grafana"]["volumes"] if volume.startswith("./"))
-    inside = {where: ROOT / here for here, where in mounts.items()}
+    inside = {where: ROOT / here for here, where in mounts(services["grafana"]).items() if here.startswith("./")}
     provisioning = inside["/etc/grafana/provisioning"]
     (sources,) = documents(str((provisioning / "datasources/prometheus.yml").relative_to(ROOT)))
     (providers,) = documents(str((provisioning / "dashboards/tidal.yml").relative_to(ROOT)))

@@ -7,13 +7,14 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
 
 from tests.deploy.custom_resources import problems
 from tests.deploy.project import ROOT, accepts, documents, pyproject, series
 from tidal.server.process import KILL_AFTER_S
 
 FOLDER = "deploy/kubernetes"
-PLAIN = ("namespace", "storage", "serving", "network", "autoscaling", "build")
+PLAIN = ("namespace", "storage", "serving", "network", "availability", "ingress", "autoscaling", "build")
 _KUBERNETES = ("1.28", "1.34")
 
 
@@ -143,6 +144,44 @@ def test_everything_selects_the_pods_of_the_deployment(deployment: dict[str, Any
     monitor = load("monitoring", "PodMonitor")["spec"]
     assert monitor["selector"]["matchLabels"] == labels
     assert [end["port"] for end in monitor["podMetricsEndpoints"]] == ["metrics", "controller"]
+
+
+def test_pods_are_spread_and_one_at_a_time_may_be_taken(deployment: dict[str, Any], pod: dict[str, Any]) -> None:
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    spread = pod["topologySpreadConstraints"]
+    assert [each["topologyKey"] for each in spread] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    for each in spread:
+        assert each["labelSelector"]["matchLabels"] == labels
+        # A cluster of one node or zone serves as well.
+        assert each["whenUnsatisfiable"] == "ScheduleAnyway"
+    budget = load("availability", "PodDisruptionBudget")["spec"]
+    assert budget["selector"]["matchLabels"] == labels
+    # `minAvailable` of a single pod would keep its node from being drained for ever.
+    assert budget["maxUnavailable"] == 1
+    assert "minAvailable" not in budget
+
+
+def test_the_ingress_leads_to_inference_alone() -> None:
+    services = {
+        each["metadata"]["name"]: each for each in documents(f"{FOLDER}/serving.yaml") if each["kind"] == "Service"
+    }
+    found: dict[str, list[tuple[str, str]]] = {}
+    for ingress in documents(f"{FOLDER}/ingress.yaml"):
+        hosts = [host for tls in ingress["spec"]["tls"] for host in tls["hosts"]]
+        assert ingress["metadata"]["annotations"]["nginx.ingress.kubernetes.io/proxy-body-size"] == "4m"
+        for rule in ingress["spec"]["rules"]:
+            assert rule["host"] in hosts
+            for path in rule["http"]["paths"]:
+                service = path["backend"]["service"]
+                named = [port["name"] for port in services[service["name"]]["spec"]["ports"]]
+                assert service["port"]["name"] in named
+                found.setdefault(service["port"]["name"], []).append((path["path"], path["pathType"]))
+    assert sorted(found["http"]) == [("/v2", "Exact"), ("/v2/health", "Prefix"), ("/v2/models", "Prefix")]
+    methods = {path.removeprefix("/inference.GRPCInferenceService/") for path, kind in found["grpc"] if kind == "Exact"}
+    assert len(methods) == len(found["grpc"])
+    assert {"ModelInfer", "ModelStreamInfer"} <= methods
+    assert methods <= set(dir(GRPCInferenceServiceServicer))
+    assert not any(re.search("Repository|SharedMemory|Trace|Log", method) for method in methods)
 
 
 def test_the_autoscaler_goes_by_what_is_recorded(deployment: dict[str, Any]) -> None:

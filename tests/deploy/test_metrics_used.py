@@ -13,12 +13,26 @@ import pytest
 from deploy.grafana import dashboard
 from tests.deploy.project import ON_GPUS, ROOT, SERVERS_OWN, SYSTEMS, documents, series
 
-_TEMPLATED = re.compile(r"\$__rate_interval|\$model")
+_TEMPLATED = re.compile(r"\$__rate_interval|\$model|\$instance")
+#: Families of a server as a whole, which have no model.
+WITHOUT_MODEL = frozenset({"up", "tidal_controller_server_up"}) | {
+    name for name in SERVERS_OWN | ON_GPUS if name.startswith(("nv_cpu_", "nv_gpu_"))
+}
+
+
+def rows() -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """The rows with their panels, which a collapsed one has inside."""
+    found: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+    for panel in json.loads(dashboard.TARGET.read_text())["panels"]:
+        if panel["type"] == "row":
+            found.append((panel, list(panel["panels"])))
+        else:
+            found[-1][1].append(panel)
+    return found
 
 
 def panels() -> list[dict[str, Any]]:
-    drawn = json.loads(dashboard.TARGET.read_text())["panels"]
-    return [panel for panel in drawn if panel["type"] != "row"]
+    return [panel for _, inside in rows() for panel in inside]
 
 
 def queries() -> Iterator[tuple[str, str]]:
@@ -37,7 +51,7 @@ def queries() -> Iterator[tuple[str, str]]:
 
 def plain(query: str) -> str:
     """A query as Grafana sends it."""
-    return _TEMPLATED.sub(lambda found: {"$model": ".*"}.get(found.group(), "1m"), query)
+    return _TEMPLATED.sub(lambda found: {"$__rate_interval": "1m"}.get(found.group(), ".*"), query)
 
 
 def selectors(node: Any) -> Iterator[Any]:
@@ -79,23 +93,79 @@ def test_the_dashboard_is_what_its_code_gives() -> None:
 
 
 def test_every_system_has_a_row_with_panels() -> None:
-    rows = [title.partition(":")[0].lower() for title, _ in dashboard.ROWS]
-    assert set(SYSTEMS) | {"triton", "controller"} == set(rows)
-    assert len({panel["id"] for panel in panels()}) == len(panels())
+    titles = [row["title"].partition(":")[0].lower() for row, _ in rows()]
+    assert titles[0] == "overview"
+    assert {*SYSTEMS, "triton", "controller"} == set(titles[1:])
+    assert all(inside for _, inside in rows())
+    ids = [panel["id"] for panel in panels()] + [row["id"] for row, _ in rows()]
+    assert len(set(ids)) == len(ids)
+
+
+def test_it_opens_with_the_overview_alone() -> None:
+    assert [row["collapsed"] for row, _ in rows()] == [False, *[True] * len(dashboard.ROWS)]
+    _, overview = rows()[0]
+    wanted = ["Served models", "Requests", "Errors", "Slowest p99", "Queue depth", "Restarts in an hour"]
+    assert [panel["title"] for panel in overview][:6] == wanted
+    assert [panel["type"] for panel in overview][:6] == ["table", *["stat"] * 5]
+    # Grafana shows the panels between two rows under the first only where that is open.
+    drawn = json.loads(dashboard.TARGET.read_text())["panels"]
+    assert all(panel["type"] == "row" for panel in drawn[1 + len(overview) :])
+
+
+def test_panels_are_described_and_bad_values_are_marked() -> None:
+    for panel in panels():
+        assert re.fullmatch(r"[A-Z0-9].{15,}\.", panel["description"], re.DOTALL), panel["title"]
+        steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+        assert steps[0]["value"] is None
+        values = [step["value"] for step in steps[1:]]
+        assert values == sorted(set(values)), panel["title"]
+        if panel["type"] == "timeseries":
+            style = panel["fieldConfig"]["defaults"]["custom"]["thresholdsStyle"]["mode"]
+            assert style == ("dashed" if values else "off"), panel["title"]
+    marked = {panel["title"] for panel in panels() if len(panel["fieldConfig"]["defaults"]["thresholds"]["steps"]) == 3}
+    assert {"Errors", "Slowest p99", "Queue depth", "Restarts in an hour", "Errors by model", "Processor"} <= marked
+
+
+def test_every_query_selects_by_the_variables() -> None:
+    variables = {each["name"]: each for each in dashboard.dashboard()["templating"]["list"]}
+    assert list(variables) == ["datasource", "instance", "model"]
+    # Models are those of the chosen instances.
+    assert 'instance=~"$instance"' in variables["model"]["query"]["query"]
+    for panel in panels():
+        assert panel["datasource"]["uid"] == "${datasource}"
+        for target in panel["targets"]:
+            assert target["datasource"]["uid"] == "${datasource}"
+            parsed = promql_parser.parse(target["expr"].replace("$__rate_interval", "1m"))
+            for selector in selectors(parsed):
+                by = {(each.name, each.value) for each in selector.matchers.matchers}
+                wanted = {("instance", "$instance")}
+                if selector.name not in WITHOUT_MODEL:
+                    wanted.add(("model", "$model"))
+                assert wanted <= by, f"{panel['title']}: {target['expr']}"
+
+
+def test_the_server_and_its_controller_are_one_instance() -> None:
+    (config,) = documents("deploy/prometheus/prometheus.yml")
+    labels = [job["static_configs"][0]["labels"] for job in config["scrape_configs"]]
+    assert labels == [{"instance": "triton"}] * 2
+    monitor, _ = documents("deploy/kubernetes/monitoring.yaml")
+    relabelled = [end["relabelings"] for end in monitor["spec"]["podMetricsEndpoints"]]
+    assert relabelled == [[{"sourceLabels": ["__meta_kubernetes_pod_name"], "targetLabel": "instance"}]] * 2
 
 
 def test_panels_do_not_overlap_and_stay_inside() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in json.loads(dashboard.TARGET.read_text())["panels"]:
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert not cells & taken, panel["title"]
-        taken |= cells
+    for row, inside in rows():
+        taken: set[tuple[int, int]] = set()
+        for panel in (row, *inside):
+            place = panel["gridPos"]
+            assert place["x"] + place["w"] <= 24
+            cells = {
+                (x, y)
+                for x in range(place["x"], place["x"] + place["w"])
+                for y in range(place["y"], place["y"] + place["h"])
+            }
+            assert not cells & taken, panel["title"]
+            taken |= cells
 
 
 def test_the_metrics_of_the_documentation_are_published() -> None:

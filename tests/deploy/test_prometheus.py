@@ -59,12 +59,12 @@ class Prometheus:
 
 
 @pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+def prometheus(everything_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """Prometheus after a while of requests of all kinds to a model of each system."""
     from tests.deploy import everything
 
     folder = tmp_path_factory.mktemp("prometheus")
-    repository, images = everything.publish_everything(folder), everything.write_images(folder / "images")
+    repository, images = everything_folder / "models", everything_folder / "images"
     with (
         serving(repository, folder / "run", "--exit-timeout", "10") as served,
         controller(served.environment, "--period", "3", "--metrics-port", "0") as beside,

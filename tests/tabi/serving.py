@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from tests.metrics import Counting
 from tests.tabi.manifests import candidate, latency
+from tidal.access_log.record import RequestRecord
 from tidal.errors import TidalError
 from tidal.manifest import MANIFEST_FILE, FileRecord, TokenizerInfo, sha256_file
 from tidal.metrics import Metrics
@@ -137,6 +138,8 @@ def write_cascade(
 
 class Request:
     """A request for some texts; keeps its answer."""
+
+    record: RequestRecord | None = None
 
     def __init__(
         self,

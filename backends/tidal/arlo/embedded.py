@@ -126,6 +126,7 @@ class _Call:
     """A request from this process: `PendingRequest`, and a wait for its answer."""
 
     request_id = ""
+    record = None  # the request log has the request that this is a part of
 
     def __init__(self, inputs: Mapping[str, Array], wanted: frozenset[str], latency_ms: float | None) -> None:
         self.inputs = inputs

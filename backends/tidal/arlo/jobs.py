@@ -85,4 +85,6 @@ class Answers:
         for name in ("max_length", *self._extra):
             if request.wants(name):
                 outputs[name] = stack_rows(rows, name)
+        if request.record is not None:
+            request.record.facts["max_length"] = [int(row["max_length"][0]) for row in rows]
         request.reply(outputs)

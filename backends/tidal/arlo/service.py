@@ -168,6 +168,8 @@ class ArloService:
         job = Job(request, len(tokens))
         for row in tokens:
             self._metrics.length(len(row.ids))
+        if request.record is not None:
+            request.record.tokens = sum(len(row.ids) for row in tokens)
         return [
             Row(len(row.ids), request.arrival, request.deadline, tokens=row, job=job, index=index)
             for index, row in enumerate(tokens)
@@ -268,6 +270,8 @@ class ArloService:
         self._metrics.ran(runtime, lengths, padded, [now - row.arrival for row in rows], took)
         finished = []
         for place, row in enumerate(rows):
+            if row.job.request.record is not None:
+                row.job.request.record.ran(now, now + took)
             if row.job.finish(row.index, self._make.row(outputs, place, row.length, runtime)):
                 finished.append(row.job)
         return finished, took if len(rows) == len(batch.queries) else None

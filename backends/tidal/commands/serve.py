@@ -48,6 +48,14 @@ def serve(
         bool, typer.Option("--open-admin", help="Let anybody load and unload models, without the admin key.")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Triton's log on stderr instead of a file.")] = False,
+    access_log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE|-",
+            envvar="TIDAL_ACCESS_LOG",
+            help="Write one line of JSON per request to FILE, or to standard output.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="When ready, print one line of JSON instead of the table.")
     ] = False,
@@ -80,6 +88,7 @@ def serve(
     tidal serve
     tidal serve /srv/models --model intents --host 0.0.0.0
     tidal serve --http-port 0 --grpc-port 0 --metrics-port 0 --json
+    tidal serve --access-log /var/log/tidal/requests.jsonl
     tidal serve -- --log-verbose=1 --model-load-thread-count=8
     tidal serve /srv/models --assemble /srv/backends
     ```
@@ -111,6 +120,7 @@ def serve(
             server_restarts=server_restarts,
             open_admin=open_admin,
             verbose=verbose,
+            access_log=access_log,
             extra=extra,
         )
         ended = serve_until_ended(options, lambda report: _print_ready(report, as_json))

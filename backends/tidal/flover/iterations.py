@@ -57,8 +57,13 @@ class Iterations:
     def leave(self, stream: Stream, outcome: Outcome, error: TidalError | None = None) -> None:
         """A stream has come to its end: its slots are free. An error is that of its whole request."""
         self._scheduler.remove(stream)
+        admitted = stream.admitted
         self._fusion.release(stream)
         self._metrics.ended(stream, outcome)
+        if (record := stream.request.record) is not None and admitted:
+            now = time.monotonic()
+            record.ran(now, now)
+            record.add("generated_tokens", len(stream.tokens) or stream.generated)
         stream.answer.leave()
         if error is not None:
             stream.request.fail(error)

@@ -50,6 +50,8 @@ class Reader:
         beams = _beams(options)
         prompts = self._prompts(inputs, 1 if beams is None else beams.beams)
         answer = Answer(request, len(prompts), _flag(inputs, "stream"))
+        if request.record is not None:
+            request.record.tokens = sum(len(ids) for ids in prompts)
         return [self._stream(answer, index, ids, beams) for index, ids in enumerate(prompts)]
 
     def _stream(self, answer: Answer, index: int, ids: IntArray, beams: BeamSettings | None) -> Stream:

@@ -187,6 +187,8 @@ class FloverService:
         for stream in _streams(decision.admitted):
             self._fusion.admit(stream)
             self._metrics.admitted(stream, now)
+            if stream.request.record is not None:
+                stream.request.record.ran(now, now)
         self._iterations.make(decision.chunks)
         self._show()
         if now - self._told_at > _PROGRESS_S:

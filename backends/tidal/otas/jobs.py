@@ -127,6 +127,8 @@ def reply(job: Job, labels: Sequence[str]) -> None:
         outputs["gamma"] = np.array([[answer.gamma] for answer in answers], np.int32)
     if request.wants("queue_ms"):
         outputs["queue_ms"] = np.array([[answer.queue_s * 1e3] for answer in answers], np.float32)
+    if request.record is not None:
+        request.record.facts["gamma"] = [answer.gamma for answer in answers]
     request.reply(outputs)
 
 

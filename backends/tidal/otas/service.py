@@ -221,6 +221,8 @@ class OtasService:
     def _answer(self, rows: Sequence[Row], gamma: int, started: float, ended: float, features: FloatArray) -> None:
         for row, logits in zip(rows, batch_logits(rows, gamma, features), strict=True):
             job = row.job
+            if job.request.record is not None:
+                job.request.record.ran(started, ended)
             if job.finish(row.index, RowAnswer(logits, gamma, started - row.arrival)):
                 reply(job, row.of.labels)
                 self._settle(job, "in_time" if time.monotonic() <= job.deadline else "late")

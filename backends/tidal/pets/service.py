@@ -110,6 +110,8 @@ class PetsService:
         job = Job(request, task, read_tokens(request, self._tokenizer))
         for row in job.tokens:
             self._metrics.length(len(row.ids))
+        if request.record is not None:
+            request.record.tokens = sum(len(row.ids) for row in job.tokens)
         return job
 
     def _admit(self, job: Job, lease: Lease[ServedTask]) -> bool:
@@ -217,8 +219,11 @@ class PetsService:
             rows = [row for row in taken if self._still_wanted(row, now)]
             if rows:
                 vectors = self._vectors(rows, batch.copy)
-                self._metrics.ran(rows, now, time.monotonic() - now)
+                ended = time.monotonic()
+                self._metrics.ran(rows, now, ended - now)
                 for row, own in zip(rows, vectors, strict=True):
+                    if row.job.request.record is not None:
+                        row.job.request.record.ran(now, ended)
                     if row.job.finish(row.index, own):
                         finished.append((row.job, row.loaded))
         except Exception as error:

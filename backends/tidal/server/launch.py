@@ -40,7 +40,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything that a server is started with."""
+    """Everything that a server is started with; `access_log` is what `tidal.access_log.target.Target` takes."""
 
     installation: TritonInstallation
     repository: Path
@@ -51,6 +51,7 @@ class Launch:
     key: str | None
     exit_timeout_s: int
     extra: tuple[str, ...] = ()
+    access_log: str | None = None
 
     def command(self) -> list[str]:
         """Arguments of the process, the binary first."""

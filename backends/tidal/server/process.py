@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+from tidal.access_log.target import ACCESS_LOG_VARIABLE, inherited
 from tidal.allocation import ALLOCATION_VARIABLE
 from tidal.errors import Internal
 from tidal.server.aftermath import clean_up
@@ -46,7 +47,8 @@ class ServerProcess:
         try:
             self._process = subprocess.Popen(
                 launch.command(),
-                env={**launch.installation.environment(), ALLOCATION_VARIABLE: "file"},
+                env=_environment(launch),
+                pass_fds=inherited(launch.access_log),
                 stdin=subprocess.DEVNULL,
                 stdout=output or sys.stderr,
                 stderr=subprocess.STDOUT,
@@ -141,6 +143,12 @@ class ServerProcess:
         errors = [line for line in lines if _ERROR_LINE.match(line)]
         found = errors[-1] if errors else (lines[-1] if lines else "it wrote no log")
         return re.sub(r"^[A-Z]\d{4} \S+ \d+ [\w.]+:\d+\] ", "", found)[:500]
+
+
+def _environment(launch: Launch) -> dict[str, str]:
+    environment = {**launch.installation.environment(), ALLOCATION_VARIABLE: "file"}
+    environment.pop(ACCESS_LOG_VARIABLE, None)
+    return environment if launch.access_log is None else {**environment, ACCESS_LOG_VARIABLE: launch.access_log}
 
 
 def _die_with_parent() -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidal.access_log.target import check_file, descriptor_target
 from tidal.server.backend_directory import assemble
 from tidal.server.endpoints import choose_endpoints
 from tidal.server.guardian import Guardian
@@ -30,7 +31,7 @@ _KEPT_LOGS = 10
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user chose; a port 0 means a free one."""
+    """What the user chose; a port 0 means a free one, an access log `-` standard output."""
 
     repository: Path
     models: tuple[str, ...]
@@ -42,6 +43,7 @@ class Options:
     server_restarts: int
     open_admin: bool
     verbose: bool
+    access_log: Path | None
     extra: tuple[str, ...]
 
 
@@ -63,6 +65,7 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
     installation = find_installation()
     selection = select_models(options.repository, options.models)
     plan = plan_start(options.repository, names_of(selection))
+    access_log = None if options.access_log is None else _access_log(options.access_log)
     key = None if options.open_admin else check_key(os.environ.get("TIDAL_ADMIN_KEY"))
     endpoints = choose_endpoints(options.host, options.http_port, options.grpc_port, options.metrics_port)
     # Not before the ports are found free: a start that fails must not touch what another server goes by.
@@ -83,6 +86,7 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
             key=key,
             exit_timeout_s=options.exit_timeout_s,
             extra=options.extra,
+            access_log=access_log,
         )
         log = None if options.verbose else _log_file(endpoints.http)
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -93,6 +97,11 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         guardian.dismiss()
+
+
+def _access_log(path: Path) -> str:
+    """The request log's target; the models' processes inherit a copy of standard output."""
+    return descriptor_target(os.dup(sys.stdout.fileno())) if path == Path("-") else str(check_file(path))
 
 
 def _log_file(http_port: int) -> Path:

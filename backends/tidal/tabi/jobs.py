@@ -125,6 +125,8 @@ class Answers:
         for part, name in enumerate(("pruned_text", "pruned_pair")):
             if request.wants(name):
                 outputs[name] = _texts(job.queries, part)
+        if request.record is not None:
+            request.record.facts["level"] = [answer.level for answer in answers]
         request.reply(outputs)
         return answers
 

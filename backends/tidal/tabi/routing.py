@@ -78,6 +78,8 @@ class Routing:
             readings = self._readers.first(visit.level, [query.texts for query in queries])
             for query, reading in zip(queries, readings, strict=True):
                 query.reading = reading
+            if (record := visit.job.request.record) is not None:
+                record.tokens = sum(len(reading.ids) for reading in readings)
 
     def wants_attention(self, visit: Visit) -> bool:
         """Whether a visit's queries may go on and be pruned for that."""
@@ -112,6 +114,8 @@ class Routing:
         for query in fed:
             query.read = query.reading
         waited_s, took_s = asked.began - visit.ready, asked.ended - asked.began
+        if job.request.record is not None:
+            job.request.record.ran(asked.began, asked.ended)
         self._metrics.level_answered(visit.number, waited_s, took_s, [query.route.confidence for query in fed])
         job.going = [query for query, _ in onward]
         if not onward:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from tidal.access_log.record import RequestRecord
 from tidal.errors import InvalidArgument, TidalError, Unavailable
-from tidal.options import CODED_ERRORS, parse_options
+from tidal.options import CODED_ERRORS, FROM_MODEL, parse_options
 from tidal.requests import Array
 from tidal.triton.errors import error_response
 from tidal.triton.outstanding import Outstanding
@@ -40,7 +41,7 @@ class Acceptance:
         batched: bool,
         max_queue_size: int,
         outstanding: Outstanding,
-        orphaned: Callable[[int, Any, int, float], None],
+        orphaned: Callable[[int, Any, int, float, RequestRecord | None], None],
     ) -> None:
         self._types = outputs
         self._outputs = frozenset(outputs)
@@ -72,10 +73,15 @@ class Acceptance:
                 f"the model's queue is full: {self._outstanding.queries} queries wait or run, and "
                 f"max_queue_size is {self._max_queue_size}"
             )
+        request_id = raw.request_id()
+        record: RequestRecord | None = None
+        if self._outstanding.access_log is not None:
+            from_model = FROM_MODEL in parameters
+            record = RequestRecord(request_id, arrival, rows=queries, task=options.task, from_model=from_model)
         request = TritonRequest(
             next(self._keys),
             sender,
-            raw.request_id(),
+            request_id,
             inputs,
             rows,
             options,
@@ -86,15 +92,28 @@ class Acceptance:
             self._outstanding.answering,
             self._outstanding.settled,
             self._orphaned,
+            record,
         )
         self._outstanding.add(request)
         return request
 
     def refuse(self, raw: Any, sender: Any, error: TidalError) -> None:
         """Answer a request that was not accepted; harms no other when nobody waits for it any more."""
+        parameters: dict[str, Any] = {}
         with contextlib.suppress(Exception):
-            sender.send(error_response(error, coded=CODED_ERRORS in _parameters(raw)), flags=_FINAL)
-        self._outstanding.count(error.code)
+            parameters = _parameters(raw)
+        with contextlib.suppress(Exception):
+            sender.send(error_response(error, coded=CODED_ERRORS in parameters), flags=_FINAL)
+        record: RequestRecord | None = None
+        if self._outstanding.access_log is not None:
+            task = parameters.get("task")
+            record = RequestRecord(
+                raw.request_id(),
+                time.monotonic(),
+                task=task if isinstance(task, str) else None,
+                from_model=FROM_MODEL in parameters,
+            )
+        self._outstanding.refused(error.code, record)
 
     def _rows(self, inputs: dict[str, Array]) -> int | None:
         if not self._batched or not inputs:

@@ -8,7 +8,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from tidal.errors import Internal
-from tidal.options import CODED_ERRORS
+from tidal.options import CODED_ERRORS, FROM_MODEL
 from tidal.requests import Array
 from tidal.triton.coded_errors import meaning
 
@@ -23,7 +23,7 @@ def call_model(
     task: str | None = None,
 ) -> dict[str, Array]:
     """Run one request on another model and wait; see `tidal.service.ModelCall`. Costs 0.2 to 0.3 ms."""
-    parameters: dict[str, bool | str] = {CODED_ERRORS: True}
+    parameters: dict[str, bool | str] = {CODED_ERRORS: True, FROM_MODEL: True}
     if latency_ms is not None:
         parameters["latency_ms"] = f"{latency_ms:.3f}"  # as text: parameters of such requests cannot be floats
     if task is not None:

@@ -16,13 +16,16 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from tidal.access_log.record import RequestRecord
+from tidal.access_log.writer import open_access_log
 from tidal.engine_model.claims import CoreClaim, GpuClaim, claims_folder
 from tidal.engine_model.model import Array, open_engine_model
 from tidal.engine_model.parameters import EngineParameters
 from tidal.errors import Internal, TidalError, Unavailable, Unsupported
 from tidal.gpus import visible_gpus
 from tidal.manifest import EngineManifest, load_engine_manifest
-from tidal.options import CODED_ERRORS, parse_options
+from tidal.metrics import Counter
+from tidal.options import CODED_ERRORS, FROM_MODEL, parse_options
 from tidal.triton.errors import error_response
 from tidal.triton.logs import model_logger
 from tidal.triton.parameters import parse_own_parameters
@@ -53,7 +56,9 @@ class EngineHost:
         config = json.loads(args["model_config"])
         parameters = parse_own_parameters(config.get("parameters", {}), EngineParameters)
         self._instance = args["model_instance_name"]
-        self._log = model_logger(args["model_name"], int(args["model_version"]))
+        name, version = args["model_name"], int(args["model_version"])
+        self._log = model_logger(name, version)
+        self._access_log = open_access_log(name, version, self._log, Counter())
         self._outputs = tuple(each["name"] for each in config["output"])
         version_dir = Path(args["model_repository"]) / args["model_version"]
         manifest = load_engine_manifest(version_dir)
@@ -77,14 +82,16 @@ class EngineHost:
                 return None
             return Unavailable(f"the deadline of {latency_ms:g} ms passed before the request could run")
 
-        answers = iter(self._model.run([each.inputs for each in accepted], overdue))
-        return [
-            self._response(raw, each if isinstance(each, TidalError) else next(answers))
-            for raw, each in zip(requests, read, strict=True)
-        ]
+        ran = iter(self._model.run([each.inputs for each in accepted], overdue))
+        answers = [each if isinstance(each, TidalError) else next(ran) for each in read]
+        if self._access_log is not None:
+            self._record(requests, read, answers, arrival)
+        return [self._response(raw, answer) for raw, answer in zip(requests, answers, strict=True)]
 
     def finalize(self) -> None:
         """Free the core or GPU at once; the kernel does it at the process's end otherwise."""
+        if self._access_log is not None:
+            self._access_log.close()
         for claim in (self._core, self._gpu):
             if claim is not None:
                 claim.release()
@@ -110,6 +117,26 @@ class EngineHost:
         return pb_utils.InferenceResponse(
             output_tensors=[pb_utils.Tensor(name, np.ascontiguousarray(answer[name])) for name in wanted]
         )
+
+    def _record(
+        self,
+        requests: Sequence[Any],
+        read: Sequence[_Request | TidalError],
+        answers: Sequence[dict[str, Array] | TidalError],
+        arrival: float,
+    ) -> None:
+        """Write the request log's lines of an execution, whose requests ran from `arrival` until now."""
+        assert self._access_log is not None
+        now = time.monotonic()
+        for raw, request, answer in zip(requests, read, answers, strict=True):
+            record = RequestRecord(raw.request_id(), arrival, from_model=FROM_MODEL in (_parameters(raw) or {}))
+            if isinstance(request, _Request):
+                record.rows = len(next(iter(request.inputs.values()), ()))
+            if isinstance(answer, TidalError):
+                self._access_log.write(record, answer.code, now)
+            else:
+                record.ran(arrival, now)
+                self._access_log.write(record, "OK", now)
 
     def _claim_device(self, manifest: EngineManifest) -> None:
         """Claim a core or a GPU before the engine is opened: its threads and CUDA take what is set by then."""

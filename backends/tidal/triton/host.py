@@ -21,6 +21,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from pydantic import BaseModel
 
+from tidal.access_log.writer import open_access_log
 from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.metrics import Metrics
 from tidal.service import Service, ServiceContext
@@ -76,7 +77,9 @@ class BackendHost:
             failed=lambda error: None,
         )
         start = load(context, own)
-        self._outstanding = Outstanding(self._metrics)
+        dropped = self._metrics.counter("access_log_dropped_lines_total", "Lines of the request log not written")
+        self._access_log = open_access_log(name, version, self._log, dropped)
+        self._outstanding = Outstanding(self._metrics, self._access_log)
         self._housekeeping = Housekeeping(
             MetricsPublisher(self._metrics, {"model": name, "version": str(version)}),
             self._outstanding,
@@ -120,6 +123,8 @@ class BackendHost:
         self._keeper.close(_END_S)
         self._outstanding.fail_all(Unavailable("the model was unloaded before it answered; send the request again"))
         self._housekeeping.stop()
+        if self._access_log is not None:
+            self._access_log.close()
 
 
 def _one_instance(config: dict[str, Any]) -> None:

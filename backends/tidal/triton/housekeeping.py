@@ -13,6 +13,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from tidal.access_log.record import RequestRecord
 from tidal.errors import Internal, Unavailable
 from tidal.triton.errors import error_response
 from tidal.triton.metrics import MetricsPublisher
@@ -76,7 +77,7 @@ class Housekeeping:
         if deadline + _GRACE_S < self._look_at:
             self._inbox.put(self._ring)
 
-    def orphaned(self, key: int, sender: Any, rows: int, arrival: float) -> None:
+    def orphaned(self, key: int, sender: Any, rows: int, arrival: float, record: RequestRecord | None) -> None:
         """Answer a request that was dropped."""
 
         def answer() -> None:
@@ -84,7 +85,7 @@ class Housekeeping:
             try:
                 sender.send(error_response(Internal("the model dropped the request without an answer")), flags=_FINAL)
             finally:
-                self._outstanding.settled(key, Internal.code, time.monotonic() - arrival, missed=False)
+                self._outstanding.settled(key, Internal.code, time.monotonic() - arrival, False, record)
                 self._log.error("a request was dropped without an answer")
 
         self._inbox.put(answer)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 import weakref
 
+from tidal.access_log.record import RequestRecord
+from tidal.access_log.writer import AccessLog
 from tidal.errors import TidalError
 from tidal.metrics import Counter, Metrics
 from tidal.triton.request import TritonRequest
@@ -15,10 +18,15 @@ class Outstanding:
     """Holds accepted requests weakly, counts their queries, and records each one's outcome.
 
     A weak hold lets a request that its service dropped go, which is how that is noticed.
+
+    Args:
+        metrics: of the model.
+        access_log: the request log, which gets a line for each answer; None when there is none.
     """
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, access_log: AccessLog | None = None) -> None:
         self._metrics = metrics
+        self.access_log = access_log
         self._lock = threading.Lock()
         self._open: dict[int, weakref.ref[TritonRequest]] = {}
         self._queries = 0
@@ -54,17 +62,24 @@ class Outstanding:
             self._queries -= rows
             self._in_flight.set(self._queries)
 
-    def settled(self, key: int, code: str, latency_s: float, missed: bool) -> None:
+    def settled(self, key: int, code: str, latency_s: float, missed: bool, record: RequestRecord | None) -> None:
         """An open request was answered; `missed` when it had a deadline and got no answer, or none in time."""
         with self._lock:
             self._open.pop(key, None)
         if missed:
             self._missed.inc()
         self._latency.observe(latency_s)
-        self.count(code)
+        self._count(code)
+        if record is not None and self.access_log is not None:
+            self.access_log.write(record, code, record.arrival + latency_s)
 
-    def count(self, code: str) -> None:
-        """Record an answer, also of a request that was never accepted."""
+    def refused(self, code: str, record: RequestRecord | None) -> None:
+        """A request was answered with an error and never accepted."""
+        self._count(code)
+        if record is not None and self.access_log is not None:
+            self.access_log.write(record, code, time.monotonic())
+
+    def _count(self, code: str) -> None:
         counter = self._outcomes.get(code)
         if counter is None:
             counter = self._metrics.counter("requests_total", "Requests answered, by outcome", code=code)

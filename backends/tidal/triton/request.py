@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from tidal.access_log.record import RequestRecord
 from tidal.errors import Cancelled, Internal, TidalError, Unavailable
 from tidal.options import RequestOptions
 from tidal.requests import Array
@@ -37,8 +38,9 @@ class TritonRequest:
         types: numpy types of the outputs that the config declares; `object` for BYTES, as arrays of `bytes`.
         answering: called once, before the answer goes out, with the number of rows.
         settled: called once, after the answer went out, with the key, its outcome code, its latency in seconds and
-            whether it came after its deadline or not at all.
-        orphaned: called with the key, sender, rows and arrival of a request that was dropped.
+            whether it came after its deadline or not at all, and its record.
+        orphaned: called with the key, sender, rows, arrival and record of a request that was dropped.
+        record: for the request log; None when there is no log.
     """
 
     __slots__ = (
@@ -58,6 +60,7 @@ class TritonRequest:
         "key",
         "options",
         "progress",
+        "record",
         "request_id",
         "rows",
         "wanted",
@@ -76,8 +79,9 @@ class TritonRequest:
         wanted: frozenset[str],
         types: Mapping[str, np.dtype[Any]],
         answering: Callable[[int], None],
-        settled: Callable[[int, str, float, bool], None],
-        orphaned: Callable[[int, Any, int, float], None],
+        settled: Callable[[int, str, float, bool, RequestRecord | None], None],
+        orphaned: Callable[[int, Any, int, float, RequestRecord | None], None],
+        record: RequestRecord | None,
     ) -> None:
         self.key = key
         self._sender = sender
@@ -97,6 +101,7 @@ class TritonRequest:
         self.deadline = None if options.latency_ms is None else arrival + options.latency_ms / 1e3
         self.wanted = wanted
         self._types = types
+        self.record = record
 
     @property
     def answered(self) -> bool:
@@ -197,9 +202,9 @@ class TritonRequest:
     def _settle(self, code: str) -> None:
         now = time.monotonic()
         missed = self.deadline is not None and (code == Unavailable.code or now > self.deadline)
-        self._settled(self.key, code, now - self.arrival, missed)
+        self._settled(self.key, code, now - self.arrival, missed, self.record)
 
     def __del__(self) -> None:
         once = getattr(self, "_once", None)
         if once is not None and once.acquire(blocking=False):
-            self._orphaned(self.key, self._sender, self.rows, self.arrival)
+            self._orphaned(self.key, self._sender, self.rows, self.arrival, self.record)

@@ -1,0 +1,26 @@
+"""`tidal serve --access-log` with what cannot be a log: it starts nothing and says what is accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.serve.served import environment_in, publish, tidal
+
+
+@pytest.mark.parametrize("given", ["option", "variable"])
+def test_a_log_that_cannot_be_opened(tmp_path: Path, given: str) -> None:
+    publish(tmp_path / "models", "echo")
+    path = tmp_path / "missing" / "requests.jsonl"
+    environment = environment_in(tmp_path / "run")
+    arguments = ["serve", str(tmp_path / "models"), "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+    if given == "option":
+        arguments += ["--access-log", str(path)]
+    else:
+        environment["TIDAL_ACCESS_LOG"] = str(path)
+    ended = tidal(*arguments, environment=environment)
+    assert ended.returncode == 1
+    said = " ".join(ended.stderr.split())
+    assert "cannot be opened: No such file or directory" in said
+    assert "accepted: a file that can be written, or - for standard output" in said

@@ -1,0 +1,233 @@
+"""The request log without a server: lines, rotation, several processes, and targets that take nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.waiting import until
+from tidal.access_log.record import RequestRecord, line
+from tidal.access_log.target import ACCESS_LOG_VARIABLE, Target, check_file, descriptor_target
+from tidal.access_log.writer import AccessLog, open_access_log
+from tidal.errors import InvalidArgument
+from tidal.metrics import Counter
+
+
+class Lines(logging.Handler):
+    """What a model's own log says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+class World:
+    """A log with what it reports."""
+
+    def __init__(self, target: Target, capacity: int = 100) -> None:
+        self.dropped = Counter()
+        self.own = Lines()
+        log = logging.getLogger(f"access-log-{id(self)}")
+        log.propagate = False
+        log.addHandler(self.own)
+        self.log = AccessLog(target, "m", 3, log=log, dropped=self.dropped, capacity=capacity)
+
+    def answer(self, name: str, code: str = "OK") -> None:
+        self.log.write(RequestRecord(name, 10.0, rows=1), code, 10.5)
+
+
+@contextmanager
+def writing(target: str, capacity: int = 100) -> Iterator[World]:
+    world = World(Target(target), capacity)
+    try:
+        yield world
+    finally:
+        world.log.close()
+
+
+def ids(path: Path) -> list[str]:
+    return [json.loads(each)["id"] for each in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_a_line_has_all_that_is_known() -> None:
+    record = RequestRecord("a\nb", 10.0, rows=2, task="intents", from_model=True)
+    record.tokens = 17
+    record.ran(10.25, 10.5)
+    record.ran(10.2, 10.3)
+    record.facts["level"] = [1, 2]
+    record.add("generated_tokens", 3)
+    record.add("generated_tokens", 4)
+    text = line(record, model="m", version=3, code="OK", answered=11.0, wall=0.5)
+    assert text.endswith(b"\n")
+    assert text.count(b"\n") == 1
+    assert json.loads(text) == {
+        "time": "1970-01-01T00:00:00.500Z",
+        "id": "a\nb",
+        "model": "m",
+        "version": 3,
+        "rows": 2,
+        "tokens": 17,
+        "queue_ms": 200.0,
+        "execute_ms": 300.0,
+        "total_ms": 1000.0,
+        "code": "OK",
+        "task": "intents",
+        "level": [1, 2],
+        "generated_tokens": 7,
+        "from_model": True,
+    }
+
+
+@pytest.mark.parametrize("name", ["\ud800", "é" * 1000, "\x00" * 1000, "𝄞" * 1000, '"\\'])
+def test_a_client_cannot_break_a_line(name: str) -> None:
+    text = line(RequestRecord(name, 0.0, task=name), model="m", version=1, code="OK", answered=0.0, wall=0.0)
+    found: dict[str, Any] = json.loads(text)
+    assert found["id"] == name[:256]
+    assert found["rows"] is found["tokens"] is found["queue_ms"] is None
+    assert len(text) <= 4096
+
+
+def test_lines_are_written_in_order_and_at_the_end(tmp_path: Path) -> None:
+    with writing(str(tmp_path / "log")) as world:
+        for number in range(50):
+            world.answer(f"{number}")
+        assert until(lambda: len(ids(tmp_path / "log")) == 50)
+        world.answer("last")
+    assert ids(tmp_path / "log") == [*map(str, range(50)), "last"]
+    assert (tmp_path / "log").stat().st_mode & 0o007 == 0
+
+
+def test_a_renamed_and_a_truncated_file(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with writing(str(path)) as world:
+        world.answer("before")
+        assert until(lambda: ids(path) == ["before"])
+        path.rename(tmp_path / "log.1")  # as logrotate's `create` and `nocreate`
+        world.answer("after")
+        assert until(lambda: ids(path) == ["after"])
+        os.truncate(path, 0)  # as its `copytruncate`
+        world.answer("again")
+        assert until(lambda: ids(path) == ["again"])
+    assert ids(tmp_path / "log.1") == ["before"]
+    assert world.dropped.value == 0
+
+
+def test_a_full_disk_is_reported_once_and_counted() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        with writing(descriptor_target(full)) as world:
+            for count in (1, 2, 3):
+                world.answer("lost")
+                assert until(lambda count=count: world.dropped.value == count)
+        assert world.own.said == [
+            "the access log cannot be written: [Errno 28] No space left on device; lines are dropped until it can be"
+        ]
+    finally:
+        os.close(full)
+
+
+def test_a_folder_that_comes_back_is_written_to_again(tmp_path: Path) -> None:
+    path = tmp_path / "logs" / "log"
+    with writing(str(path)) as world:
+        world.answer("lost")
+        assert until(lambda: world.dropped.value == 1)
+        path.parent.mkdir()
+        world.answer("kept")
+        assert until(lambda: ids(path) == ["kept"])
+    assert world.own.said[-1] == "the access log is written again; 1 lines were dropped"
+
+
+def test_a_reader_that_does_not_read_holds_nobody_up() -> None:
+    reading, written = os.pipe()
+    try:
+        with writing(descriptor_target(written), capacity=1000) as world:
+            for number in range(5000):  # many more than the pipe holds
+                world.answer(f"{number}")
+            assert world.dropped.value > 0
+            seen = b""
+            while seen.count(b"\n") < 1000:  # what waited is written, now that somebody reads
+                seen += os.read(reading, 1 << 16)
+        found = [int(json.loads(each)["id"]) for each in seen.splitlines()]
+        assert found == sorted(set(found))
+        assert world.own.said == []
+    finally:
+        os.close(reading)
+        os.close(written)
+
+
+def test_a_reader_that_has_gone_is_a_target_that_takes_nothing() -> None:
+    reading, written = os.pipe()
+    os.close(reading)
+    with writing(descriptor_target(written)) as world:
+        world.answer("lost")
+        assert until(lambda: world.dropped.value == 1)
+    os.close(written)
+    assert "Broken pipe" in world.own.said[0]
+
+
+_PROCESS = """
+import logging, sys
+from tidal.access_log.record import RequestRecord
+from tidal.access_log.target import Target
+from tidal.access_log.writer import AccessLog
+from tidal.metrics import Counter
+log = AccessLog(Target(sys.argv[1]), sys.argv[2], 1, log=logging.getLogger(), dropped=Counter(), capacity=100_000)
+for number in range(5000):
+    log.write(RequestRecord(f"{sys.argv[2]}-{number}" + "x" * (number % 200), 0.0), "OK", 1.0)
+    if number % 500 == 0:
+        log._closing.wait(0.02)
+log.close()
+"""
+
+
+@pytest.mark.parametrize("through", ["file", "pipe"])
+def test_lines_of_several_processes_do_not_interleave(tmp_path: Path, through: str) -> None:
+    path = tmp_path / "log"
+    pipe = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=path.open("wb")) if through == "pipe" else None
+    number = pipe.stdin.fileno() if pipe is not None and pipe.stdin is not None else -1
+    target = str(path) if pipe is None else descriptor_target(number)
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _PROCESS, target, f"m{each}"], pass_fds=() if pipe is None else (number,)
+        )
+        for each in range(3)
+    ]
+    assert [each.wait(120) for each in writers] == [0, 0, 0]
+    if pipe is not None:
+        pipe.communicate()
+    found = [json.loads(each) for each in path.read_text().splitlines()]
+    assert len({each["id"] for each in found}) == len(found) == 15_000
+
+
+def test_what_cannot_be_a_log_is_refused_at_the_start(tmp_path: Path) -> None:
+    for path, why in ((tmp_path / "no" / "log", "No such file or directory"), (tmp_path, "is not a regular file")):
+        with pytest.raises(InvalidArgument, match=why) as refused:
+            check_file(path)
+        assert "or - for standard output" in str(refused.value)
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a reader
+    with pytest.raises(InvalidArgument, match="is not a regular file"):
+        check_file(tmp_path / "pipe")
+    assert check_file(tmp_path / "log") == tmp_path / "log"
+
+
+def test_without_a_target_there_is_no_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(ACCESS_LOG_VARIABLE, raising=False)
+    assert open_access_log("m", 1, logging.getLogger(), Counter()) is None
+    monkeypatch.setenv(ACCESS_LOG_VARIABLE, str(tmp_path / "log"))
+    log = open_access_log("m", 1, logging.getLogger(), Counter())
+    assert log is not None
+    log.write(RequestRecord("one", 0.0), "OK", 1.0)
+    log.close()
+    assert ids(tmp_path / "log") == ["one"]

@@ -1,0 +1,171 @@
+"""The request log of a real server: one line for each request, whatever became of it, over HTTP and gRPC."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.boundary.asking import BACKENDS, Asker, asking, in_background, outcome, together, write_model
+from tests.boundary.scraping import value
+from tests.servers import RunningServer, running_server
+from tests.waiting import until
+from tidal.access_log.target import descriptor_target
+from tidal_client.codec import InferRequest
+
+pytestmark = pytest.mark.server
+
+
+def log_of(server: RunningServer) -> Path:
+    return server.repository.with_name("requests.jsonl")
+
+
+def lines(server: RunningServer, model: str) -> list[dict[str, Any]]:
+    """What the log says about a model's requests."""
+    log = log_of(server)
+    every = [json.loads(each) for each in log.read_text().splitlines()] if log.exists() else []
+    return [each for each in every if each["model"] == model]
+
+
+def logged(server: RunningServer, model: str, count: int) -> list[dict[str, Any]]:
+    """The lines of a model, once there are as many."""
+    until(lambda: len(lines(server, model)) >= count, 20)
+    found = lines(server, model)
+    assert len(found) == count, found
+    return found
+
+
+def send(ask: Asker, model: str, action: str, name: str, rows: int = 1, **options: Any) -> None:
+    """Send a request with an id."""
+    texts = np.array([action.encode()] * rows, object).reshape(rows, 1)
+    ask.transport.infer(InferRequest(model, {"action": texts}, None, options, name), 20.0)
+
+
+def test_an_answered_request(server: RunningServer, ask: Asker, fresh: str) -> None:
+    send(ask, fresh, "sleep 30", "mine-1", rows=3, latency_ms=20_000)
+    (line,) = logged(server, fresh, 1)
+    assert (line["id"], line["model"], line["version"], line["rows"], line["code"]) == ("mine-1", fresh, 1, 3, "OK")
+    assert line["tokens"] is line["queue_ms"] is line["execute_ms"] is None  # which this backend does not tell
+    assert line["total_ms"] >= 30
+    assert line["time"].endswith("Z")
+    assert set(line) == {
+        *("time", "id", "model", "version", "rows", "tokens", "queue_ms", "execute_ms", "total_ms", "code")
+    }
+
+
+CODES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "answered": ("reply", {}, "OK"),
+    "answered twice": ("twice", {}, "OK"),
+    "refused by its service": ("no-such-action", {}, "INVALID_ARG"),
+    "refused before that": ("reply", {"zzz": 1, "task": "intents"}, "INVALID_ARG"),
+    "late": ("hold", {"latency_ms": 50}, "UNAVAILABLE"),
+    "failed as it was taken": ("raise-in-submit", {}, "INTERNAL"),
+    "failed in a thread": ("raise-in-thread", {}, "INTERNAL"),
+    "dropped": ("drop", {}, "INTERNAL"),
+    "answered wrongly": ("wrong-rows", {}, "INTERNAL"),
+}
+
+
+def test_every_code_has_one_line(server: RunningServer, ask: Asker, fresh: str) -> None:
+    for name, (action, options, code) in CODES.items():
+        assert outcome(send, ask, fresh, action, name, **options) == code
+        # A service that failed is started again meanwhile.
+        assert until(lambda: outcome(ask, "reply", model=fresh) == "OK")
+    send(ask, fresh, "reply", "last")
+    assert until(lambda: any(each["id"] == "last" for each in lines(server, fresh)))
+    named = {each["id"]: each for each in lines(server, fresh) if each["id"] not in ("", "last")}
+    assert {name: each["code"] for name, each in named.items()} == {name: code for name, (*_, code) in CODES.items()}
+    assert sum(each["id"] not in ("", "last") for each in lines(server, fresh)) == len(CODES)
+    assert named["refused before that"]["task"] == "intents"
+    assert named["late"]["total_ms"] >= 50
+
+
+def test_a_full_queue_and_a_request_of_too_many_rows(server: RunningServer, ask: Asker) -> None:
+    name = f"full-{ask.protocol}"
+    waiting = in_background(send, ask, "small", "sleep 1500", f"{name}-first", rows=4)
+    assert until(lambda: value(server, "tidal_probe_in_flight_queries", "small") == 4)
+    assert outcome(send, ask, "small", "reply", f"{name}-second") == "UNAVAILABLE"
+    assert outcome(send, ask, "small", "reply", f"{name}-third", rows=5) == "INVALID_ARG"
+    waiting.result(timeout=20)
+
+    def codes() -> dict[str, str]:
+        return {each["id"]: each["code"] for each in lines(server, "small") if each["id"].startswith(name)}
+
+    assert until(lambda: len(codes()) == 3)
+    assert codes() == {f"{name}-first": "OK", f"{name}-second": "UNAVAILABLE", f"{name}-third": "INVALID_ARG"}
+
+
+def test_a_cancelled_request(server: RunningServer, askers: dict[str, Asker], fresh: str) -> None:
+    assert outcome(askers["grpc"], "until-cancelled", model=fresh, timeout_s=0.3) == "DEADLINE_EXCEEDED"
+    (line,) = logged(server, fresh, 1)
+    assert line["code"] == "CANCELLED"
+
+
+def test_what_an_unload_leaves_unanswered(server: RunningServer, ask: Asker) -> None:
+    name = f"unloaded_{ask.protocol}"
+    write_model(server.repository, name, answer_timeout_s=60)
+    server.control.load(name, None)
+    answer = in_background(send, ask, name, "sleep 1500", "last")
+    assert until(lambda: value(server, "tidal_probe_in_flight_queries", name) == 1)
+    server.control.unload(name)
+    answer.result(timeout=20)
+    (line,) = logged(server, name, 1)
+    assert (line["id"], line["code"]) == ("last", "OK")
+
+
+def test_processes_of_several_models_share_the_file(server: RunningServer, askers: dict[str, Asker]) -> None:
+    models, each_one = ("probe", "impatient", "small"), 100
+    before = {model: len(lines(server, model)) for model in models}
+
+    def run(number: int) -> None:
+        model = models[number % 3]
+        for count in range(each_one):
+            # The queue of `small` may be full, which is logged as well.
+            outcome(send, askers["grpc"], model, "reply", f"shared-{number}-{count}-" + "x" * (count % 150))
+
+    together(6, run)
+    assert until(lambda: sum(len(lines(server, model)) - before[model] for model in models) >= 6 * each_one)
+    found = [each["id"] for model in models for each in lines(server, model) if each["id"].startswith("shared-")]
+    assert len(set(found)) == len(found) == 6 * each_one
+
+
+def test_a_rotated_file(server: RunningServer, askers: dict[str, Asker], fresh: str) -> None:
+    log, moved = log_of(server), log_of(server).with_suffix(".1")
+    send(askers["grpc"], fresh, "reply", "before")
+    logged(server, fresh, 1)
+    log.rename(moved)
+    send(askers["grpc"], fresh, "reply", "after")
+    assert until(lambda: log.exists() and [each["id"] for each in lines(server, fresh)] == ["after"])
+    os.truncate(log, 0)
+    send(askers["grpc"], fresh, "reply", "again")
+    assert until(lambda: [each["id"] for each in lines(server, fresh)] == ["again"])
+    assert [json.loads(each)["id"] for each in moved.read_text().splitlines()][-1] == "before"
+
+
+def test_a_reader_that_stops_and_goes_costs_no_answer(tmp_path: Path) -> None:
+    write_model(tmp_path, "probe")
+    reading, writing = os.pipe()
+    name = "x" * 250
+    try:
+        target = descriptor_target(writing)
+        running_for = running_server(tmp_path, extra_backends=BACKENDS, access_log=target)
+        with running_for as running, asking(running, "grpc") as (ask,):
+            send(ask, "probe", "reply", "first")
+            assert json.loads(os.read(reading, 1 << 16))["id"] == "first"
+            for _ in range(400):  # more than the pipe holds
+                send(ask, "probe", "reply", name)
+            os.close(reading)
+            (pid,) = running.stub_pids("probe")
+            for _ in range(5):
+                send(ask, "probe", "reply", "last")
+            assert until(lambda: value(running, "tidal_probe_access_log_dropped_lines_total", "probe") > 5)
+            assert "the access log cannot be written: [Errno 32] Broken pipe" in running.log_text()
+            assert running.log_text().count("the access log cannot be written") == 1
+            assert running.stub_pids("probe") == [pid]
+            send(ask, "probe", "reply", "still")
+    finally:
+        os.close(writing)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.otlp import Receiver, receiving
+from tests.deploy.project import ROOT
+from tests.serve.served import Served, serving
+
+
+@pytest.fixture(scope="session")
+def everything_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the repository `models`, which has a tiny model of each system, and with `images`."""
+    from tests.deploy import everything
+
+    folder = tmp_path_factory.mktemp("everything")
+    everything.publish_everything(folder)
+    everything.write_images(folder / "images")
+    return folder
+
+
+@dataclass
+class Observed:
+    """A server with a request log on its standard output, that sends its traces to a receiver."""
+
+    served: Served
+    receiver: Receiver
+    images: Path
+    _lines: list[str] = field(default_factory=list)
+
+    def read(self) -> None:
+        """Collect the request log until the server ends."""
+        assert self.served.process.stdout is not None
+        for line in self.served.process.stdout:
+            self._lines.append(line)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The request log so far."""
+        return [json.loads(each) for each in list(self._lines)]
+
+
+@pytest.fixture(scope="module")
+def observed(everything_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
+    """The server of tests about logs and traces; options as docs/tracing.md has them, but for the address."""
+    text = (ROOT / "docs" / "tracing.md").read_text()
+    options = re.findall(r"^ +(--trace-config=\S+)", text.partition("```sh")[2].partition("```")[0], re.MULTILINE)
+    with receiving() as receiver:
+        options = [re.sub(r"url=\S+", f"url={receiver.url}", each) for each in options]
+        # Not after five seconds, as usual.
+        options.append("--trace-config=opentelemetry,bsp_schedule_delay=300")
+        runtime = tmp_path_factory.mktemp("observed")
+        with serving(
+            everything_folder / "models", runtime, "--exit-timeout", "10", "--access-log", "-", "--", *options
+        ) as served:
+            found = Observed(served, receiver, everything_folder / "images")
+            threading.Thread(target=found.read, daemon=True).start()
+            yield found
