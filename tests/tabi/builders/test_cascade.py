@@ -20,9 +20,8 @@ from tidal.repository import ModelEntry
 from tidal.tabi.manifest import TabiManifest, Target, load_tabi_manifest
 from tidal.tabi.selection import select
 from tidal_builders.tabi.collect import Runner, collect
-from tidal_builders.tabi.figures import SearchReport
 from tidal_builders.tabi.publish import versions_named
-from tidal_builders.tabi.report import CascadeReport
+from tidal_builders.tabi.report import CascadeReport, SearchReport
 from tidal_builders.workspace import Workspace
 
 
@@ -171,7 +170,7 @@ def test_targets_on_the_command_line(built: Built, tmp_path: Path, models: Path)
         built.spec, "--repository", built.repository, "--target-accuracy", "1", "--escalation-rate", "0.1"
     )
     assert both.code == 2
-    assert "expected one of accuracy, latency_ms and escalation_rate, got accuracy, escalation_rate" in both.stderr
+    assert "expected one of accuracy, accuracy_loss, latency_ms and escalation_rate, got accuracy, escalation_rate" in both.stderr
     single = tmp_path / "single.yaml"
     single.write_text(f"kind: arlo\nname: m\nmodel: {models / 'small'}\n")
     alone = tidal_build(single, "--target-accuracy", "0.9", "--check")

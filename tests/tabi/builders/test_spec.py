@@ -84,7 +84,7 @@ def test_a_level_has_the_options_of_all_but_for_its_own() -> None:
             "field 'runtimes' of level 'large', with that of all levels: .*partitioned takes static runtimes",
         ),
         ({"runtimes": {"lengths": [64, 32]}}, r"field 'runtimes': field 'lengths': expected positive, ascending"),
-        ({"target": {}}, "field 'target': expected one of accuracy, latency_ms and escalation_rate, got none"),
+        ({"target": {}}, "field 'target': expected one of accuracy, accuracy_loss, latency_ms and escalation_rate, got none"),
         ({"target": {"accuracy": 0.9, "latency_ms": 5}}, "field 'target': expected one of.*got accuracy, latency_ms"),
         ({"target": {"acuracy": 0.9}}, "field 'target': unknown field 'acuracy': did you mean 'accuracy'"),
         ({"target": {"escalation_rate": 2}}, "field 'target': field 'escalation_rate'.*less than or equal to 1"),
