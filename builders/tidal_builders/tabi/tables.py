@@ -32,8 +32,9 @@ def front(candidates: Sequence[Candidate]) -> list[int]:
 
 def level_table(report: SearchReport) -> Table:
     """The levels: what each does alone, and how well its confidence is calibrated."""
-    grid = _table(f"levels, alone, on {report.rows['report']} queries of the report part; times of their engines")
-    for heading in ("level", report.metric, "mean ms", "p75 ms", "p99 ms", "T", "ECE before", "ECE after"):
+    grid = _table(f"levels, alone, on {report.rows['report']} queries of the report part")
+    engine = ("engine\nmean ms", "engine\np75 ms", "engine\np99 ms")
+    for heading in ("level", report.metric, *engine, "T", "ECE\nbefore", "ECE\nafter"):
         grid.add_column(heading, justify="left" if heading == "level" else "right")
     for level in report.levels:
         calibration, latency = level.calibration, level.latency
@@ -54,13 +55,14 @@ def candidate_table(report: SearchReport) -> Table:
     weighting; the report itself has all. A narrow terminal breaks the names, which are by far the widest cells.
     """
     shown = _worth_showing(report)
-    served = "latencies as served" if report.serving is not None else "latencies of the engines alone"
+    measured = "engines" if report.serving is None else "served"
     grid = _table(
         f"{len(shown)} of {len(report.candidates)} candidates, kept of {report.tried} tried "
-        f"({report.too_slow} too slow at p75); {served}"
+        f"({report.too_slow} too slow at p75)"
     )
     grid.add_column("candidate", overflow="fold")
-    for heading in ("selection", "report", "mean\nms", "p99\nms", "levels\n%", "pruned\n%"):
+    times = (f"{measured}\nmean ms", f"{measured}\np99 ms")
+    for heading in ("selection", "report", *times, "levels\n%", "pruned\n%"):
         grid.add_column(heading, justify="right", no_wrap=True)
     for index in shown:
         mark, style = ("* ", "bold") if index == report.chosen else ("  ", None)
