@@ -89,7 +89,7 @@ def _search(
         return runner.run(runner.read(texts), lambda share: report(f"run {runner.name} on shortened queries", share))
 
     facts = [LevelFacts(runner.name, each, runner.tokenizer) for runner, each in zip(runners, outputs, strict=True)]
-    serving, warnings = _serving(spec, plan, queries, versions, facts, report)
+    serving, warnings = _serving(spec, plan, queries, versions, runners, facts, report)
     found = search(
         data,
         facts,
@@ -109,21 +109,22 @@ def _serving(
     plan: CascadePlan,
     queries: Queries,
     versions: Sequence[LevelVersion],
+    runners: Sequence[Runner],
     facts: Sequence[LevelFacts],
     report: Report,
 ) -> tuple[ServingOverhead | None, tuple[str, ...]]:
     """What serving adds to the engines' time, and a warning where it cannot be measured."""
     if spec.latencies == "engines":
         return None, ()
-    from tidal_builders.tabi.serving import CannotServe, ProbedLevel, measure_serving
+    from tidal_builders.tabi.serving import CannotServe, ProbedLevel, drift_warning, measure_serving
 
-    data, orders = queries.data, plan.agreement.orders
+    data, orders, order = queries.data, plan.agreement.orders, ascending(queries.data, facts, plan.metric)
     levels = [
-        ProbedLevel(facts[index].name, versions[index], orders[index], facts[index].outputs.latency_ms)
-        for index in ascending(data, facts, plan.metric)
+        ProbedLevel(facts[index].name, versions[index], orders[index], _timing(runners[index], data.texts))
+        for index in order
     ]
     try:
-        serving = measure_serving(
+        serving, times = measure_serving(
             levels,
             data.texts,
             np.flatnonzero(data.part == SELECTION),
@@ -137,7 +138,18 @@ def _serving(
             "slower than another one that meets the target: build where a tritonserver runs, or set "
             "'latencies: engines' in the spec to accept it",
         )
-    return serving, ()
+    collected = [facts[index].outputs.latency_ms for index in order]
+    drift = drift_warning([level.name for level in levels], collected, times)
+    return serving, () if drift is None else (drift,)
+
+
+def _timing(runner: Runner, texts: Texts) -> Callable[[int], float]:
+    """Runs a level's engine on one of the texts, for the milliseconds that it takes."""
+
+    def run(row: int) -> float:
+        return runner.time(runner.read([texts[row]])[0])
+
+    return run
 
 
 def report_of(

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -46,6 +47,8 @@ _BLOCK = 16
 _WARM_UP = 3
 # Share of the slowest and of the fastest queries that a mean leaves out: other work on the machine slows some down.
 _TRIMMED = 0.25
+# Factor by which the engines' times may differ from those that the levels' answers came with.
+_MOST_DRIFT = 1.3
 _EXIT_S = 5
 
 
@@ -61,13 +64,28 @@ class ProbedLevel:
         name: short name from the spec.
         version: its published version.
         order: place of each of the cascade's labels in its logits; None: the same order.
-        engine_ms: time of its engine on each query, float64 [n].
+        engine_ms: runs its engine in this process on a query, by its index, and returns the milliseconds that it took.
     """
 
     name: str
     version: LevelVersion
     order: tuple[int, ...] | None
-    engine_ms: Floats
+    engine_ms: Callable[[int], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Milliseconds of queries, one at a time.
+
+    Attributes:
+        rows: indices of the queries, [n].
+        served: of each way through the server, [ways, n].
+        engines: of each level's engine alone, measured by turns with the server, [levels, n].
+    """
+
+    rows: Indices
+    served: Floats
+    engines: Floats
 
 
 def measure_serving(
@@ -78,8 +96,10 @@ def measure_serving(
     task: Literal["classification", "regression"],
     labels: Sequence[str],
     progress: Progress,
-) -> ServingOverhead:
+) -> tuple[ServingOverhead, Times]:
     """Measure the overhead of each level alone and of each pair of levels, one query at a time.
+
+    The engines run by turns with the server: other work on the machine, which comes and goes, then meets both.
 
     Args:
         levels: ascending by score.
@@ -88,6 +108,9 @@ def measure_serving(
         task: of the cascade.
         labels: of the cascade.
         progress: called with the share that is done.
+
+    Returns:
+        The overhead, and the times that it is from.
 
     Raises:
         CannotServe: there is no tritonserver, it does not start, or a level cannot be served here.
@@ -113,50 +136,79 @@ def measure_serving(
         )
         shared = {level.version.model for level in levels if level.version.task is not None}
         with _server(Path(folder), repository, (*sorted(shared), name)) as address, Client(address) as client:
-            served_ms = _ask_all(client, name, probe, [texts[row] for row in rows], progress)
-    return overhead(levels, {way: served_ms[number] for number, way in enumerate(probe.ways)}, rows)
+            times = _measure(client, name, probe, levels, texts, rows, progress)
+    return overhead([level.name for level in levels], probe.ways, times), times
 
 
-def overhead(levels: Sequence[ProbedLevel], served_ms: Mapping[Way, Floats], rows: Indices) -> ServingOverhead:
+def overhead(levels: Sequence[str], ways: Sequence[Way], times: Times) -> ServingOverhead:
     """What the served times have beyond the engines' times.
 
     Args:
-        levels: ascending by score.
-        served_ms: of each way, the time of each measured query, [rows].
-        rows: indices of the measured queries.
+        levels: names, ascending by score.
+        ways: of the served times.
+        times: that were measured.
     """
+    served = dict(zip(ways, times.served, strict=True))
 
     def beyond(way: Way) -> float:
-        engines = np.sum([levels[place].engine_ms[rows] for place in way.levels], axis=0)
-        return float(trim_mean(served_ms[way] - engines, _TRIMMED))
+        return float(trim_mean(served[way] - times.engines[list(way.levels)].sum(axis=0), _TRIMMED))
 
     # Differences of noisy times may be below 0, which no part of serving takes.
     alone = [max(0.0, beyond(Way((place,)))) for place in range(len(levels))]
     onward = []
-    for way in served_ms:
+    for way in ways:
         if len(way.levels) != 2 or way.pruned:
             continue
         below, above = way.levels
         pruned = Way(way.levels, pruned=True)
         onward.append(
             Onward(
-                below=levels[below].name,
-                above=levels[above].name,
+                below=levels[below],
+                above=levels[above],
                 ms=max(0.0, beyond(way) - alone[below]),
-                pruned_ms=max(0.0, beyond(pruned) - alone[below]) if pruned in served_ms else None,
+                pruned_ms=max(0.0, beyond(pruned) - alone[below]) if pruned in served else None,
             )
         )
     return ServingOverhead(
         processor=device.cpu().name,
-        queries=len(rows),
-        alone_ms={level.name: ms for level, ms in zip(levels, alone, strict=True)},
+        queries=len(times.rows),
+        alone_ms=dict(zip(levels, alone, strict=True)),
         onward=tuple(onward),
     )
 
 
-def _ask_all(client: Client, model: str, probe: Probe, texts: Sequence[tuple[str, ...]], progress: Progress) -> Floats:
-    """Milliseconds of each query on each way, [ways, queries]."""
-    inputs = text_inputs(*([list(column) for column in zip(*texts, strict=True)]))
+def drift_warning(levels: Sequence[str], collected: Sequence[Floats], times: Times) -> str | None:
+    """A warning where the engines took another time than when the levels' answers were collected; None elsewhere.
+
+    Args:
+        levels: names, ascending by score.
+        collected: of each level, the time of its engine on each query as its answers come with it, [all queries].
+        times: that were measured since.
+    """
+    now = [float(trim_mean(each, _TRIMMED)) for each in times.engines]
+    then = [float(trim_mean(each[times.rows], _TRIMMED)) for each in collected]
+    if all(1 / _MOST_DRIFT <= after / before <= _MOST_DRIFT for before, after in zip(then, now, strict=True)):
+        return None
+    changes = ", ".join(
+        f"{name} {before:.2f} and then {after:.2f} ms" for name, before, after in zip(levels, then, now, strict=True)
+    )
+    return (
+        f"the engines' times changed during the build ({changes}), so the machine was not quiet, and the latencies "
+        "that the candidate was chosen by are off by as much: build again with --force when it is"
+    )
+
+
+def _measure(
+    client: Client,
+    model: str,
+    probe: Probe,
+    levels: Sequence[ProbedLevel],
+    texts: Sequence[tuple[str, ...]],
+    rows: Indices,
+    progress: Progress,
+) -> Times:
+    """Measure the probe's ways and the levels' engines, block by block."""
+    inputs = text_inputs(*([list(column) for column in zip(*(texts[row] for row in rows), strict=True)]))
 
     def ask(way: int, query: int) -> float:
         begin = time.perf_counter()
@@ -166,20 +218,22 @@ def _ask_all(client: Client, model: str, probe: Probe, texts: Sequence[tuple[str
             raise Internal(f"level {answer['level'].item()} answered a query that was sent to {probe.ways[way]}")
         return took_ms
 
-    served = np.zeros((len(probe.ways), len(texts)))
-    starts = range(0, len(texts), _BLOCK)
+    def run(level: ProbedLevel, query: int) -> float:
+        return level.engine_ms(int(rows[query]))
+
+    turns = [*(partial(ask, way) for way in range(len(probe.ways))), *(partial(run, level) for level in levels)]
+    taken = np.zeros((len(turns), len(rows)))
+    starts = range(0, len(rows), _BLOCK)
     for number, start in enumerate(starts):
-        block = range(start, min(start + _BLOCK, len(texts)))
-        shift = number % len(probe.ways)
-        for turn in range(len(probe.ways)):
-            way = (turn + shift) % len(probe.ways)
-            progress((number + turn / len(probe.ways)) / len(starts))
+        block = range(start, min(start + _BLOCK, len(rows)))
+        for place in range(len(turns)):
+            progress((number + place / len(turns)) / len(starts))
+            turn = (place + number) % len(turns)
             for query in block[:_WARM_UP]:
-                ask(way, query)
-            for query in block:
-                served[way, query] = ask(way, query)
+                turns[turn](query)
+            taken[turn, block] = [turns[turn](query) for query in block]
     progress(1.0)
-    return served
+    return Times(rows, taken[: len(probe.ways)], taken[len(probe.ways) :])
 
 
 def _unused_name(models: set[str]) -> str:

@@ -22,7 +22,7 @@ from tidal_builders.tabi.probe import Way
 from tidal_builders.tabi.report import SearchReport
 from tidal_builders.tabi.search import SearchResult, search
 from tidal_builders.tabi.searching import Searched, report_of
-from tidal_builders.tabi.serving import ProbedLevel, overhead
+from tidal_builders.tabi.serving import Times, drift_warning, overhead
 from tidal_builders.tabi.tables import remarks
 
 CHEAP = ServingOverhead(
@@ -41,14 +41,10 @@ def dear(ms: float, pruned_ms: float) -> ServingOverhead:
 
 class TestOverhead:
     LEVELS = ("small", "middle", "large")
-
-    def levels(self, engine_ms: np.ndarray) -> list[ProbedLevel]:
-        return [ProbedLevel(name, None, None, times) for name, times in zip(self.LEVELS, engine_ms, strict=True)]  # type: ignore[arg-type]
+    PAIRS = ((0, 1), (0, 2), (1, 2))
 
     def test_is_what_was_added_to_the_engines(self) -> None:
-        generator = np.random.default_rng(0)
-        engine_ms = generator.uniform(1, 3, (3, 60)) * np.array([[1], [2], [4]])
-        rows = np.arange(5, 55)
+        engines = np.random.default_rng(0).uniform(1, 3, (3, 50)) * np.array([[1], [2], [4]])
         added = {
             Way((0,)): 2.0,
             Way((1,)): 2.5,
@@ -58,30 +54,38 @@ class TestOverhead:
             Way((1, 2)): 3.1,
             Way((0, 1), pruned=True): 3.4,
         }
-        served = {way: engine_ms[list(way.levels)].sum(axis=0)[rows] + ms for way, ms in added.items()}
-        for times in served.values():
-            times[[3, 17, 40]] += (80, 250, 30)  # other work on the machine
-        found = overhead(self.levels(engine_ms), served, rows)
+        served = np.array([engines[list(way.levels)].sum(axis=0) + ms for way, ms in added.items()])
+        served[:, [3, 17, 40]] += (80, 250, 30)  # other work on the machine
+        found = overhead(self.LEVELS, list(added), Times(np.arange(50), served, engines))
         assert found.queries == 50
         assert found.processor
-        assert found.alone_ms == pytest.approx({"small": 2.0, "middle": 2.5, "large": 3.0}, abs=0.05)
+        assert found.alone_ms == pytest.approx({"small": 2.0, "middle": 2.5, "large": 3.0})
         hops = {(each.below, each.above): (each.ms, each.pruned_ms) for each in found.onward}
-        assert hops[("small", "middle")] == pytest.approx((0.9, 1.4), abs=0.05)
-        assert hops[("small", "large")][0] == pytest.approx(0.7, abs=0.05)
-        assert hops[("middle", "large")][0] == pytest.approx(0.6, abs=0.05)
+        assert hops[("small", "middle")] == pytest.approx((0.9, 1.4))
+        assert hops[("small", "large")][0] == pytest.approx(0.7)
+        assert hops[("middle", "large")][0] == pytest.approx(0.6)
         assert hops[("middle", "large")][1] is None
-        assert found.added(self.LEVELS, pruned=True) == pytest.approx((2.0, 1.4, 0.6), abs=0.05)
-        assert found.added(("small", "large"), pruned=False) == pytest.approx((2.0, 0.7), abs=0.05)
-        assert found.added(("large",), pruned=False) == pytest.approx((3.0,), abs=0.05)
+        assert found.added(self.LEVELS, pruned=True) == pytest.approx((2.0, 1.4, 0.6))
+        assert found.added(("small", "large"), pruned=False) == pytest.approx((2.0, 0.7))
+        assert found.added(("large",), pruned=False) == pytest.approx((3.0,))
 
     def test_is_never_below_0(self) -> None:
-        engine_ms = np.full((3, 20), 5.0)
-        served = {Way((place,)): np.full(20, 4.0) for place in range(3)} | {
-            Way(pair): np.full(20, 3.0) for pair in ((0, 1), (0, 2), (1, 2))
-        }
-        found = overhead(self.levels(engine_ms), served, np.arange(20))
+        ways = [*(Way((place,)) for place in range(3)), *map(Way, self.PAIRS)]
+        found = overhead(self.LEVELS, ways, Times(np.arange(20), np.full((6, 20), 4.0), np.full((3, 20), 5.0)))
         assert set(found.alone_ms.values()) == {0.0}
         assert {each.ms for each in found.onward} == {0.0}
+
+    @pytest.mark.parametrize(
+        ("factor", "warned"), [(1.0, False), (1.25, False), (0.8, False), (1.4, True), (0.5, True)]
+    )
+    def test_engines_that_changed_their_times_are_warned_of(self, factor: float, warned: bool) -> None:
+        collected = [np.array([4.0, 100.0, 4.0, 4.0, 4.0]), np.full(5, 10.0)]
+        rows = np.array([0, 2, 3, 4])
+        engines = np.array([np.full(4, 4.0), np.full(4, 10.0 * factor)])
+        warning = drift_warning(["small", "large"], collected, Times(rows, np.ones((3, 4)), engines))
+        assert (warning is not None) == warned
+        if warning is not None:
+            assert f"small 4.00 and then 4.00 ms, large 10.00 and then {10 * factor:.2f} ms" in warning
 
 
 def searched(folder: Path, serving: ServingOverhead | None, *, prunes: bool = True) -> SearchResult:
