@@ -120,6 +120,7 @@ class World:
             {"name": "large", "model": str(self.folder / "large")},
         ]
         content = {"kind": "tabi", "name": name, "levels": levels, "data": str(self.folder / f"{name}.tsv")}
+        content["latencies"] = "served" if name == "reviews" else "engines"  # one server for what both have in common
         path = self.folder / f"{name}.yaml"
         path.write_text(
             yaml.safe_dump(
@@ -219,8 +220,16 @@ class TestBuild:
             assert manifest.labels == labels  # the first level's
             assert {each.levels for each in manifest.candidates} == {(0,), (1,), (0, 1)}
             assert not (world.repository / f"{name}_small").exists()
-        temperatures = {world.manifest(name).levels[0].calibration.temperature for name in TASKS}
-        assert len(temperatures) == 2
+        errors = {world.manifest(name).levels[0].calibration.ece_before for name in TASKS}
+        assert len(errors) == 2
+
+    @pytest.mark.server
+    def test_its_overhead_is_measured_through_a_server(self, world: World) -> None:
+        serving = world.manifest("reviews").serving
+        assert serving is not None, world.manifest("reviews").warnings
+        assert set(serving.alone_ms) == {"small", "large"}
+        assert [(each.below, each.above) for each in serving.onward] == [("small", "large")]
+        assert world.manifest("notes").serving is None
 
     def test_it_was_measured_on_the_task_itself(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(TaskRunner, "run")  # what the build has kept is all that there is

@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tests.tabi.serving import VERSION, cascades, word_id, write_cascade
 from tidal.errors import InvalidArgument
 from tidal.tabi.reading import Readers
-from tidal.text.words import EncodedWords
+from tidal.text.words import EncodedWords, Words
 
 
 def readers(folder: Path, *, truncate: bool = False, **made: Any) -> Readers:
@@ -29,6 +29,19 @@ def test_the_same_tokenizer_reads_once(tmp_path: Path) -> None:
     (query,) = made.first(0, [(b"a drop b",)])
     assert made.next(0, 1, query, None, 0.5).encoded is query
     assert made.next(0, 1, query, np.ones(5, np.float32), None).encoded is query
+
+
+def test_words_are_not_looked_for_where_nothing_is_pruned(tmp_path: Path) -> None:
+    made = readers(tmp_path)
+    (read,) = made.first(0, [(b"a drop b",)])
+
+    def refuse() -> Words:
+        raise AssertionError("the words were looked for")
+
+    query = EncodedWords(read.ids, read.type_ids, refuse)
+    assert made.next(0, 1, query, None, None).encoded is query
+    with pytest.raises(AssertionError, match="were looked for"):
+        made.next(0, 1, query, np.ones(5, np.float32), 0.5)
 
 
 @pytest.mark.parametrize("first_id", [0, 100])

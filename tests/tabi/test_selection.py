@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.tabi.manifests import candidate, expected
 from tidal.errors import InvalidArgument
 from tidal.tabi.manifest import Candidate, Target
-from tidal.tabi.selection import faster, select
+from tidal.tabi.selection import faster, least_score, select
 
 CANDIDATES = [
     candidate("small", (0,), score=0.80, mean=1),
@@ -31,6 +31,31 @@ def chosen(candidates: list[Candidate] = CANDIDATES, **target: float) -> str:
 )
 def test_accuracy_takes_the_fastest_that_reaches_it(accuracy: float, name: str) -> None:
     assert chosen(accuracy=accuracy) == name
+
+
+@pytest.mark.parametrize(
+    ("loss", "name"),
+    [(0.0, "base-large"), (0.004, "base-large"), (0.005, "small-large 0.95"), (0.02, "small-large 0.8")],
+)
+def test_an_accuracy_loss_is_counted_from_the_last_level_alone(loss: float, name: str) -> None:
+    assert chosen(accuracy_loss=loss) == name
+    assert least_score(CANDIDATES, Target(accuracy_loss=loss)) == pytest.approx(0.93 - loss)
+
+
+def test_an_accuracy_loss_counts_on_the_part_that_is_asked_for() -> None:
+    both = [
+        candidate("small", (0,), score=0.8, mean=1, reported=expected(0.9, 1)),
+        candidate("large", (1,), score=0.9, mean=2, reported=expected(0.91, 2)),
+    ]
+    assert select(both, Target(accuracy_loss=0.05)) == 1
+    assert select(both, Target(accuracy_loss=0.05), "reported") == 0
+    assert least_score(both, Target(accuracy=0.7)) == 0.7
+    assert least_score(both, Target(latency_ms=5)) is None
+
+
+def test_an_accuracy_loss_needs_a_level_alone() -> None:
+    with pytest.raises(InvalidArgument, match=r"accuracy_loss is 0\.1, and no candidate is a level alone"):
+        select(CANDIDATES[3:], Target(accuracy_loss=0.1))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -38,10 +40,32 @@ class RegressionCalibration(Strict):
     observed: tuple[float, ...] = Field(min_length=2, description="at `expected`, ascending from 0 to 1")
 
 
+class TemperatureChoice(Strict):
+    """Whether a level's fitted temperature is used, by cross-validation on the calibration part.
+
+    Gains are out of fold: each query is judged with a temperature that was fitted without it. They are positive where
+    the fitted temperature is better than T = 1, and each comes with its standard error. None: too few queries to fit.
+    """
+
+    queries: int = Field(ge=0, description="of the calibration part")
+    kept: bool
+    fitted: float | None = Field(None, gt=0, description="temperature with the highest likelihood on all queries")
+    nll_gain: float | None = Field(None, description="by how much the negative log-likelihood of a query falls")
+    nll_error: float | None = None
+    ece_gain: float | None = Field(None, description="by how much the expected calibration error falls, 15 bins")
+    ece_error: float | None = None
+
+    @property
+    def temperature(self) -> float:
+        """T of Eq. 3."""
+        return self.fitted if self.kept and self.fitted is not None else 1.0
+
+
 class Calibration(Strict):
     """What turns a level's outputs into a confidence (Tabi Eq. 3), and how far off it is on unseen queries."""
 
     temperature: float = Field(1.0, gt=0, description="T; 1 leaves the softmax as it is")
+    choice: TemperatureChoice | None = Field(None, description="why T is what it is; None of regressions")
     regression: RegressionCalibration | None = None
     ece_before: float | None = Field(None, description="expected calibration error at T = 1, 15 bins")
     ece_after: float | None = None
@@ -63,7 +87,7 @@ class Level(Strict):
     attention: bool = Field(description="whether it gives `attention_received`")
     calibration: Calibration
     score: float = Field(description="the metric on the report part, alone")
-    latency: Latency = Field(description="alone")
+    latency: Latency = Field(description="of its engine, alone")
 
 
 class Expected(Strict):
@@ -73,6 +97,43 @@ class Expected(Strict):
     latency: Latency
     returned: tuple[float, ...] = Field(description="share of the queries that each of its levels answered; sum 1")
     pruned: float = Field(ge=0, le=1, description="share of the words that pruning removed from re-routed queries")
+
+
+class Onward(Strict):
+    """What it adds to the engines' time that a query goes on from one level to another, in milliseconds."""
+
+    below: str = Field(description="name of the level that the query leaves")
+    above: str = Field(description="name of the level that it goes on to")
+    ms: float = Field(ge=0, description="with all words")
+    pruned_ms: float | None = Field(
+        None, ge=0, description="with word pruning; None where the level below gives no `attention_received`"
+    )
+
+
+class ServingOverhead(Strict):
+    """What serving adds to the time of the levels' engines: measured through a server, one query at a time."""
+
+    processor: str = Field(description="name of the processor that it was measured on")
+    queries: int = Field(ge=1, description="queries that each figure is from")
+    alone_ms: dict[str, float] = Field(
+        description="by the name of a level: of a query that it answers, from the client's call to the answer; "
+        "transport, tokenisation, queues and threads"
+    )
+    onward: tuple[Onward, ...] = Field(description="for each pair of levels")
+
+    def added(self, levels: Sequence[str], *, pruned: bool) -> tuple[float, ...]:
+        """Milliseconds that each level of a cascade adds to its engine's time.
+
+        Args:
+            levels: names of the levels in the order in which they run.
+            pruned: whether the cascade prunes words.
+        """
+        hops = {(each.below, each.above): each for each in self.onward}
+        added = [self.alone_ms[levels[0]]]
+        for pair in itertools.pairwise(levels):
+            hop = hops[pair]
+            added.append(hop.pruned_ms if pruned and hop.pruned_ms is not None else hop.ms)
+        return tuple(added)
 
 
 class Candidate(Strict):
@@ -104,10 +165,17 @@ class Candidate(Strict):
 
 
 class Target(Strict):
-    """What a candidate has to meet: exactly one of the three, at the lowest mean latency (a latency target: at the
-    highest score)."""
+    """What a candidate has to meet: exactly one of the four. Of those that meet an accuracy, the one with the lowest
+    mean latency is chosen; of those that meet another target, the one with the highest score."""
 
     accuracy: float | None = Field(None, description="least score on the metric")
+    accuracy_loss: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="how far the score may lie below that of the most accurate level alone, in units of the metric: "
+        "0.005 is half a percentage point of accuracy",
+    )
     latency_ms: float | None = Field(None, gt=0, description="most mean latency")
     escalation_rate: float | None = Field(
         None, ge=0, le=1, description="most share of the queries that leave the first level; at the highest score"
@@ -117,9 +185,8 @@ class Target(Strict):
     def _one(self) -> Target:
         named = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(named) != 1:
-            raise ValueError(
-                f"expected one of accuracy, latency_ms and escalation_rate, got {', '.join(named) or 'none'}"
-            )
+            *first, last = type(self).model_fields
+            raise ValueError(f"expected one of {', '.join(first)} and {last}, got {', '.join(named) or 'none'}")
         return self
 
 
@@ -135,6 +202,10 @@ class TabiManifest(Version):
     rows: dict[str, int] = Field(description="queries by part: calibration, selection, report")
     levels: tuple[Level, ...] = Field(min_length=1)
     candidates: tuple[Candidate, ...] = Field(min_length=1)
+    serving: ServingOverhead | None = Field(
+        None, description="part of all candidates' latencies; None: those are the engines' alone"
+    )
+    warnings: tuple[str, ...] = Field((), description="what the build warned of")
     target: Target
     chosen: int = Field(ge=0, description="index of the candidate that meets the target; see `select`")
 

@@ -22,6 +22,13 @@ class TabiParameters(BaseModel):
         description="least score, instead of the target that the cascade was built for; the fastest candidate that "
         "reaches it serves",
     )
+    target_accuracy_loss: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="how far the score may lie below that of the most accurate level alone, instead of the target that "
+        "the cascade was built for; the fastest candidate within it serves",
+    )
     target_latency_ms: float | None = Field(
         None,
         gt=0,
@@ -83,6 +90,7 @@ class TabiParameters(BaseModel):
         """
         wanted = {
             "target_accuracy": ("accuracy", self.target_accuracy),
+            "target_accuracy_loss": ("accuracy_loss", self.target_accuracy_loss),
             "target_latency_ms": ("latency_ms", self.target_latency_ms),
             "escalation_rate": ("escalation_rate", self.escalation_rate),
         }

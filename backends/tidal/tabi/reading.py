@@ -26,7 +26,7 @@ class Pruned:
 
     Attributes:
         encoded: its tokens and words.
-        seen: words that it had.
+        seen: words that it had; 0 where nothing was to be pruned.
         removed: how many of them pruning removed.
     """
 
@@ -99,17 +99,23 @@ class Readers:
             scale: α of Eq. 5; None prunes nothing.
         """
         alike = self._hashes[below] == self._hashes[level]
+        if importance is None or scale is None:
+            return Pruned(self._whole(below, level, encoded), 0, 0)  # its words are found only where they are read
+        kept = kept_words(encoded, importance, scale)
         seen = len(encoded.spans)
-        kept = None if importance is None or scale is None else kept_words(encoded, importance, scale)
-        if kept is None or kept.all():
-            as_it_is = alike and (self._lengths[below] == self._lengths[level] or self._fits(below, level, encoded))
-            return Pruned(encoded if as_it_is else self._again(level, encoded.texts), seen, 0)
+        if kept.all():
+            return Pruned(self._whole(below, level, encoded), seen, 0)
         removed = seen - int(kept.sum())
         if alike and encoded.separable:
             shorter = prune_ids(encoded, kept)
             if len(shorter.ids) <= self._lengths[level]:
                 return Pruned(shorter, seen, removed)
         return Pruned(self._again(level, prune_text(encoded.texts, encoded.spans, kept)), seen, removed)
+
+    def _whole(self, below: int, level: int, encoded: EncodedWords) -> EncodedWords:
+        alike = self._hashes[below] == self._hashes[level]
+        as_it_is = alike and (self._lengths[below] == self._lengths[level] or self._fits(below, level, encoded))
+        return encoded if as_it_is else self._again(level, encoded.texts)
 
     def _fits(self, below: int, level: int, encoded: EncodedWords) -> bool:
         texts = tuple(text.encode() for text in encoded.texts)

@@ -14,7 +14,8 @@ Part = Literal["selection", "reported"]
 def select(candidates: Sequence[Candidate], target: Target, part: Part = "selection") -> int:
     """The candidate that meets a target best.
 
-    An accuracy target: the lowest mean latency among those whose score is at least that. A latency target: the
+    An accuracy target: the lowest mean latency among those whose score is at least that; an accuracy loss means the
+    score of the most accurate level alone less the loss. A latency target: the
     highest score among those whose mean latency is at most that. An escalation rate: the highest score among those of
     whose queries at most that share leaves their first level; a single model counts there if some cascade begins
     with it, as a cascade that re-routes nothing. The other figure decides between equals.
@@ -46,11 +47,12 @@ def select(candidates: Sequence[Candidate], target: Target, part: Part = "select
             f"{escalation_rate(of):.1%} of its queries leaving the first level"
         )
 
-    if target.accuracy is not None:
-        meeting = [index for index in everyone if figures[index].score >= target.accuracy]
+    least = least_score(candidates, target, part)
+    if least is not None:
+        meeting = [index for index in everyone if figures[index].score >= least]
         if not meeting:
             best = closest(min(everyone, key=by_score))
-            raise InvalidArgument(f"no candidate reaches the accuracy {target.accuracy:g}; the best is {best}")
+            raise InvalidArgument(f"no candidate reaches the accuracy {least:g}; the best is {best}")
         return min(meeting, key=by_latency)
     if target.latency_ms is not None:
         meeting = [index for index in everyone if figures[index].latency.mean <= target.latency_ms]
@@ -72,6 +74,29 @@ def select(candidates: Sequence[Candidate], target: Target, part: Part = "select
             f"no candidate re-routes as little as {target.escalation_rate:.1%} of its queries; the closest is {best}"
         )
     return min(meeting, key=by_score)
+
+
+def least_score(candidates: Sequence[Candidate], target: Target, part: Part = "selection") -> float | None:
+    """The score that a target asks for; None where it asks for something else.
+
+    Args:
+        candidates: among which an accuracy loss refers to the last level alone, the most accurate one.
+        target: what to meet.
+        part: of the data that the figures are from.
+
+    Raises:
+        InvalidArgument: an accuracy loss is asked for, and no level alone is among the candidates.
+    """
+    if target.accuracy_loss is None:
+        return target.accuracy
+    singles = [candidate for candidate in candidates if len(candidate.levels) == 1]
+    if not singles:
+        raise InvalidArgument(
+            f"accuracy_loss is {target.accuracy_loss:g}, and no candidate is a level alone that it could refer to: "
+            "set an accuracy"
+        )
+    of: Expected = getattr(max(singles, key=lambda candidate: candidate.levels), part)
+    return of.score - target.accuracy_loss
 
 
 def escalation_rate(expected: Expected) -> float:

@@ -55,6 +55,14 @@ def build(
         float | None,
         typer.Option(metavar="SCORE", help="Cascades: least score, in place of the spec's target.", show_default=False),
     ] = None,
+    target_accuracy_loss: Annotated[
+        float | None,
+        typer.Option(
+            metavar="LOSS",
+            help="Cascades: how far the score may lie below the most accurate level's, in place of the target.",
+            show_default=False,
+        ),
+    ] = None,
     target_latency_ms: Annotated[
         float | None,
         typer.Option(metavar="MS", help="Cascades: most mean latency, in place of the target.", show_default=False),
@@ -150,7 +158,13 @@ def build(
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         chosen = _chosen(specs or [], only or [])
-        chosen = _retargeted(chosen, target_accuracy, target_latency_ms, escalation_rate)
+        wanted = {
+            "accuracy": target_accuracy,
+            "accuracy_loss": target_accuracy_loss,
+            "latency_ms": target_latency_ms,
+            "escalation_rate": escalation_rate,
+        }
+        chosen = _retargeted(chosen, {name: value for name, value in wanted.items() if value is not None})
     except InvalidArgument as error:
         errors.print(f"error: {error}", style="red", markup=False)
         raise typer.Exit(BAD_INPUT) from None
@@ -175,7 +189,7 @@ def build(
         elif report.outcome == "stale" and check:
             worst = max(worst, STALE)
         if not as_json:
-            _print(report, repository)
+            _print(report)
     if as_json:
         print(json.dumps({"models": [report.model_dump(mode="json") for report in reports], "exit_code": worst}))
     raise typer.Exit(worst)
@@ -198,12 +212,8 @@ def _chosen(paths: list[Path], only: list[str]) -> list[tuple[Path, Spec]]:
     return [(path, spec) for path, spec in specs if not only or spec.name in only]
 
 
-def _retargeted(
-    chosen: list[tuple[Path, Spec]], accuracy: float | None, latency_ms: float | None, escalation_rate: float | None
-) -> list[tuple[Path, Spec]]:
+def _retargeted(chosen: list[tuple[Path, Spec]], given: dict[str, float]) -> list[tuple[Path, Spec]]:
     """The specs, cascades with the target of the command line if it names one."""
-    wanted = {"accuracy": accuracy, "latency_ms": latency_ms, "escalation_rate": escalation_rate}
-    given = {name: value for name, value in wanted.items() if value is not None}
     if not given:
         return chosen
     try:
@@ -272,10 +282,14 @@ def _build(path: Path, spec: Spec, repository: Path, force: bool) -> BuildResult
         return build_tabi(spec, repository, spec_file=path, force=force, report=report)
 
 
-def _tables(report: BuildResult, repository: Path) -> list[Table]:
-    """What was measured; of a cascade as its newest version has it written down."""
+def _tables(report: BuildResult) -> list[Table]:
+    """What was measured; of a cascade also where none of its candidates meets the target."""
     if isinstance(report, BuildReport):
         return [table(report)] if report.rows else []
+    if isinstance(report, CascadeReport):
+        from tidal_builders.tabi.tables import candidate_table, level_table
+
+        return [level_table(report.search), candidate_table(report.search)] if report.search is not None else []
     if report.outcome != "published":
         return []
     if isinstance(report, PetsReport):
@@ -284,21 +298,26 @@ def _tables(report: BuildResult, repository: Path) -> list[Table]:
         return [gamma_table(report)]
     if isinstance(report, FloverReport):
         return [step_table(report)]
-    from tidal_builders.tabi.figures import SearchReport, candidate_table, level_table
-    from tidal_builders.tabi.publish import REPORT_DATA
-
-    found = SearchReport.model_validate_json(
-        (repository / report.name / f"{report.version}/{REPORT_DATA}").read_bytes()
-    )
-    return [level_table(found), candidate_table(found)]
+    raise AssertionError(f"no table for a {type(report).__name__}")
 
 
-def _print(report: BuildResult, repository: Path) -> None:
+def _remarks(report: BuildResult) -> list[str]:
+    """What has to be said beside the tables."""
+    if not isinstance(report, CascadeReport) or report.search is None:
+        return []
+    from tidal_builders.tabi.tables import remarks
+
+    return [f"{report.name}: {remark}" for remark in remarks(report.search)]
+
+
+def _print(report: BuildResult) -> None:
     for model in report.models if isinstance(report, CascadeReport) else ():
-        _print(model, repository)
+        _print(model)
     console = table_console()
-    for grid in _tables(report, repository):
+    for grid in _tables(report):
         console.print(grid)
+    for remark in _remarks(report):
+        console.print(remark, markup=False, highlight=False, soft_wrap=True)
     why = "; ".join(report.reasons)
     if report.outcome == "current":
         line = f"{report.name}: version {report.version} is current, nothing to do"

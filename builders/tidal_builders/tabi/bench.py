@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tidal.tabi.manifest import Candidate, Metric
+from tidal.tabi.manifest import Candidate, Latency, Metric, ServingOverhead
 from tidal_builders.tabi.calibrate import calibrate
 from tidal_builders.tabi.evaluate import Chain, read
-from tidal_builders.tabi.metrics import score
+from tidal_builders.tabi.metrics import latency, score
 from tidal_builders.tabi.outputs import REPORT, SELECTION, Data, LevelFacts, Rerun
 from tidal_builders.tabi.passes import Indices, Pass, Passes
 from tidal_builders.tabi.thinning import Found
@@ -24,6 +24,7 @@ class Bench:
         rerun: runs one of `levels` on pruned queries.
         metric: measures the answers.
         tolerance: see `calibrate`.
+        serving: what serving adds to the engines' time; None leaves it out.
 
     Attributes:
         order: index in `levels` of each place.
@@ -38,8 +39,9 @@ class Bench:
         *,
         metric: Metric,
         tolerance: float | None,
+        serving: ServingOverhead | None = None,
     ) -> None:
-        self._data, self._metric = data, metric
+        self._data, self._metric, self._serving = data, metric, serving
         order = ascending(data, levels, metric)
         self.order = tuple(order)
         self.names = tuple(levels[index].name for index in order)
@@ -60,8 +62,11 @@ class Bench:
         """The levels in turn on some queries; see `Passes.run`."""
         return self._passes.run(levels, pruning, rows)
 
-    def chain(self, levels: tuple[int, ...], run: Pass, rows: Indices) -> Chain:
-        """What can be read off a run on these queries."""
+    def chain(self, levels: tuple[int, ...], pruning: float | None, run: Pass, rows: Indices) -> Chain:
+        """What can be read off a run with this pruning on these queries."""
+        added_ms = None
+        if self._serving is not None:
+            added_ms = self._serving.added([self.names[level] for level in levels], pruned=pruning is not None)
         return Chain(
             run.outputs,
             [self.calibrated[level].calibration for level in levels],
@@ -69,18 +74,24 @@ class Bench:
             words=run.words,
             removed=run.removed,
             metric=self._metric,
+            added_ms=added_ms,
         )
+
+    def engine_latency(self, level: int) -> Latency:
+        """A level's own time on the queries of the report part, without what serving adds."""
+        times = np.sort(self._passes.alone(level).latency_ms[self.rows(REPORT)])
+        return latency(times, np.ones(len(times)))
 
     def single(self, level: int) -> Found:
         """A level alone."""
         rows, weights = self.rows(SELECTION), ((1.0,),)
-        chain = self.chain((level,), self.run((level,), None, rows), rows)
+        chain = self.chain((level,), None, self.run((level,), None, rows), rows)
         return Found((level,), None, None, None, None, weights, chain.expected(chain.reach(None, None), weights))
 
     def reported(self, found: Sequence[Found]) -> list[Candidate]:
         """Candidates that differ in no level or pruning, with what they do on the report part."""
-        levels, rows = found[0].levels, self.rows(REPORT)
-        chain = self.chain(levels, self.run(levels, found[0].pruning, rows), rows)
+        levels, pruning, rows = found[0].levels, found[0].pruning, self.rows(REPORT)
+        chain = self.chain(levels, pruning, self.run(levels, pruning, rows), rows)
         return [
             Candidate(
                 name=self._name(each),

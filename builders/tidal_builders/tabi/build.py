@@ -135,15 +135,18 @@ def _choose(
 ) -> CascadeReport:
     """Search candidates, unless that is done, and publish the choice; or say that none meets the target."""
     from tidal_builders.tabi.collect import answers_key
-    from tidal_builders.tabi.publish import levels_of, newest, publish_cascade
-    from tidal_builders.tabi.searching import retain_current, searched
+    from tidal_builders.tabi.publish import levels_of, publish_cascade
+    from tidal_builders.tabi.searching import report_of, retain_current, searched
+    from tidal_builders.tabi.versions import newest
 
     versions = [newest(level) for level in plan.levels]
-    found = searched(spec, plan, queries, [each.folder for each in versions], work, report)
+    found = searched(spec, plan, queries, versions, work, report)
     levels, candidates = levels_of(spec, plan, found, versions), found.result.candidates
+    names = [level.name for level in spec.levels]
     try:
         chosen = select(candidates, spec.target)
     except InvalidArgument as error:
+        search = report_of(found, names, plan.metric, spec.target, None)
         return CascadeReport(
             name=spec.name,
             outcome="missed",
@@ -153,13 +156,19 @@ def _choose(
             rows=found.rows,
             levels=levels,
             candidates=candidates,
+            serving=search.serving,
+            warnings=search.warnings,
+            search=search,
         )
+    search = report_of(found, names, plan.metric, spec.target, chosen)
     report("publish", 0.0)
     origin = str(spec_file) if spec_file else f"<spec of {spec.name}>"
-    manifest, version = publish_cascade(spec, plan, found, levels, versions, chosen, origin)
+    manifest, version = publish_cascade(spec, plan, found, levels, versions, search, chosen, origin)
     _write_config(plan, manifest)
     retain_current(plan, [answers_key(each.folder, each.task) for each in versions], work)
-    return of_manifest(manifest, version).model_copy(update={"outcome": "published", "reasons": reasons})
+    return of_manifest(manifest, version).model_copy(
+        update={"outcome": "published", "reasons": reasons, "search": search}
+    )
 
 
 def _write_config(plan: CascadePlan, manifest: TabiManifest) -> None:

@@ -6,32 +6,21 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel
-from scipy.optimize import isotonic_regression, minimize_scalar
-from scipy.special import log_softmax, ndtr
+from scipy.optimize import isotonic_regression
+from scipy.special import ndtr
 
 from tidal.tabi.confidence import confidence
 from tidal.tabi.manifest import Calibration, RegressionCalibration
 from tidal_builders.tabi.outputs import CALIBRATION, REPORT, Data
+from tidal_builders.tabi.report import Bin
+from tidal_builders.tabi.temperature import ECE_BINS, bin_of, choose_temperature
 
 Floats = npt.NDArray[np.float64]
 
-# A temperature outside these bounds would stand for a calibration part that says nothing, for instance one that the
-# model answers without a mistake.
-_LEAST_T, _MOST_T = 0.05, 20.0
-_ECE_BINS = 15
 # A regression's deviation is estimated on so many queries at a time, at least, and in so many places at most.
 _QUERIES_A_BIN, _MOST_BINS = 20, 10
 # Likewise what its cumulative probabilities are recalibrated at.
 _QUERIES_A_KNOT, _MOST_KNOTS = 5, 99
-
-
-class Bin(BaseModel):
-    """Queries of similar confidence: their mean confidence, the share that is right, and how many they are."""
-
-    confidence: float
-    accuracy: float
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +45,8 @@ def calibrate(logits: npt.NDArray[np.float32], data: Data, tolerance: float | No
     """
     fit, report = data.part == CALIBRATION, data.part == REPORT
     if tolerance is None:
-        before, after = Calibration(), Calibration(temperature=fit_temperature(logits[fit], data.truth[fit]))
+        choice = choose_temperature(logits[fit], data.truth[fit])
+        before, after = Calibration(), Calibration(temperature=choice.temperature, choice=choice)
         right = logits[report].argmax(axis=1) == data.truth[report]
     else:
         forecast = fit_regression(logits[fit, 0].astype(np.float64), data.truth[fit].astype(np.float64), tolerance)
@@ -66,23 +56,6 @@ def calibrate(logits: npt.NDArray[np.float32], data: Data, tolerance: float | No
     bins = [reliability(confidence(each, logits[report]), right) for each in (before, after)]
     errors = {"ece_before": calibration_error(bins[0]), "ece_after": calibration_error(bins[1])}
     return Calibrated(after.model_copy(update=errors), *bins)
-
-
-def fit_temperature(logits: npt.NDArray[np.float32], truth: npt.NDArray[np.generic]) -> float:
-    """The temperature (T of Tabi Eq. 3) with the least negative log-likelihood of the truth, 0.05 to 20.
-
-    Args:
-        logits: [n, classes].
-        truth: index of the right class, [n].
-    """
-    scaled, rows = logits.astype(np.float64), np.arange(len(truth))
-
-    def loss(log_temperature: float) -> float:
-        return -float(log_softmax(scaled / np.exp(log_temperature), axis=1)[rows, truth].mean())
-
-    # Convex in 1/T, so with one minimum in log T too.
-    found = minimize_scalar(loss, bounds=(np.log(_LEAST_T), np.log(_MOST_T)), method="bounded", options={"xatol": 1e-6})
-    return float(np.exp(found.x))
 
 
 def fit_regression(values: Floats, truth: Floats, tolerance: float) -> RegressionCalibration:
@@ -135,10 +108,10 @@ def reliability(confidences: Floats, right: npt.NDArray[np.bool_]) -> tuple[Bin,
         confidences: [n], 0 to 1.
         right: whether each answer is right, [n].
     """
-    index = np.clip(np.ceil(confidences * _ECE_BINS).astype(int) - 1, 0, _ECE_BINS - 1)
-    count = np.bincount(index, minlength=_ECE_BINS)
-    sums = np.bincount(index, weights=confidences, minlength=_ECE_BINS)
-    rights = np.bincount(index, weights=right, minlength=_ECE_BINS)
+    index = bin_of(confidences)
+    count = np.bincount(index, minlength=ECE_BINS)
+    sums = np.bincount(index, weights=confidences, minlength=ECE_BINS)
+    rights = np.bincount(index, weights=right, minlength=ECE_BINS)
     return tuple(
         Bin(confidence=float(sums[i] / count[i]), accuracy=float(rights[i] / count[i]), count=int(count[i]))
         for i in np.flatnonzero(count)

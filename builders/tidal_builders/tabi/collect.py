@@ -141,6 +141,14 @@ class Runner:
             np.asarray([answer.latency_ms for answer in answers]),
         )
 
+    def time(self, query: EncodedWords) -> float:
+        """Run a query again, and keep nothing of it.
+
+        Returns:
+            The milliseconds that its engine took.
+        """
+        return self._once(query).latency_ms
+
     def _ask(self, queries: Sequence[EncodedWords]) -> None:
         """Run queries and keep their answers, in memory and as a stage."""
         digest = hashlib.sha256(b"".join(_query_key(each.ids, each.type_ids) for each in queries)).hexdigest()

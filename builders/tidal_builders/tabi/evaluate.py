@@ -32,6 +32,7 @@ class Chain:
         words: how many words each query has, [n].
         removed: how many of them pruning has removed before the second level and each further one, [levels - 1, n].
         metric: measures the answers.
+        added_ms: what serving adds to the time of each level's engine; None: nothing.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Chain:
         words: npt.NDArray[np.int64],
         removed: npt.NDArray[np.int64],
         metric: Metric,
+        added_ms: Sequence[float] | None = None,
     ) -> None:
         self.depth = len(outputs)
         self.truth = truth
@@ -55,7 +57,9 @@ class Chain:
             confidence(calibration, each.logits)
             for calibration, each in zip(calibrations[:-1], outputs[:-1], strict=True)
         ]
-        elapsed = np.cumsum([each.latency_ms for each in outputs], axis=0).ravel()
+        added = [0.0] * self.depth if added_ms is None else added_ms
+        times = [each.latency_ms + ms for each, ms in zip(outputs, added, strict=True)]
+        elapsed = np.cumsum(times, axis=0).ravel()
         self._by_latency = np.argsort(elapsed, kind="stable")
         self._sorted_ms = elapsed[self._by_latency]
         self._answers: dict[Weights, npt.NDArray[np.generic]] = {}

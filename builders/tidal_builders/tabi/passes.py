@@ -61,6 +61,10 @@ class Passes:
         self._read: dict[int, list[EncodedWords]] = {}
         self._left: dict[tuple[tuple[int, ...], float, bytes], _Left] = {}
 
+    def alone(self, level: int) -> LevelOutputs:
+        """A level's outputs on all whole texts."""
+        return self._levels[level].outputs
+
     def prunes(self, levels: Sequence[int]) -> bool:
         """Whether all levels but the last say which words matter."""
         return all(self._levels[level].outputs.importance is not None for level in levels[:-1])

@@ -161,7 +161,7 @@ def _ingredients(
     spec: TabiSpec, data: Path, agreement: Agreement, metric: Metric, levels: tuple[LevelPlan | TaskLevel, ...]
 ) -> dict[str, str]:
     """Everything that a cascade depends on, by name, each as a short text."""
-    content = json.loads(spec.model_dump_json(include={"columns", "tolerance", "parts"}))
+    content = json.loads(spec.model_dump_json(include={"columns", "tolerance", "latencies", "parts"}))
     parts = {f"spec.{name}": json.dumps(value) for name, value in content.items()}
     parts |= {
         "spec.labels": json.dumps(agreement.labels),

@@ -5,20 +5,20 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tidal.errors import InvalidArgument
-from tidal.manifest import MANIFEST_FILE, TokenizerInfo, load_manifest, sha256_file
+from tidal.manifest import MANIFEST_FILE, TokenizerInfo, sha256_file
 from tidal.repository import ModelEntry
 from tidal.tabi.manifest import Level, TabiManifest, load_tabi_manifest
 from tidal_builders.planning import file_records, libraries_of
-from tidal_builders.tabi.figures import plot_candidates, plot_reliability, report_of
-from tidal_builders.tabi.plan import CascadePlan, LevelPlan
+from tidal_builders.tabi.figures import plot_candidates, plot_reliability
+from tidal_builders.tabi.plan import CascadePlan
+from tidal_builders.tabi.report import SearchReport
 from tidal_builders.tabi.searching import Searched
 from tidal_builders.tabi.spec import TabiSpec
-from tidal_builders.tabi.task_levels import TaskLevel
+from tidal_builders.tabi.versions import LevelVersion
 
 REPORT_DATA, REPORT_CANDIDATES, REPORT_RELIABILITY = (
     "report/report.json",
@@ -26,44 +26,6 @@ REPORT_DATA, REPORT_CANDIDATES, REPORT_RELIABILITY = (
     "report/reliability.png",
 )
 _TOKENIZERS = "tokenizers"
-
-
-@dataclass(frozen=True, slots=True)
-class LevelVersion:
-    """The version of a level's model that a cascade takes; fields as in `Level`."""
-
-    folder: Path
-    model: str
-    fingerprint: str
-    tokenizer: TokenizerInfo
-    max_length: int
-    attention: bool
-    task: str | None = None
-
-    @property
-    def version(self) -> int:
-        """Its number."""
-        return int(self.folder.name)
-
-
-def newest(planned: LevelPlan | TaskLevel) -> LevelVersion:
-    """The newest version of a level's model, which has been built, or of the encoder that its task is of."""
-    if isinstance(planned, TaskLevel):
-        base = planned.base
-        return LevelVersion(
-            planned.folder,
-            planned.model,
-            planned.info.fingerprint,
-            base.tokenizer,
-            base.max_length,
-            planned.attention,
-            planned.task,
-        )
-    folder = planned.plan.entry.latest()
-    assert folder is not None
-    built = load_manifest(folder)
-    attention = any(output.name == "attention_received" for output in built.extra_outputs)
-    return LevelVersion(folder, built.name, built.fingerprint, built.tokenizer, built.max_length, attention)
 
 
 def levels_of(
@@ -102,6 +64,7 @@ def publish_cascade(
     searched: Searched,
     levels: tuple[Level, ...],
     versions: Sequence[LevelVersion],
+    report: SearchReport,
     chosen: int,
     spec_file: str,
 ) -> tuple[TabiManifest, int]:
@@ -113,6 +76,7 @@ def publish_cascade(
         searched: what was found.
         levels: as `levels_of` gives them.
         versions: of the levels, in the order of the spec.
+        report: of the search.
         chosen: index of the candidate that meets the target.
         spec_file: for the rebuild command.
 
@@ -124,7 +88,7 @@ def publish_cascade(
     for level, result in zip(levels, searched.result.levels, strict=True):
         source = versions[result.index]
         shutil.copyfile(source.folder / source.tokenizer.file, staging / level.tokenizer.file)
-    _write_report(spec, plan, searched, chosen, staging)
+    _write_report(report, staging)
     manifest = TabiManifest(
         kind="tabi",
         name=spec.name,
@@ -142,6 +106,8 @@ def publish_cascade(
         rows=searched.rows,
         levels=levels,
         candidates=searched.result.candidates,
+        serving=searched.serving,
+        warnings=report.warnings,
         target=spec.target,
         chosen=chosen,
     )
@@ -167,9 +133,7 @@ def _tokenizer(spec: TabiSpec, versions: Sequence[LevelVersion], index: int) -> 
     return versions[index].tokenizer.model_copy(update={"file": f"{_TOKENIZERS}/{first}.json"})
 
 
-def _write_report(spec: TabiSpec, plan: CascadePlan, searched: Searched, chosen: int, staging: Path) -> None:
-    names = [level.name for level in spec.levels]
-    report = report_of(searched.result, names, plan.metric, spec.target, searched.rows, chosen)
+def _write_report(report: SearchReport, staging: Path) -> None:
     (staging / REPORT_DATA).parent.mkdir()
     (staging / REPORT_DATA).write_text(report.model_dump_json(indent=1))
     plot_candidates(report, staging / REPORT_CANDIDATES)

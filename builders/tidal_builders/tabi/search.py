@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidal.errors import InvalidArgument
-from tidal.tabi.manifest import Candidate, Expected, Latency, Metric
+from tidal.tabi.manifest import Candidate, Expected, Latency, Metric, ServingOverhead
 from tidal_builders.tabi.bench import Bench
 from tidal_builders.tabi.calibrate import Calibrated
 from tidal_builders.tabi.evaluate import Chain
@@ -41,7 +41,7 @@ class LevelResult:
         index: in the sequence of levels that was searched.
         calibrated: its calibration and reliability.
         score: alone, on the report part.
-        latency: alone, on the report part.
+        latency: of its engine alone, on the report part.
     """
 
     index: int
@@ -74,6 +74,7 @@ def search(
     *,
     metric: Metric,
     tolerance: float | None = None,
+    serving: ServingOverhead | None = None,
     progress: Progress = lambda _: None,
 ) -> SearchResult:
     """Calibrate the levels, try all combinations of them, and keep the candidates that may be worth choosing.
@@ -86,13 +87,14 @@ def search(
         rerun: runs a level on pruned queries.
         metric: measures the answers; "accuracy" means a classification, all others a regression.
         tolerance: of a regression, how far a value may lie from the truth and be right.
+        serving: what serving adds to the engines' time; None leaves it out of all latencies.
         progress: told the share that is done.
 
     Raises:
         InvalidArgument: a part of the data is empty, or the tolerance does not go with the metric.
     """
     _check(data, metric, tolerance)
-    bench = Bench(data, levels, rerun, metric=metric, tolerance=tolerance)
+    bench = Bench(data, levels, rerun, metric=metric, tolerance=tolerance, serving=serving)
     places = range(len(levels))
     singles = [bench.single(level) for level in places]
     combinations = [each for size in range(2, len(levels) + 1) for each in itertools.combinations(places, size)]
@@ -114,9 +116,9 @@ def search(
         candidates += bench.reported(group)
         progress(0.9 + 0.1 * (done + 1) / len(groups))
     candidates.sort(key=lambda each: each.selection.latency.mean)
-    alone_reported = {each.levels[0]: each.reported for each in candidates if len(each.levels) == 1}
+    alone_reported = {each.levels[0]: each.reported.score for each in candidates if len(each.levels) == 1}
     results = (
-        LevelResult(index, bench.calibrated[place], alone_reported[place].score, alone_reported[place].latency)
+        LevelResult(index, bench.calibrated[place], alone_reported[place], bench.engine_latency(place))
         for place, index in enumerate(bench.order)
     )
     return SearchResult(tuple(results), tuple(candidates), tried, too_slow)
@@ -147,12 +149,12 @@ def _configurations(bench: Bench, levels: tuple[int, ...], least: float) -> Iter
     whole = None
     for number, scale in enumerate((None, *(SCALES if bench.prunes(levels) else ()))):
         run = bench.run(levels, scale, rows)
-        score = bench.chain(levels, run, rows).alone(len(levels) - 1)
+        score = bench.chain(levels, scale, run, rows).alone(len(levels) - 1)
         whole = score if whole is None else whole
         # Rounded, so that exactly 2 points are not more than that.
         if round(whole - score - MOST_LOSS, 9) > 0:
             break
-        calibration, selection = (bench.chain(levels, run.take(inside), part) for inside, part in parts)
+        calibration, selection = (bench.chain(levels, scale, run.take(inside), part) for inside, part in parts)
         yield number, list(dispatchers(levels, scale, calibration, selection, least))
 
 

@@ -105,7 +105,7 @@ class TabiSpec(_Part):
         description="label names, in the order of the cascade's probabilities; also the names, in their own order, of "
         "models that only number their labels (LABEL_0 …); default: the first level's",
     )
-    target: Target = Field(description="what has to be met, on the selection part: exactly one of the three")
+    target: Target = Field(description="what has to be met, on the selection part: exactly one of the four")
     metric: Metric | None = Field(
         None,
         description="how good answers are: accuracy, of regressions pearson, spearman or r2; default: accuracy, of "
@@ -117,6 +117,11 @@ class TabiSpec(_Part):
         allow_inf_nan=False,
         description="regressions: distance from the truth that still is right; default: half the standard deviation "
         "of the labels outside the report part",
+    )
+    latencies: Literal["served", "engines"] = Field(
+        "served",
+        description="what candidates' latencies are: served, from the client's call to the answer, measured through a "
+        "tritonserver that the build starts for some seconds; or the time of the engines alone",
     )
     parts: Parts = Field(Parts(), description="shares of the labelled queries, equal texts in one part")
     runtimes: RuntimeOptions = Field(RuntimeOptions(), description="options of all levels' runtimes")

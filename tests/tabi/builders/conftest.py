@@ -103,6 +103,8 @@ def write_spec(path: Path, models: Path, data: Path, **fields: object) -> Path:
     """Write a spec of the two models; fields given replace its own."""
     levels = [{"name": name, "model": str(models / name)} for name in ("small", "large")]
     content = {"kind": "tabi", "name": "reviews", "levels": levels, "data": str(data), "runtimes": RUNTIMES}
+    # What the server adds is measured by the tests that are about it: it takes a server for each build.
+    content["latencies"] = "engines"
     path.write_text(yaml.safe_dump({**content, "target": {"accuracy": 0.9}, **fields}))
     return path
 

@@ -13,10 +13,10 @@ from tidal_builders.tabi.calibrate import (
     calibrate,
     calibration_error,
     fit_regression,
-    fit_temperature,
     reliability,
 )
 from tidal_builders.tabi.outputs import CALIBRATION, REPORT, SELECTION, Data
+from tidal_builders.tabi.temperature import fit_temperature
 
 
 def _drawn(generator: np.random.Generator, logits: np.ndarray, temperature: float) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,8 @@ from tidal.repository import ModelEntry
 from tidal.tabi.manifest import TabiManifest, Target, load_tabi_manifest
 from tidal.tabi.selection import select
 from tidal_builders.tabi.collect import Runner, collect
-from tidal_builders.tabi.figures import SearchReport
 from tidal_builders.tabi.publish import versions_named
-from tidal_builders.tabi.report import CascadeReport
+from tidal_builders.tabi.report import CascadeReport, SearchReport
 from tidal_builders.workspace import Workspace
 
 
@@ -95,7 +95,7 @@ def test_the_config_declares_what_the_backend_gives(built: Built) -> None:
 def test_what_the_command_prints(built: Built) -> None:
     for word in (
         "small+large c=",
-        "ECE before",
+        "before",
         "selection",
         "reviews_small: version 1 published",
         "reviews: version 1 pub",
@@ -155,7 +155,27 @@ def test_a_target_that_nothing_meets(copied: Built) -> None:
     done = tidal_build(copied.spec, "--repository", copied.repository, "--target-latency-ms", "0.0001")
     assert done.code == 3
     assert "reviews: not published: no candidate has a mean latency of 0.0001 ms; the fastest is 'small'" in done.stdout
-    assert ModelEntry(copied.repository / "reviews").versions() == [1]
+    # What there is instead: the levels, candidates, and what can be asked for.
+    manifest = manifest_of(copied.repository)
+    for level in manifest.levels:
+        assert any(
+            line.startswith(f"{level.name} ") and f"{level.score:.4f}" in line for line in done.stdout.splitlines()
+        )
+    best = min(manifest.candidates, key=lambda each: (-each.selection.score, each.selection.latency.mean))
+    fastest = manifest.candidates[0]
+    for each in (best, fastest):
+        assert f"  {each.name} " in done.stdout
+    assert "\n* " not in done.stdout
+    found = re.search(
+        r"possible targets: accuracy up to (\S+) .* latency_ms from (\S+) .* escalation_rate from (\S+) ", done.stdout
+    )
+    assert found is not None
+    for option, value in zip(
+        ("--target-accuracy", "--target-latency-ms", "--escalation-rate"), found.groups(), strict=True
+    ):
+        possible = tidal_build(copied.spec, "--repository", copied.repository, option, value)
+        assert possible.code == 0, possible.stdout
+    published = ModelEntry(copied.repository / "reviews").versions()
     change(copied.spec, target={"accuracy": 1.01})
     as_json = tidal_build(copied.spec, "--repository", copied.repository, "--json")
     assert as_json.code == 3
@@ -163,6 +183,41 @@ def test_a_target_that_nothing_meets(copied: Built) -> None:
     assert (report.outcome, report.chosen) == ("missed", None)
     assert "no candidate reaches the accuracy 1.01; the best is 'large' with a score of 1.0000" in report.reasons[0]
     assert len(report.candidates) == len(manifest_of(copied.repository).candidates)
+    assert ModelEntry(copied.repository / "reviews").versions() == published
+
+
+@pytest.mark.usefixtures("no_model_runs")
+def test_a_target_relative_to_the_large_level(copied: Built) -> None:
+    done = tidal_build(copied.spec, "--repository", copied.repository, "--target-accuracy-loss", "0.2")
+    assert done.code == 0, done.stderr
+    manifest = manifest_of(copied.repository)
+    assert manifest.target == Target(accuracy_loss=0.2)
+    large = next(each for each in manifest.candidates if each.levels == (1,))
+    meeting = [each for each in manifest.candidates if each.selection.score >= large.selection.score - 0.2]
+    assert manifest.candidates[manifest.chosen] == min(meeting, key=lambda each: each.selection.latency.mean)
+    change(copied.spec, target={"accuracy_loss": 0.2})
+    assert tidal_build(copied.spec, "--repository", copied.repository, "--check").code == 0
+
+
+def test_few_rows_for_many_candidates_are_warned_of(built: Built) -> None:
+    manifest = manifest_of(built.repository)
+    report = SearchReport.model_validate_json((built.repository / "reviews/1/report/report.json").read_bytes())
+    (warning,) = manifest.warnings
+    assert f"{report.tried + 2} candidates were compared on {manifest.rows['selection']} selection rows" in warning
+    assert report.warnings == manifest.warnings
+    assert f"reviews: warning: {warning}" in built.done.stdout
+
+
+def test_why_temperatures_are_what_they_are(built: Built) -> None:
+    manifest = manifest_of(built.repository)
+    for level in manifest.levels:
+        assert level.calibration.choice is not None
+        assert level.calibration.choice.queries == manifest.rows["calibration"] < 50
+        assert level.calibration.temperature == 1
+        said = (
+            f"reviews: {level.name}: T = 1: {manifest.rows['calibration']} queries of the calibration part are too few"
+        )
+        assert said in built.done.stdout
 
 
 @pytest.mark.usefixtures("no_model_runs")
@@ -171,7 +226,10 @@ def test_targets_on_the_command_line(built: Built, tmp_path: Path, models: Path)
         built.spec, "--repository", built.repository, "--target-accuracy", "1", "--escalation-rate", "0.1"
     )
     assert both.code == 2
-    assert "expected one of accuracy, latency_ms and escalation_rate, got accuracy, escalation_rate" in both.stderr
+    assert (
+        "expected one of accuracy, accuracy_loss, latency_ms and escalation_rate, got accuracy, escalation_rate"
+        in both.stderr
+    )
     single = tmp_path / "single.yaml"
     single.write_text(f"kind: arlo\nname: m\nmodel: {models / 'small'}\n")
     alone = tidal_build(single, "--target-accuracy", "0.9", "--check")

@@ -9,16 +9,11 @@ from rich.console import Console
 from tests.tabi.builders.toy import Toy, tokenizer_of
 from tidal.tabi.manifest import Metric, Target
 from tidal.tabi.selection import select
-from tidal_builders.tabi.figures import (
-    SearchReport,
-    candidate_table,
-    front,
-    level_table,
-    plot_candidates,
-    plot_reliability,
-    report_of,
-)
+from tidal_builders.tabi.figures import plot_candidates, plot_reliability
+from tidal_builders.tabi.report import SearchReport
 from tidal_builders.tabi.search import search
+from tidal_builders.tabi.searching import Searched, report_of
+from tidal_builders.tabi.tables import candidate_table, front, level_table
 
 
 def _report(folder: Path, metric: Metric = "accuracy") -> SearchReport:
@@ -31,7 +26,8 @@ def _report(folder: Path, metric: Metric = "accuracy") -> SearchReport:
     )
     target = Target(accuracy=result.candidates[-1].selection.score - 0.02)
     rows = {"calibration": 100, "selection": 100, "report": 200}
-    return report_of(result, ["large", "small"], metric, target, rows, select(result.candidates, target))
+    searched = Searched(result=result, rows=rows, pairs=False)
+    return report_of(searched, ["large", "small"], metric, target, select(result.candidates, target))
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +53,7 @@ def test_tables_show_levels_and_candidates(report: SearchReport) -> None:
         assert f"{level.calibration.ece_after:.3f}" in levels
         assert f"{level.score:.4f}" in levels
     candidates = _shown(candidate_table(report))
+    assert report.chosen is not None
     chosen = report.candidates[report.chosen]
     assert f"* {chosen.name} " in candidates
     assert f"{chosen.reported.score:.4f}" in candidates
@@ -67,6 +64,7 @@ def test_tables_show_levels_and_candidates(report: SearchReport) -> None:
 
 
 def test_the_chosen_one_stands_out_among_few(report: SearchReport) -> None:
+    assert report.chosen is not None
     table = candidate_table(report)
     names = [cell[2:] for cell in table.columns[0].cells]
     bold = [name for name, row in zip(names, table.rows, strict=True) if row.style == "bold"]

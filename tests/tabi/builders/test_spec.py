@@ -34,6 +34,10 @@ def test_defaults() -> None:
     assert parsed.models == ("reviews", "reviews_small", "reviews_large")
 
 
+def test_a_target_may_be_relative_to_the_large_level() -> None:
+    assert spec(target={"accuracy_loss": 0.005}).target.accuracy_loss == 0.005
+
+
 def test_a_level_that_is_a_task_is_no_model_of_the_cascades_own() -> None:
     parsed = spec(levels=[{"name": "small", "model": "base", "task": "mood"}, GOOD["levels"][1]])
     assert parsed.models == ("reviews", "reviews_large")
@@ -84,7 +88,15 @@ def test_a_level_has_the_options_of_all_but_for_its_own() -> None:
             "field 'runtimes' of level 'large', with that of all levels: .*partitioned takes static runtimes",
         ),
         ({"runtimes": {"lengths": [64, 32]}}, r"field 'runtimes': field 'lengths': expected positive, ascending"),
-        ({"target": {}}, "field 'target': expected one of accuracy, latency_ms and escalation_rate, got none"),
+        ({"target": {}}, "field 'target': expected one of accuracy, accuracy_loss, latency_ms and .*, got none"),
+        (
+            {"target": {"accuracy": 0.9, "accuracy_loss": 0.1}},
+            "field 'target': expected one of.*got accuracy, accuracy_loss",
+        ),
+        ({"target": {"accuracy_loss": -0.005}}, "field 'target': field 'accuracy_loss'.*greater than or equal to 0"),
+        ({"target": {"accuracy_loss": 1}}, "field 'target': field 'accuracy_loss'.*less than 1"),
+        ({"target": {"accuracy_loss": "half"}}, "field 'target': field 'accuracy_loss'"),
+        ({"latencies": "guessed"}, "field 'latencies'.*'served' or 'engines'"),
         ({"target": {"accuracy": 0.9, "latency_ms": 5}}, "field 'target': expected one of.*got accuracy, latency_ms"),
         ({"target": {"acuracy": 0.9}}, "field 'target': unknown field 'acuracy': did you mean 'accuracy'"),
         ({"target": {"escalation_rate": 2}}, "field 'target': field 'escalation_rate'.*less than or equal to 1"),

@@ -1,0 +1,218 @@
+"""What a search found, for the terminal: tables of levels and candidates, and what has to be said about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+
+from tidal.tabi.manifest import Candidate, ServingOverhead, TemperatureChoice
+from tidal.tabi.selection import escalation_rate, least_score
+from tidal_builders.tabi.report import SearchReport
+
+# Of the front of all candidates, what a table shows.
+_MOST_SHOWN = 7
+
+
+def front(candidates: Sequence[Candidate]) -> list[int]:
+    """Indices of the candidates that no other beats on the selection part in both score and mean latency."""
+    by_latency = sorted(
+        range(len(candidates)),
+        key=lambda index: (candidates[index].selection.latency.mean, -candidates[index].selection.score),
+    )
+    best = float("-inf")
+    found: list[int] = []
+    for index in by_latency:
+        if candidates[index].selection.score > best:
+            best = candidates[index].selection.score
+            found.append(index)
+    return found
+
+
+def level_table(report: SearchReport) -> Table:
+    """The levels: what each does alone, and how well its confidence is calibrated."""
+    grid = _table(f"levels, alone, on {report.rows['report']} queries of the report part")
+    engine = ("engine\nmean ms", "engine\np75 ms", "engine\np99 ms")
+    for heading in ("level", report.metric, *engine, "T", "ECE\nbefore", "ECE\nafter"):
+        grid.add_column(heading, justify="left" if heading == "level" else "right")
+    for level in report.levels:
+        calibration, latency = level.calibration, level.latency
+        grid.add_row(
+            level.name,
+            f"{level.score:.4f}",
+            *(f"{each:.2f}" for each in (latency.mean, latency.p75, latency.p99)),
+            "–" if calibration.regression else f"{calibration.temperature:.2f}",
+            *("–" if each is None else f"{each:.3f}" for each in (calibration.ece_before, calibration.ece_after)),
+        )
+    return grid
+
+
+def candidate_table(report: SearchReport) -> Table:
+    """The candidates, the chosen one with a star.
+
+    Shown are the single levels, some of the front over all, the chosen one, and the nearest to it with the other
+    weighting; the report itself has all. A narrow terminal breaks the names, which are by far the widest cells.
+    """
+    shown = _worth_showing(report)
+    measured = "engines" if report.serving is None else "served"
+    grid = _table(
+        f"{len(shown)} of {len(report.candidates)} candidates, kept of {report.tried} tried "
+        f"({report.too_slow} too slow at p75)"
+    )
+    grid.add_column("candidate", overflow="fold")
+    times = (f"{measured}\nmean ms", f"{measured}\np99 ms")
+    for heading in ("selection", "report", *times, "levels\n%", "pruned\n%"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    for index in shown:
+        mark, style = ("* ", "bold") if index == report.chosen else ("  ", None)
+        grid.add_row(*_cells(mark, report.candidates[index]), style=style)
+    if report.chosen is not None:
+        chosen = report.candidates[report.chosen]
+        grid.caption = "* chosen" + "".join(f", {each}" for each in _weights(chosen))
+    return grid
+
+
+def remarks(report: SearchReport) -> Iterator[str]:
+    """What has to be said beside the tables, a sentence each: temperatures, overhead, the choice, and warnings."""
+    for level in report.levels:
+        if level.calibration.choice is not None:
+            yield f"{level.name}: {_temperature(level.calibration.choice)}"
+    if report.serving is not None:
+        yield _serving(report.serving)
+    if report.chosen is None:
+        yield _possible(report)
+    elif len(report.levels) > 1 and len(report.candidates[report.chosen].levels) == 1:
+        yield _single(report, report.candidates[report.chosen])
+    yield from (f"warning: {warning}" for warning in report.warnings)
+
+
+def _temperature(choice: TemperatureChoice) -> str:
+    if choice.fitted is None:
+        return f"T = 1: {choice.queries} queries of the calibration part are too few to fit a temperature"
+    gains = (
+        f"out of fold the negative log-likelihood falls by {choice.nll_gain:.4f} (standard error "
+        f"{choice.nll_error:.4f}) and the ECE by {choice.ece_gain:.4f} ({choice.ece_error:.4f})"
+    )
+    of = f"on {choice.queries} queries of the calibration part"
+    if choice.kept:
+        return f"T = {choice.fitted:.2f}, which is better than 1 {of}: {gains}"
+    return f"T = 1, since {choice.fitted:.2f} is not shown to be better {of}: {gains}"
+
+
+def _serving(serving: ServingOverhead) -> str:
+    alone = ", ".join(f"{ms:.2f} ms to {name}" for name, ms in serving.alone_ms.items())
+    onward = ", ".join(
+        f"{each.ms:.2f} ms from {each.below} to {each.above}"
+        + ("" if each.pruned_ms is None else f" ({each.pruned_ms:.2f} ms with pruning)")
+        for each in serving.onward
+    )
+    return (
+        f"serving adds to the engines' time: {alone}; to go on adds {onward} (one query at a time, {serving.queries} "
+        f"queries through a server on {serving.processor})"
+    )
+
+
+def _single(report: SearchReport, chosen: Candidate) -> str:
+    """What a choice of one level means for the cascade."""
+    names = [level.name for level in report.levels]
+    others = [name for place, name in enumerate(names) if place != chosen.levels[0]]
+    fastest = min(
+        (each for each in report.candidates if len(each.levels) > 1 and _meets(report, each)),
+        key=lambda each: each.selection.latency.mean,
+        default=None,
+    )
+    slower = (
+        "no cascade meets it"
+        if fastest is None
+        else f"the fastest cascade takes {fastest.selection.latency.mean:.2f} ms"
+    )
+    return (
+        f"no cascade is worth while: {names[chosen.levels[0]]} alone is the best candidate for the target, with "
+        f"{chosen.selection.latency.mean:.2f} ms on the selection part; {slower}. All queries go to it; "
+        f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} neither loaded nor asked"
+    )
+
+
+def _meets(report: SearchReport, candidate: Candidate) -> bool:
+    target, figures = report.target, candidate.selection
+    least = least_score(report.candidates, target)
+    if least is not None:
+        return figures.score >= least
+    if target.latency_ms is not None:
+        return figures.latency.mean <= target.latency_ms
+    return target.escalation_rate is not None and escalation_rate(figures) <= target.escalation_rate
+
+
+def _possible(report: SearchReport) -> str:
+    """The targets of each kind that some candidate meets, on the selection part."""
+    best = min(report.candidates, key=lambda each: (-each.selection.score, each.selection.latency.mean))
+    fastest = min(report.candidates, key=lambda each: (each.selection.latency.mean, -each.selection.score))
+    said = (
+        f"possible targets: accuracy up to {_floor(best.selection.score)} ('{best.name}', "
+        f"{best.selection.latency.mean:.2f} ms), latency_ms from {_ceiling(fastest.selection.latency.mean)} "
+        f"('{fastest.name}', score {fastest.selection.score:.4f})"
+    )
+    cascades = [each for each in report.candidates if len(each.levels) > 1]
+    if not cascades:
+        return said
+    first = {each.levels[0] for each in cascades}
+    alike = [*cascades, *(each for each in report.candidates if len(each.levels) == 1 and each.levels[0] in first)]
+    least = min(alike, key=lambda each: (escalation_rate(each.selection), -each.selection.score))
+    rate = _ceiling(escalation_rate(least.selection))
+    return f"{said}, escalation_rate from {rate} ('{least.name}', score {least.selection.score:.4f})"
+
+
+def _floor(value: float) -> str:
+    """Rounded down, so that as a target it is met."""
+    return f"{math.floor(value * 1e4) / 1e4:.4f}"
+
+
+def _ceiling(value: float) -> str:
+    return f"{math.ceil(value * 1e4) / 1e4:.4f}"
+
+
+def _table(title: str) -> Table:
+    table = Table(title=title, title_justify="left", caption_justify="left", box=None, pad_edge=False)
+    table.padding = (0, 2, 0, 0)
+    return table
+
+
+def _weights(candidate: Candidate) -> Iterator[str]:
+    """The ensemble's weights by the number of levels that have run."""
+    for weights in candidate.weights[1:]:
+        yield f"weights after {len(weights)} levels " + " ".join(f"{each:.2f}" for each in weights)
+
+
+def _worth_showing(report: SearchReport) -> list[int]:
+    """Single levels, some of the front, the chosen one and its like with the other weighting, by latency."""
+    candidates, best = report.candidates, front(report.candidates)
+    shown = {best[round(place * (len(best) - 1) / (_MOST_SHOWN - 1))] for place in range(_MOST_SHOWN)}
+    singles = [index for index, each in enumerate(candidates) if len(each.levels) == 1]
+    if report.chosen is None:
+        return sorted({*shown, *singles})
+    chosen = candidates[report.chosen]
+    others = [
+        index
+        for index, each in enumerate(candidates)
+        if each.levels == chosen.levels and each.weighting != chosen.weighting
+    ]
+    nearest = sorted(others, key=lambda index: _distance(candidates[index], chosen))[:1]
+    return sorted({*shown, report.chosen, *nearest, *singles})
+
+
+def _distance(one: Candidate, other: Candidate) -> float:
+    return abs(one.selection.latency.mean - other.selection.latency.mean)
+
+
+def _cells(mark: str, candidate: Candidate) -> tuple[str, ...]:
+    found = candidate.reported
+    return (
+        mark + candidate.name,
+        f"{candidate.selection.score:.4f}",
+        f"{found.score:.4f}",
+        f"{found.latency.mean:.2f}",
+        f"{found.latency.p99:.2f}",
+        " ".join(f"{100 * each:.0f}" for each in found.returned),
+        "–" if candidate.pruning is None else f"{100 * found.pruned:.1f}",
+    )

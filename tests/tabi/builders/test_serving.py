@@ -1,0 +1,236 @@
+"""What serving adds to the engines' time: measured through a real server, and part of the choice."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.tabi.builders.command import Done, tidal_build
+from tests.tabi.builders.conftest import Built, settled_code, steady_latencies
+from tests.tabi.builders.toy import Toy, tokenizer_of
+from tidal.errors import NotFound
+from tidal.repository import ModelEntry
+from tidal.tabi.manifest import Onward, ServingOverhead, TabiManifest, Target, load_tabi_manifest
+from tidal.tabi.selection import select
+from tidal_builders.tabi.probe import Way
+from tidal_builders.tabi.report import SearchReport
+from tidal_builders.tabi.search import SearchResult, search
+from tidal_builders.tabi.searching import Searched, report_of
+from tidal_builders.tabi.serving import Times, drift_warning, overhead
+from tidal_builders.tabi.tables import remarks
+
+CHEAP = ServingOverhead(
+    processor="x",
+    queries=1,
+    alone_ms={"level0": 1.0, "level1": 2.0},
+    onward=(Onward(below="level0", above="level1", ms=0.5),),
+)
+
+
+def dear(ms: float, pruned_ms: float) -> ServingOverhead:
+    """Going on takes as long as that."""
+    onward = Onward(below="level0", above="level1", ms=ms, pruned_ms=pruned_ms)
+    return CHEAP.model_copy(update={"onward": (onward,)})
+
+
+class TestOverhead:
+    LEVELS = ("small", "middle", "large")
+    PAIRS = ((0, 1), (0, 2), (1, 2))
+
+    def test_is_what_was_added_to_the_engines(self) -> None:
+        engines = np.random.default_rng(0).uniform(1, 3, (3, 50)) * np.array([[1], [2], [4]])
+        added = {
+            Way((0,)): 2.0,
+            Way((1,)): 2.5,
+            Way((2,)): 3.0,
+            Way((0, 1)): 2.9,
+            Way((0, 2)): 2.7,
+            Way((1, 2)): 3.1,
+            Way((0, 1), pruned=True): 3.4,
+        }
+        served = np.array([engines[list(way.levels)].sum(axis=0) + ms for way, ms in added.items()])
+        served[:, [3, 17, 40]] += (80, 250, 30)  # other work on the machine
+        found = overhead(self.LEVELS, list(added), Times(np.arange(50), served, engines))
+        assert found.queries == 50
+        assert found.processor
+        assert found.alone_ms == pytest.approx({"small": 2.0, "middle": 2.5, "large": 3.0})
+        hops = {(each.below, each.above): (each.ms, each.pruned_ms) for each in found.onward}
+        assert hops[("small", "middle")] == pytest.approx((0.9, 1.4))
+        assert hops[("small", "large")][0] == pytest.approx(0.7)
+        assert hops[("middle", "large")][0] == pytest.approx(0.6)
+        assert hops[("middle", "large")][1] is None
+        assert found.added(self.LEVELS, pruned=True) == pytest.approx((2.0, 1.4, 0.6))
+        assert found.added(("small", "large"), pruned=False) == pytest.approx((2.0, 0.7))
+        assert found.added(("large",), pruned=False) == pytest.approx((3.0,))
+
+    def test_is_never_below_0(self) -> None:
+        ways = [*(Way((place,)) for place in range(3)), *map(Way, self.PAIRS)]
+        found = overhead(self.LEVELS, ways, Times(np.arange(20), np.full((6, 20), 4.0), np.full((3, 20), 5.0)))
+        assert set(found.alone_ms.values()) == {0.0}
+        assert {each.ms for each in found.onward} == {0.0}
+
+    @pytest.mark.parametrize(
+        ("factor", "warned"), [(1.0, False), (1.25, False), (0.8, False), (1.4, True), (0.5, True)]
+    )
+    def test_engines_that_changed_their_times_are_warned_of(self, factor: float, warned: bool) -> None:
+        collected = [np.array([4.0, 100.0, 4.0, 4.0, 4.0]), np.full(5, 10.0)]
+        rows = np.array([0, 2, 3, 4])
+        engines = np.array([np.full(4, 4.0), np.full(4, 10.0 * factor)])
+        warning = drift_warning(["small", "large"], collected, Times(rows, np.ones((3, 4)), engines))
+        assert (warning is not None) == warned
+        if warning is not None:
+            assert f"small 4.00 and then 4.00 ms, large 10.00 and then {10 * factor:.2f} ms" in warning
+
+
+def searched(folder: Path, serving: ServingOverhead | None, *, prunes: bool = True) -> SearchResult:
+    toy = Toy(noise=(0.8, 0.1), base_ms=(1.0, 5.0), gain=(6.0, 15.0), attention=(prunes, prunes))
+    data = toy.data(500)
+    return search(data, toy.facts(data, tokenizer_of(folder)), toy.rerun, metric="accuracy", serving=serving)
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
+    return searched(tmp_path_factory.mktemp("engines"), None)
+
+
+@pytest.fixture(scope="module")
+def dearly_served(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
+    """Of a device on which going on costs more than the large level's engine."""
+    return searched(tmp_path_factory.mktemp("served"), dear(20.0, 15.0))
+
+
+class TestSearch:
+    def report(self, result: SearchResult, serving: ServingOverhead | None) -> SearchReport:
+        large = next(each for each in result.candidates if each.levels == (1,))
+        target = Target(accuracy_loss=0.005)
+        chosen = select(result.candidates, target)
+        assert result.candidates[chosen].selection.score >= large.selection.score - 0.005
+        searched = Searched(
+            result=result, rows={"calibration": 125, "selection": 125, "report": 250}, pairs=False, serving=serving
+        )
+        return report_of(searched, ["level0", "level1"], "accuracy", target, chosen)
+
+    def test_levels_keep_their_engines_times(self, engines: SearchResult, dearly_served: SearchResult) -> None:
+        assert [each.latency for each in dearly_served.levels] == [each.latency for each in engines.levels]
+
+    @pytest.mark.parametrize("prunes", [True, False])
+    def test_candidates_have_what_serving_adds(self, tmp_path: Path, prunes: bool) -> None:
+        engines = searched(tmp_path, None, prunes=prunes)
+        # Too little to change which candidates are kept.
+        served = searched(tmp_path, dear(0.02, 0.03), prunes=prunes)
+        singles = [
+            {each.levels[0]: each.selection.latency for each in result.candidates if len(each.levels) == 1}
+            for result in (engines, served)
+        ]
+        for level, added in enumerate((1.0, 2.0)):
+            assert singles[1][level].mean == pytest.approx(singles[0][level].mean + added)
+            assert singles[1][level].p99 == pytest.approx(singles[0][level].p99 + added)
+        plain = {each.name: each.selection for each in engines.candidates if len(each.levels) == 2}
+        both = [each for each in served.candidates if len(each.levels) == 2 and each.name in plain]
+        assert {each.pruning is not None for each in both} == {prunes}
+        for each in both:
+            before, after = plain[each.name], each.selection
+            assert after.score == before.score
+            hop = 0.02 if each.pruning is None else 0.03
+            assert after.latency.mean == pytest.approx(before.latency.mean + 1.0 + hop * before.returned[1])
+
+    def test_the_large_level_alone_is_chosen_where_it_is_faster(
+        self, engines: SearchResult, dearly_served: SearchResult
+    ) -> None:
+        before = self.report(engines, None)
+        assert before.chosen is not None
+        assert len(before.candidates[before.chosen].levels) == 2
+        assert not any("no cascade is worth while" in each for each in remarks(before))
+        after = self.report(dearly_served, dear(20.0, 15.0))
+        assert after.chosen is not None
+        assert after.candidates[after.chosen].levels == (1,)
+        (said,) = (each for each in remarks(after) if "no cascade is worth while" in each)
+        assert "level1 alone" in said
+        assert "level0 is neither loaded nor asked" in said
+        assert any("20.00 ms from level0 to level1 (15.00 ms with pruning)" in each for each in remarks(after))
+
+    def test_unpruned_cascades_are_priced_without_pruning(self) -> None:
+        assert CHEAP.added(("level0", "level1"), pruned=True) == (1.0, 0.5)
+        assert dear(3.0, 4.0).added(("level0", "level1"), pruned=True) == (1.0, 4.0)
+        assert dear(3.0, 4.0).added(("level0", "level1"), pruned=False) == (1.0, 3.0)
+
+
+class Served(NamedTuple):
+    manifest: TabiManifest
+    done: Done
+
+
+def rebuilt(built: Built, folder: Path, **fields: Any) -> Served:
+    """The cascade of a copy of the repository, with other fields of the spec."""
+    shutil.copytree(built.repository, folder / "repository")
+    spec = folder / "reviews.yaml"
+    spec.write_text(yaml.safe_dump({**yaml.safe_load(built.spec.read_text()), **fields}))
+    with settled_code(), steady_latencies():
+        done = tidal_build(spec, "--repository", folder / "repository")
+    assert done.code == 0, done.stderr
+    latest = ModelEntry(folder / "repository/reviews").latest()
+    assert latest is not None
+    return Served(load_tabi_manifest(latest), done)
+
+
+@pytest.fixture(scope="module")
+def served(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return rebuilt(built, tmp_path_factory.mktemp("served"), latencies="served")
+
+
+@pytest.mark.server
+class TestServer:
+    def test_the_overhead_is_measured_and_kept(self, served: Served) -> None:
+        serving = served.manifest.serving
+        assert serving is not None, served.manifest.warnings
+        assert serving.queries == served.manifest.rows["selection"]
+        assert set(serving.alone_ms) == {"small", "large"}
+        # Of levels that take microseconds, and are said to take milliseconds: whatever it is, it is not negative.
+        assert all(ms >= 0 for ms in serving.alone_ms.values())
+        assert [(each.below, each.above) for each in serving.onward] == [("small", "large")]
+        assert serving.onward[0].pruned_ms is not None
+
+    def test_it_is_part_of_the_candidates_latencies(self, served: Served) -> None:
+        manifest = served.manifest
+        assert manifest.serving is not None
+        for index, level in enumerate(manifest.levels):
+            alone = next(each for each in manifest.candidates if each.levels == (index,))
+            added = manifest.serving.alone_ms[level.name]
+            assert alone.reported.latency.mean == pytest.approx(level.latency.mean + added)
+
+    def test_it_is_printed(self, served: Served) -> None:
+        assert "reviews: measure through a server" in served.done.stderr
+        assert "reviews: serving adds to the engines' time: " in served.done.stdout
+        assert re.search(r"served +served", served.done.stdout)
+        assert not any("engines alone" in each for each in served.manifest.warnings)
+
+    def test_levels_are_not_built_for_it_again(self, served: Served) -> None:
+        assert [level.version for level in served.manifest.levels] == [1, 1]
+
+
+def test_without_a_server_the_build_says_what_its_latencies_leave_out(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent() -> None:
+        raise NotFound("no tritonserver on PATH")
+
+    monkeypatch.setattr("tidal_builders.tabi.serving.find_installation", absent)
+    found = rebuilt(built, tmp_path, latencies="served")
+    assert found.manifest.serving is None
+    assert any("of the engines alone" in each and "no tritonserver" in each for each in found.manifest.warnings)
+    assert "reviews: warning: latencies are of the engines alone" in found.done.stdout
+    assert found.manifest.chosen == load_tabi_manifest(built.repository / "reviews/1").chosen
+
+
+def test_engines_alone_start_no_server(built: Built) -> None:
+    manifest = load_tabi_manifest(built.repository / "reviews/1")
+    assert manifest.serving is None
+    assert not any("engines alone" in each for each in manifest.warnings)
+    assert re.search(r"engines +engines", built.done.stdout)
+    assert "measure through a server" not in built.done.stderr

@@ -1,0 +1,76 @@
+"""Whether a fitted temperature is used: on labels that were drawn at a known one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tidal.tabi.confidence import softmax
+from tidal.tabi.manifest import TemperatureChoice
+from tidal_builders.tabi.calibrate import calibration_error, reliability
+from tidal_builders.tabi.temperature import choose_temperature
+
+
+def drawn(seed: int, count: int, true: float, classes: int = 4, scale: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
+    """Logits, and labels whose distribution is the softmax of these at the true temperature."""
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(scale=scale, size=(count, classes)).astype(np.float32)
+    return logits, (logits / true + generator.gumbel(size=logits.shape)).argmax(axis=1)
+
+
+def chosen(seed: int, count: int, true: float) -> TemperatureChoice:
+    return choose_temperature(*drawn(seed, count, true))
+
+
+@pytest.mark.parametrize("true", [0.4, 2.5, 5.0])
+def test_a_temperature_far_from_1_is_found_and_kept(true: float) -> None:
+    choice = chosen(0, 800, true)
+    assert choice.kept
+    assert choice.temperature == choice.fitted == pytest.approx(true, rel=0.15)
+    assert choice.nll_gain is not None
+    assert choice.ece_gain is not None
+    # What the analytic truth gains: the labels' own distribution is known.
+    logits, _ = drawn(0, 800, true)
+    truth, plain = softmax(logits, true), softmax(logits)
+    assert choice.nll_gain == pytest.approx(float((truth * np.log(truth / plain)).sum(axis=1).mean()), rel=0.4)
+
+
+def test_levels_that_are_calibrated_already_stay_as_they_are() -> None:
+    choices = [chosen(seed, 300, 1.0) for seed in range(40)]
+    assert {choice.queries for choice in choices} == {300}
+    assert all(choice.temperature == 1 for choice in choices if not choice.kept)
+    # Two tests at 5 % each, both of which have to be passed.
+    assert sum(choice.kept for choice in choices) <= 3
+
+
+def test_it_is_not_worse_on_other_queries_where_it_is_kept() -> None:
+    """Of levels that are a little too sure, on few queries, which show it in some cases."""
+    kept, losses = 0, 0
+    for seed in range(30):
+        choice = chosen(seed, 250, 1.5)
+        if not choice.kept:
+            assert choice.temperature == 1
+            continue
+        kept += 1
+        logits, truth = drawn(1000 + seed, 20_000, 1.5)
+        right = logits.argmax(axis=1) == truth
+        before, after = (
+            calibration_error(reliability(softmax(logits, t).max(axis=1), right)) for t in (1.0, choice.temperature)
+        )
+        losses += after > before
+    assert 0 < kept < 30
+    assert losses <= 0.1 * kept
+
+
+@pytest.mark.parametrize("count", [1, 10, 49])
+def test_few_queries_keep_1_however_wrong_it_is(count: int) -> None:
+    assert chosen(0, count, 8.0) == TemperatureChoice(queries=count, kept=False)
+    assert chosen(0, count, 8.0).temperature == 1
+
+
+def test_no_mistakes_at_all_say_nothing_about_the_temperature() -> None:
+    logits, _ = drawn(0, 200, 1.0)
+    choice = choose_temperature(10 * logits, logits.argmax(axis=1))
+    assert choice.fitted == pytest.approx(0.05, rel=0.01)
+    assert not choice.kept
+    assert choice.temperature == 1
