@@ -13,6 +13,13 @@ from tidal.errors import InvalidArgument
 from tidal.flover.models.form import DecoderForm, form_of
 from tidal.tasks.digests import base_digest, tensor_digest
 from tidal_builders.arlo.source import quiet
+from tidal_builders.foreign.recognise import recognise
+
+_CHAT = (
+    "the model has a chat template, which is not applied: prompts are taken as they are; a client that wants the chat "
+    "format applies the template itself (`tokenizer.apply_chat_template(messages, tokenize=False, "
+    "add_generation_prompt=True)`) and sends the result as the prompt"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,11 @@ class DecoderSource:
     def digest(self) -> str:
         """Over all weights: what tasks name as their base."""
         return base_digest({name: tensor_digest(tensor.numpy()) for name, tensor in self.model.state_dict().items()})
+
+
+def not_served(folder: Path) -> tuple[str, ...]:
+    """What the source model has and is not served, a sentence each."""
+    return (_CHAT,) if recognise(folder).chat_template else ()
 
 
 def load_decoder(folder: Path) -> DecoderSource:
