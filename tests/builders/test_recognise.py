@@ -109,7 +109,7 @@ def test_builders_share_what_they_accept() -> None:
 @pytest.mark.parametrize(
     ("kind", "task", "said"),
     [
-        ("arlo", "regression", "a cross-encoder or another regression: its one output is a score.*num_labels 1"),
+        ("arlo", "regression", "a cross-encoder or another regression: it gives a score.*num_labels 1"),
         ("arlo", "multi_label", "a multi-label classifier.*problem_type multi_label_classification"),
         ("arlo", "token_classification", r"a token classifier \(named entities.*BertForTokenClassification"),
         ("arlo", "question_answering", "an extractive question-answering model.*spans are not served yet"),

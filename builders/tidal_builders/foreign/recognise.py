@@ -22,7 +22,7 @@ _BASE = "its encoder can be the base of tasks (kind 'pets')"
 _TASKS: dict[Task, tuple[str, str]] = {
     "classification": ("a text classifier that gives each text one label", "kinds 'arlo' and 'tabi' serve it"),
     "regression": (
-        "a cross-encoder or another regression: its one output is a score, of which a softmax is always 1",
+        "a cross-encoder or another regression: it gives a score, and the softmax of a score is always 1",
         f"scores are served as the levels of a cascade alone (kind 'tabi'); {_CLASSIFIERS}",
     ),
     "multi_label": (
@@ -129,9 +129,7 @@ class Recognised:
 
     def sentence(self) -> str:
         """What the model is and what can be served of it, without the folder's name."""
-        what, served = _TASKS[self.task]
-        named = ", ".join(filter(None, (self.architecture, self.found)))
-        return f"{what}{f' ({named})' if named else ''}; {served}"
+        return sentence_of(self.task, ", ".join(filter(None, (self.architecture, self.found))))
 
 
 def recognise(folder: Path) -> Recognised:
@@ -174,6 +172,17 @@ def require(folder: Path, accepted: Collection[Task], kind: str) -> Recognised:
     return found
 
 
+def sentence_of(task: Task, named: str = "") -> str:
+    """What a model of a task is, by what it was recognised, and what can be served of it."""
+    what, served = _TASKS[task]
+    return f"{what}{f' ({named})' if named else ''}; {served}"
+
+
+def task_of_architecture(architecture: str) -> Task:
+    """The task by the name of a class of transformers alone; "unknown" for another name."""
+    return next((task for ending, task in _ENDINGS if architecture.endswith(ending)), "unknown")
+
+
 def outputs_of(config: dict[str, Any]) -> int | None:
     """Outputs of a classifier by its config.json; None where it does not say (transformers then takes 2)."""
     labels = config.get("id2label")
@@ -189,7 +198,7 @@ def _task(config: dict[str, Any], architecture: str, *, sentences: bool) -> tupl
         return ("unknown", "") if task == "classification" else (task, found)
     if "architectures" not in config:
         return "timm", ""
-    task = next((task for ending, task in _ENDINGS if architecture.endswith(ending)), "unknown")
+    task = task_of_architecture(architecture)
     if task == "classification":
         return _classifier(config)
     kind = str(config.get("model_type"))
