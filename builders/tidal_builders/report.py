@@ -30,7 +30,8 @@ class BuildResult(BaseModel):
     """Outcome for one spec of any kind.
 
     `published`: a new version is there; `current`: nothing had to be done; `stale`: a build is needed and was not
-    asked for; `missed`: the result misses its tolerance or target and was not published.
+    asked for; `missed`: the result misses its tolerance or target and was not published. `warnings` are sentences on
+    what the source model has and is not served.
     """
 
     name: str
@@ -38,6 +39,7 @@ class BuildResult(BaseModel):
     reasons: tuple[str, ...] = ()
     version: int | None = None
     reused: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     seconds: float = 0.0
 
 

@@ -196,6 +196,10 @@ def test_a_model_without_a_trained_head_is_refused(tmp_path: Path, tiny: Path, w
     shutil.copytree(tiny, headless)
     AutoModel.from_pretrained(tiny).save_pretrained(headless)
     spec_file = write_spec(model=str(headless))
+    with pytest.raises(InvalidArgument, match=r"it is a model without a head: .* has no classifier \(BertModel\)"):
+        build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
+    # A configuration that claims a classifier does not make one.
+    shutil.copy(tiny / "config.json", headless)
     with pytest.raises(InvalidArgument, match=r"no weights for classifier.bias, classifier.weight"):
         build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
 

@@ -50,6 +50,12 @@ class Row(Query):
     deaths: int = field(default=0, kw_only=True)  # times that the process that was to run it died or was dead
 
 
+_REGRESSION = (
+    "the outputs 'label' and 'probabilities' were requested, and the model has one output, a score; request 'logits' "
+    "alone, or remove the two from the model's config.pbtxt"
+)
+
+
 class Answers:
     """Makes answers of engine outputs.
 
@@ -78,6 +84,10 @@ class Answers:
         request, rows = job.request, cast(list[dict[str, Array]], job.results)
         logits = stack_rows(rows, "logits")
         outputs: dict[str, Array] = {"logits": logits}
+        # The softmax of a single score is always 1, whatever the score.
+        if len(self._labels) == 1 and (request.wants("probabilities") or request.wants("label")):
+            request.fail(InvalidArgument(_REGRESSION))
+            return
         if request.wants("probabilities"):
             outputs["probabilities"] = probabilities(logits)
         if request.wants("label"):

@@ -7,16 +7,17 @@ from pathlib import Path
 
 from tidal.commands.task_kind import Adding, Told, needs_extra
 from tidal.errors import InvalidArgument
-from tidal.flover.manifest import FloverManifest
+from tidal.flover.manifest import FloverManifest, GenerationVerification
 from tidal.flover.tasks.folder import (
     DecoderBase,
+    FloverProvenance,
     FloverTask,
     FloverTaskRecord,
     add_task,
     copy_task,
     load_task,
 )
-from tidal.tasks.folder import tasks_folder
+from tidal.tasks.folder import check_free, tasks_folder
 from tidal.tasks.record import TaskRecord, read_record
 from tidal.tasks.stored import Storage
 
@@ -26,6 +27,7 @@ class DecoderTasks:
     """The tasks of one decoder; see `TaskKind`."""
 
     model: Path
+    version: Path
     manifest: FloverManifest
 
     @property
@@ -40,20 +42,32 @@ class DecoderTasks:
 
     def add(self, wish: Adding) -> Told:
         """See `TaskKind.add`."""
-        if wish.labels is not None or wish.data is not None or wish.base_model is not None:
-            raise InvalidArgument(
-                f"--labels, --data and --base-model are for tasks that classify, not for those of {self._name}"
-            )
+        if wish.labels is not None or wish.data is not None:
+            raise InvalidArgument(f"--labels and --data are for tasks that classify, not for those of {self._name}")
         tasks = tasks_folder(self.model)
         if wish.stored:
             if wish.half:
                 raise InvalidArgument(f"{wish.source} is a stored task, which is copied as it is: without --half")
             return _told(copy_task(tasks, wish.name, wish.source, self._base, replace=wish.replace))
+        check_free(tasks, wish.name, replace=wish.replace)
         with needs_extra("import a task"):
-            from tidal_builders.flover.importing import import_lora
-        deltas, provenance = import_lora(wish.source, self._base)
-        storage = Storage(wish.half)
-        return _told(add_task(tasks, wish.name, deltas, self._base, provenance, storage=storage, replace=wish.replace))
+            from tidal_builders.flover.importing import confirm_base, import_lora
+        found = import_lora(wish.source, self._base)
+        trained = confirm_base(wish.source, found.named, self.manifest, wish.base_model, force=wish.force)
+
+        def confirm(task: FloverTask) -> FloverProvenance:
+            with needs_extra("import a task"):
+                from tidal_builders.flover.held import hold  # transformers: slow to load
+            return hold(
+                task, wish.source, trained.folder, self.version, self.manifest, half=wish.half, force=wish.force
+            )
+
+        task = add_task(
+            tasks, wish.name, found.deltas, self._base,
+            FloverProvenance(source=str(wish.source), notes=(trained.note,)),
+            storage=Storage(wish.half), replace=wish.replace, hold=confirm,
+        )  # fmt: skip
+        return _told(task)
 
     def show(self, name: str) -> Told:
         """See `TaskKind.show`."""
@@ -83,5 +97,14 @@ def _told(task: FloverTask) -> Told:
         changes,
         "",
         lines,
-        [f"note: {note}" for note in record.provenance.notes],
+        [*(f"note: {note}" for note in record.provenance.notes), *_compared(record.provenance.held)],
     )
+
+
+def _compared(held: GenerationVerification | None) -> list[str]:
+    if held is None:
+        return []
+    return [
+        f"compared with peft's generations: {held.match_rate:.1%} of {held.tokens} tokens agree, logits differ by "
+        f"up to {held.max_error:.2g} standard deviations (accepted: {held.tolerance:g})"
+    ]

@@ -7,13 +7,15 @@ from pathlib import Path
 
 from tidal.commands.task_kind import Adding, Told, needs_extra
 from tidal.errors import InvalidArgument
+from tidal.manifest import MANIFEST_FILE
 from tidal.pets.base import load_base_info, load_base_layers
 from tidal.pets.kinds.kind import find_kind
+from tidal.pets.manifest import PetsManifest, load_pets_manifest
 from tidal.pets.tasks.facts import facts_of
 from tidal.pets.tasks.folder import Task, add_task, copy_task, load_task
-from tidal.pets.tasks.manifest import TaskInfo, read_task_info
+from tidal.pets.tasks.manifest import Provenance, TaskInfo, read_task_info
 from tidal.pets.terms import BaseLayers
-from tidal.tasks.folder import tasks_folder
+from tidal.tasks.folder import check_free, tasks_folder
 from tidal.tasks.record import TaskRecord
 from tidal.tasks.stored import Storage
 
@@ -45,14 +47,27 @@ class EncoderTasks:
                     f"{wish.source} is a stored task, which is copied as it is: without --labels and --half"
                 )
             return _told(copy_task(tasks, wish.name, wish.source, base, replace=wish.replace), base)
+        check_free(tasks, wish.name, replace=wish.replace)
         with needs_extra("import a task"):
+            from tidal_builders.foreign.trained_on import source_on_this_machine
             from tidal_builders.pets.importing.found import Base, Wishes
             from tidal_builders.pets.importing.recognise import import_task
-        wishes = Wishes(wish.labels, wish.sparsity, wish.data, wish.base_model)
-        found = import_task(wish.source, Base(base, load_base_info(self.version)), wishes)
+        wishes = Wishes(wish.labels, wish.sparsity, wish.data, wish.base_model, wish.force)
+        made_of = _made_of(self.version)
+        name, folder = "", None
+        if made_of is not None:
+            name, folder = made_of.source.model, source_on_this_machine(made_of)
+        found = import_task(wish.source, Base(base, load_base_info(self.version), name, folder), wishes)
+
+        def confirm(task: Task) -> Provenance:
+            with needs_extra("import a task"):
+                from tidal_builders.pets.importing.held import hold  # transformers: slow to load
+
+                return hold(task, found, self.version, wishes, half=wish.half)
+
         task = add_task(
             tasks, wish.name, found.kind, found.terms, base, found.provenance,
-            storage=Storage(wish.half), replace=wish.replace,
+            storage=Storage(wish.half), replace=wish.replace, hold=confirm,
         )  # fmt: skip
         return _told(task, base)
 
@@ -60,6 +75,11 @@ class EncoderTasks:
         """See `TaskKind.show`."""
         base = load_base_layers(self.version)
         return _told(load_task(tasks_folder(self.model), name, base), base)
+
+
+def _made_of(version: Path) -> PetsManifest | None:
+    """What a version says that it was built from; None where it has no manifest."""
+    return load_pets_manifest(version) if (version / MANIFEST_FILE).is_file() else None
 
 
 def _told(task: Task, base: BaseLayers) -> Told:
@@ -81,10 +101,10 @@ def _told(task: Task, base: BaseLayers) -> Told:
 
 
 def _story(info: TaskInfo) -> list[str]:
-    kept = info.provenance.kept
+    kept, held = info.provenance.kept, info.provenance.held
     lines = [f"note: {note}" for note in info.provenance.notes]
+    if held is not None:
+        lines.append(f"compared with {held.sentence()}")
     if kept is not None:
-        lines.append(
-            f"accuracy on {kept.rows} queries: {kept.accuracy:.2%}; the checkpoint's: {kept.source_accuracy:.2%}"
-        )
+        lines.append(f"accuracy on {kept.rows} queries: {kept.accuracy:.2%}; the source's: {kept.source_accuracy:.2%}")
     return lines

@@ -26,6 +26,7 @@ class Adding:
     data: Path | None
     base_model: Path | None
     replace: bool
+    force: bool
 
     @property
     def stored(self) -> bool:

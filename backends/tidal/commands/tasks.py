@@ -102,8 +102,14 @@ def add(
     ] = None,
     base_model: Annotated[
         Path | None,
-        typer.Option(help="Checkpoints: the base in Hugging Face's format, where accuracy cannot be had without."),
+        typer.Option(
+            help="Folder of the base that it was trained on, in Hugging Face's format, where its name does not find it."
+        ),
     ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Add it although its base or its answers differ, or cannot be compared."),
+    ] = False,
     repository: Repository = None,
     as_json: AsJson = False,
 ) -> None:
@@ -130,6 +136,10 @@ def add(
 
     - **peft**: LoRA on the attention's and feed-forward parts' linear layers, and nothing else
 
+    An import is stored, read back, and asked the same texts as the unmodified model that it was made of (`--data`, or
+    made texts). It is added if the answers agree; what was compared is printed. An adapter has to be trained on this
+    model's own base: weights are compared where the base that it names is on this machine, or named by `--base-model`.
+
     Pickled weights are never read.
 
     Exit codes: **0** added, **1** refused, and why, **2** the extra that imports is not installed.
@@ -137,7 +147,7 @@ def add(
     with one_sentence():
         _, kind = _model(repository, model)
         chosen = name if name is not None else source.resolve().name
-        told = kind.add(Adding(source, chosen, _split(labels), half, sparsity, data, base_model, replace))
+        told = kind.add(Adding(source, chosen, _split(labels), half, sparsity, data, base_model, replace, force))
     _added(told, model, as_json)
 
 
@@ -259,7 +269,7 @@ def _model(repository: Path | None, name: str) -> tuple[ModelEntry, TaskKind]:
     if isinstance(manifest, OtasManifest):
         return entries[name], VisionTasks(entries[name].folder, version, manifest)
     if isinstance(manifest, FloverManifest):
-        return entries[name], DecoderTasks(entries[name].folder, manifest)
+        return entries[name], DecoderTasks(entries[name].folder, version, manifest)
     raise InvalidArgument(f"model '{name}' serves no tasks: only those of a spec of kind pets, otas or flover do")
 
 

@@ -51,8 +51,10 @@ class VisionTasks:
 
     def add(self, wish: Adding) -> Told:
         """See `TaskKind.add`: a stored task as it is, or a head and prompts, whose accuracies are measured."""
-        if wish.half or wish.base_model is not None:
-            raise InvalidArgument(f"--half and --base-model are for tasks of encoders, not for those of {self._name}")
+        if wish.half or wish.force or wish.base_model is not None:
+            raise InvalidArgument(
+                f"--half, --force and --base-model are for tasks of encoders and decoders, not of {self._name}"
+            )
         if wish.stored and wish.data is None:
             if wish.labels is not None:
                 raise InvalidArgument(f"{wish.source} is a stored task, which is copied as it is: without --labels")

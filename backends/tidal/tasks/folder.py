@@ -106,8 +106,30 @@ def read_tensors(folder: Path, record: TaskRecord, most: int) -> dict[str, Array
     return parse_tensors(read_content(folder, record, most), TENSORS_FILE)
 
 
+def check_free(tasks: Path, name: str, *, replace: bool) -> None:
+    """Refuse a name under which no task can be added.
+
+    Raises:
+        InvalidArgument: it is not accepted, or is taken and `replace` is not set.
+    """
+    check_task_name(name)
+    if (tasks / name).exists() and not replace:
+        raise _taken(name)
+
+
+def _taken(name: str) -> InvalidArgument:
+    return InvalidArgument(f"task '{name}' is there already; replace it by --replace, or give another name")
+
+
 def place_task(
-    tasks: Path, name: str, record: TaskRecord, content: bytes, read: Callable[[Path], _Task], *, replace: bool
+    tasks: Path,
+    name: str,
+    record: TaskRecord,
+    content: bytes,
+    read: Callable[[Path], _Task],
+    *,
+    replace: bool,
+    confirm: Callable[[_Task], TaskRecord] | None = None,
 ) -> _Task:
     """Write a task's folder and make it visible at once.
 
@@ -118,18 +140,17 @@ def place_task(
         content: of the file of its tensors.
         read: reads the folder as a server does; what it refuses is not placed.
         replace: whether a task of this name may be there; it is replaced without a moment between.
+        confirm: given what `read` gave, before it is visible; returns the `task.json` to store instead, for the same
+            tensors, and what it refuses is not placed.
 
     Returns:
         What `read` gives.
 
     Raises:
-        InvalidArgument: the name is not accepted or taken, or `read` refuses the task.
+        InvalidArgument: the name is not accepted or taken, or `read` or `confirm` refuses the task.
     """
-    check_task_name(name)
-    final = tasks / name
-    taken = InvalidArgument(f"task '{name}' is there already; replace it by --replace, or give another name")
-    if final.exists() and not replace:
-        raise taken
+    final, taken = tasks / name, _taken(name)
+    check_free(tasks, name, replace=replace)
     tasks.mkdir(parents=True, exist_ok=True)
     _clear_abandoned(tasks)
     staging = _aside(tasks)
@@ -139,6 +160,9 @@ def place_task(
         (staging / TASK_FILE).write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
         # Read as a server reads it, before a server sees it.
         placed = read(staging)
+        if confirm is not None:
+            (staging / TASK_FILE).write_text(confirm(placed).model_dump_json(indent=1) + "\n", encoding="utf-8")
+            placed = read(staging)
         sync_tree(staging)
         if not replace:
             try:

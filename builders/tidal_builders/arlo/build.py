@@ -14,6 +14,7 @@ from tidal_builders.arlo.plan import Plan, make_plan
 from tidal_builders.arlo.publish import publish
 from tidal_builders.arlo.runtimes import complete_family
 from tidal_builders.arlo.stages import Report, Stages
+from tidal_builders.foreign.recognise import SINGLE_LABEL, Task
 from tidal_builders.report import BuildReport, ReportRow, rows_of
 from tidal_builders.specs import ArloSpec
 from tidal_builders.workspace import build_lock, drop_workspaces, open_workspace
@@ -27,6 +28,7 @@ def build_arlo(
     force: bool = False,
     serve_versions: int = 1,
     needed: Collection[int] = (),
+    accepted: Collection[Task] = SINGLE_LABEL,
     report: Report = lambda _stage, _share: None,
 ) -> BuildReport:
     """Build one model into a repository, if it is not there already.
@@ -43,6 +45,7 @@ def build_arlo(
         serve_versions: how many of the newest versions a first config.pbtxt has served at the same time; a
             partitioned model, whose runtimes serve one, ignores it.
         needed: older versions that must stay, beside those that always do.
+        accepted: tasks of the source model that are served; a level of a cascade may be a regression.
         report: told the name of the running stage and the share of it that is done.
 
     Raises:
@@ -51,11 +54,11 @@ def build_arlo(
     """
     begin = time.monotonic()
     base = spec_file.parent if spec_file else Path()
-    plan = make_plan(spec, repository, base)
+    plan = make_plan(spec, repository, base, accepted=accepted)
     if not plan.reasons and not plan.missing and not force:
         return _current(spec, plan, begin, serve_versions)
     with build_lock(plan.entry.folder, lambda message: report(message, 0.0)):
-        plan = make_plan(spec, repository, base)  # whoever held the lock may have built it
+        plan = make_plan(spec, repository, base, accepted=accepted)  # whoever held the lock may have built it
         if not plan.reasons and not force:
             return (
                 _completed(spec, plan, begin, serve_versions)
@@ -150,4 +153,4 @@ def _write_config(spec: ArloSpec, plan: Plan, manifest: Manifest, serve_versions
     served = serve_versions if manifest.placement == "polymorphic" else 1
     if manifest.placement == "partitioned":
         slo_ms = spec.slo_ms or round(SLO_LATENCIES * manifest.profile.latency_ms(manifest.max_length), 3)
-    write_atomically(path, config_pbtxt(spec, slo_ms, served))
+    write_atomically(path, config_pbtxt(spec, slo_ms, served, classes=len(manifest.labels) > 1))

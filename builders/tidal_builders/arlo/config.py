@@ -18,20 +18,23 @@ input [
 ]
 """
 
-_OUTPUTS = """\
-  { name: "logits" data_type: TYPE_FP32 dims: [ -1 ] },
+_LOGITS = '  { name: "logits" data_type: TYPE_FP32 dims: [ -1 ] }'
+# A regression, which is the level of a cascade, has neither.
+_OF_CLASSES = """\
   { name: "probabilities" data_type: TYPE_FP32 dims: [ -1 ] },
-  { name: "label" data_type: TYPE_STRING dims: [ 1 ] },
-  { name: "max_length" data_type: TYPE_INT32 dims: [ 1 ] }"""
+  { name: "label" data_type: TYPE_STRING dims: [ 1 ] }"""
+_MAX_LENGTH = '  { name: "max_length" data_type: TYPE_INT32 dims: [ 1 ] }'
 
 
-def config_pbtxt(spec: ArloSpec, slo_ms: float | None, versions: int = 1) -> str:
+def config_pbtxt(spec: ArloSpec, slo_ms: float | None, versions: int = 1, *, classes: bool = True) -> str:
     """The complete text; `slo_ms` is that of a partitioned model, the newest `versions` are served.
+
+    Without `classes` the model is a regression, which declares no label and no probabilities.
 
     Rows of a request are separate queries, so `max_batch_size` bounds rows, not batches. Plain `dynamic_batching`: the
     backend queues and batches by itself, and Triton's own queue policies stall.
     """
-    outputs = _OUTPUTS
+    outputs = ",\n".join([_LOGITS, *([_OF_CLASSES] if classes else []), _MAX_LENGTH])
     if "attention_received" in spec.outputs:
         outputs += ',\n  { name: "attention_received" data_type: TYPE_FP32 dims: [ -1 ] }'
     policy = f"version_policy {{ latest {{ num_versions: {versions} }} }}\n" if versions > 1 else ""

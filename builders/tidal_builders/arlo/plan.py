@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tidal.manifest import Manifest, load_manifest
 from tidal.repository import ModelEntry
 from tidal_builders.arlo.runtimes import missing_runtimes
 from tidal_builders.fingerprint import fingerprint, ingredients, source_folder
+from tidal_builders.foreign.recognise import SINGLE_LABEL, Task, require
 from tidal_builders.planning import compare
 from tidal_builders.specs import ArloSpec
 
@@ -36,18 +38,20 @@ class Plan:
         return max(self.entry.versions(), default=None)
 
 
-def make_plan(spec: ArloSpec, repository: Path, base: Path) -> Plan:
+def make_plan(spec: ArloSpec, repository: Path, base: Path, *, accepted: Collection[Task] = SINGLE_LABEL) -> Plan:
     """Compare what is published with what the spec, the source, the code, the libraries and the device are now.
 
     Args:
         spec: what is asked for.
         repository: the model repository; it need not exist.
         base: folder that relative paths of the spec start from.
+        accepted: tasks of the source model that are served.
 
     Raises:
-        InvalidArgument: the source model or the samples cannot be found.
+        InvalidArgument: the source model or the samples cannot be found, or it is a model of another task.
     """
     source = source_folder(spec.model, spec.revision, base)
+    require(source, accepted, spec.kind)
     samples = None if spec.samples is None else base / spec.samples.expanduser()
     if samples is not None and not samples.is_file():
         raise InvalidArgument(f"field 'samples': there is no file {samples}")

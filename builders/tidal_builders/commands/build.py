@@ -310,3 +310,5 @@ def _print(report: BuildResult, repository: Path) -> None:
         reused = f", {len(report.reused)} finished stages reused" if report.reused else ""
         line = f"{report.name}: version {report.version} published in {report.seconds:.1f} s ({why}{reused})"
     console.print(line, markup=False, soft_wrap=True)
+    for warning in report.warnings:
+        console.print(f"warning: {report.name}: {warning}", style="yellow", markup=False, soft_wrap=True)

@@ -35,7 +35,7 @@ from tidal_builders.flover.config import flover_config_pbtxt
 from tidal_builders.flover.plan import FloverPlan, plan_flover
 from tidal_builders.flover.profiling import measure_profile
 from tidal_builders.flover.report import FloverReport, report_of
-from tidal_builders.flover.source import DecoderSource, load_decoder
+from tidal_builders.flover.source import DecoderSource, load_decoder, not_served
 from tidal_builders.flover.spec import DEFAULT_TOLERANCE, LONGEST_DEFAULT, FloverSpec
 from tidal_builders.flover.verify import misses, read_references, verify, write_references
 from tidal_builders.planning import Report, build_if_due, file_records, libraries_of, write_config_once
@@ -100,8 +100,8 @@ def build_flover(
         manifest, version = _publish(stages, named)
         write_config_once(plan.entry, partial(flover_config_pbtxt, spec))
         drop_workspaces(plan.entry.folder)
-        reasons = plan.reasons or ("forced",)
-        return report_of(manifest, version).model_copy(update={"outcome": "published", "reasons": reasons})
+        update = {"outcome": "published", "reasons": plan.reasons or ("forced",), "warnings": not_served(plan.source)}
+        return report_of(manifest, version).model_copy(update=update)
 
     return build_if_due(
         partial(plan_flover, spec, repository, base), partial(_current, spec), build, force=force, report=report
@@ -291,4 +291,4 @@ def _publish(stages: _Stages, spec_file: str) -> tuple[FloverManifest, int]:
 def _current(spec: FloverSpec, plan: FloverPlan) -> FloverReport:
     assert plan.published is not None
     write_config_once(plan.entry, partial(flover_config_pbtxt, spec))
-    return report_of(plan.published, plan.version)
+    return report_of(plan.published, plan.version).model_copy(update={"warnings": not_served(plan.source)})

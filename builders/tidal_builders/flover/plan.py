@@ -16,6 +16,7 @@ from tidal.manifest import sha256_file
 from tidal.repository import ModelEntry
 from tidal_builders.fingerprint import hash_files, source_folder
 from tidal_builders.flover.spec import FloverSpec
+from tidal_builders.foreign.recognise import DECODERS, require
 from tidal_builders.planning import BuildPlan, compare, ingredients, samples_file
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "safetensors")
@@ -42,6 +43,7 @@ def plan_flover(spec: FloverSpec, repository: Path, base: Path) -> FloverPlan:
         Unsupported: torch is not installed, or this machine has no GPU.
     """
     source = source_folder(spec.model, spec.revision, base)
+    require(source, DECODERS, spec.kind)
     samples = samples_file(spec.samples, base)
     threads = spec.threads or len(os.sched_getaffinity(0))
     kind = choose_device(spec.engine, spec.device)

@@ -13,6 +13,13 @@ from tidal.errors import InvalidArgument
 from tidal.flover.models.form import DecoderForm, form_of
 from tidal.tasks.digests import base_digest, tensor_digest
 from tidal_builders.arlo.source import quiet
+from tidal_builders.foreign.recognise import recognise
+
+_CHAT = (
+    "the model has a chat template, which is not applied: prompts are taken as they are; a client that wants the chat "
+    "format applies the template itself (`tokenizer.apply_chat_template(messages, tokenize=False, "
+    "add_generation_prompt=True)`) and sends the result as the prompt"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,33 @@ class DecoderSource:
     @property
     def digest(self) -> str:
         """Over all weights: what tasks name as their base."""
-        return base_digest({name: tensor_digest(tensor.numpy()) for name, tensor in self.model.state_dict().items()})
+        return decoder_digest(self.model)
+
+
+def decoder_digest(model: Any) -> str:
+    """Hex SHA-256 over all weights of a decoder, which names it as a base."""
+    return base_digest({name: tensor_digest(tensor.numpy()) for name, tensor in model.state_dict().items()})
+
+
+def load_causal_lm(folder: Path) -> Any:
+    """Load a decoder alone, in float32 on the CPU.
+
+    Raises:
+        InvalidArgument: weights are missing.
+        OSError, ValueError, KeyError: as transformers raises them for a folder that it cannot load.
+    """
+    with quiet():
+        model, info = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True
+        )
+    if missing := sorted(info["missing_keys"]):
+        raise InvalidArgument(f"{folder} has no weights for {', '.join(missing[:4])}")
+    return model.eval()
+
+
+def not_served(folder: Path) -> tuple[str, ...]:
+    """What the source model has and is not served, a sentence each."""
+    return (_CHAT,) if recognise(folder).chat_template else ()
 
 
 def load_decoder(folder: Path) -> DecoderSource:
@@ -49,20 +82,16 @@ def load_decoder(folder: Path) -> DecoderSource:
             f"field 'model': {folder} has no weights as safetensors, and pickled ones (pytorch_model.bin) are not "
             "read, for they can run code: save the model with `save_pretrained(folder, safe_serialization=True)`"
         )
-    with quiet():
-        try:
+    try:
+        with quiet():
             form = form_of(AutoConfig.from_pretrained(folder))
             tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
-            model, info = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True
-            )
-        except InvalidArgument as error:
-            raise InvalidArgument(f"field 'model': {error}") from None
-        except (OSError, ValueError, KeyError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise InvalidArgument(f"field 'model': {folder} holds no decoder: {reason}") from None
-    if missing := sorted(info["missing_keys"]):
-        raise InvalidArgument(f"field 'model': {folder} has no weights for {', '.join(missing[:4])}")
+        model = load_causal_lm(folder)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"field 'model': {error}") from None
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InvalidArgument(f"field 'model': {folder} holds no decoder: {reason}") from None
     if not getattr(tokenizer, "is_fast", False):
         raise InvalidArgument(f"field 'model': the tokenizer of {folder} has no fast version (tokenizer.json)")
     largest = max(tokenizer.get_vocab().values())
@@ -70,4 +99,4 @@ def load_decoder(folder: Path) -> DecoderSource:
         raise InvalidArgument(
             f"field 'model': the tokenizer of {folder} has the id {largest}, the model ids below {form.vocabulary}"
         )
-    return DecoderSource(model.eval(), tokenizer, form)
+    return DecoderSource(model, tokenizer, form)

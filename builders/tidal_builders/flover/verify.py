@@ -12,6 +12,7 @@ import torch
 
 from tidal.flover.manifest import GenerationVerification
 from tidal.flover.runner import FloverRunner
+from tidal.flover.tasks.adapter import Adapter
 from tidal_builders.arlo.samples import draw_samples
 from tidal_builders.arrays import write_arrays
 from tidal_builders.flover.source import DecoderSource
@@ -82,15 +83,19 @@ def read_references(path: Path) -> tuple[Reference, ...]:
 
 
 def verify(
-    runner: FloverRunner, references: Sequence[Reference], tolerance: float, progress: Progress = lambda _: None
+    runner: FloverRunner,
+    references: Sequence[Reference],
+    tolerance: float,
+    progress: Progress = lambda _: None,
+    task: Adapter | None = None,
 ) -> GenerationVerification:
     """Feed the source's own tokens to the runner, as many prompts at a time as it has slots, and compare logits.
 
-    Prompts are read in two chunks; a prompt joins one step after the one before it.
+    Prompts are read in two chunks; a prompt joins one step after the one before it. All are generations of `task`.
     """
     logits: list[npt.NDArray[np.float32]] = []
     for begin in range(0, len(references), runner.slots):
-        logits += _replayed(runner, references[begin : begin + runner.slots])
+        logits += _replayed(runner, references[begin : begin + runner.slots], task)
         progress(len(logits) / len(references))
     wanted = np.concatenate([each.logits for each in references])
     found = np.concatenate(logits)
@@ -121,13 +126,15 @@ def misses(found: GenerationVerification, precision: str) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _replayed(runner: FloverRunner, references: Sequence[Reference]) -> list[npt.NDArray[np.float32]]:
+def _replayed(
+    runner: FloverRunner, references: Sequence[Reference], task: Adapter | None
+) -> list[npt.NDArray[np.float32]]:
     """The runner's logits for each of the references' tokens, all in the same steps."""
     logits: list[list[npt.NDArray[np.float32]]] = [[] for _ in references]
     begun = 0
     while True:
         if begun < len(references):
-            logits[begun].append(_read(runner, begun, references[begun].prompt))
+            logits[begun].append(_read(runner, begun, references[begun].prompt, task))
             begun += 1
         left = [slot for slot in range(begun) if len(logits[slot]) < len(references[slot].tokens)]
         if not left and begun == len(references):
@@ -137,15 +144,16 @@ def _replayed(runner: FloverRunner, references: Sequence[Reference]) -> list[npt
         for slot in left:
             tokens[slot] = references[slot].tokens[len(logits[slot]) - 1]
             positions[slot] = len(references[slot].prompt) + len(logits[slot]) - 1
-        found = runner.step(0, begun, tokens, positions).numpy()
+        tasks = () if task is None else [task] * begun
+        found = runner.step(0, begun, tokens, positions, tasks).numpy()
         for slot in left:
             logits[slot].append(found[slot].copy())
 
 
-def _read(runner: FloverRunner, slot: int, prompt: IntArray) -> npt.NDArray[np.float32]:
+def _read(runner: FloverRunner, slot: int, prompt: IntArray, task: Adapter | None) -> npt.NDArray[np.float32]:
     half = len(prompt) // 2
     if half:
-        runner.prefill(slot, prompt[:half], 0, last=False)
-    logits = runner.prefill(slot, prompt[half:], half)
+        runner.prefill(slot, prompt[:half], 0, last=False, task=task)
+    logits = runner.prefill(slot, prompt[half:], half, task=task)
     assert logits is not None
     return logits.numpy()

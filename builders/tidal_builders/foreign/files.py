@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from tidal.errors import InvalidArgument
 from tidal.tasks.stored import FloatArray
 from tidal.tensor_file import read_bounded
+
+if TYPE_CHECKING:  # slow to import, and plans of builds read nothing but JSON
+    import torch
 
 _MOST_JSON_BYTES = 8 << 20
 
@@ -60,7 +63,7 @@ def read_weights(folder: Path, name: str, pickled: str, how: str) -> dict[str, F
 
 def array_of(tensor: torch.Tensor) -> FloatArray:
     """A tensor's values as float32 of their own memory."""
-    return tensor.detach().to(torch.float32).cpu().numpy().copy()
+    return np.array(tensor.detach().float().cpu().numpy())
 
 
 def layer_path(name: str, known: Mapping[str, object]) -> str | None:

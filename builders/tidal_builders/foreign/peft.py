@@ -13,8 +13,9 @@ from tidal.errors import InvalidArgument, Unsupported
 from tidal.tasks.low_rank import LowRankDelta
 from tidal.tasks.stored import FloatArray
 from tidal_builders.foreign.files import layer_path, read_json, read_weights
+from tidal_builders.foreign.recognise import Task, sentence_of, task_of_architecture
 
-CONFIG_FILE = "adapter_config.json"
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 _SAVE = "save it anew with `model.save_pretrained(folder)` of a current peft, which writes adapter_model.safetensors"
 # What says where a difference is and how large, which is read below, or how it was trained, which is past.
 _KNOWN = frozenset(
@@ -29,7 +30,14 @@ _KNOWN = frozenset(
 # Initialisations after which the base's own weights are others.
 _CHANGES_BASE = re.compile(r"pissa|olora|corda|loftq|lora_ga", re.IGNORECASE)
 _PART = re.compile(r"(.*)\.(lora_A|lora_B)\.(weight|bias)")
-_AROUND = "base_model.model."
+_EMBEDDING = re.compile(r"(.*)\.lora_embedding_[AB]")
+# What an adapter answers, by its task_type or by the class of the model that it was trained in.
+_TASK_TYPES: dict[str, Task] = {
+    "SEQ_CLS": "classification", "TOKEN_CLS": "token_classification", "CAUSAL_LM": "text_generation",
+    "SEQ_2_SEQ_LM": "seq2seq", "QUESTION_ANS": "question_answering", "FEATURE_EXTRACTION": "embedding",
+}  # fmt: skip
+# Before the names of the model around which peft is.
+AROUND = "base_model.model."
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +48,15 @@ class PeftLora:
         deltas: low-rank differences by the path of the linear layer.
         biases: what is added to such a layer's output beside them (`lora_bias`), by the same path.
         others: every other tensor that was trained, as it is afterwards, by its name in the model.
-        note: what is to be said of where it came from.
+        base: folder or Hugging Face id of the model that it was trained in; "" where the folder names none.
+        task: what it was trained to answer; "unknown" where the folder does not say.
     """
 
     deltas: dict[str, LowRankDelta]
     biases: dict[str, FloatArray]
     others: dict[str, FloatArray]
-    note: str
+    base: str
+    task: Task
 
 
 def read_peft_lora(folder: Path, layers: Mapping[str, tuple[int, int]], *, turned: bool = False) -> PeftLora:
@@ -66,8 +76,13 @@ def read_peft_lora(folder: Path, layers: Mapping[str, tuple[int, int]], *, turne
     _check(config, _KNOWN | {"fan_in_fan_out"} if turned else _KNOWN)
     parts: dict[str, dict[str, FloatArray]] = {}
     others: dict[str, FloatArray] = {}
-    for name, array in read_weights(folder, "adapter_model.safetensors", "adapter_model.bin", _SAVE).items():
-        inside = name.removeprefix(_AROUND)
+    for name, array in read_weights(folder, WEIGHTS_FILE, "adapter_model.bin", _SAVE).items():
+        inside = name.removeprefix(AROUND)
+        if embedding := _EMBEDDING.fullmatch(inside):
+            raise Unsupported(
+                f"'{embedding[1]}' is LoRA on an embedding, which no task can change: train with target_modules that "
+                "name no embedding"
+            )
         if found := _PART.fullmatch(inside):
             parts.setdefault(found[1], {})[f"{found[2]}.{found[3]}"] = array
         elif not re.search(r"\.(modules_to_save|original_module)\.", name):  # copies of others
@@ -81,10 +96,26 @@ def read_peft_lora(folder: Path, layers: Mapping[str, tuple[int, int]], *, turne
         deltas[path] = _delta(path, found_parts, layers[path], scale)
         if "lora_B.bias" in found_parts:
             biases[path] = scale * found_parts["lora_B.bias"]
-    named = config.get("base_model_name_or_path") or "a base that it does not name"
-    return PeftLora(
-        deltas, biases, others, f"made for {named}: peft keeps no hash of its base, so only shapes were compared"
-    )
+    return PeftLora(deltas, biases, others, str(config.get("base_model_name_or_path") or ""), _task(config))
+
+
+def require_task(found: PeftLora, folder: Path, wanted: Task) -> None:
+    """Refuse an adapter of another task.
+
+    Raises:
+        Unsupported: it was trained to answer something else; says what.
+    """
+    if found.task not in (wanted, "unknown"):
+        raise Unsupported(f"{folder} is an adapter of {sentence_of(found.task)}")
+
+
+def _task(config: Mapping[str, Any]) -> Task:
+    kind, mapping = config.get("task_type"), config.get("auto_mapping")
+    if kind:
+        return _TASK_TYPES.get(str(kind), "unknown")
+    # Without a task_type peft keeps the class of the model.
+    around = mapping.get("base_model_class") if isinstance(mapping, dict) else None
+    return task_of_architecture(str(around or ""))
 
 
 def _check(config: Mapping[str, Any], known: frozenset[str]) -> None:

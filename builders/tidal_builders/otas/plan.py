@@ -13,6 +13,7 @@ from tidal.engines import EngineKind, PlanOptions, choose_device
 from tidal.otas.manifest import OtasManifest, load_otas_manifest
 from tidal.repository import ModelEntry
 from tidal_builders.fingerprint import hash_files, source_folder
+from tidal_builders.foreign.recognise import VISION, require
 from tidal_builders.otas.spec import OtasSpec
 from tidal_builders.otas.target import Target
 from tidal_builders.planning import BuildPlan, compare, ingredients
@@ -45,6 +46,7 @@ def plan_otas(spec: OtasSpec, repository: Path, base: Path) -> OtasPlan:
         Unsupported: the engine's library is not installed, or this machine has no GPU.
     """
     source = source_folder(spec.model, spec.revision, base)
+    require(source, VISION, spec.kind)
     target = Target(
         spec.engine,
         choose_device(spec.engine, spec.device),

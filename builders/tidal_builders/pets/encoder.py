@@ -13,6 +13,7 @@ import numpy as np
 
 from tidal.errors import Unsupported, did_you_mean
 from tidal.pets.terms import FloatArray, LinearLayer, NormLayer
+from tidal_builders.foreign.files import array_of
 
 # A base's activation function by Hugging Face's name, and the operation's name for it.
 _ACTIVATIONS = {
@@ -45,7 +46,7 @@ class Pooler:
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """An encoder's weights and what else its computation depends on.
+    """An encoder's weights, in memory of their own, and what else its computation depends on.
 
     Attributes:
         words: [vocabulary, width].
@@ -177,10 +178,8 @@ class _State:
     """A module's weights as float32 arrays, and which of them were read as tables."""
 
     def __init__(self, module: Any) -> None:
-        self._arrays: dict[str, FloatArray] = {
-            name: np.ascontiguousarray(tensor.detach().float().cpu().numpy())
-            for name, tensor in module.state_dict().items()
-        }
+        # Arrays of their own: views would change with the model, which a caller may go on to change in place.
+        self._arrays: dict[str, FloatArray] = {name: array_of(tensor) for name, tensor in module.state_dict().items()}
         self.tables: dict[str, FloatArray] = {}
 
     def add(self, path: str, module: Any) -> None:

@@ -15,6 +15,7 @@ from tidal.pets.engine.native import source_folder as native_sources
 from tidal.pets.manifest import PetsManifest, load_pets_manifest
 from tidal.repository import ModelEntry
 from tidal_builders.fingerprint import hash_files, source_folder
+from tidal_builders.foreign.recognise import ENCODERS, require
 from tidal_builders.pets.spec import PetsSpec
 from tidal_builders.planning import BuildPlan, compare, ingredients, samples_file
 
@@ -42,6 +43,7 @@ def plan_pets(spec: PetsSpec, repository: Path, base: Path) -> PetsPlan:
         Unsupported: the engine's library is not installed, or this machine has no GPU.
     """
     source = source_folder(spec.model, spec.revision, base)
+    require(source, ENCODERS, spec.kind)
     samples = samples_file(spec.samples, base)
     threads = spec.threads or len(os.sched_getaffinity(0))
     libraries = (*_LIBRARIES, "tensorrt", "onnxscript") if spec.engine == "tensorrt" else _LIBRARIES

@@ -50,18 +50,15 @@ def load_base(folder: Path) -> BaseSource:
             f"field 'model': {folder} has no weights as safetensors, and pickled ones (pytorch_model.bin) are not "
             "read, for they can run code: save the model with `save_pretrained(folder, safe_serialization=True)`"
         )
-    with quiet():
-        try:
+    try:
+        with quiet():
             tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
-            model, info = AutoModel.from_pretrained(
-                folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True
-            )
-        except (OSError, ValueError, KeyError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise InvalidArgument(f"field 'model': {folder} holds no encoder: {reason}") from None
-    missing = sorted(info["missing_keys"])
-    if lost := [name for name in missing if not name.startswith(_POOLER)]:
-        raise InvalidArgument(f"field 'model': {folder} has no weights for {', '.join(lost[:4])}")
+        model, zeroed = load_encoder(folder)
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InvalidArgument(f"field 'model': {folder} holds no encoder: {reason}") from None
+    except InvalidArgument as error:
+        raise InvalidArgument(f"field 'model': {error}") from None
     if not getattr(tokenizer, "is_fast", False):
         raise InvalidArgument(f"field 'model': the tokenizer of {folder} has no fast version (tokenizer.json)")
     largest, vocabulary = max(tokenizer.get_vocab().values()), model.get_input_embeddings().num_embeddings
@@ -69,10 +66,30 @@ def load_base(folder: Path) -> BaseSource:
         raise InvalidArgument(
             f"field 'model': the tokenizer of {folder} has the id {largest}, the model ids below {vocabulary}"
         )
+    return BaseSource(folder, model, tokenizer, _max_length(model, tokenizer), zeroed)
+
+
+def load_encoder(folder: Path) -> tuple[Any, tuple[str, ...]]:
+    """Load an encoder alone, in float32 on the CPU; a pooler that the folder lacks is 0.
+
+    Returns:
+        The model in evaluation mode, and the names of the weights that are 0.
+
+    Raises:
+        InvalidArgument: weights other than the pooler's are missing.
+        OSError, ValueError, KeyError: as transformers raises them for a folder that it cannot load.
+    """
+    with quiet():
+        model, info = AutoModel.from_pretrained(
+            folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True
+        )
+    missing = sorted(info["missing_keys"])
+    if lost := [name for name in missing if not name.startswith(_POOLER)]:
+        raise InvalidArgument(f"{folder} has no weights for {', '.join(lost[:4])}")
     with torch.no_grad():
         for name in missing:
             model.get_parameter(name).zero_()
-    return BaseSource(folder, model.eval(), tokenizer, _max_length(model, tokenizer), tuple(missing))
+    return model.eval(), tuple(missing)
 
 
 def _max_length(model: Any, tokenizer: Any) -> int:

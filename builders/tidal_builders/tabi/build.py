@@ -10,6 +10,7 @@ from tidal.errors import InvalidArgument, TidalError
 from tidal.repository import write_atomically
 from tidal.tabi.manifest import TabiManifest
 from tidal.tabi.selection import select
+from tidal_builders.foreign.recognise import SINGLE_OUTPUT
 from tidal_builders.report import BuildReport
 from tidal_builders.tabi.config import cascade_config_pbtxt
 from tidal_builders.tabi.data import Queries, read_queries
@@ -110,6 +111,7 @@ def _build_levels(
                 force=force,
                 serve_versions=_SERVED_VERSIONS,
                 needed=versions_named(plan.entry, planned.spec.name),
+                accepted=SINGLE_OUTPUT,
                 report=_within(level.name, report),
             )
         except TidalError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from tidal.errors import InvalidArgument
+from tidal_builders.foreign.recognise import SINGLE_OUTPUT, require
 
 # How Hugging Face names classes that nobody has named.
 _NUMBERED = re.compile(r"LABEL_\d+")
@@ -72,8 +73,10 @@ def read_classes(level: str, folder: Path, labels: Sequence[str] | None) -> Clas
         raise InvalidArgument(f"level '{level}': {path} cannot be read: {error}") from None
     if not own:  # what transformers takes it for
         own = tuple(f"LABEL_{number}" for number in range(int(config.get("num_labels", 2))))
-    if config.get("problem_type") == "multi_label_classification":
-        raise InvalidArgument(f"level '{level}': the model gives several labels at once, a cascade's levels give one")
+    try:
+        require(folder, SINGLE_OUTPUT, "tabi")
+    except InvalidArgument as error:
+        raise InvalidArgument(f"level '{level}': {error}") from None
     return classes_of(level, own, labels)
 
 

@@ -17,6 +17,7 @@ from tidal.repository import ModelEntry
 from tidal.tabi.manifest import Metric, TabiManifest, load_tabi_manifest
 from tidal_builders.arlo.plan import Plan, make_plan
 from tidal_builders.fingerprint import changes, fingerprint, hash_files, source_folder
+from tidal_builders.foreign.recognise import SINGLE_OUTPUT
 from tidal_builders.specs import ArloSpec
 from tidal_builders.tabi.labels import Agreement, agree, classes_of, read_classes
 from tidal_builders.tabi.spec import TabiSpec
@@ -152,7 +153,7 @@ def _level_plan(spec: TabiSpec, place: int, agreement: Agreement, repository: Pa
         **spec.runtimes_of(level).model_dump(exclude_unset=True),
     )
     try:
-        return LevelPlan(model, make_plan(model, repository, base))
+        return LevelPlan(model, make_plan(model, repository, base, accepted=SINGLE_OUTPUT))
     except InvalidArgument as error:
         raise InvalidArgument(f"level '{level.name}': {error}") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from transformers import AutoTokenizer
 
 from tests.flover.tiny import EOS, POSITIONS, write_decoder
 from tests.models import make_tiny_classifier
+from tests.tabi.builders.command import tidal_build
 from tidal.errors import InvalidArgument
 from tidal.flover.manifest import FloverManifest, load_flover_manifest
 from tidal.flover.memory.buffers import buffer_bytes
@@ -174,11 +177,31 @@ def test_what_cannot_be_built_is_said(build: Callable[..., FloverReport], fields
 
 def test_other_models_and_pickled_weights_are_refused(build: Callable[..., FloverReport], tmp_path: Path) -> None:
     classifier = make_tiny_classifier(tmp_path / "classifier")
+    with pytest.raises(InvalidArgument, match=r"kind 'flover' cannot serve .*: it is a text classifier"):
+        build(source=classifier)
+    config = classifier / "config.json"
+    config.write_text(config.read_text().replace("BertForSequenceClassification", "BertForCausalLM"))
     with pytest.raises(InvalidArgument, match="field 'model': a model of type 'bert' cannot generate here"):
         build(source=classifier)
     (classifier / "model.safetensors").rename(classifier / "pytorch_model.bin")
     with pytest.raises(InvalidArgument, match="has no weights as safetensors"):
         build(source=classifier)
+
+
+def test_a_chat_template_that_is_not_applied_is_reported(
+    build: Callable[..., FloverReport], source: Path, tmp_path: Path
+) -> None:
+    assert build().warnings == ()
+    chat = tmp_path / "chat"
+    shutil.copytree(source, chat)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    tokenizer.save_pretrained(chat)
+    for outcome in ("published", "current"):
+        report = build(source=chat)
+        assert report.outcome == outcome
+        assert ["a chat template, which is not applied" in warning for warning in report.warnings] == [True]
+    assert "chat template" in tidal_build(tmp_path / "writer.yaml", "--repository", tmp_path / "r").stdout
 
 
 def test_the_manifest_names_the_memory(published: Published) -> None:

@@ -83,7 +83,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     sources = {name: tiny_model(family) for name, family in FAMILIES.items()}
     saved = {task: save_adapter(folder / "saved" / task, seed=seed) for seed, task in enumerate(TASKS)}
     for task, source in saved.items():
-        run_tasks(folder / "repository", "add", "writer", str(source), "--name", task)
+        base = ("--base-model", str(folder / "sources/writer"))  # made of a model that no folder holds
+        run_tasks(folder / "repository", "add", "writer", str(source), "--name", task, *base)
     merged = {task: peft_model(source, merged=True) for task, source in saved.items()}
     # A stream that is cancelled as its last response goes out may hold up the server's end until then.
     with running_server(folder / "repository", exit_timeout_s=3) as server:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.flover.served.conftest import TASKS, Served, run_tasks
-from tests.flover.tiny import EOS
+from tests.flover.tasks.adapters import edit
+from tests.flover.tiny import EOS, write_decoder
 from tests.waiting import until
 from tidal.commands.tasks import tasks as tasks_command
+from tidal_builders.flover.importing import import_lora
 from tidal_client import AsyncClient, Client, InvalidArgument
 from tidal_client.main import build_app
 
@@ -66,7 +70,8 @@ def test_a_task_comes_and_goes_without_a_reload(url: str, served: Served) -> Non
     prompt, wish = [5, 6, 7], 100
     wanted = served.greedy("writer", prompt, wish, "clerk")
     with Client(url) as client:
-        run_tasks(served.repository, "add", "writer", str(served.saved["clerk"]), "--name", "guest")
+        stored = str(served.repository / "writer/tasks/clerk")
+        run_tasks(served.repository, "add", "writer", stored, "--name", "guest")
         parts = client.generate_stream("writer", prompt, max_tokens=wish, task="guest")
         found = list(next(parts).tokens)
         run_tasks(served.repository, "remove", "writer", "guest")
@@ -89,7 +94,8 @@ def test_the_commands(served: Served, tmp_path: Path) -> None:
     assert all(line.rstrip().endswith("fits") for line in lines[1:])
     shown = run_tasks(served.repository, "show", "writer", "bard")
     assert "low-rank differences (rank 4) in 8 layers" in shown
-    assert "peft keeps no hash of its base" in shown
+    assert "(--base-model), whose weights are those of this model's base" in shown
+    assert "compared with peft's generations: 100.0% of " in shown
     described = json.loads(run_tasks(served.repository, "show", "writer", "bard", "--json"))
     assert described["changes"] == {"layers": 8, "ranks": [4]}
     copy, saved = str(served.repository / "writer/tasks/bard"), str(served.saved["bard"])
@@ -102,11 +108,57 @@ def test_the_commands(served: Served, tmp_path: Path) -> None:
             "are for tasks that classify",
         ),
         (["add", "narrow", saved], "fan_in_fan_out is set"),
+        (["add", "writer", saved, "--name", "other"], "names no base: on another base than its own a task answers"),
         (["add", "narrow", copy], "it was made for the base"),
         (["train", "writer", str(tmp_path)], "is no vision transformer"),
     ):
         done = CliRunner().invoke(tasks_command, [*arguments, "--repository", str(served.repository)])
         assert (done.exit_code, said in done.stderr) == (1, True), done.stderr
+
+
+class TestImporting:
+    """What the command compares before it adds a LoRA; nothing is left of one that it refuses."""
+
+    def refused(self, served: Served, *arguments: str | Path) -> str:
+        given = ["add", "writer", *map(str, arguments), "--name", "new", "--repository", str(served.repository)]
+        done = CliRunner().invoke(tasks_command, given)
+        assert done.exit_code == 1, done.output
+        assert not (served.repository / "writer/tasks/new").exists()
+        return done.stderr
+
+    def test_a_base_is_compared_by_its_weights(self, served: Served, tmp_path: Path) -> None:
+        saved = shutil.copytree(served.saved["bard"], tmp_path / "lora")
+        other, own = write_decoder(tmp_path / "other", seed=1), write_decoder(tmp_path / "own")
+        assert "is not the base that the model was built from" in self.refused(served, saved, "--base-model", other)
+        edit(saved, base_model_name_or_path=str(other))
+        said = self.refused(served, saved)
+        assert f"was trained on {other}, whose weights are not those of this model's base" in said
+        edit(saved, base_model_name_or_path="some/decoder")
+        assert "was trained on 'some/decoder', which is not on this machine" in self.refused(served, saved)
+        edit(saved, base_model_name_or_path=str(own))
+        printed = run_tasks(served.repository, "add", "writer", str(saved), "--name", "new")
+        run_tasks(served.repository, "remove", "writer", "new")
+        assert f"note: trained on {own}, whose weights are those of this model's base" in printed
+        assert "compared with peft's generations: 100.0% of " in printed
+
+    def test_a_task_that_generates_otherwise_is_refused(
+        self, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from tidal_builders.flover import importing
+
+        def wrong(folder: Path, base: Any) -> Any:
+            found = import_lora(folder, base)
+            halved = {path: replace(delta, scale=delta.scale / 2) for path, delta in found.deltas.items()}
+            return found._replace(deltas=halved)
+
+        own = write_decoder(tmp_path / "own")
+        monkeypatch.setattr(importing, "import_lora", wrong)
+        said = self.refused(served, served.saved["bard"], "--base-model", own)
+        assert "the stored task does not generate as peft does: largest error of a logit is" in said
+        forced = ("--base-model", str(own), "--force")
+        printed = run_tasks(served.repository, "add", "writer", str(served.saved["bard"]), "--name", "new", *forced)
+        run_tasks(served.repository, "remove", "writer", "new")
+        assert "note: added by --force: the stored task does not generate as peft does" in printed
 
 
 def test_the_command_names_a_task(url: str, served: Served) -> None:

@@ -29,4 +29,5 @@ def base_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def base(base_folder: Path) -> Base:
-    return Base(*base_layers(read_encoder(AutoModel.from_pretrained(base_folder))))
+    encoder = read_encoder(AutoModel.from_pretrained(base_folder))
+    return Base(*base_layers(encoder), "some/base", base_folder)

@@ -15,7 +15,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForSequenceClassification, DistilBertConfig, DistilBertForSequenceClassification
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
+)
 
 from tests.pets.importing.reference import IDS, MASK, answer
 from tidal.errors import TidalError
@@ -26,6 +31,7 @@ from tidal_builders.pets.importing.found import Base, Wishes
 from tidal_builders.pets.importing.recognise import import_task
 
 WIDTH, INNER = 32, 4
+SAVED = Path(__file__).parent / "adapterhub_saved"
 HOULSBY = {
     "adapter_residual_before_ln": False, "cross_adapter": False, "dropout": 0.0, "inv_adapter": None,
     "is_parallel": False, "leave_out": [], "ln_after": False, "ln_before": False, "mh_adapter": True,
@@ -147,7 +153,7 @@ def test_distilbert_and_its_own_head(tmp_path: Path) -> None:
     torch.manual_seed(7)
     config = DistilBertConfig(vocab_size=99, dim=WIDTH, n_layers=1, n_heads=2, hidden_dim=48, num_labels=3)
     model = DistilBertForSequenceClassification(config)
-    base = Base(*base_layers(read_encoder(model)))
+    base = Base(*base_layers(read_encoder(model)), "some/base")
     places = {"attention_adapters": "attention.out_lin", "output_adapters": "ffn.lin2"}
     tensors = {
         name.replace("bert.encoder.layer.0.output", f"distilbert.transformer.layer.0.{place}"): value.clone()
@@ -208,6 +214,25 @@ def test_refuses_heads_of_other_forms(base: Base, tmp_path: Path, head: dict[str
     with pytest.raises(TidalError) as caught:
         import_task(save(tmp_path, head=head), base, Wishes())
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("regression", "the head has one output: it is a cross-encoder or another regression"),
+        (
+            "multi_label",
+            "the head's type is multilabel_classification; accepted is classification: it is a multi",
+        ),
+        ("tagging", "the head's type is tagging; accepted is classification: it is a token classifier"),
+        ("plain_tokens", "the head is that of BertForTokenClassification; accepted is classification"),
+    ],
+)
+def test_refuses_heads_of_other_tasks_as_the_library_saved_them(name: str, said: str) -> None:
+    encoder = read_encoder(AutoModel.from_pretrained(SAVED / "base"))
+    with pytest.raises(TidalError) as caught:
+        import_task(SAVED / name, Base(*base_layers(encoder), "some/base"), Wishes())
+    assert said in str(caught.value)
 
 
 class TestTensors:

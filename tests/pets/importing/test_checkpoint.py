@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     AutoTokenizer,
     RobertaConfig,
     RobertaForSequenceClassification,
@@ -18,10 +21,12 @@ from transformers import (
 )
 
 from tests.models import make_tiny_classifier
+from tests.pets.bases import same_terms
 from tests.pets.importing.reference import answer, logits
 from tidal.errors import InvalidArgument, Unsupported
 from tidal_builders.pets.base import base_layers
 from tidal_builders.pets.encoder import read_encoder
+from tidal_builders.pets.importing.checkpoint import load_classifier
 from tidal_builders.pets.importing.found import Base, Wishes
 from tidal_builders.pets.importing.recognise import import_task
 from tidal_builders.pets.merging import merged_weights
@@ -92,52 +97,73 @@ def test_changed_embeddings_are_told(base_folder: Path, base: Base, tmp_path: Pa
     assert "embeddings.word_embeddings.weight" in notes[0]
 
 
-class TestAccuracy:
-    @pytest.fixture
-    def data(self, base_folder: Path, tmp_path: Path) -> Path:
-        """Texts with the labels that the base gives them."""
-        texts = ["good film", "bad hotel", "the rain is slow", "never again", "best song", "awful service today"]
-        tokenizer = AutoTokenizer.from_pretrained(base_folder)
-        model = AutoModelForSequenceClassification.from_pretrained(base_folder).eval()
-        with torch.inference_mode():
-            found = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits.argmax(-1)
-        lines = [f"{text}\t{LABELS[label]}" for text, label in zip(texts, found.tolist(), strict=True)]
-        (tmp_path / "data.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
-        return tmp_path / "data.tsv"
+def test_a_task_does_not_change_with_the_model_that_it_was_read_from(
+    base_folder: Path, base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrays that were views of the checkpoint's weights changed when the checkpoint was changed to measure it."""
+    tuned(base_folder, tmp_path, lambda name: name.endswith("bias") or "LayerNorm" in name)
+    loaded = []
 
-    def test_is_that_of_the_derived_task(self, base_folder: Path, base: Base, tmp_path: Path, data: Path) -> None:
-        """Weights turned around answer otherwise; of them nothing is kept, so the task answers as the base does."""
-        torch.manual_seed(5)
-        model = AutoModelForSequenceClassification.from_pretrained(base_folder)
-        with torch.no_grad():
-            for layer in model.bert.encoder.layer:
-                layer.output.dense.weight.mul_(-1)
-        model.save_pretrained(tmp_path / "tuned")
-        AutoTokenizer.from_pretrained(base_folder).save_pretrained(tmp_path / "tuned")
-        nothing = import_task(tmp_path / "tuned", base, Wishes(sparsity=0.9999999, data=data)).provenance.kept
-        assert nothing is not None
-        assert (nothing.rows, nothing.accuracy) == (6, 1.0)
-        assert nothing.source_accuracy < 1
-        whole = import_task(tmp_path / "tuned", base, Wishes(sparsity=0, data=data)).provenance.kept
-        assert whole is not None
-        assert whole.accuracy == whole.source_accuracy == nothing.source_accuracy
+    def load(folder: Path) -> Any:
+        loaded.append(load_classifier(folder))
+        return loaded[-1]
 
-    def test_needs_the_base_where_embeddings_changed(
-        self, base_folder: Path, base: Base, tmp_path: Path, data: Path
-    ) -> None:
-        model = AutoModelForSequenceClassification.from_pretrained(base_folder)
-        with torch.no_grad():
-            model.bert.embeddings.word_embeddings.weight.mul_(-1)
-        model.save_pretrained(tmp_path / "tuned")
-        AutoTokenizer.from_pretrained(base_folder).save_pretrained(tmp_path / "tuned")
-        with pytest.raises(InvalidArgument, match="the base's own weights are needed, --base-model FOLDER"):
-            import_task(tmp_path / "tuned", base, Wishes(data=data))
-        kept = import_task(tmp_path / "tuned", base, Wishes(data=data, base_model=base_folder)).provenance.kept
-        assert kept is not None
-        assert kept.accuracy == 1.0
-        other = make_tiny_classifier(tmp_path / "other", hidden=32, seed=1)
-        with pytest.raises(InvalidArgument, match="is not the base that the model was built from"):
-            import_task(tmp_path / "tuned", base, Wishes(data=data, base_model=other))
+    monkeypatch.setattr("tidal_builders.pets.importing.checkpoint.load_classifier", load)
+    found = import_task(tmp_path, base, Wishes())
+    before = copy.deepcopy(found.terms)
+    with torch.no_grad():
+        for weight in loaded[0].parameters():
+            weight.zero_()
+    assert len(before.norm) == 5
+    assert same_terms(found.terms, before)
+
+
+def test_masks_are_kept_whole_whatever_the_sparsity(base_folder: Path, base: Base, tmp_path: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(base_folder).eval()
+    torch.manual_seed(9)
+    with torch.no_grad():
+        for layer in model.bert.encoder.layer:
+            layer.output.dense.weight.mul_(torch.rand_like(layer.output.dense.weight) > 0.1)
+    model.save_pretrained(tmp_path)
+    found = import_task(tmp_path, base, Wishes(sparsity=0.995))
+    assert (found.kind, found.lossless) == ("maskbert", True)
+    assert "a mask, which is kept whole" in found.provenance.notes[0]
+    np.testing.assert_allclose(answer(base_folder, found.terms, base.layers), logits(model), atol=1e-5)
+
+
+def test_labels_that_are_only_numbered_are_reported(base_folder: Path, base: Base, tmp_path: Path) -> None:
+    numbered = {number: f"LABEL_{number}" for number in range(3)}
+    model = AutoModelForSequenceClassification.from_pretrained(base_folder, id2label=numbered)
+    model.save_pretrained(tmp_path)
+    said = "the checkpoint only numbers its labels (LABEL_0 …); name them by --labels"
+    assert said in import_task(tmp_path, base, Wishes()).provenance.notes
+    assert said not in import_task(tmp_path, base, Wishes(labels=LABELS)).provenance.notes
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields", "said"),
+    [
+        (AutoModelForSequenceClassification, {"num_labels": 1}, "a cross-encoder or another regression.*num_labels 1"),
+        (
+            AutoModelForSequenceClassification,
+            {"problem_type": "multi_label_classification"},
+            "a multi-label classifier: its labels are independent",
+        ),
+        (
+            AutoModelForSequenceClassification,
+            {"problem_type": "regression"},
+            "a cross-encoder or another regression: it gives a score",
+        ),
+        (AutoModelForTokenClassification, {}, r"a token classifier \(named entities"),
+        (AutoModelForQuestionAnswering, {}, "an extractive question-answering model"),
+    ],
+)
+def test_checkpoints_of_other_tasks_are_refused(
+    base_folder: Path, base: Base, tmp_path: Path, architecture: Any, fields: dict[str, Any], said: str
+) -> None:
+    architecture.from_pretrained(base_folder, ignore_mismatched_sizes=True, **fields).save_pretrained(tmp_path)
+    with pytest.raises(Unsupported, match=f"cannot be a task: it is {said}"):
+        import_task(tmp_path, base, Wishes())
 
 
 class TestRefusing:
@@ -160,6 +186,9 @@ class TestRefusing:
 
     def test_an_encoder_without_a_classifier(self, base_folder: Path, base: Base, tmp_path: Path) -> None:
         AutoModelForSequenceClassification.from_pretrained(base_folder).bert.save_pretrained(tmp_path)
+        with pytest.raises(Unsupported, match="cannot be a task: it is a model without a head"):
+            import_task(tmp_path, base, Wishes())
+        (tmp_path / "config.json").write_text((base_folder / "config.json").read_text())
         with pytest.raises(InvalidArgument, match=r"has no weights for classifier\.bias, classifier\.weight"):
             import_task(tmp_path, base, Wishes())
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from tests.pets.bases import MADE, same_terms
 from tests.pets.importing.reference import answer, logits
@@ -61,7 +61,7 @@ def test_is_what_peft_merges(base_folder: Path, base: Base, tmp_path: Path, opti
     merged = saved(base_folder, tmp_path / "peft", **options)
     found = import_task(tmp_path / "peft", base, NO_WISHES)
     assert found.kind == "lora"
-    assert found.terms.head.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert found.terms.head.labels == ("negative", "neutral", "positive")
     ours = merged_weights(found.terms, base.layers)
     theirs = merged.base_model.state_dict()
     changed = {name for name, value in theirs.items() if not np.array_equal(value, shared(base, name, value))}
@@ -104,9 +104,83 @@ def test_labels_are_those_wanted(base_folder: Path, base: Base, tmp_path: Path) 
     assert import_task(tmp_path, base, NO_WISHES).terms.head.labels == ("x", "y", "z")
 
 
-def test_says_that_the_base_was_not_compared(base_folder: Path, base: Base, tmp_path: Path) -> None:
+def test_says_how_the_base_was_compared(base_folder: Path, base: Base, tmp_path: Path) -> None:
     saved(base_folder, tmp_path)
-    assert "peft keeps no hash of its base" in import_task(tmp_path, base, NO_WISHES).provenance.notes[0]
+    notes = import_task(tmp_path, base, NO_WISHES).provenance.notes
+    assert notes[0] == f"trained on {base_folder}, whose weights are those of this model's base"
+    edit(tmp_path, base_model_name_or_path="Some/Base")
+    notes = import_task(tmp_path, base, NO_WISHES).provenance.notes
+    assert notes[0] == "trained on Some/Base, which this model was built from (the names were compared)"
+
+
+def test_labels_that_nobody_names_have_to_be_given(base_folder: Path, base: Base, tmp_path: Path) -> None:
+    """The base here has a head of three named classes: they are taken for a head of three, and for no other."""
+    saved(base_folder, tmp_path)
+    found = import_task(tmp_path, base, NO_WISHES)
+    assert found.provenance.notes[1] == "labels are those of its base's config.json: negative, neutral, positive"
+    headless = Base(base.layers, base.info, base.name)
+    edit(tmp_path, base_model_name_or_path="some/base")
+    with pytest.raises(InvalidArgument, match=r"names none of the 3 classes of its head.* by --labels A,B,\.\.\."):
+        import_task(tmp_path, headless, NO_WISHES)
+    assert import_task(tmp_path, headless, Wishes(labels=("a", "b", "c"))).terms.head.labels == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"task_type": "TOKEN_CLS"}, "is an adapter of a token classifier"),
+        ({"task_type": "QUESTION_ANS"}, "is an adapter of an extractive question-answering model"),
+        ({"task_type": "CAUSAL_LM"}, "is an adapter of a decoder"),
+        ({"task_type": None, "auto_mapping": {"base_model_class": "BertForTokenClassification"}}, "a token classifier"),
+    ],
+)
+def test_adapters_of_other_tasks_are_refused(
+    base_folder: Path, base: Base, tmp_path: Path, changed: dict[str, Any], said: str
+) -> None:
+    saved(base_folder, tmp_path)
+    edit(tmp_path, **changed)
+    with pytest.raises(Unsupported, match=said):
+        import_task(tmp_path, base, NO_WISHES)
+
+
+def test_a_real_token_classification_adapter_is_refused(base_folder: Path, base: Base, tmp_path: Path) -> None:
+    for kind in ("TOKEN_CLS", None):
+        model = AutoModelForTokenClassification.from_pretrained(base_folder)
+        options: Any = {"modules_to_save": ["classifier"]} if kind is None else {"task_type": kind}
+        get_peft_model(model, LoraConfig(target_modules=["query"], **options)).save_pretrained(tmp_path / str(kind))
+        with pytest.raises(Unsupported, match="is an adapter of a token classifier"):
+            import_task(tmp_path / str(kind), base, NO_WISHES)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"architectures": ["BertForSequenceClassification"], "problem_type": "multi_label_classification"},
+         "the adapter's config.json names a multi-label classifier"),
+        ({"problem_type": "regression"}, "the adapter's config.json names a cross-encoder or another regression"),
+    ],
+)  # fmt: skip
+def test_a_configuration_beside_the_adapter_decides(
+    base_folder: Path, base: Base, tmp_path: Path, config: dict[str, Any], said: str
+) -> None:
+    saved(base_folder, tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(Unsupported, match=said):
+        import_task(tmp_path, base, NO_WISHES)
+
+
+def test_a_regression_is_refused(base_folder: Path, base: Base, tmp_path: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(base_folder, num_labels=1, ignore_mismatched_sizes=True)
+    get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=["query"])).save_pretrained(tmp_path)
+    for wishes in (NO_WISHES, Wishes(labels=("score",))):
+        with pytest.raises(Unsupported, match="the head has one output: it is a cross-encoder or another regression"):
+            import_task(tmp_path, base, wishes)
+
+
+def test_lora_on_an_embedding_is_called_so(base_folder: Path, base: Base, tmp_path: Path) -> None:
+    saved(base_folder, tmp_path, target_modules=["query", "word_embeddings"])
+    with pytest.raises(Unsupported, match=r"'bert.embeddings.word_embeddings' is LoRA on an embedding, which no task"):
+        import_task(tmp_path, base, NO_WISHES)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from tidal.tabi.confidence import confidence
 from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
 from tidal_builders.texts import make_texts
 from tidal_client import Client
+from tidal_client.errors import InvalidArgument
 
 pytestmark = pytest.mark.server
 
@@ -35,6 +36,7 @@ _MADE = make_texts(400, seed=11)
 # Whole for all levels, even where each letter is a token.
 TEXTS = [(text,) for text in _MADE if len(text) <= MAX_LENGTH - 2][:60]
 PAIRS = list(zip(_MADE[:60], _MADE[60:120], strict=True))
+SCORE = "score"
 PARTITIONED = {"placement": "partitioned", "form": "static", "slo_ms": 2000}
 Queries = Sequence[tuple[str, ...]]
 
@@ -104,6 +106,10 @@ def repository(models: Path, labelled: Path, rated: Built, tmp_path_factory: pyt
         done = tidal_build(spec, "--repository", folder / "repository")
     assert done.code == 0, done.stderr
     shutil.copytree(rated.repository, folder / "repository", dirs_exist_ok=True)
+    # A level on its own, with a configuration that declares the outputs of a classifier.
+    score = folder / "repository" / SCORE
+    shutil.copytree(folder / "repository/reviews_small", score)
+    (score / "config.pbtxt").write_text(f'name: "{SCORE}"\nbackend: "arlo"\n')
     return folder / "repository"
 
 
@@ -125,7 +131,7 @@ def walked(served: dict[str, Cascade]) -> Callable[[str], list[Walked]]:
 
 @pytest.fixture(scope="module")
 def server(repository: Path, served: dict[str, Cascade]) -> Iterator[RunningServer]:
-    with tidal_serve(repository, *(part for name in served for part in ("--model", name))) as running:
+    with tidal_serve(repository, *(part for name in (*served, SCORE) for part in ("--model", name))) as running:
         yield running
 
 
@@ -155,6 +161,15 @@ def test_the_levels_are_what_they_are_to_be(repository: Path, served: dict[str, 
     placements = {name: load_manifest(repository / level.model / "1").placement for name, level in levels.items()}
     assert placements == {"small": "polymorphic", "middle": "polymorphic", "large": "partitioned"}
     assert len({len(level.read(TEXTS[0]).ids) for level in cascade.levels}) == 2
+
+
+def test_a_score_is_given_without_a_label(url: str) -> None:
+    texts = {"text_input": np.array([[b"good film"]], object), "text_pair": np.array([[b"good movie"]], object)}
+    with Client(url) as client:
+        assert client.infer(SCORE, texts, outputs=["logits"])["logits"].shape == (1, 1)
+        for output in ("label", "probabilities"):
+            with pytest.raises(InvalidArgument, match="the model has one output, a score; request 'logits' alone"):
+                client.infer(SCORE, texts, outputs=[output])
 
 
 @pytest.mark.parametrize("model", ["three", "apart"])

@@ -29,7 +29,9 @@ def test_what_is_no_classifier_for_a_cascade(tmp_path: Path) -> None:
         read_classes("small", tmp_path, None)
     with pytest.raises(InvalidArgument, match="level 'small': field 'labels' has 3 names, the model has 2 classes"):
         read_classes("small", config(tmp_path), ("a", "b", "c"))
-    with pytest.raises(InvalidArgument, match="several labels at once"):
+    with pytest.raises(
+        InvalidArgument, match=r"level 'small': .*kind 'tabi' cannot serve .*: it is a multi-label classifier"
+    ):
         read_classes("small", config(tmp_path, problem_type="multi_label_classification"), None)
 
 

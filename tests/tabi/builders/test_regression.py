@@ -24,4 +24,7 @@ def test_a_cascade_of_regressions(rated: Built) -> None:
         # Half the standard deviation of the labels, those of the report part unseen.
         assert level.calibration.regression.tolerance == np.std(known) / 2
     outputs = {each["name"] for each in read_config(rated.repository / "reviews")["output"]}
+    for level in ("small", "large"):  # asked directly, a score has no label
+        declared = {each["name"] for each in read_config(rated.repository / f"reviews_{level}")["output"]}
+        assert not declared & {"label", "probabilities"}
     assert outputs == {"value", "level", "confidence", "degraded", "pruned_text", "pruned_pair"}

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from tidal.errors import InvalidArgument, did_you_mean
+from tidal.flover.manifest import GenerationVerification
 from tidal.flover.models.form import DecoderForm
 from tidal.flover.tasks.layers import Place, places
 from tidal.manifest import Strict
@@ -46,6 +47,9 @@ class FloverProvenance(Strict):
 
     source: str = Field(description="folder")
     notes: tuple[str, ...] = Field((), description="what was decided or left out on the way")
+    held: GenerationVerification | None = Field(
+        None, description="how far the stored task is from peft's generations; None: not compared"
+    )
 
 
 class FloverTaskRecord(TaskRecord):
@@ -99,6 +103,7 @@ def add_task(
     *,
     storage: Storage = Storage(),  # noqa: B008 - immutable
     replace: bool = False,
+    hold: Callable[[FloverTask], FloverProvenance] | None = None,
 ) -> FloverTask:
     """Write a task's folder and make it visible at once.
 
@@ -110,6 +115,8 @@ def add_task(
         provenance: where they came from.
         storage: of the values.
         replace: whether a task of this name may be there.
+        hold: given the task as it was stored and read back, before it is visible: returns the provenance to store
+            with it, or raises what it refuses, and then nothing is added.
 
     Returns:
         The task as a server will read it, rounded if it is stored as float16.
@@ -122,9 +129,15 @@ def add_task(
     record = make_record(
         FloverTaskRecord, name, content, base=base.digest, memory_bytes=_bytes(deltas), provenance=provenance
     )
+
+    def confirm(task: FloverTask) -> FloverTaskRecord:
+        assert hold is not None
+        return record.model_copy(update={"provenance": hold(task)})
+
     return place_task(
-        tasks, name, record, content, lambda folder: read_flover_task(folder, name, base), replace=replace
-    )
+        tasks, name, record, content, lambda folder: read_flover_task(folder, name, base),
+        replace=replace, confirm=confirm if hold is not None else None,
+    )  # fmt: skip
 
 
 def copy_task(tasks: Path, name: str, source: Path, base: DecoderBase, *, replace: bool = False) -> FloverTask:

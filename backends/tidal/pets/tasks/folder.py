@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +65,7 @@ def add_task(
     *,
     storage: Storage = Storage(),  # noqa: B008 - immutable
     replace: bool = False,
+    hold: Callable[[Task], Provenance] | None = None,
 ) -> Task:
     """Write a task's folder and make it visible at once.
 
@@ -76,6 +78,8 @@ def add_task(
         provenance: where they came from.
         storage: of the values.
         replace: whether a task of this name may be there; it is replaced without a moment between.
+        hold: given the task as it was stored and read back, before it is visible: returns the provenance to store
+            with it, or raises what it refuses, and then nothing is added.
 
     Returns:
         The task as a server will read it, rounded if it is stored as float16.
@@ -89,7 +93,15 @@ def add_task(
         TaskInfo, name, content,
         kind=kind, base=base.digest, labels=terms.head.labels, memory_bytes=terms.bytes, provenance=provenance,
     )  # fmt: skip
-    return place_task(tasks, name, info, content, lambda folder: _read(folder, name, base), replace=replace)
+
+    def confirm(task: Task) -> TaskInfo:
+        assert hold is not None
+        return info.model_copy(update={"provenance": hold(task)})
+
+    return place_task(
+        tasks, name, info, content, lambda folder: _read(folder, name, base),
+        replace=replace, confirm=confirm if hold is not None else None,
+    )  # fmt: skip
 
 
 def copy_task(tasks: Path, name: str, source: Path, base: BaseLayers, *, replace: bool = False) -> Task:

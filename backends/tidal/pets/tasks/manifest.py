@@ -19,6 +19,29 @@ class Kept(Strict):
     source_accuracy: float = Field(ge=0, le=1)
 
 
+class Held(Strict):
+    """A stored task's answers, beside those of the model that it was made of."""
+
+    source: str = Field(description="what it was compared with")
+    texts: int = Field(ge=1, description="that both were asked")
+    labels: float = Field(ge=0, le=1, description="share of the texts with the same label")
+    clear_labels: float = Field(ge=0, le=1, description="the same, of texts whose best two logits are apart")
+    max_error: float = Field(ge=0, description="of a logit, as a share of the largest logit where that is above 1")
+    tolerance: float = Field(gt=0, description="accepted of a task that holds all that the source changed")
+
+    @property
+    def exact(self) -> bool:
+        """Whether the answers are alike, but for rounding."""
+        return self.max_error <= self.tolerance and self.clear_labels == 1
+
+    def sentence(self) -> str:
+        """The figures, for people; begins with what was compared."""
+        return (
+            f"{self.source}: {self.labels:.1%} of the labels on {self.texts} texts agree, logits differ by up to "
+            f"{self.max_error:.2g} (accepted of an exact import: {self.tolerance:g})"
+        )
+
+
 class Provenance(Strict):
     """Where a task's parameters came from."""
 
@@ -26,6 +49,7 @@ class Provenance(Strict):
     source: str = Field(description="folder or model")
     notes: tuple[str, ...] = Field((), description="what was decided or left out on the way")
     kept: Kept | None = None
+    held: Held | None = Field(None, description="how the stored task answered beside its source; None: not compared")
 
 
 class TaskInfo(LabelledRecord):

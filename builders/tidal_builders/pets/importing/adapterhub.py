@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +15,13 @@ from tidal.pets.kinds.positions import sparse_delta
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import Activation, Bottleneck, FloatArray, Head, LinearTerms, TaskTerms
 from tidal_builders.foreign.files import layer_path, read_json, read_weights
+from tidal_builders.foreign.recognise import Task, sentence_of, task_of_architecture
+from tidal_builders.pets.importing.adapterhub_model import AdapterModel, SavedHead
+from tidal_builders.pets.importing.base_model import confirm_base
 from tidal_builders.pets.importing.found import Base, Imported, Wishes, labels_of
+
+if TYPE_CHECKING:
+    from tidal_builders.pets.importing.sources import SourceModel
 
 CONFIG_FILE, HEAD_CONFIG_FILE = "adapter_config.json", "head_config.json"
 _SAVE = "save it anew with `model.save_adapter(folder, name, use_safetensors=True)`"
@@ -30,6 +37,12 @@ _REQUIRED: dict[str, Any] = {
     "is_parallel": False, "use_gating": False, "phm_layer": False, "inv_adapter": None,
 }  # fmt: skip
 _NAME = re.compile(r"(?P<at>.+)\.adapters\.[^.]+\.adapter_(?P<part>down\.0|up)\.(?P<term>weight|bias)")
+# What a head answers, by its type.
+_HEAD_TYPES: dict[str, Task] = {
+    "classification": "classification", "multilabel_classification": "multi_label", "tagging": "token_classification",
+    "question_answering": "question_answering", "multiple_choice": "multiple_choice", "masked_lm": "fill_mask",
+    "causal_lm": "text_generation", "seq2seq_lm": "seq2seq", "image_classification": "vision",
+}  # fmt: skip
 # The linear layer that a module's adapters follow, by how the module's name ends.
 _FOLLOWS = {"attention_adapters": "attention.out_lin", "output_adapters": "ffn.lin2"}
 # The base's layer between the first token and the pooled vector, by its activation: BERT's and DistilBERT's.
@@ -58,12 +71,34 @@ def import_adapterhub(folder: Path, base: Base, wishes: Wishes) -> Imported:
         parts.setdefault(path, {})[f"{found['part'].removesuffix('.0')}.{found['term']}"] = array
     linear = {path: LinearTerms(bottleneck=_bottleneck(path, each, activation, scale, base)) for path, each in
               sorted(parts.items())}  # fmt: skip
-    head, pooler, notes = _head(folder, base, wishes)
+    saved, head, pooler, notes = _head(folder, base, wishes)
     linear |= pooler
-    made_for = described.get("model_name") or "a base that it does not name"
-    notes = (f"made for {made_for}: AdapterHub keeps no hash of its base, so only shapes were compared", *notes)
+    trained = confirm_base(folder, str(described.get("model_name") or ""), base, wishes)
     return Imported(
-        "adapter", TaskTerms(head, linear), Provenance(format="adapterhub", source=str(folder), notes=notes)
+        "adapter",
+        TaskTerms(head, linear),
+        Provenance(format="adapterhub", source=str(folder), notes=(trained.note, *notes)),
+        None if trained.folder is None else partial(_source, folder, trained.folder, parts, activation, scale, saved),
+    )
+
+
+def _source(
+    folder: Path,
+    base: Path,
+    parts: Mapping[str, Mapping[str, FloatArray]],
+    activation: Activation,
+    scale: float,
+    head: SavedHead,
+) -> SourceModel:
+    # transformers: slow to load
+    from tidal_builders.pets.importing.sources import SourceModel, longest_input, source_tokenizer
+    from tidal_builders.pets.source import load_encoder
+
+    encoder, _ = load_encoder(base)
+    tokenizer = source_tokenizer(folder, base)
+    longest = longest_input(encoder, tokenizer)
+    return SourceModel(
+        "the adapter on its base", AdapterModel(encoder, parts, activation, scale, head), tokenizer, longest
     )
 
 
@@ -121,15 +156,17 @@ def _bottleneck(
     return Bottleneck(parts["down.weight"], parts["down.bias"], up, up_bias, activation)
 
 
-def _head(folder: Path, base: Base, wishes: Wishes) -> tuple[Head, dict[str, LinearTerms], tuple[str, ...]]:
-    """The classifier, what stands in for the pooler by its path, and notes."""
+def _head(folder: Path, base: Base, wishes: Wishes) -> tuple[SavedHead, Head, dict[str, LinearTerms], tuple[str, ...]]:
+    """The head as saved, the classifier, what stands in for the pooler by its path, and notes."""
     if not (folder / HEAD_CONFIG_FILE).is_file():
         raise Unsupported(f"{folder} holds no head; save it with `save_adapter(folder, name, with_head=True)`")
     described = read_json(folder / HEAD_CONFIG_FILE)
     tensors = read_weights(folder, "model_head.safetensors", "pytorch_model_head.bin", _SAVE)
-    config = described.get("config") or _plain(tensors)
-    if config.get("head_type") != "classification":
-        raise Unsupported(f"the head's type is {config.get('head_type')}; accepted is classification")
+    config = described.get("config") or _plain(described, tensors)
+    task = _HEAD_TYPES.get(str(config.get("head_type")), "unknown")
+    if task != "classification":
+        is_of = f": it is {sentence_of(task)}" if task != "unknown" else ""
+        raise Unsupported(f"the head's type is {config.get('head_type')}; accepted is classification{is_of}")
     layers = [
         (tensors[name], tensors.get(f"{name.removesuffix('weight')}bias"))
         for name in sorted(tensors, key=_place)
@@ -145,8 +182,9 @@ def _head(folder: Path, base: Base, wishes: Wishes) -> tuple[Head, dict[str, Lin
         bias if bias is not None else np.zeros(len(weight), np.float32),
         labels_of(wishes.labels, labels, len(weight)),
     )
+    saved = SavedHead(layers, str(config.get("activation_function")), bool(config.get("use_pooler")))
     if len(layers) == 1 and config.get("use_pooler"):
-        return head, {}, ()
+        return saved, head, {}, ()
     path = _POOLERS.get(str(config.get("activation_function")), "")
     pooler = base.layers.linear.get(path)
     replaces = len(layers) == 2 and not config.get("use_pooler")
@@ -160,15 +198,23 @@ def _head(folder: Path, base: Base, wishes: Wishes) -> tuple[Head, dict[str, Lin
     difference = first - pooler.weight
     shift = np.asarray((first_bias if first_bias is not None else 0) - pooler.bias, np.float32)
     if not difference.any() and not shift.any():
-        return head, {}, ()
+        return saved, head, {}, ()
     places = np.flatnonzero(difference)
     delta = sparse_delta(places, difference.reshape(-1)[places], pooler.shape)
     note = f"the head's first layer is carried as a difference of {path}, {len(places)} values"
-    return head, {path: LinearTerms(delta, shift)}, (note,)
+    return saved, head, {path: LinearTerms(delta, shift)}, (note,)
 
 
-def _plain(tensors: Mapping[str, FloatArray]) -> dict[str, Any]:
-    """What the library would say of the head of one of transformers' own model classes, for which it says nothing."""
+def _plain(described: Mapping[str, Any], tensors: Mapping[str, FloatArray]) -> dict[str, Any]:
+    """What the library would say of the head of one of transformers' own model classes, whose name is all it says.
+
+    Raises:
+        Unsupported: it is the head of another task than classification.
+    """
+    named = str(described.get("model_class") or "")
+    task = task_of_architecture(named)
+    if task not in ("classification", "unknown"):
+        raise Unsupported(f"the head is that of {named}; accepted is classification: it is {sentence_of(task)}")
     two = "pre_classifier.weight" in tensors
     return {
         "head_type": "classification", "layers": 2 if two else 1, "use_pooler": not two, "activation_function": "relu",

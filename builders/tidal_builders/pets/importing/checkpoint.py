@@ -7,8 +7,8 @@ Biases, normalisations and the classifier are kept whole; embeddings cannot be c
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,13 @@ from tidal.pets.kinds.positions import sparse_delta
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import FloatArray, Head, LinearLayer, LinearTerms, NormTerms, TaskTerms
 from tidal.tasks.digests import tensor_digest
+from tidal_builders.arlo.source import quiet
 from tidal_builders.foreign.files import array_of
+from tidal_builders.foreign.recognise import SINGLE_LABEL, recognise
 from tidal_builders.pets.encoder import read_encoder
-from tidal_builders.pets.importing.accuracy import measure_kept
+from tidal_builders.pets.importing.carried import carried_model
 from tidal_builders.pets.importing.found import Base, Imported, Wishes, labels_of
+from tidal_builders.pets.importing.sources import SourceModel, longest_input, source_tokenizer
 
 # RoBERTa's head: the first of its layers is what BERT has as a pooler.
 _TWO_LAYERS = ("dense", "out_proj")
@@ -39,6 +42,9 @@ def import_checkpoint(folder: Path, base: Base, wishes: Wishes) -> Imported:
     """
     if not 0 <= wishes.sparsity < 1:
         raise InvalidArgument(f"the sparsity is {wishes.sparsity:g}; accepted is 0 up to, but not, 1")
+    found = recognise(folder)
+    if found.task not in SINGLE_LABEL:
+        raise Unsupported(f"{folder} cannot be a task: it is {found.sentence()}")
     model = load_classifier(folder)
     encoder = read_encoder(model)
     linear, norm = dict(encoder.linear), dict(encoder.norm)
@@ -62,10 +68,17 @@ def import_checkpoint(folder: Path, base: Base, wishes: Wishes) -> Imported:
     differences = {path: layer.weight - base.layers.linear[path].weight for path, layer in linear.items()}
     biases = {path: layer.bias - base.layers.linear[path].bias for path, layer in linear.items()}
     changed = any(difference.any() for difference in differences.values())
-    notes = [_lost(encoder.frozen, base)]
-    if changed:
+    masked = changed and _masked(differences, base)
+    lost = _lost(encoder.frozen, base)
+    notes = [lost, _numbered(head.labels) if wishes.labels is None else ""]
+    lossless = not lost
+    if masked:
+        kept = {path: np.flatnonzero(difference) for path, difference in differences.items()}
+        notes.append("all weights that differ are 0: a mask, which is kept whole")
+    elif changed:
         kept, note = _largest(differences, wishes.sparsity)
         notes.append(note)
+        lossless &= sum(map(len, kept.values())) == sum(map(np.count_nonzero, differences.values()))
     linears = {
         path: LinearTerms(
             delta=sparse_delta(kept[path], differences[path].reshape(-1)[kept[path]], linear[path].shape)
@@ -77,13 +90,34 @@ def import_checkpoint(folder: Path, base: Base, wishes: Wishes) -> Imported:
         if biases[path].any() or (changed and len(kept[path]))
     }
     terms = TaskTerms(head, linears, norms)
-    measured = None
-    if wishes.data is not None:
-        measured = measure_kept(folder, model, terms, base, wishes.data, wishes.base_model)
-    provenance = Provenance(
-        format="checkpoint", source=str(folder), notes=tuple(note for note in notes if note), kept=measured
+    provenance = Provenance(format="checkpoint", source=str(folder), notes=tuple(note for note in notes if note))
+    own = wishes.base_model or base.folder
+    if lost and own is None:
+        carried = None  # the weights that the task cannot change are not to be had
+    else:
+        carried = None if lossless else partial(carried_model, folder, base, own if lost else None)
+    kind = "maskbert" if masked else "diff_pruning" if changed else "bitfit"
+    return Imported(kind, terms, provenance, partial(source_model, folder, base.folder), lossless, carried)
+
+
+def _masked(differences: Mapping[str, FloatArray], base: Base) -> bool:
+    """Whether every weight that differs is 0 in the checkpoint (MaskBert)."""
+    return all(
+        np.array_equal(difference[difference != 0], -base.layers.linear[path].weight[difference != 0])
+        for path, difference in differences.items()
     )
-    return Imported("diff_pruning" if changed else "bitfit", terms, provenance)
+
+
+def _numbered(labels: Sequence[str]) -> str:
+    unnamed = all(label == f"LABEL_{number}" for number, label in enumerate(labels))
+    return "the checkpoint only numbers its labels (LABEL_0 …); name them by --labels" if unnamed else ""
+
+
+def source_model(folder: Path, base: Path | None) -> SourceModel:
+    """The checkpoint itself, with its tokenizer or, where it has none, that of the base."""
+    model = load_classifier(folder)
+    tokenizer = source_tokenizer(folder, base)
+    return SourceModel("the checkpoint", model, tokenizer, longest_input(model, tokenizer))
 
 
 def load_classifier(folder: Path) -> Any:
@@ -94,7 +128,7 @@ def load_classifier(folder: Path) -> Any:
             "run code: save the model with a current transformers' `save_pretrained(folder)`"
         )
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with quiet():
             model, info = AutoModelForSequenceClassification.from_pretrained(
                 folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True, local_files_only=True
             )

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import FloatArray, Head, LinearTerms, NormTerms, TaskTerms
 from tidal_builders.foreign.files import layer_path, read_json
-from tidal_builders.foreign.peft import PeftLora, read_peft_lora
+from tidal_builders.foreign.peft import PeftLora, read_peft_lora, require_task
+from tidal_builders.foreign.recognise import Task, recognise, sentence_of
+from tidal_builders.pets.importing.base_model import confirm_base
 from tidal_builders.pets.importing.found import Base, Imported, Wishes, labels_of
 
+if TYPE_CHECKING:
+    from tidal_builders.pets.importing.sources import SourceModel
+
 _HEADS = ("classifier", "score")
+# How transformers names classes that nobody has named.
+_NUMBERED = re.compile(r"LABEL_\d+")
+_OTHER_TASKS: frozenset[Task] = frozenset(("regression", "token_classification", "question_answering"))
 
 
 def import_peft(folder: Path, base: Base, wishes: Wishes) -> Imported:
@@ -23,6 +34,7 @@ def import_peft(folder: Path, base: Base, wishes: Wishes) -> Imported:
         Unsupported: it changes what a task cannot; says what.
     """
     found = read_peft_lora(folder, {path: layer.shape for path, layer in base.layers.linear.items()})
+    require_task(found, folder, "classification")
     changed: dict[str, FloatArray] = {}
     head: dict[str, FloatArray] = {}
     for name, array in found.others.items():
@@ -31,21 +43,49 @@ def import_peft(folder: Path, base: Base, wishes: Wishes) -> Imported:
             head[part] = array
         else:
             changed[name] = array
-    terms = TaskTerms(_head(head, folder, wishes), *_layers(found, changed, base))
-    return Imported("lora", terms, Provenance(format="peft", source=str(folder), notes=(found.note,)))
+    layers = _layers(found, changed, base)
+    _check_head(head)
+    trained = confirm_base(folder, found.base, base, wishes)
+    labels, note = _labels(folder, trained.folder, wishes, len(head["weight"]))
+    terms = TaskTerms(Head(head["weight"], head["bias"], labels), *layers)
+    notes = (trained.note, *([note] if note else []))
+    source = None if trained.folder is None else partial(_source, folder, trained.folder, len(labels))
+    return Imported("lora", terms, Provenance(format="peft", source=str(folder), notes=notes), source)
 
 
-def _head(parts: Mapping[str, FloatArray], folder: Path, wishes: Wishes) -> Head:
+def _source(folder: Path, base: Path, classes: int) -> SourceModel:
+    # transformers and peft: slow to load
+    from tidal_builders.pets.importing.sources import SourceModel, longest_input, peft_model, source_tokenizer
+
+    model, tokenizer = peft_model(folder, base, classes), source_tokenizer(folder, base)
+    return SourceModel("peft's model", model, tokenizer, longest_input(model, tokenizer))
+
+
+def _check_head(parts: Mapping[str, FloatArray]) -> None:
     if parts.keys() != {"weight", "bias"} or parts["weight"].ndim != 2:
         raise Unsupported(
             "it holds no classifier of one linear layer; train with task_type SEQ_CLS or modules_to_save=['classifier']"
         )
-    named = None
-    if (folder / "config.json").is_file():
-        by_number = read_json(folder / "config.json").get("id2label")
-        if isinstance(by_number, dict):
+
+
+def _labels(folder: Path, base: Path | None, wishes: Wishes, classes: int) -> tuple[tuple[str, ...], str]:
+    """Names of the classes, and what is to be said of where they are from.
+
+    The configuration beside the adapter names them, else that of the base, if the base is a classifier with as many.
+    """
+    for place, of in ((folder, "the adapter's"), (base, "its base's")):
+        if place is None or not (place / "config.json").is_file():
+            continue
+        task = recognise(place).task
+        if task == "multi_label" or (place == folder and task in _OTHER_TASKS):
+            raise Unsupported(f"{of} config.json names {sentence_of(task)}")
+        by_number = read_json(place / "config.json").get("id2label")
+        if wishes.labels is None and isinstance(by_number, dict) and (place == folder or len(by_number) == classes):
             named = [str(label) for _, label in sorted(by_number.items(), key=lambda item: str(item[0]).zfill(9))]
-    return Head(parts["weight"], parts["bias"], labels_of(wishes.labels, named, len(parts["weight"])))
+            if all(_NUMBERED.fullmatch(name) for name in named):
+                continue
+            return labels_of(None, named, classes), f"labels are those of {of} config.json: {', '.join(named)[:200]}"
+    return labels_of(wishes.labels, None, classes), ""
 
 
 def _layers(

@@ -1,0 +1,234 @@
+"""What the folder of a source model holds, read from its JSON files alone, and which kind of spec serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tidal.errors import InvalidArgument
+from tidal_builders.foreign.files import read_json
+
+Task = Literal[
+    "classification", "regression", "multi_label", "token_classification", "question_answering", "multiple_choice",
+    "next_sentence", "fill_mask", "embedding", "encoder", "text_generation", "seq2seq", "vision", "timm", "audio",
+    "adapter", "gguf", "unknown",
+]  # fmt: skip
+
+# What a model of each task is, and what can be served of it.
+_CLASSIFIERS = "kind 'arlo' serves classifiers that give each text one label"
+_BASE = "its encoder can be the base of tasks (kind 'pets')"
+_TASKS: dict[Task, tuple[str, str]] = {
+    "classification": ("a text classifier that gives each text one label", "kinds 'arlo' and 'tabi' serve it"),
+    "regression": (
+        "a cross-encoder or another regression: it gives a score, and the softmax of a score is always 1",
+        f"scores are served as the levels of a cascade alone (kind 'tabi'); {_CLASSIFIERS}",
+    ),
+    "multi_label": (
+        "a multi-label classifier: its labels are independent of each other, and a softmax over them is wrong",
+        f"multi-label answers are not served yet; {_CLASSIFIERS}",
+    ),
+    "token_classification": (
+        "a token classifier (named entities, parts of speech): it labels every token of a text",
+        f"labels of tokens are not served yet; {_CLASSIFIERS}; {_BASE}",
+    ),
+    "question_answering": (
+        "an extractive question-answering model: it gives the start and end of an answer within a text",
+        f"spans are not served yet; {_CLASSIFIERS}; {_BASE}",
+    ),
+    "multiple_choice": ("a multiple-choice model", f"choices are not served yet; {_CLASSIFIERS}; {_BASE}"),
+    "next_sentence": (
+        "a next-sentence-prediction model", f"{_CLASSIFIERS}: fine-tune one from it; {_BASE}",
+    ),
+    "fill_mask": (
+        "a pre-trained fill-mask model, which has no classifier",
+        f"predictions of masked words are not served; {_CLASSIFIERS}: fine-tune one from it; {_BASE}",
+    ),
+    "embedding": (
+        "an embedding model (sentence-transformers), which has no classifier",
+        f"embeddings are not served yet; {_CLASSIFIERS}; {_BASE}",
+    ),
+    "encoder": (
+        "a model without a head: it gives hidden states, and has no classifier",
+        f"{_CLASSIFIERS}: fine-tune one from it; {_BASE}",
+    ),
+    "text_generation": ("a decoder: it generates text", "kind 'flover' serves decoders"),
+    "seq2seq": (
+        "a sequence-to-sequence model (encoder and decoder)",
+        "such models are not served: kind 'flover' serves decoders alone, kinds 'arlo' and 'pets' encoders",
+    ),
+    "vision": (
+        "a vision model in transformers' format", "kind 'otas' serves vision transformers in timm's format (vit_*)",
+    ),
+    "timm": ("a vision model of timm's", "kind 'otas' serves timm's vit_*"),
+    "audio": ("a speech or audio model", "audio is not served"),
+    "adapter": (
+        "an adapter (peft or AdapterHub) and no model",
+        "build its base (kind 'pets' or 'flover'), then add the adapter by `tidal tasks add`",
+    ),
+    "gguf": ("weights in GGUF's format", "weights are read as safetensors in Hugging Face's format"),
+    "unknown": ("a model whose config.json names no known architecture", "see the table of kinds in the documentation"),
+}  # fmt: skip
+# The task by how the architecture's name ends; the first that fits.
+_ENDINGS: tuple[tuple[str, Task], ...] = (
+    ("ForSequenceClassification", "classification"),
+    ("ForTokenClassification", "token_classification"),
+    ("ForQuestionAnswering", "question_answering"),
+    ("ForQuestionAnsweringSimple", "question_answering"),  # XLM, FlauBERT
+    ("ForMultipleChoice", "multiple_choice"),
+    ("ForNextSentencePrediction", "next_sentence"),
+    ("ForMaskedLM", "fill_mask"),
+    ("ForPreTraining", "fill_mask"),
+    ("ForCausalLM", "text_generation"),
+    ("LMHeadModel", "text_generation"),
+    ("ForConditionalGeneration", "seq2seq"),
+    ("ForImageClassification", "vision"),
+    ("ForMaskedImageModeling", "vision"),
+    ("ForAudioClassification", "audio"),
+    ("ForSpeechSeq2Seq", "audio"),
+    ("ForCTC", "audio"),
+    ("Model", "encoder"),
+)
+# Types of models whose bare `…Model` is no encoder of text.
+_BARE: dict[str, Task] = {
+    **dict.fromkeys(("vit", "deit", "beit", "swin", "dinov2", "clip", "siglip"), "vision"),
+    **dict.fromkeys(("wav2vec2", "hubert", "whisper", "wavlm"), "audio"),
+    **dict.fromkeys(
+        ("gpt2", "gptj", "gpt_neo", "gpt_neox", "llama", "mistral", "mixtral", "qwen2", "qwen3", "phi", "phi3", "opt",
+         "bloom", "falcon", "gemma", "gemma2", "gemma3_text", "olmo", "olmo2", "stablelm"),
+        "text_generation",
+    ),
+}  # fmt: skip
+# What the builders accept. A folder without a known architecture is left to what loads it.
+SINGLE_LABEL: frozenset[Task] = frozenset(("classification", "unknown"))
+SINGLE_OUTPUT: frozenset[Task] = frozenset(("classification", "regression", "unknown"))
+ENCODERS: frozenset[Task] = frozenset(
+    ("classification", "regression", "multi_label", "token_classification", "question_answering", "multiple_choice",
+     "next_sentence", "fill_mask", "embedding", "encoder", "unknown")
+)  # fmt: skip
+DECODERS: frozenset[Task] = frozenset(("text_generation", "unknown"))
+VISION: frozenset[Task] = frozenset(("timm", "unknown"))
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """What a folder holds.
+
+    Attributes:
+        task: What the model answers.
+        architecture: First of config.json's `architectures`, or timm's `architecture`; "" where none is named.
+        found: Names and values of the fields that decided, for messages; may be empty.
+        chat_template: Whether prompts are meant to go through a chat template.
+    """
+
+    task: Task
+    architecture: str
+    found: str
+    chat_template: bool
+
+    def sentence(self) -> str:
+        """What the model is and what can be served of it, without the folder's name."""
+        return sentence_of(self.task, ", ".join(filter(None, (self.architecture, self.found))))
+
+
+def recognise(folder: Path) -> Recognised:
+    """Read what a model's folder holds; a folder without any known file is "unknown".
+
+    Raises:
+        InvalidArgument: One of its JSON files is not valid.
+    """
+    chat = _chat_template(folder)
+    if not (folder / "config.json").is_file():
+        task: Task = "unknown"
+        if (folder / "adapter_config.json").is_file():
+            task = "adapter"
+        elif (folder / "modules.json").is_file():
+            task = "embedding"
+        elif any(folder.glob("*.gguf")):
+            task = "gguf"
+        return Recognised(task, "", "", chat)
+    config = read_json(folder / "config.json")
+    named = config.get("architectures")
+    architecture = str(named[0]) if isinstance(named, list) and named else str(config.get("architecture") or "")
+    task, found = _task(config, architecture, sentences=(folder / "modules.json").is_file())
+    return Recognised(task, architecture, found, chat)
+
+
+def require(folder: Path, accepted: Collection[Task], kind: str) -> Recognised:
+    """Refuse a source model that a kind of spec does not serve, and say what it is.
+
+    Args:
+        folder: The source model's.
+        accepted: Tasks that the kind serves.
+        kind: Of the spec, for the error.
+
+    Raises:
+        InvalidArgument: It is a model of another task; says which and what can be served.
+    """
+    found = recognise(folder)
+    if found.task not in accepted:
+        raise InvalidArgument(f"field 'model': kind '{kind}' cannot serve {folder}: it is {found.sentence()}")
+    return found
+
+
+def sentence_of(task: Task, named: str = "") -> str:
+    """What a model of a task is, by what it was recognised, and what can be served of it."""
+    what, served = _TASKS[task]
+    return f"{what}{f' ({named})' if named else ''}; {served}"
+
+
+def task_of_architecture(architecture: str) -> Task:
+    """The task by the name of a class of transformers alone; "unknown" for another name."""
+    return next((task for ending, task in _ENDINGS if architecture.endswith(ending)), "unknown")
+
+
+def outputs_of(config: dict[str, Any]) -> int | None:
+    """Outputs of a classifier by its config.json; None where it does not say (transformers then takes 2)."""
+    labels = config.get("id2label")
+    if isinstance(labels, dict) and labels:
+        return len(labels)
+    count = config.get("num_labels")
+    return count if isinstance(count, int) else None
+
+
+def _task(config: dict[str, Any], architecture: str, *, sentences: bool) -> tuple[Task, str]:
+    if not architecture:  # an explicit problem_type decides all the same
+        task, found = _classifier({"id2label": {"0": "", "1": ""}} | config)
+        return ("unknown", "") if task == "classification" else (task, found)
+    if "architectures" not in config:
+        return "timm", ""
+    task = task_of_architecture(architecture)
+    if task == "classification":
+        return _classifier(config)
+    kind = str(config.get("model_type"))
+    if sentences and task in ("encoder", "fill_mask", "unknown"):
+        return "embedding", "modules.json"
+    if task == "encoder":
+        if kind in _BARE:
+            return _BARE[kind], f"model_type {kind}"
+        if config.get("is_encoder_decoder"):
+            return "seq2seq", "is_encoder_decoder"
+    if task == "seq2seq" and kind in _BARE:
+        return _BARE[kind], f"model_type {kind}"
+    return task, ""
+
+
+def _classifier(config: dict[str, Any]) -> tuple[Task, str]:
+    """Of a sequence classifier: whether its outputs are the scores of labels that exclude each other."""
+    problem, outputs = config.get("problem_type"), outputs_of(config)
+    if problem == "multi_label_classification":
+        return "multi_label", f"problem_type {problem}"
+    if problem == "regression":
+        return "regression", f"problem_type {problem}, num_labels {outputs or 2}"
+    if outputs == 1:
+        return "regression", "num_labels 1"
+    return "classification", ""
+
+
+def _chat_template(folder: Path) -> bool:
+    """Whether a chat template is in one of the places that transformers reads it from."""
+    if any((folder / name).exists() for name in ("chat_template.jinja", "chat_template.json", "chat_templates")):
+        return True
+    path = folder / "tokenizer_config.json"
+    return path.is_file() and bool(read_json(path).get("chat_template"))

@@ -1,0 +1,28 @@
+"""Whether an adapter's base is the encoder that a model was built from."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from tidal_builders.foreign.trained_on import ServedBase, TrainedOn, trained_on
+from tidal_builders.pets.importing.found import Base, Wishes
+
+
+def confirm_base(adapter: Path, named: str, base: Base, wishes: Wishes) -> TrainedOn:
+    """Compare the base that an adapter names with the model's own.
+
+    Raises:
+        InvalidArgument: it is another one, or cannot be compared; see `trained_on`.
+    """
+    served = ServedBase(base.name, base.folder, partial(_same, base))
+    return trained_on(adapter, named, served, wishes.base_model, force=wishes.force)
+
+
+def _same(base: Base, folder: Path) -> bool:
+    """Whether an encoder's folder holds the base's weights; a pooler that it lacks is 0, as in a build."""
+    from tidal_builders.pets.base import base_layers  # transformers: slow to load
+    from tidal_builders.pets.encoder import read_encoder
+    from tidal_builders.pets.source import load_encoder
+
+    return base_layers(read_encoder(load_encoder(folder)[0]))[0].digest == base.layers.digest

@@ -1,0 +1,75 @@
+"""A checkpoint with only those of its changes that a task holds: what a lossy import has to answer exactly like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tidal.errors import InvalidArgument
+from tidal.pets.kinds.positions import places_of
+from tidal.pets.terms import FloatArray, SparseDelta, TaskTerms
+from tidal.tasks.digests import tensor_digest
+from tidal_builders.pets.base import base_layers
+from tidal_builders.pets.encoder import read_encoder
+from tidal_builders.pets.importing.found import Base
+from tidal_builders.pets.importing.sources import SourceModel, longest_input, source_tokenizer
+from tidal_builders.pets.source import load_encoder
+
+
+def carried_model(folder: Path, base: Base, own: Path | None, terms: TaskTerms) -> SourceModel:
+    """The checkpoint where the task holds a weight, the base elsewhere. Values are the checkpoint's, never the task's.
+
+    Args:
+        folder: The checkpoint's.
+        base: What the task is for.
+        own: The base's files, for the weights that the checkpoint changed and a task cannot; None where there are none.
+        terms: The task: only which weights it changes is read.
+
+    Raises:
+        InvalidArgument: `own` is not the base.
+    """
+    from tidal_builders.pets.importing.checkpoint import load_classifier
+
+    model = load_classifier(folder)
+    inside, around = _parameters(model)
+    with torch.no_grad():
+        for path, layer in base.layers.linear.items():
+            target = _find(inside, around, f"{path}.weight")
+            if target is None:
+                continue
+            change = terms.linear.get(path)
+            kept = np.zeros(layer.weight.size, bool)
+            if change is not None and isinstance(change.delta, SparseDelta):
+                kept[places_of(change.delta, layer.shape[1])] = True
+            shared = torch.from_numpy(np.array(layer.weight))  # a copy: the base is mapped read-only
+            target.copy_(torch.where(torch.from_numpy(kept.reshape(layer.shape)), target, shared))
+        for name, array in ({} if own is None else _frozen(own, base, read_encoder(model).frozen)).items():
+            inside[name].copy_(torch.from_numpy(array))
+    tokenizer = source_tokenizer(folder, base.folder)
+    return SourceModel("the checkpoint's kept weights", model, tokenizer, longest_input(model, tokenizer))
+
+
+def _parameters(model: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The encoder's weights by name, and those around it."""
+    inside = dict(model.base_model.named_parameters())
+    own = {id(each) for each in inside.values()}
+    return inside, {name: each for name, each in model.named_parameters() if id(each) not in own}
+
+
+def _find(inside: Mapping[str, torch.Tensor], around: Mapping[str, torch.Tensor], name: str) -> torch.Tensor | None:
+    """A weight of the encoder, or of what stands for its pooler in the model around it."""
+    stands_in = name.replace("pooler.dense", "classifier.dense")  # RoBERTa
+    return inside.get(name, around.get(name, around.get(stands_in)))
+
+
+def _frozen(own: Path, base: Base, found: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """The base's weights in place of those that the checkpoint changed and a task cannot."""
+    encoder = read_encoder(load_encoder(own)[0])
+    if base_layers(encoder)[0].digest != base.layers.digest:
+        raise InvalidArgument(f"--base-model {own} is not the base that the model was built from: its weights differ")
+    changed = [name for name, array in found.items() if base.info.frozen.get(name) != tensor_digest(array)]
+    return {name: encoder.frozen[name] for name in changed}

@@ -1,0 +1,106 @@
+"""The models that tasks are made of, unmodified, as whoever trained them runs them: what imports are held to."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from tidal.errors import InvalidArgument, Unsupported
+from tidal.pets.terms import FloatArray
+from tidal_builders.arlo.source import quiet
+from tidal_builders.foreign.peft import AROUND, WEIGHTS_FILE
+
+_BATCH = 16
+# More is not asked of a source; positions that RoBERTa does not use.
+_MOST_TOKENS, _SPARE = 512, 2
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "sentencepiece.bpe.model")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceModel:
+    """A classifier in float32 on the CPU, in evaluation mode, with its own tokenizer.
+
+    Attributes:
+        title: What it is, for messages.
+        model: Of transformers, peft or torch: called with a batch, it gives an object with `logits` [rows, classes].
+        tokenizer: Of transformers.
+        longest: Tokens of the longest text that is asked.
+    """
+
+    title: str
+    model: Any
+    tokenizer: Any
+    longest: int
+
+    def logits(self, texts: Sequence[tuple[str, ...]]) -> FloatArray:
+        """Answers [rows, classes] to texts, of one string each or of two; longer ones are cut."""
+        found = []
+        for _, alike in itertools.groupby(texts, key=len):
+            rows = list(alike)
+            for begin in range(0, len(rows), _BATCH):
+                columns = list(zip(*rows[begin : begin + _BATCH], strict=True))
+                inputs = self.tokenizer(
+                    *map(list, columns), padding=True, truncation=True, max_length=self.longest, return_tensors="pt"
+                )
+                with torch.inference_mode():
+                    found.append(self.model(**inputs).logits.float().numpy())
+        return np.asarray(np.concatenate(found), np.float32)
+
+
+def source_tokenizer(*folders: Path | None) -> Any:
+    """The tokenizer of the first folder that has one.
+
+    Raises:
+        InvalidArgument: none has.
+    """
+    for folder in folders:
+        if folder is not None and any((folder / name).is_file() for name in _TOKENIZER_FILES):
+            with quiet():
+                return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    named = " and ".join(str(folder) for folder in folders if folder is not None)
+    raise InvalidArgument(f"there is no tokenizer in {named}: save the source model's tokenizer there")
+
+
+def longest_input(model: Any, tokenizer: Any) -> int:
+    """Tokens of the longest text that a model and its tokenizer take."""
+    longest = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _MOST_TOKENS))
+    # RoBERTa counts positions from behind the padding token.
+    return int(longest - _SPARE if model.config.model_type in ("roberta", "xlm-roberta") else longest)
+
+
+def peft_model(folder: Path, base: Path, classes: int) -> Any:
+    """A LoRA on its base by an unmodified peft.
+
+    Args:
+        folder: What peft saved.
+        base: The base's files.
+        classes: Of the adapter's classifier.
+
+    Raises:
+        Unsupported: The base's files lack weights that the training filled with random numbers and peft did not save.
+    """
+    from peft import PeftModel
+
+    with quiet(), warnings.catch_warnings(action="ignore"):
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            base, dtype=torch.float32, output_loading_info=True, use_safetensors=True, num_labels=classes,
+            ignore_mismatched_sizes=True, local_files_only=True,
+        )  # fmt: skip
+        merged: Any = PeftModel.from_pretrained(model, str(folder)).eval()
+    with safe_open(folder / WEIGHTS_FILE, "pt") as file:
+        saved = {name.removeprefix(AROUND) for name in file.keys()}  # noqa: SIM118 - no mapping
+    if lost := sorted(set(info["missing_keys"]) - saved):
+        raise Unsupported(
+            f"{base} has no weights for {', '.join(lost[:4])}: training began with random ones, and peft did not save "
+            "them, so the trained model cannot be had again; train with modules_to_save that names them"
+        )
+    return merged

@@ -1,0 +1,283 @@
+"""Tasks imported by the command from what unmodified transformers, peft and AdapterHub's library saved, and served."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from typer.testing import CliRunner, Result
+
+from tests.models import make_tiny_classifier
+from tests.pets.served.conftest import Base, build
+from tests.servers import RunningServer, running_server
+from tidal.commands import tasks as command
+from tidal.pets.base import load_base_layers
+from tidal.pets.tasks.folder import load_task
+from tidal.pets.terms import FloatArray
+from tidal.tasks.folder import tasks_folder
+from tidal_builders.pets.importing.held import LEAST_KEPT, MOST_LOST
+from tidal_client import Client
+
+pytestmark = pytest.mark.server
+
+SAVED = Path(__file__).parents[1] / "importing/adapterhub_saved"
+LABELS = ("down", "same", "up")
+TEXTS = [
+    "good film", "the service was not very good", "book a flight to the city, please", "never again", "best song",
+    "why was the train so slow today?", "i love this restaurant and its food", "cancel my hotel",
+]  # fmt: skip
+# The kind that each source becomes, and what the command is asked beside.
+KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "full": ("diff_pruning", ("--sparsity", "0")),
+    "sparse": ("diff_pruning", ("--sparsity", "0.99")),
+    "bitfit": ("bitfit", ()),
+    "masks": ("maskbert", ()),
+    "lora": ("lora", ("--labels", ",".join(LABELS))),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder to import, and the unmodified model's own answers to `TEXTS`."""
+
+    folder: Path
+    logits: FloatArray
+
+    def data(self, path: Path) -> Path:
+        """A labelled file that the source is right on."""
+        rows = [f"{text}\t{LABELS[label]}" for text, label in zip(TEXTS, self.logits.argmax(1), strict=True)]
+        path.write_text("\n".join(["text\tlabel", *rows]) + "\n")
+        return path
+
+
+def answers(model: Any, tokenizer: Any) -> FloatArray:
+    with torch.inference_mode():
+        return np.concatenate([model(**tokenizer(text, return_tensors="pt")).logits.numpy() for text in TEXTS])
+
+
+def fine_tuned(base: Path, folder: Path, change: Callable[[str, torch.Tensor], torch.Tensor | None]) -> Source:
+    """A checkpoint whose weights `change` replaces by name, and a classifier of its own, saved by transformers."""
+    names = {"id2label": dict(enumerate(LABELS)), "label2id": {label: n for n, label in enumerate(LABELS)}}
+    model = AutoModelForSequenceClassification.from_pretrained(base, **names)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(3)
+        for name, weight in model.named_parameters():
+            if name.startswith("classifier"):
+                weight.copy_(torch.randn_like(weight))
+            elif "embeddings" not in name or "LayerNorm" in name:
+                new = change(name, weight)
+                if new is not None:
+                    weight.copy_(new)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return Source(folder, answers(model.eval(), tokenizer))
+
+
+def share(weight: torch.Tensor, part: float) -> torch.Tensor:
+    """A mask of exactly that share of a matrix."""
+    found = torch.zeros(weight.numel(), dtype=torch.bool)
+    found[torch.randperm(weight.numel())[: int(part * weight.numel())]] = True
+    return found.view_as(weight)
+
+
+def low_rank(base: Path, folder: Path, **options: Any) -> Source:
+    """A LoRA of random values, saved by peft."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(4)
+        model = AutoModelForSequenceClassification.from_pretrained(base)
+        chosen = {"task_type": "SEQ_CLS", "r": 4, "lora_alpha": 8, "target_modules": ["query", "value"]} | options
+        lora = get_peft_model(model, LoraConfig(**chosen))
+        for weight in lora.parameters():
+            if weight.requires_grad:
+                weight.copy_(torch.randn_like(weight) * 0.2)
+    lora.save_pretrained(folder)
+    return Source(folder, answers(lora.eval(), AutoTokenizer.from_pretrained(base)))
+
+
+@pytest.fixture(scope="module")
+def sources(base: Base, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Source]:
+    folder = tmp_path_factory.mktemp("sources")
+
+    def noise(weight: torch.Tensor) -> torch.Tensor:
+        return weight + torch.randn_like(weight) * 0.1
+
+    def matrix(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[str, torch.Tensor], torch.Tensor | None]:
+        return lambda _name, weight: change(weight) if weight.ndim == 2 else None
+
+    changes: dict[str, Callable[[str, torch.Tensor], torch.Tensor | None]] = {
+        "full": lambda _name, weight: noise(weight),
+        "sparse": lambda _name, weight: (
+            torch.where(share(weight, 0.009), noise(weight) + 0.5, weight) if weight.ndim == 2 else noise(weight)
+        ),
+        "bitfit": lambda _name, weight: noise(weight) if weight.ndim == 1 else None,
+        "masks": matrix(lambda weight: torch.where(share(weight, 0.05), 0.0, weight)),
+    }
+    found = {name: fine_tuned(base.source, folder / name, change) for name, change in changes.items()}
+    return found | {"lora": low_rank(base.source, folder / "lora")}
+
+
+@pytest.fixture(scope="module")
+def server(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server with the tiny base, and one built from the base of AdapterHub's adapters."""
+    repository = tmp_path_factory.mktemp("repository")
+    base.copy(repository, "base")
+    build(SAVED / "base", repository, "hub")
+    with running_server(repository) as running:
+        yield running
+
+
+def add(repository: Path, model: str, source: Path, name: str, *options: str | Path) -> Result:
+    arguments = ["add", model, str(source), "--name", name, *map(str, options), "--repository", str(repository)]
+    return CliRunner().invoke(command.tasks, arguments)
+
+
+def served(server: RunningServer, model: str, task: str, texts: Sequence[str]) -> FloatArray:
+    inputs = {"text_input": np.array([[text.encode()] for text in texts], object)}
+    with Client(f"grpc://{server.grpc}") as client:
+        return client.infer(model, inputs, task=task)["logits"]
+
+
+@pytest.mark.parametrize("with_data", [False, True])
+@pytest.mark.parametrize("name", list(KINDS))
+def test_answers_as_the_unmodified_model(
+    server: RunningServer, sources: dict[str, Source], tmp_path: Path, name: str, with_data: bool
+) -> None:
+    source, (kind, options) = sources[name], KINDS[name]
+    task = f"{name}_{with_data}"
+    given = ("--data", source.data(tmp_path / "data.tsv")) if with_data else ()
+    added = add(server.repository, "base", source.folder, task, "--json", *options, *given)
+    assert added.exit_code == 0, added.output
+    record = json.loads(added.stdout)
+    assert (record["kind"], record["labels"]) == (kind, list(LABELS))
+    held = record["provenance"]["held"]
+    assert (held["labels"], held["clear_labels"]) == (1, 1)
+    assert held["max_error"] < 1e-4
+    kept = record["provenance"]["kept"]
+    assert kept == ({"rows": len(TEXTS), "accuracy": 1, "source_accuracy": 1} if with_data else None)
+    np.testing.assert_allclose(served(server, "base", task, TEXTS), source.logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["houlsby", "pooled", "plain"])
+def test_answers_as_adapterhubs_own_library(server: RunningServer, name: str) -> None:
+    added = add(server.repository, "hub", SAVED / name, name, "--base-model", SAVED / "base")
+    assert added.exit_code == 0, added.output
+    assert "compared with the adapter on its base: 100.0% of the labels on 48 texts agree" in added.stdout
+    golden = json.loads((SAVED / "answers.json").read_text())
+    found = served(server, "hub", name, golden["texts"])
+    np.testing.assert_allclose(found, golden["logits"][name], atol=1e-4)
+
+
+class TestRefusing:
+    """Without a server's help: what the command refuses leaves no task."""
+
+    @pytest.fixture
+    def repository(self, base: Base, tmp_path: Path) -> Path:
+        base.copy(tmp_path / "r", "base")
+        return tmp_path / "r"
+
+    def refused(self, repository: Path, source: Path, *options: str | Path) -> str:
+        found = add(repository, "base", source, "mood", *options)
+        assert found.exit_code == 1, found.output
+        assert not [path for path in tasks_folder(repository / "base").glob("*") if path.name == "mood"]
+        return found.stderr
+
+    def test_a_task_that_was_corrupted_on_the_way(
+        self, repository: Path, sources: dict[str, Source], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever goes wrong between the source and the stored file is found by the answers."""
+        from tidal_builders.pets.importing import checkpoint
+
+        good = checkpoint.NormTerms
+        monkeypatch.setattr(checkpoint, "NormTerms", lambda weight, bias: good(weight, bias + 0.3))
+        said = self.refused(repository, sources["bitfit"].folder)
+        assert "the stored task does not answer as the checkpoint: " in said
+        assert "nothing was added (--force adds it all the same)" in said
+        assert add(repository, "base", sources["bitfit"].folder, "mood", "--force").exit_code == 0
+        notes = load_task(
+            tasks_folder(repository / "base"), "mood", load_base_layers(repository / "base/1")
+        ).info.provenance.notes
+        assert "added by --force: the stored task does not answer as the checkpoint" in notes[-1]
+
+    def test_a_refused_replacement_leaves_the_task_that_was_there(
+        self, repository: Path, sources: dict[str, Source], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from tidal_builders.pets.importing import checkpoint
+
+        assert add(repository, "base", sources["lora"].folder, "mood", *KINDS["lora"][1]).exit_code == 0
+        good = checkpoint.NormTerms
+        monkeypatch.setattr(checkpoint, "NormTerms", lambda weight, bias: good(weight, bias + 0.3))
+        assert add(repository, "base", sources["bitfit"].folder, "mood", "--replace").exit_code == 1
+        task = load_task(tasks_folder(repository / "base"), "mood", load_base_layers(repository / "base/1"))
+        assert task.info.kind == "lora"
+
+    def test_a_checkpoint_of_which_too_little_is_kept(
+        self, repository: Path, sources: dict[str, Source], tmp_path: Path
+    ) -> None:
+        said = self.refused(repository, sources["full"].folder, "--sparsity", "0.999")
+        assert f"texts keep the label of the checkpoint, {LEAST_KEPT:.0%} must: a lower --sparsity keeps more" in said
+        data = sources["full"].data(tmp_path / "data.tsv")
+        said = self.refused(repository, sources["full"].folder, "--sparsity", "0.999", "--data", data)
+        assert f"that of the checkpoint 100.00%; accepted is a loss of up to {MOST_LOST:.0%}" in said
+
+    def test_a_checkpoint_with_embeddings_of_its_own_is_compared_with_the_kept_weights(
+        self, repository: Path, base: Base, sources: dict[str, Source], tmp_path: Path
+    ) -> None:
+        changed = tmp_path / "changed"
+        shutil.copytree(sources["bitfit"].folder, changed)
+        model = AutoModelForSequenceClassification.from_pretrained(changed)
+        with torch.no_grad():
+            model.bert.embeddings.word_embeddings.weight.mul_(1.001)
+        model.save_pretrained(changed)
+        found = add(repository, "base", changed, "mood")
+        assert found.exit_code == 0, found.output
+        assert "not carried, for a task cannot change it: embeddings.word_embeddings.weight" in found.stdout
+
+    @pytest.mark.parametrize("named", ["weights", "name", "nothing"])
+    def test_a_lora_of_another_base(self, repository: Path, base: Base, tmp_path: Path, named: str) -> None:
+        """Another base of equal shape: found by its weights, its name, or not at all."""
+        other = make_tiny_classifier(tmp_path / "other", max_position=64, seed=5)
+        low_rank(other, tmp_path / "lora")
+        config = tmp_path / "lora/adapter_config.json"
+        content = json.loads(config.read_text())
+        content["base_model_name_or_path"] = {"weights": str(other), "name": "some/encoder", "nothing": None}[named]
+        config.write_text(json.dumps(content))
+        labels = KINDS["lora"][1]
+        said = self.refused(repository, tmp_path / "lora", *labels)
+        assert {
+            "weights": f"was trained on {other}, whose weights are not those of this model's base",
+            "name": "was trained on 'some/encoder', which is not on this machine; this model was built from",
+            "nothing": "names no base",
+        }[named] in said
+        assert "by --base-model FOLDER, or add it without the comparison by --force" in said
+        said = self.refused(repository, tmp_path / "lora", *labels, "--base-model", other)
+        assert "is not the base that the model was built from: its weights differ" in said
+        assert add(repository, "base", tmp_path / "lora", "mood", *labels, "--base-model", base.source).exit_code == 0
+        forced = add(repository, "base", tmp_path / "lora", "forced", *labels, "--force")
+        assert forced.exit_code == 0
+        assert "note: added by --force: " in forced.stdout
+
+    def test_a_lora_without_the_files_of_its_base(self, base: Base, repository: Path, sources: dict[str, Source],
+                                                  tmp_path: Path) -> None:  # fmt: skip
+        """Names that agree say that the base is the same, but answers need its files."""
+        shutil.copytree(sources["lora"].folder, tmp_path / "lora")
+        for path, field in ((tmp_path / "lora/adapter_config.json", None), (repository / "base/1/manifest.json", "")):
+            content = json.loads(path.read_text())
+            if field is None:
+                content["base_model_name_or_path"] = "some/encoder"
+            else:
+                content["source"]["model"] = "some/encoder"
+            path.write_text(json.dumps(content))
+        labels = KINDS["lora"][1]
+        said = self.refused(repository, tmp_path / "lora", *labels)
+        assert "the base's own files are not on this machine; name their folder by --base-model FOLDER" in said
+        assert add(repository, "base", tmp_path / "lora", "mood", *labels, "--base-model", base.source).exit_code == 0
