@@ -66,9 +66,7 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
 
     def start(fresh: ServiceContext) -> Service:
         library = open_library(tasks_folder(fresh.model_dir), base, engine, parameters.task_bytes, fresh.metrics)
-        scheduler = PetsScheduler(
-            tables, batching, patience_s=parameters.patience_ms / 1e3, by_worth=parameters.by_utility
-        )
+        scheduler = PetsScheduler(tables, batching, by_worth=parameters.by_utility)
         merging = Merging(open_copy, tables, MergeRule(parameters.merged_copies, kept=kept_kinds()))
         return PetsService(
             fresh,

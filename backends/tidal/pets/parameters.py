@@ -56,9 +56,6 @@ class PetsParameters(BaseModel):
         description="where not all that waits can be in time, run what earns most a second by the requests' utility, "
         "rather than what takes least",
     )
-    patience_ms: float = Field(
-        1000.0, gt=0, le=3_600_000, description="milliseconds after which a query goes before those that came later"
-    )
 
     @property
     def task_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""The live queue: what it gives out and when, deadlines, patience, merged copies, and what always holds."""
+"""The live queue: what it gives out and when, deadlines, order, merged copies, and what always holds."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def query(length: int, arrival: float = 0.0, deadline: float | None = None, task
     return Query(task, "a", length, arrival, deadline)
 
 
-def submitted(tables: Tables, *queries: Query, batching: Batching = joint, patience_s: float = 1e9) -> PetsScheduler:
-    scheduler = PetsScheduler(tables, batching, patience_s=patience_s)
+def submitted(tables: Tables, *queries: Query, batching: Batching = joint) -> PetsScheduler:
+    scheduler = PetsScheduler(tables, batching)
     for each in queries:
         scheduler.submit(each)
     return scheduler
@@ -90,13 +90,14 @@ class TestBatches:
         assert set(start(scheduler).queries) == set(batch.queries)
 
     def test_a_long_queue_is_planned_a_part_at_a_time_those_who_can_wait_least_first(self) -> None:
-        scheduler = PetsScheduler(ALL_GAIN, patience_s=1.0, horizon=4)
-        old = [query(5, arrival=0.1 * i) for i in range(8)]
-        urgent = query(5, arrival=0.9, deadline=0.95)
+        scheduler = PetsScheduler(ALL_GAIN, horizon=4)
+        old = [query(5, arrival=0.001 * i) for i in range(12)]
+        urgent = query(5, arrival=0.012, deadline=0.04)
         for each in (*reversed(old), urgent):
             scheduler.submit(each)
-        found = [set(batch) for batch in drain(scheduler, 0.9)]
-        assert found == [{*old[:3], urgent}, set(old[3:7]), {old[7]}]
+        found = [set(batch) for batch in drain(scheduler, 0.012)]
+        # How long all of them take is known from the first batch on.
+        assert found == [set(old[:4]), {*old[4:7], urgent}, set(old[7:11]), {old[11]}]
 
     def test_clear_forgets_what_waits(self) -> None:
         scheduler = submitted(ALL_GAIN, query(5), query(6, deadline=1.0))
@@ -107,26 +108,21 @@ class TestBatches:
 
 
 class TestOrder:
-    def test_the_fewest_seconds_a_query_go_first(self) -> None:
-        long, short, middle = query(90), query(10, 0.1), query(40)
-        assert drain(submitted(NO_GAIN, long, short, middle), 0.1) == [[short], [middle], [long]]
+    def test_the_batch_of_the_oldest_query_runs_first(self) -> None:
+        long, short, middle = query(90), query(10, 0.1), query(40, 0.2)
+        assert drain(submitted(NO_GAIN, short, middle, long), 0.2) == [[long], [short], [middle]]
 
-    def test_a_crowd_goes_before_a_lone_query_that_takes_less(self) -> None:
-        # The crowd's pass takes 30 ms for all of it, the lone one's 20; all together 100.
+    def test_later_queries_run_with_the_oldest(self) -> None:
+        # Queries of equal length share a pass for 30 ms, the lone one takes 20; all together 100.
         tables = make_profile(
             lambda length, n: (30 if length == 10 else 100) if n > 1 else 20, {"a": lambda *_: 0.0}, longest=60
         ).tables()
-        lone, crowd = query(60), [query(10) for _ in range(10)]
-        assert [len(batch) for batch in drain(submitted(tables, lone, *crowd))] == [10, 1]
-
-    def test_who_lost_patience_goes_before_who_came_later(self) -> None:
-        long, short = query(90, 0.0), query(10, 0.4)
-        assert drain(submitted(NO_GAIN, long, short, patience_s=0.6), 0.5) == [[short], [long]]
-        assert drain(submitted(NO_GAIN, long, short, patience_s=0.4), 0.5) == [[long], [short]]
+        oldest, lone, crowd = query(10), query(60, 0.1), [query(10, 0.2) for _ in range(9)]
+        assert [set(batch) for batch in drain(submitted(tables, lone, *crowd, oldest))] == [{oldest, *crowd}, {lone}]
 
     def test_nobody_starves_beside_an_endless_stream_of_cheaper_ones_with_deadlines(self) -> None:
         victim = query(90, 0.0)
-        scheduler = submitted(NO_GAIN, victim, patience_s=1.0)
+        scheduler = submitted(NO_GAIN, victim)
         now = 0.0
         for _ in range(500):
             scheduler.submit(query(10, now, deadline=now + 0.03))
@@ -136,13 +132,13 @@ class TestOrder:
                 break
             now += batch.seconds
             scheduler.finished()
-        assert 1.0 < now < 1.1
+        assert 0.1 < now < 0.13  # both take 0.1 s
 
     def test_nobody_starves_who_would_make_batch_after_batch_late(self) -> None:
         # Together 20 ms, the hasty one has 16: it goes alone although both are planned for one batch.
         tables = make_profile(lambda length, n: 10.0 + 5 * n, {"a": lambda *_: 0.0}).tables()
         victim = query(8)
-        scheduler, now = submitted(tables, victim, patience_s=0.1), 0.0
+        scheduler, now = submitted(tables, victim), 0.0
         for _ in range(50):
             scheduler.submit(query(8, now, deadline=now + 0.016))
             batch = start(scheduler, now)
@@ -150,12 +146,12 @@ class TestOrder:
                 break
             now += batch.seconds
             scheduler.finished()
-        assert 0.1 < now < 0.14
+        assert 0.02 < now < 0.06
 
-    def test_out_of_patience_one_yields_to_a_deadline_but_not_twice(self) -> None:
+    def test_an_overdue_one_yields_to_a_deadline_but_not_twice(self) -> None:
         old = [query(50, 0.001 * i) for i in range(2)]
         urgent = [query(10, 2.0, deadline=2.0 + 0.015 + 0.06 * i) for i in range(2)]
-        scheduler = submitted(NO_GAIN, *old, *urgent, patience_s=1.0)
+        scheduler = submitted(NO_GAIN, *old, *urgent)
         assert drain(scheduler, 2.0) == [[urgent[0]], [old[0]], [urgent[1]], [old[1]]]
 
 
@@ -282,19 +278,18 @@ _EVENTS = st.lists(
 @given(
     events=_EVENTS,
     batching=st.sampled_from((joint, coordinated, alpha_only, beta_only)),
-    patience=st.floats(0, 0.1),
     by_worth=st.booleans(),
 )
 @settings(max_examples=150, deadline=None)
 def test_no_query_is_lost_duplicated_late_or_in_a_batch_that_must_not_be(
-    events: list[tuple[str, int, float | None]], batching: Batching, patience: float, by_worth: bool
+    events: list[tuple[str, int, float | None]], batching: Batching, by_worth: bool
 ) -> None:
     profile = make_profile(
         lambda length, n: 2 + 0.3 * length * n**0.9,
         {"a": lambda length, n: 0.5 + 0.2 * n, "b": lambda length, n: 0.1 * n * length},
     )
     tables = profile.tables(memory_bytes=60)
-    scheduler = PetsScheduler(tables, batching, patience_s=patience, horizon=6, by_worth=by_worth)
+    scheduler = PetsScheduler(tables, batching, horizon=6, by_worth=by_worth)
     waiting: set[Query] = set()
     running: Batch | None = None
     now = 0.0

@@ -114,7 +114,7 @@ class TestPrice:
 
 class TestScheduler:
     def scheduler(self, queries: list[Query], *, by_worth: bool) -> PetsScheduler:
-        found = PetsScheduler(TABLES, patience_s=1e9, by_worth=by_worth)
+        found = PetsScheduler(TABLES, by_worth=by_worth)
         for each in queries:
             found.submit(each)
         return found

@@ -24,13 +24,20 @@ class PetsScheduler:
     caller holds a lock around every call. Every submitted query leaves once, in a batch, as expired, or by `clear`.
 
     A batch that is given out keeps the deadlines of all its queries, by the profile; a query that could not keep its
-    own even alone is never in one. Which planned batch goes first is `first_batch`'s to say.
+    own even alone is never in one.
+
+    The batch of the oldest query runs first, whatever its length: so no query waits for cheaper ones that arrived after
+    it. Queries with a deadline are the exception. Where the plan cannot keep a deadline otherwise, the batch with the
+    earliest one runs first (`first_batch`); not twice in succession, though, once the oldest query is overdue: it has
+    waited for longer than all waiting queries are expected to take.
+
+    Smith's rule, the fewest seconds a query first, has the least mean latency for queries that are all there. Here
+    others keep arriving, and long queries starve: by the profile of MiniLM and 32 queries of 4 to 64 tokens in flight
+    they wait for seconds, and throughput is 14 % lower, since the queue fills up with what is not run.
 
     Args:
         tables: of the base's profile, which hold what a batch may be.
         batching: how waiting queries are put into batches.
-        patience_s: a query that has waited so long goes before those that came after it. Queries with a deadline may
-            overtake it still, but not twice in a row, so nobody starves.
         horizon: queries that are planned for at a time, those that can wait least: it bounds the time of planning.
         by_worth: where not all that is planned can be in time, run what earns most a second by the queries' utility,
             rather than a batch of the plan.
@@ -41,7 +48,6 @@ class PetsScheduler:
         tables: Tables,
         batching: Batching = joint,
         *,
-        patience_s: float = 1.0,
         horizon: int = 512,
         by_worth: bool = False,
     ) -> None:
@@ -49,7 +55,7 @@ class PetsScheduler:
         self._worth = Worth(tables) if by_worth else None
         self._copy_tables = tables.without_terms()
         self._batching = batching
-        self._patience_s = patience_s
+        self._drain_s = 0.0  # predicted seconds of all waiting queries, when a batch was last chosen
         self._horizon = horizon
         self._waiting: dict[Query, float] = {}  # with the last moment at which each can start and keep its deadline
         self._latest: list[tuple[float, int, Query]] = []
@@ -58,7 +64,7 @@ class PetsScheduler:
         self._plan: list[Batch] | None = None  # None where it is not that of what waits
         self._copies: frozenset[str] = frozenset()
         self._running = False
-        self._put_off = False  # whether the oldest query, out of patience, was not in the last batch
+        self._put_off = False  # whether the oldest query was overdue and not in the last batch
 
     @property
     def can_start(self) -> bool:
@@ -144,22 +150,30 @@ class PetsScheduler:
     def _choose(self, plan: Sequence[Batch], now: float) -> tuple[int | None, Batch]:
         """The place of the planned batch that runs now, and what of it runs; no place where it is another batch."""
         places = {query: place for place, batch in enumerate(plan) for query in batch.queries}
-        oldest = min(places, key=lambda query: query.arrival)
-        impatient = now - oldest.arrival > self._patience_s
+        self._drain_s = _seconds(plan) * len(self._waiting) / len(places)
+        candidates = list(places)
+        if self._worth is not None and not all_in_time(plan, now):
+            candidates = [query for query in places if query.deadline is None]
+            if not any(self._overdue(query, now) for query in candidates):
+                self._put_off = False
+                return None, self._worth.best(self._waiting, now)
+        oldest = min(candidates, key=lambda query: query.arrival)
+        overdue = self._overdue(oldest, now)
         place: int | None
-        if self._worth is not None and not impatient and not all_in_time(plan, now):
-            self._put_off = False
-            return None, self._worth.best(self._waiting, now)
-        if impatient and self._put_off:
+        if overdue and self._put_off:
             place = places[oldest]
             batch = in_time(plan[place], now, self._tables, oldest)
         else:
             # What would run of each: one that has to start now shall not be lost because its whole batch is too slow.
             parts = [in_time(batch, now, self._tables) for batch in plan]
-            place = first_batch(parts, now, places[oldest] if impatient else None)
+            place = first_batch(parts, now, places[oldest])
             batch = parts[place]
-        self._put_off = impatient and oldest not in batch.queries
+        self._put_off = overdue and oldest not in batch.queries
         return place, batch
+
+    def _overdue(self, query: Query, now: float) -> bool:
+        """Whether a query has waited for longer than all waiting queries are expected to take."""
+        return now - query.arrival > self._drain_s
 
     def _alone(self, query: Query) -> float:
         return self._tables.alone(self._tables.kind(query.kind), query.length)
@@ -178,11 +192,11 @@ class PetsScheduler:
         if self._plan is None:
             queries: Sequence[Query] = list(self._waiting)
             if len(queries) > self._horizon:
-                # Without a deadline, a query can wait until its patience ends.
+                # A query without a deadline can wait until it is overdue.
                 queries = heapq.nsmallest(
                     self._horizon,
                     queries,
-                    key=lambda query: min(query.arrival + self._patience_s, self._waiting[query]),
+                    key=lambda query: min(query.arrival + self._drain_s, self._waiting[query]),
                 )
             self._plan = self._batches(queries)
         return self._plan

@@ -15,16 +15,12 @@ def due(query: Query) -> float:
     return NEVER if query.deadline is None else query.deadline
 
 
-def first_batch(plan: Sequence[Batch], now: float, preferred: int | None = None) -> int:
+def first_batch(plan: Sequence[Batch], now: float, preferred: int) -> int:
     """The place of the batch to run now, when one runs at a time.
 
-    The mean latency of batches that are all there is least when the one with the fewest seconds per query goes first
-    (Smith's rule). It, or the one `preferred` to it, is put off where it would make another batch late that would be
-    in time if batches ran by deadline: then the earliest deadline goes first.
+    It is the `preferred` one, unless that would make another batch late that would be in time if batches ran by
+    deadline: then it is the one with the earliest deadline.
     """
-    chosen = preferred
-    if chosen is None:
-        chosen = min(range(len(plan)), key=lambda place: plan[place].seconds / len(plan[place].queries))
     deadlines = [min(map(due, batch.queries)) for batch in plan]
     urgent = sorted((place for place in range(len(plan)) if deadlines[place] < NEVER), key=deadlines.__getitem__)
 
@@ -36,9 +32,9 @@ def first_batch(plan: Sequence[Batch], now: float, preferred: int | None = None)
                 found.add(place)
         return found
 
-    others = [place for place in urgent if place != chosen]
-    if not others or late(now + plan[chosen].seconds, others) <= late(now, urgent):
-        return chosen
+    others = [place for place in urgent if place != preferred]
+    if not others or late(now + plan[preferred].seconds, others) <= late(now, urgent):
+        return preferred
     return urgent[0]
 
 

@@ -1,0 +1,62 @@
+"""Long queries do not pay for short ones: the scheduler under a virtual clock, with the measured profile of MiniLM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.pets.fairness import LOADS, MIXTURES, Closed, Open, mixed, simulate, uniform
+from tidal.pets.policies import Batch, PetsScheduler
+from tidal.pets.profile import PetsProfile
+
+# As `tidal build` measured it: all-MiniLM-L6-v2, OpenVINO, two cores.
+TABLES = PetsProfile.model_validate_json((Path(__file__).parent / "minilm_profile.json").read_text()).tables()
+
+
+class CheapestFirst(PetsScheduler):
+    """Runs the planned batch of the fewest seconds a query, as the scheduler used to."""
+
+    def _choose(self, plan: Sequence[Batch], now: float) -> tuple[int | None, Batch]:
+        place = min(range(len(plan)), key=lambda place: plan[place].seconds / len(plan[place].queries))
+        return place, plan[place]
+
+
+@pytest.mark.parametrize("load", LOADS, ids=str)
+@pytest.mark.parametrize("mixture", MIXTURES)
+def test_the_longest_wait_at_most_twice_as_long_as_the_shortest(mixture: str, load: Closed | Open) -> None:
+    found = simulate(PetsScheduler(TABLES), TABLES, MIXTURES[mixture], load, 1500)
+    assert found.holds, found
+    assert found.overtaken == 0
+
+
+@st.composite
+def any_mixture(draw: st.DrawFn) -> tuple[tuple[int, int], tuple[int, int], float]:
+    """Two ranges of lengths in tokens, the second of which is the longer, and its share."""
+    bounds = sorted(draw(st.lists(st.integers(4, 64), min_size=4, max_size=4)))
+    return (bounds[0], bounds[1]), (bounds[2], bounds[3]), draw(st.sampled_from((0.02, 0.05, 0.3, 0.7, 0.95)))
+
+
+@given(
+    mixture=any_mixture(), load=st.one_of(st.builds(Closed, st.integers(2, 96)), st.builds(Open, st.floats(0.3, 0.98)))
+)
+@settings(max_examples=8, deadline=None, derandomize=True)
+def test_any_mixture_is_served_fairly(
+    mixture: tuple[tuple[int, int], tuple[int, int], float], load: Closed | Open
+) -> None:
+    short, long, share = mixture
+    found = simulate(PetsScheduler(TABLES), TABLES, mixed(uniform(*short), uniform(*long), share), load, 2500)
+    assert found.holds, found
+    assert found.overtaken == 0
+
+
+@pytest.mark.parametrize("mixture", MIXTURES)
+def test_fairness_costs_no_throughput(mixture: str) -> None:
+    fair = simulate(PetsScheduler(TABLES), TABLES, MIXTURES[mixture], Closed(32), 1500)
+    cheapest = simulate(CheapestFirst(TABLES), TABLES, MIXTURES[mixture], Closed(32), 1500)
+    assert not cheapest.holds  # what the tests above would find
+    assert cheapest.overtaken > 100
+    assert fair.per_second > cheapest.per_second
