@@ -85,7 +85,7 @@ def _kill_the_victim(running: RunningServer, ask: Asker) -> None:
     assert beside.result(timeout=60)["echo"].item() == b"sleep 700"
     # Nobody can answer for it: what the client's own timeout is for.
     assert isinstance(lost.exception(timeout=60), RequestError)
-    assert outcome(ask, "reply", model="victim", timeout_s=5) == "INTERNAL"
+    assert outcome(ask, "reply", model="victim", timeout_s=5) == "UNAVAILABLE"
     running.control.unload("victim")
     running.control.load("victim", None)
     assert outcome(ask, "reply", model="victim", timeout_s=5) == "OK"
