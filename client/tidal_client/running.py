@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -75,6 +76,8 @@ def is_alive(pid: int, started: float) -> bool:
 
 def running_servers() -> list[RunningServer]:
     """Servers of this user that run, by HTTP port; none where the folder of the state files is not this user's own."""
+    if sys.platform != "linux":  # where `tidal serve` does not run, and user ids and /proc may be missing
+        return []
     folder = state_folder()
     try:
         files = (

@@ -27,7 +27,7 @@ from tidal.repository import ModelEntry
 from tidal.server.child import RunningServer as ServedByTidal
 from tidal.server.child import tidal_serve
 from tidal.server.stubs import live_stubs
-from tidal_client import AsyncClient, Client, NotFound, RequestError
+from tidal_client import AsyncClient, Client, RequestError, Unavailable
 
 pytestmark = pytest.mark.server
 
@@ -159,7 +159,7 @@ def test_unload_answers_what_was_accepted(built: Built, tmp_path: Path) -> None:
                     assert not isinstance(error, TimeoutError), error
                     outcomes.append(0)
         assert 64 in outcomes
-        with pytest.raises(NotFound):
+        with pytest.raises(Unavailable):
             client.classify("tiny", "good")
 
 

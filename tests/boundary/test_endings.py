@@ -28,7 +28,7 @@ def test_an_unload_answers_what_is_in_flight(server: RunningServer, ask: Asker, 
     assert _in_flight(server, fresh, 8)
     server.control.unload(fresh)
     assert [each.result(timeout=60)["echo"].item() for each in answers] == [b"sleep 700"] * 8
-    assert outcome(ask, "reply", model=fresh) == "NOT_FOUND"
+    assert outcome(ask, "reply", model=fresh) == "UNAVAILABLE"
     assert until(lambda: not psutil.pid_exists(pid))
     # The last metrics are published at the end.
     assert value(server, "tidal_probe_requests_total", fresh, code="OK") == 8
@@ -85,7 +85,7 @@ def _kill_the_victim(running: RunningServer, ask: Asker) -> None:
     assert beside.result(timeout=60)["echo"].item() == b"sleep 700"
     # Nobody can answer for it: what the client's own timeout is for.
     assert isinstance(lost.exception(timeout=60), RequestError)
-    assert outcome(ask, "reply", model="victim", timeout_s=5) == "INTERNAL"
+    assert outcome(ask, "reply", model="victim", timeout_s=5) == "UNAVAILABLE"
     running.control.unload("victim")
     running.control.load("victim", None)
     assert outcome(ask, "reply", model="victim", timeout_s=5) == "OK"

@@ -42,6 +42,7 @@ def test_accepts_int_float_and_numeric_text(raw: dict[str, object], field: str, 
 @pytest.mark.parametrize(
     ("raw", "parts"),
     [
+        ({"stream": True}, ["unknown request option 'stream'", "this model does not generate text", "leave it out"]),
         ({"latency": 5}, ["unknown request option 'latency'", "did you mean 'latency_ms'?", "utility"]),
         ({"latency_ms": 0}, ["'latency_ms'", "greater than 0"]),
         ({"latency_ms": -1.0}, ["'latency_ms'"]),

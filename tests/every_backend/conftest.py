@@ -44,7 +44,7 @@ def repository(cascades: Cascades, tmp_path_factory: pytest.TempPathFactory) -> 
     build_arlo(parse_spec(spec, "test"), repository, spec_file=Path("intents.yaml"))
     base = Base(source, folder / "pets", build_base(source, folder / "pets", "base", max_tokens=2 * MAX_LENGTH))
     tasks = base.copy(repository, "encoder")
-    base.add(tasks, "lora", 0, "mood")
+    base.add(tasks, "lora", 0, "city")
     for level in (SMALL, LARGE):
         cascades.copy_level(repository, level)
     manifest = cascades.publish(repository, "intents_cascade", 0.6)

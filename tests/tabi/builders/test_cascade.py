@@ -81,7 +81,9 @@ def test_levels_are_models_of_their_own(built: Built) -> None:
 def test_the_config_declares_what_the_backend_gives(built: Built) -> None:
     config = read_config(built.repository / "reviews")
     assert config["backend"] == "tabi"
-    assert [each["name"] for each in config["input"]] == ["text_input", "text_pair"]
+    # What a client may make data for by itself: neither a second text, which is refused, nor anything optional.
+    assert [each["name"] for each in config["input"]] == ["text_input"]
+    assert "optional" not in config["input"][0]
     assert {each["name"] for each in config["output"]} == {
         "label",
         "probabilities",

@@ -23,7 +23,10 @@ def test_a_cascade_of_regressions(rated: Built) -> None:
         assert level.calibration.regression is not None
         # Half the standard deviation of the labels, those of the report part unseen.
         assert level.calibration.regression.tolerance == np.std(known) / 2
-    outputs = {each["name"] for each in read_config(rated.repository / "reviews")["output"]}
+    config = read_config(rated.repository / "reviews")
+    assert [each["name"] for each in config["input"]] == ["text_input", "text_pair"]
+    assert not any("optional" in each for each in config["input"])
+    outputs = {each["name"] for each in config["output"]}
     for level in ("small", "large"):  # asked directly, a score has no label
         declared = {each["name"] for each in read_config(rated.repository / f"reviews_{level}")["output"]}
         assert not declared & {"label", "probabilities"}
