@@ -114,9 +114,13 @@ def test_a_renamed_and_a_truncated_file(tmp_path: Path) -> None:
     with writing(str(path)) as world:
         world.answer("before")
         assert until(lambda: ids(path) == ["before"])
-        path.rename(tmp_path / "log.1")  # as logrotate's `create` and `nocreate`
+        path.rename(tmp_path / "log.1")  # as logrotate's `nocreate`
         world.answer("after")
         assert until(lambda: ids(path) == ["after"])
+        path.rename(tmp_path / "log.2")
+        path.touch()  # as its `create`
+        world.answer("created")
+        assert until(lambda: ids(path) == ["created"])
         os.truncate(path, 0)  # as its `copytruncate`
         world.answer("again")
         assert until(lambda: ids(path) == ["again"])
@@ -188,14 +192,27 @@ for number in range(5000):
     log.write(RequestRecord(f"{sys.argv[2]}-{number}" + "x" * (number % 200), 0.0), "OK", 1.0)
     if number % 500 == 0:
         log._closing.wait(0.02)
+while log._answered:
+    log._closing.wait(0.02)
 log.close()
+"""
+
+
+# Slower than the writers, and never as much at once as they write: so the pipe is full in the middle of lines.
+_READER = """
+import os, sys, time
+with open(sys.argv[1], "wb") as file:
+    while chunk := os.read(0, 3001):
+        file.write(chunk)
+        time.sleep(0.0002)
 """
 
 
 @pytest.mark.parametrize("through", ["file", "pipe"])
 def test_lines_of_several_processes_do_not_interleave(tmp_path: Path, through: str) -> None:
     path = tmp_path / "log"
-    pipe = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=path.open("wb")) if through == "pipe" else None
+    reader = [sys.executable, "-c", _READER, str(path)]
+    pipe = subprocess.Popen(reader, stdin=subprocess.PIPE) if through == "pipe" else None
     number = pipe.stdin.fileno() if pipe is not None and pipe.stdin is not None else -1
     target = str(path) if pipe is None else descriptor_target(number)
     writers = [

@@ -26,6 +26,7 @@ from tidal.device import has_gpu
 from tidal.server.endpoints import choose_endpoints
 
 PROMETHEUS = shutil.which("prometheus")
+ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")  # Debian's name, and its own
 pytestmark = [
     pytest.mark.server,
     pytest.mark.prometheus,
@@ -71,7 +72,7 @@ def prometheus(everything_folder: Path, tmp_path_factory: pytest.TempPathFactory
     ):
         assert beside.comes("metrics")
         addresses = {"triton:8002": served.report["metrics"], "triton:8003": beside.of("metrics")[0]["address"]}
-        with started(folder, addresses) as running:
+        with alertmanager(folder) as alerts, started(folder, {**addresses, "alertmanager:9093": alerts}) as running:
             assert until(running.healthy)
             everything.ask_wrongly(served.report["grpc"])
             targets = [target.format(images=images) for target in everything.TARGETS]
@@ -83,6 +84,33 @@ def prometheus(everything_folder: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 @contextmanager
+def alertmanager(folder: Path) -> Iterator[str]:
+    """The address of Alertmanager by the committed file; of nobody where it is not installed."""
+    ports = choose_endpoints("127.0.0.1", 0, 0, 0)
+    address = f"127.0.0.1:{ports.http}"
+    if ALERTMANAGER is None:
+        yield address
+        return
+    with (folder / "alertmanager.log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                ALERTMANAGER,
+                f"--config.file={ROOT / 'deploy' / 'alertmanager' / 'alertmanager.yml'}",
+                f"--storage.path={folder / 'alerts'}",
+                f"--web.listen-address={address}",
+                "--cluster.listen-address=",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield address
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@contextmanager
 def started(folder: Path, addresses: dict[str, str]) -> Iterator[Prometheus]:
     """Prometheus by the committed files, but for the addresses and for how often it looks."""
     shutil.copytree(ROOT / "deploy" / "prometheus", folder / "config")
@@ -91,6 +119,8 @@ def started(folder: Path, addresses: dict[str, str]) -> Iterator[Prometheus]:
     for job in config["scrape_configs"]:
         for each in job["static_configs"]:
             each["targets"] = [addresses[target] for target in each["targets"]]
+    for each in config["alerting"]["alertmanagers"][0]["static_configs"]:
+        each["targets"] = [addresses[target] for target in each["targets"]]
     (folder / "config" / "prometheus.yml").write_text(yaml.safe_dump(config))
 
     address = f"127.0.0.1:{choose_endpoints('127.0.0.1', 0, 0, 0).http}"
@@ -128,6 +158,26 @@ def test_alerts_are_evaluated_and_nothing_is_down(prometheus: Prometheus) -> Non
     assert [rule["name"] for rule in rules()] == [rule["alert"] for rule in written["groups"][0]["rules"]]
     (down,) = (rule for rule in rules() if rule["name"] == "TidalServerDown")
     assert down["state"] == "inactive"
+
+
+@pytest.mark.skipif(ALERTMANAGER is None, reason="no alertmanager on PATH: apt-get install prometheus-alertmanager")
+def test_alerts_reach_alertmanager_and_their_receiver(prometheus: Prometheus) -> None:
+    def address() -> str:
+        active = prometheus.get("alertmanagers")["activeAlertmanagers"]
+        return active[0]["url"].removesuffix("/api/v2/alerts") if active else ""
+
+    assert until(lambda: bool(address()))
+    labels = {"alertname": "TidalServerDown", "severity": "critical", "instance": "triton"}
+    body = json.dumps([{"labels": labels}]).encode()
+    posted = urllib.request.Request(f"{address()}/api/v2/alerts", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(posted, timeout=10) as response:
+        assert response.status == 200
+
+    def receivers() -> list[list[str]]:
+        with urllib.request.urlopen(f"{address()}/api/v2/alerts", timeout=10) as response:
+            return [[each["name"] for each in alert["receivers"]] for alert in json.load(response)]
+
+    assert until(lambda: receivers() == [["pager"]])
 
 
 def _served_here(query: str) -> bool:
