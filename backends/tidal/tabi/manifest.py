@@ -120,6 +120,10 @@ class ServingOverhead(Strict):
         "transport, tokenisation, queues and threads"
     )
     onward: tuple[Onward, ...] = Field(description="for each pair of levels")
+    engine_scale: dict[str, float] = Field(
+        description="by the name of a level: what its engine took while the server ran, over what it took when the "
+        "level's answers were collected; the engines' times are multiplied by it"
+    )
 
     def added(self, levels: Sequence[str], *, pruned: bool) -> tuple[float, ...]:
         """Milliseconds that each level of a cascade adds to its engine's time.

@@ -90,10 +90,14 @@ def _search(
 
     facts = [LevelFacts(runner.name, each, runner.tokenizer) for runner, each in zip(runners, outputs, strict=True)]
     serving, warnings = _serving(spec, plan, queries, versions, runners, facts, report)
+    scales = [1.0 if serving is None else serving.engine_scale[each.name] for each in facts]
     found = search(
         data,
-        facts,
-        rerun,
+        [
+            LevelFacts(each.name, each.outputs.slowed(scale), each.tokenizer)
+            for each, scale in zip(facts, scales, strict=True)
+        ],
+        lambda level, texts: rerun(level, texts).slowed(scales[level]),
         metric=plan.metric,
         tolerance=(spec.tolerance or float(data.truth[data.part != REPORT].std()) / 2) if regression else None,
         serving=serving,
@@ -116,7 +120,13 @@ def _serving(
     """What serving adds to the engines' time, and a warning where it cannot be measured."""
     if spec.latencies == "engines":
         return None, ()
-    from tidal_builders.tabi.serving import CannotServe, ProbedLevel, drift_warning, measure_serving
+    from tidal_builders.tabi.serving import (
+        CannotServe,
+        ProbedLevel,
+        disturbance_warning,
+        measure_serving,
+        overhead,
+    )
 
     data, orders, order = queries.data, plan.agreement.orders, ascending(queries.data, facts, plan.metric)
     levels = [
@@ -124,7 +134,7 @@ def _serving(
         for index in order
     ]
     try:
-        serving, times = measure_serving(
+        times = measure_serving(
             levels,
             data.texts,
             np.flatnonzero(data.part == SELECTION),
@@ -138,9 +148,9 @@ def _serving(
             "slower than another one that meets the target: build where a tritonserver runs, or set "
             "'latencies: engines' in the spec to accept it",
         )
-    collected = [facts[index].outputs.latency_ms for index in order]
-    drift = drift_warning([level.name for level in levels], collected, times)
-    return serving, () if drift is None else (drift,)
+    names, collected = [level.name for level in levels], [facts[index].outputs.latency_ms for index in order]
+    disturbance = disturbance_warning(names, times, collected)
+    return overhead(names, times, collected), () if disturbance is None else (disturbance,)
 
 
 def _timing(runner: Runner, texts: Texts) -> Callable[[int], float]:

@@ -45,6 +45,8 @@ _QUERIES = 96
 # The ways take turns after so many queries, so that other work on the machine meets all of them.
 _BLOCK = 16
 _WARM_UP = 3
+# An engine pauses before each query, as it does in a server that reads a query and answers the one before.
+_PAUSE_S = 0.002
 # Share of the slowest and of the fastest queries that a mean leaves out: other work on the machine slows some down.
 _TRIMMED = 0.25
 # Factor by which the engines' times may differ from those that the levels' answers came with.
@@ -78,11 +80,13 @@ class Times:
     """Milliseconds of queries, one at a time.
 
     Attributes:
+        ways: that were measured through the server.
         rows: indices of the queries, [n].
         served: of each way through the server, [ways, n].
         engines: of each level's engine alone, measured by turns with the server, [levels, n].
     """
 
+    ways: tuple[Way, ...]
     rows: Indices
     served: Floats
     engines: Floats
@@ -96,8 +100,8 @@ def measure_serving(
     task: Literal["classification", "regression"],
     labels: Sequence[str],
     progress: Progress,
-) -> tuple[ServingOverhead, Times]:
-    """Measure the overhead of each level alone and of each pair of levels, one query at a time.
+) -> Times:
+    """Measure each level alone and each pair of levels through a server, one query at a time.
 
     The engines run by turns with the server: other work on the machine, which comes and goes, then meets both.
 
@@ -108,9 +112,6 @@ def measure_serving(
         task: of the cascade.
         labels: of the cascade.
         progress: called with the share that is done.
-
-    Returns:
-        The overhead, and the times that it is from.
 
     Raises:
         CannotServe: there is no tritonserver, it does not start, or a level cannot be served here.
@@ -136,27 +137,32 @@ def measure_serving(
         )
         shared = {level.version.model for level in levels if level.version.task is not None}
         with _server(Path(folder), repository, (*sorted(shared), name)) as address, Client(address) as client:
-            times = _measure(client, name, probe, levels, texts, rows, progress)
-    return overhead([level.name for level in levels], probe.ways, times), times
+            return _measure(client, name, probe, levels, texts, rows, progress)
 
 
-def overhead(levels: Sequence[str], ways: Sequence[Way], times: Times) -> ServingOverhead:
+def overhead(levels: Sequence[str], times: Times, collected: Sequence[Floats]) -> ServingOverhead:
     """What the served times have beyond the engines' times.
+
+    The means that come of it are those that were served: of each level alone, and of each pair of levels. An engine
+    that took longer by itself than a served query, as on a machine with other work, counts as long as that query.
 
     Args:
         levels: names, ascending by score.
-        ways: of the served times.
         times: that were measured.
+        collected: of each level, the time of its engine on each query as its answers come with it, [all queries].
     """
-    served = dict(zip(ways, times.served, strict=True))
+    served = {way: _mean(each) for way, each in zip(times.ways, times.served, strict=True)}
+    alone_served = [served[Way((place,))] for place in range(len(levels))]
+    engines = [min(_mean(each), most) for each, most in zip(times.engines, alone_served, strict=True)]
+    alone = [most - engine for most, engine in zip(alone_served, engines, strict=True)]
 
-    def beyond(way: Way) -> float:
-        return float(trim_mean(served[way] - times.engines[list(way.levels)].sum(axis=0), _TRIMMED))
+    def hop(way: Way) -> float:
+        below, above = way.levels
+        # Differences of noisy times may be below 0, which no part of serving takes.
+        return max(0.0, served[way] - alone_served[below] - engines[above])
 
-    # Differences of noisy times may be below 0, which no part of serving takes.
-    alone = [max(0.0, beyond(Way((place,)))) for place in range(len(levels))]
     onward = []
-    for way in ways:
+    for way in times.ways:
         if len(way.levels) != 2 or way.pruned:
             continue
         below, above = way.levels
@@ -165,8 +171,8 @@ def overhead(levels: Sequence[str], ways: Sequence[Way], times: Times) -> Servin
             Onward(
                 below=levels[below],
                 above=levels[above],
-                ms=max(0.0, beyond(way) - alone[below]),
-                pruned_ms=max(0.0, beyond(pruned) - alone[below]) if pruned in served else None,
+                ms=hop(way),
+                pruned_ms=hop(pruned) if pruned in served else None,
             )
         )
     return ServingOverhead(
@@ -174,28 +180,43 @@ def overhead(levels: Sequence[str], ways: Sequence[Way], times: Times) -> Servin
         queries=len(times.rows),
         alone_ms=dict(zip(levels, alone, strict=True)),
         onward=tuple(onward),
+        engine_scale={
+            name: engine / _mean(each[times.rows])
+            for name, engine, each in zip(levels, engines, collected, strict=True)
+        },
     )
 
 
-def drift_warning(levels: Sequence[str], collected: Sequence[Floats], times: Times) -> str | None:
-    """A warning where the engines took another time than when the levels' answers were collected; None elsewhere.
+def disturbance_warning(levels: Sequence[str], times: Times, collected: Sequence[Floats]) -> str | None:
+    """A warning where the engines' times show other work on the machine; None elsewhere.
+
+    They do where they changed since the levels' answers were collected, or exceed a served query's.
 
     Args:
         levels: names, ascending by score.
+        times: that were measured.
         collected: of each level, the time of its engine on each query as its answers come with it, [all queries].
-        times: that were measured since.
     """
-    now = [float(trim_mean(each, _TRIMMED)) for each in times.engines]
-    then = [float(trim_mean(each[times.rows], _TRIMMED)) for each in collected]
-    if all(1 / _MOST_DRIFT <= after / before <= _MOST_DRIFT for before, after in zip(then, now, strict=True)):
+    then = [_mean(each[times.rows]) for each in collected]
+    now = [_mean(each) for each in times.engines]
+    served = [_mean(times.served[times.ways.index(Way((place,)))]) for place in range(len(levels))]
+    if all(
+        1 / _MOST_DRIFT <= after / before <= _MOST_DRIFT and after <= most
+        for before, after, most in zip(then, now, served, strict=True)
+    ):
         return None
     changes = ", ".join(
-        f"{name} {before:.2f} and then {after:.2f} ms" for name, before, after in zip(levels, then, now, strict=True)
+        f"{name} {before:.2f} ms, later {after:.2f} ms, and {most:.2f} ms with all that serving adds"
+        for name, before, after, most in zip(levels, then, now, served, strict=True)
     )
     return (
-        f"the engines' times changed during the build ({changes}), so the machine was not quiet, and the latencies "
-        "that the candidate was chosen by are off by as much: build again with --force when it is"
+        f"the machine was not quiet while latencies were measured (engine of {changes}), and the choice depends on "
+        "them: build again with --force when it is"
     )
+
+
+def _mean(times: Floats) -> float:
+    return float(trim_mean(times, _TRIMMED))
 
 
 def _measure(
@@ -219,6 +240,7 @@ def _measure(
         return took_ms
 
     def run(level: ProbedLevel, query: int) -> float:
+        time.sleep(_PAUSE_S)
         return level.engine_ms(int(rows[query]))
 
     turns = [*(partial(ask, way) for way in range(len(probe.ways))), *(partial(run, level) for level in levels)]
@@ -233,7 +255,7 @@ def _measure(
                 turns[turn](query)
             taken[turn, block] = [turns[turn](query) for query in block]
     progress(1.0)
-    return Times(rows, taken[: len(probe.ways)], taken[len(probe.ways) :])
+    return Times(probe.ways, rows, taken[: len(probe.ways)], taken[len(probe.ways) :])
 
 
 def _unused_name(models: set[str]) -> str:
