@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tidal.commands.output import progress_note
 from tidal.commands.task_kind import Adding, Told, needs_extra
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE
@@ -60,6 +61,7 @@ class EncoderTasks:
         found = import_task(wish.source, Base(base, load_base_info(self.version), name, folder), wishes)
 
         def confirm(task: Task) -> Provenance:
+            progress_note("comparing the stored task with its source model")
             with needs_extra("import a task"):
                 from tidal_builders.pets.importing.held import hold  # transformers: slow to load
 
