@@ -16,7 +16,7 @@ class ArloParameters(BaseModel):
 
     truncate: bool = Field(False, description="cut a longer text to the model's limit instead of refusing it")
     service_weight: float = Field(
-        8.0,
+        1.0,
         ge=0,
         le=1000,
         description="how many expected service times a query is held back for in the order of the queue; "

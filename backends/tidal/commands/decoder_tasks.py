@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.commands.output import progress_note
-from tidal.commands.task_kind import Adding, Told, needs_extra
+from tidal.commands.task_kind import Adding, Told, needs_extra, refuse_sparsity
 from tidal.errors import InvalidArgument
 from tidal.flover.manifest import FloverManifest, GenerationVerification
 from tidal.flover.tasks.folder import (
@@ -45,6 +45,7 @@ class DecoderTasks:
         """See `TaskKind.add`."""
         if wish.labels is not None or wish.data is not None:
             raise InvalidArgument(f"--labels and --data are for tasks that classify, not for those of {self._name}")
+        refuse_sparsity(wish, self._name)
         tasks = tasks_folder(self.model)
         if wish.stored:
             if wish.half:

@@ -53,19 +53,23 @@ class EncoderTasks:
             from tidal_builders.foreign.trained_on import source_on_this_machine
             from tidal_builders.pets.importing.found import Base, Wishes
             from tidal_builders.pets.importing.recognise import import_task
-        wishes = Wishes(wish.labels, wish.sparsity, wish.data, wish.base_model, wish.force)
+        agreement = {} if wish.min_agreement is None else {"min_agreement": wish.min_agreement}
+        wishes = Wishes(wish.labels, wish.sparsity, wish.data, wish.base_model, wish.force, **agreement)
         made_of = _made_of(self.version)
         name, folder = "", None
         if made_of is not None:
             name, folder = made_of.source.model, source_on_this_machine(made_of)
         found = import_task(wish.source, Base(base, load_base_info(self.version), name, folder), wishes)
+        with needs_extra("import a task"):
+            from tidal_builders.pets.importing.held import Comparison, hold  # transformers: slow to load
+            from tidal_builders.pets.importing.sparsity import choose_sparsity
+        comparison = Comparison(found, self.version, wish.data)
+        if found.at_sparsity is not None:
+            found = choose_sparsity(found, comparison, wishes)
 
         def confirm(task: Task) -> Provenance:
             progress_note("comparing the stored task with its source model")
-            with needs_extra("import a task"):
-                from tidal_builders.pets.importing.held import hold  # transformers: slow to load
-
-                return hold(task, found, self.version, wishes, half=wish.half)
+            return hold(task, found, comparison, wishes, half=wish.half)
 
         task = add_task(
             tasks, wish.name, found.kind, found.terms, base, found.provenance,

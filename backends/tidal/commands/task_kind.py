@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tidal.commands.output import fail
+from tidal.errors import InvalidArgument
 from tidal.tasks.record import TASK_FILE, TaskRecord
 from tidal_client.extras import install_command
 
@@ -23,11 +24,12 @@ class Adding:
     name: str
     labels: tuple[str, ...] | None
     half: bool
-    sparsity: float
+    sparsity: float | None
     data: Path | None
     base_model: Path | None
     replace: bool
     force: bool
+    min_agreement: float | None = None
 
     @property
     def stored(self) -> bool:
@@ -73,6 +75,12 @@ class TaskKind(Protocol):
 
     def show(self, name: str) -> Told:
         """Verify a task as a server does."""
+
+
+def refuse_sparsity(wish: Adding, name: str) -> None:
+    """Refuse what only tasks of encoders take; raises `InvalidArgument`."""
+    if wish.sparsity is not None or wish.min_agreement is not None:
+        raise InvalidArgument(f"--sparsity and --min-agreement are for tasks of encoders, not of {name}")
 
 
 @contextmanager

@@ -91,8 +91,23 @@ def add(
     half: Annotated[bool, typer.Option("--half", help="All but vision: store values as float16.")] = False,
     replace: Replace = False,
     sparsity: Annotated[
-        float, typer.Option(min=0, max=1, help="Checkpoints: share of the weights that stay the base's.")
-    ] = 0.995,
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Checkpoints: share of the weights that stay the base's. Default: the first of 0.995, 0.99, 0.98, "
+            "0.95, 0.9, 0.8, 0.5 and 0 that --min-agreement accepts.",
+        ),
+    ] = None,
+    min_agreement: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Encoders: least agreement with the source model's answers; with --data, accuracy may fall by up to 1 "
+            "less this. Default: 0.95.",
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -124,7 +139,8 @@ def add(
     - **peft**: LoRA with a classifier; DoRA and whatever changes other weights is refused
     - **AdapterHub**: Houlsby adapters with their head
     - a **checkpoint** of a classifier fine-tuned from the base: BitFit where only biases and normalisations differ,
-      else the largest differences of its weights, over the whole model, as many as `--sparsity` leaves
+      else the largest differences of its weights, over the whole model: as few as keep its answers, or as many as
+      `--sparsity` leaves
 
     To a vision transformer (kind otas):
 
@@ -147,7 +163,9 @@ def add(
     with one_sentence():
         _, kind = _model(repository, model)
         chosen = name if name is not None else source.resolve().name
-        told = kind.add(Adding(source, chosen, _split(labels), half, sparsity, data, base_model, replace, force))
+        told = kind.add(
+            Adding(source, chosen, _split(labels), half, sparsity, data, base_model, replace, force, min_agreement)
+        )
     _added(told, model, as_json)
 
 

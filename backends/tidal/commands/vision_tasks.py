@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidal.commands.task_kind import Adding, Told, needs_extra
+from tidal.commands.task_kind import Adding, Told, needs_extra, refuse_sparsity
 from tidal.errors import InvalidArgument
 from tidal.otas.manifest import OtasManifest
 from tidal.otas.tasks import OtasTask, OtasTaskRecord, copy_task, load_task
@@ -55,6 +55,7 @@ class VisionTasks:
             raise InvalidArgument(
                 f"--half, --force and --base-model are for tasks of texts, not for those of {self._name}"
             )
+        refuse_sparsity(wish, self._name)
         if wish.stored and wish.data is None:
             if wish.labels is not None:
                 raise InvalidArgument(f"{wish.source} is a stored task, which is copied as it is: without --labels")

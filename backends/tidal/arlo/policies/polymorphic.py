@@ -74,7 +74,7 @@ class PolymorphicPolicy:
         *,
         dynamic: bool,
         max_batch: int,
-        service_weight: float = 8.0,
+        service_weight: float = 1.0,
     ) -> None:
         self._runtimes = tuple(runtimes)
         self._bins = profile.lengths if dynamic else self._runtimes

@@ -28,6 +28,9 @@ class Held(Strict):
     clear_labels: float = Field(ge=0, le=1, description="the same, of texts whose best two logits are apart")
     max_error: float = Field(ge=0, description="of a logit, as a share of the largest logit where that is above 1")
     tolerance: float = Field(gt=0, description="accepted of a task that holds all that the source changed")
+    agreement: float = Field(
+        ge=0, le=1, description="the lesser of `labels` and 1 - the mean total variation distance of probabilities"
+    )
 
     @property
     def exact(self) -> bool:
@@ -37,8 +40,8 @@ class Held(Strict):
     def sentence(self) -> str:
         """The figures, for people; begins with what was compared."""
         return (
-            f"{self.source}: {self.labels:.1%} of the labels on {self.texts} texts agree, logits differ by up to "
-            f"{self.max_error:.2g} (accepted of an exact import: {self.tolerance:g})"
+            f"{self.source}: agreement {self.agreement:.1%}, {self.labels:.1%} of the labels on {self.texts} texts "
+            f"agree, logits differ by up to {self.max_error:.2g} (accepted of an exact import: {self.tolerance:g})"
         )
 
 

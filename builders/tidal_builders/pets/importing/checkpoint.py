@@ -8,6 +8,7 @@ Biases, normalisations and the classifier are kept whole; embeddings cannot be c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from tidal.errors import InvalidArgument, Unsupported
-from tidal.pets.kinds.positions import sparse_delta
+from tidal.pets.kinds.positions import Places, sparse_delta
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import FloatArray, Head, LinearLayer, LinearTerms, NormTerms, TaskTerms
 from tidal.tasks.digests import tensor_digest
@@ -27,6 +28,7 @@ from tidal_builders.foreign.recognise import SINGLE_LABEL, recognise
 from tidal_builders.pets.encoder import read_encoder
 from tidal_builders.pets.importing.carried import carried_model
 from tidal_builders.pets.importing.found import Base, Imported, Wishes, labels_of
+from tidal_builders.pets.importing.ladder import LADDER
 from tidal_builders.pets.importing.sources import SourceModel, longest_input, source_tokenizer
 
 # RoBERTa's head: the first of its layers is what BERT has as a pooler.
@@ -40,7 +42,7 @@ def import_checkpoint(folder: Path, base: Base, wishes: Wishes) -> Imported:
         InvalidArgument: it is no such folder, or its layers are not the base's.
         Unsupported: its head is of a form that a task cannot have.
     """
-    if not 0 <= wishes.sparsity < 1:
+    if wishes.sparsity is not None and not 0 <= wishes.sparsity < 1:
         raise InvalidArgument(f"the sparsity is {wishes.sparsity:g}; accepted is 0 up to, but not, 1")
     found = recognise(folder)
     if found.task not in SINGLE_LABEL:
@@ -71,33 +73,42 @@ def import_checkpoint(folder: Path, base: Base, wishes: Wishes) -> Imported:
     masked = changed and _masked(differences, base)
     lost = _lost(encoder.frozen, base)
     notes = [lost, _numbered(head.labels) if wishes.labels is None else ""]
-    lossless = not lost
-    if masked:
-        kept = {path: np.flatnonzero(difference) for path, difference in differences.items()}
-        notes.append("all weights that differ are 0: a mask, which is kept whole")
-    elif changed:
-        kept, note = _largest(differences, wishes.sparsity)
-        notes.append(note)
-        lossless &= sum(map(len, kept.values())) == sum(map(np.count_nonzero, differences.values()))
-    linears = {
-        path: LinearTerms(
-            delta=sparse_delta(kept[path], differences[path].reshape(-1)[kept[path]], linear[path].shape)
-            if changed and len(kept[path])
-            else None,
-            bias=biases[path] if biases[path].any() else None,
-        )
-        for path in linear
-        if biases[path].any() or (changed and len(kept[path]))
-    }
-    terms = TaskTerms(head, linears, norms)
-    provenance = Provenance(format="checkpoint", source=str(folder), notes=tuple(note for note in notes if note))
     own = wishes.base_model or base.folder
-    if lost and own is None:
-        carried = None  # the weights that the task cannot change are not to be had
-    else:
-        carried = None if lossless else partial(carried_model, folder, base, own if lost else None)
-    kind = "maskbert" if masked else "diff_pruning" if changed else "bitfit"
-    return Imported(kind, terms, provenance, partial(source_model, folder, base.folder), lossless, carried)
+
+    def imported(kind: str, kept: Mapping[str, Places], note: str = "", *, complete: bool = True) -> Imported:
+        """The task with these places of the differences; `complete` if they are all."""
+        deltas = {
+            path: sparse_delta(places, differences[path].reshape(-1)[places], linear[path].shape)
+            for path, places in kept.items()
+            if len(places)
+        }
+        linears = {
+            path: LinearTerms(delta=deltas.get(path), bias=biases[path] if biases[path].any() else None)
+            for path in linear
+            if biases[path].any() or path in deltas
+        }
+        lossless = complete and not lost
+        if lost and own is None:
+            carried = None  # the weights that the task cannot change are not to be had
+        else:
+            carried = None if lossless else partial(carried_model, folder, base, own if lost else None)
+        provenance = Provenance(
+            format="checkpoint", source=str(folder), notes=tuple(each for each in (*notes, note) if each)
+        )
+        source = partial(source_model, folder, base.folder)
+        return Imported(kind, TaskTerms(head, linears, norms), provenance, source, lossless, carried)
+
+    def at(sparsity: float) -> Imported:
+        kept, note = _largest(differences, sparsity)
+        complete = sum(map(len, kept.values())) == sum(map(np.count_nonzero, differences.values()))
+        return imported("diff_pruning", kept, note, complete=complete)
+
+    if not changed:
+        return imported("bitfit", {})
+    if masked:
+        whole = {path: np.flatnonzero(difference) for path, difference in differences.items()}
+        return imported("maskbert", whole, "all weights that differ are 0: a mask, which is kept whole")
+    return at(wishes.sparsity) if wishes.sparsity is not None else replace(at(LADDER[0]), at_sparsity=at)
 
 
 def _masked(differences: Mapping[str, FloatArray], base: Base) -> bool:
@@ -172,9 +183,7 @@ def _lost(frozen: Mapping[str, FloatArray], base: Base) -> str:
     return f"not carried, for a task cannot change it: {', '.join(lost)}" if lost else ""
 
 
-def _largest(
-    differences: Mapping[str, FloatArray], sparsity: float
-) -> tuple[dict[str, np.ndarray[Any, np.dtype[np.int64]]], str]:
+def _largest(differences: Mapping[str, FloatArray], sparsity: float) -> tuple[dict[str, Places], str]:
     """Places of the largest differences of a whole model, by layer and ascending, and what they are a share of."""
     sizes = np.concatenate([np.abs(difference).reshape(-1) for difference in differences.values()])
     count = min(round(len(sizes) * (1 - sparsity)), int(np.count_nonzero(sizes)))

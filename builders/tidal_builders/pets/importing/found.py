@@ -17,24 +17,32 @@ if TYPE_CHECKING:
     from tidal_builders.pets.importing.sources import SourceModel
 
 
+# Default bound of how far a task may be from its source, see `agreement`.
+MIN_AGREEMENT = 0.95
+
+
 @dataclass(frozen=True, slots=True)
 class Wishes:
     """What an operator may say about an import.
 
     Attributes:
         labels: names of the classes; None: those of the source.
-        sparsity: share of the linear weights of a checkpoint that stay the base's.
+        sparsity: share of the linear weights of a checkpoint that stay the base's; None: the largest of a ladder at
+            which the task still answers as the checkpoint, see `choose_sparsity`.
         data: labelled queries to measure on what of a checkpoint's accuracy is kept.
         base_model: the base as a Hugging Face folder: what an adapter was trained on, and what holds the weights that a
             checkpoint changed and a task cannot.
         force: whether to add what cannot be compared with its base or its source model.
+        min_agreement: least agreement of the task with its source, see `agreement`; with `data` the accuracy that is
+            lost must not exceed 1 - `min_agreement`.
     """
 
     labels: tuple[str, ...] | None = None
-    sparsity: float = 0.995
+    sparsity: float | None = None
     data: Path | None = None
     base_model: Path | None = None
     force: bool = False
+    min_agreement: float = MIN_AGREEMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,7 @@ class Imported:
         lossless: Whether the task holds all that the source changed, so that it has to answer alike.
         carried: Loads the source with nothing but what stored terms hold of it; None where it is lossless, or where
             the weights that a task cannot change are not to be had.
+        at_sparsity: Makes the same task at another sparsity; None where the sparsity is given or means nothing.
     """
 
     kind: str
@@ -74,6 +83,7 @@ class Imported:
     source: Callable[[], SourceModel] | None = None
     lossless: bool = True
     carried: Callable[[TaskTerms], SourceModel] | None = None
+    at_sparsity: Callable[[float], Imported] | None = None
 
 
 def labels_of(wanted: Sequence[str] | None, named: Sequence[str] | None, classes: int) -> tuple[str, ...]:
