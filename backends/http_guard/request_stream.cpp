@@ -29,6 +29,13 @@ std::optional<uint64_t> number(std::string_view text) {
   return value;
 }
 
+// Whether each CR is followed by LF, and each LF follows a CR, from some position on; the last may still be to come.
+bool has_whole_lines(std::string_view text, size_t from) {
+  for (size_t n = from; n < text.size(); ++n)
+    if ((text[n] == '\n') != (n > 0 && text[n - 1] == '\r')) return false;
+  return true;
+}
+
 Refusal malformed(const std::string& what) { return {400, "malformed HTTP request: " + what}; }
 
 }  // namespace
@@ -80,6 +87,8 @@ std::optional<Refusal> RequestStream::take(const char* data, size_t size) {
         size_t before = text_.size();
         text_.append(data, std::min<size_t>(end - data, limits_.header + 1 - before));
         size_t found = text_.find("\r\n\r\n", before < 3 ? 0 : before - 3);
+        // At once, not when the header has ended: libevent also takes lines that end otherwise, and would see the end.
+        if (!has_whole_lines(std::string_view(text_).substr(0, found), before)) return malformed("a line does not end in CR LF");
         if (found == std::string::npos) {
           if (text_.size() > limits_.header)
             return Refusal{431, "the request line and headers have more than " + std::to_string(limits_.header) + " bytes"};

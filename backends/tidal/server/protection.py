@@ -21,8 +21,8 @@ from tidal.server.releases import SECURE_SINCE, has_option, installed_version, r
 #: Triton's own default of --http-max-input-size, in bytes.
 MAX_INPUT_SIZE = 64 << 20
 _OPTION = "--http-max-input-size"
-# Of a thread of a guarded server. 2.51 puts on it what the guard lets through: twice a form-encoded body of up to 4 MiB,
-# and 16 bytes for each piece that a body arrives in, of which there are a million at most.
+# Of a thread of a guarded server. 2.51 puts on it what the guard lets through: twice a form-encoded body of up to
+# 4 MiB, and 16 bytes for each piece that a body arrives in, of which there are a million at most.
 _GUARDED_STACK = 64 << 20
 # Without the guard it is twice the largest form-encoded body that does not end the server.
 _STACK = 256 << 20
@@ -54,16 +54,26 @@ def protection(installation: TritonInstallation, max_input_size: int = MAX_INPUT
         installation: the server to start.
         max_input_size: most bytes of an HTTP request body.
     """
-    version = installed_version(installation)
+    return decide(installed_version(installation), has_option(installation, _OPTION), guard(), max_input_size)
+
+
+def decide(version: str | None, limits_bodies: bool, library: Path | None, max_input_size: int) -> Protection:
+    """What a server needs.
+
+    Args:
+        version: its version, None where it is unknown.
+        limits_bodies: whether it has the option --http-max-input-size.
+        library: the HTTP guard, None where it is not built.
+        max_input_size: most bytes of an HTTP request body.
+    """
     name = release_name(version) if version is not None else None
-    options = (f"{_OPTION}={max_input_size}",) if has_option(installation, _OPTION) else ()
+    options = (f"{_OPTION}={max_input_size}",) if limits_bodies else ()
     if name is not None and name >= SECURE_SINCE and options:
         return Protection(options)
-    library = guard()
     if library is None:
         why = (
-            f"the HTTP guard is not built: an HTTP body above {_STACK >> 21} MiB, or a small one that is deeply nested, "
-            f"finely chunked or compressed, can end tritonserver: run {BUILD_COMMAND}"
+            f"the HTTP guard is not built: an HTTP body above {_STACK >> 21} MiB, or a small one that is deeply "
+            f"nested, finely chunked or compressed, can end tritonserver: run {BUILD_COMMAND}"
         )
         return Protection(options, {}, _STACK, lacking=why)
     return Protection(options, guard_environment(library, max_input_size), guarded=True)

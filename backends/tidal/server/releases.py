@@ -76,7 +76,7 @@ def _cve(year: int, *numbers: int) -> tuple[str, ...]:
 
 
 VULNERABILITIES = (
-    Vulnerability(_cve(2025, 23325), "25.05", "uncontrolled recursion by nested JSON", GUARD),
+    Vulnerability(_cve(2025, 23325), "25.05", "uncontrolled recursion (deeply nested JSON)", GUARD),
     Vulnerability(_cve(2025, 23323, 23324, 23326, 23327), "25.05", "integer overflow in an invalid request", NOTHING),
     Vulnerability(_cve(2025, 23322), "25.06", "double free when a stream is cancelled", NOTHING),
     Vulnerability(_cve(2025, 23331), "25.06", "excessive allocation by an invalid request", NOTHING),
@@ -92,15 +92,16 @@ VULNERABILITIES = (
     Vulnerability(_cve(2025, 33202), "25.09", "stack overflow by a very large payload", GUARD),
     Vulnerability(_cve(2025, 33201), "25.10", "very large payloads", GUARD),
     Vulnerability(_cve(2025, 33211), "25.10", "unchecked quantity in an input", NOTHING),
-    Vulnerability(_cve(2026, 24175), "26.02", "uncaught exception by a malformed HTTP header", GUARD),
+    Vulnerability(_cve(2026, 24175), "26.02", "uncaught exception by a malformed HTTP header", NOTHING),
     Vulnerability(_cve(2026, 24146, 24173, 24174), "26.02", "crash by a malformed request", NOTHING),
     Vulnerability(_cve(2026, 24147), "26.02", "path traversal by an uploaded model configuration", KEY),
     Vulnerability(_cve(2026, 24206, 24207), "26.03", "bypass of the keys of restricted endpoints", NOTHING),
     Vulnerability(_cve(2026, 24208, 24209, 24210), "26.03", "path traversal, integer overflow", NOTHING),
     Vulnerability(_cve(2026, 24264), "26.04", "decompression of highly compressed HTTP bodies", GUARD),
     Vulnerability(_cve(2026, 24266, 47625), "26.04", "use after free, missing authorization", NOTHING),
-    Vulnerability(_cve(2026, 47476, 47477, 47479), "26.05", "stack overflow, resource consumption by requests", GUARD),
-    Vulnerability(_cve(2026, 47478, 47480, 47481, 47482), "26.05", "crashes, bypass of authentication", NOTHING),
+    Vulnerability(_cve(2026, 47476, 47477, 47479), "26.05", "stack overflow, resource consumption", NOTHING),
+    Vulnerability(_cve(2026, 47478, 47480, 47482), "26.05", "crashes, leaked memory", NOTHING),
+    Vulnerability(_cve(2026, 47481), "26.05", "bypass of authentication", NOTHING),
     Vulnerability(_cve(2026, 47606, 47627, 47628, 47629, 47630), "26.06", "path traversal, resource use", NOTHING),
     Vulnerability(_cve(2026, 16497), "26.07", "excessive iteration", NOTHING),
 )
