@@ -1,6 +1,6 @@
 """Build backend (PEP 517) that compiles the native parts before it packs a wheel.
 
-A wheel carries the operators of `pets`, the kernels of `flover` and the custom batcher as shared objects, so it is made
+A wheel carries the operators of `pets`, the kernels of `flover`, the HTTP guard and the custom batcher as shared objects, so it is made
 for one platform, and for the OpenVINO version that `pyproject.toml` pins. Editable installs compile nothing: `make
 install` does. `--config-setting native=skip` packs a wheel without them, which is enough for clients.
 """
@@ -26,7 +26,12 @@ from setuptools.build_meta import (  # noqa: F401 -- the hooks of an editable in
 
 _ROOT = Path(__file__).resolve().parent.parent
 #: Modules that compile one native part each.
-NATIVE_BUILDS = ("tidal.pets.engine.build", "tidal.flover.native.build", "tidal.batcher.build")
+NATIVE_BUILDS = (
+    "tidal.pets.engine.build",
+    "tidal.flover.native.build",
+    "tidal.http_guard.build",
+    "tidal.batcher.build",
+)
 #: Read by setup.py: the wheel holds compiled parts.
 PLATFORM_WHEEL = "TIDAL_PLATFORM_WHEEL"
 

@@ -28,7 +28,12 @@ from tidal_client import Client
 
 CHECKOUT = Path(tidal.__file__).resolve().parents[2]
 SOURCES = ("backends", "builders", "client", "buildtools")
-NATIVE = ("batcher/build/tidal_batcher.so", "flover/native/build/libtidal_flover-", "pets/native/build/libtidal_pets-")
+NATIVE = (
+    "batcher/build/tidal_batcher.so",
+    "flover/native/build/libtidal_flover-",
+    "http_guard/build/tidal_http_guard.so",
+    "pets/native/build/libtidal_pets-",
+)
 PLACE = "/data/share/tidal/backends/"
 
 
@@ -89,7 +94,7 @@ def pip(*arguments: str) -> None:
 def test_every_backend_is_in_the_wheel(wheel: Path) -> None:
     wanted = {
         path.relative_to(CHECKOUT / "backends").as_posix()
-        for pattern in ("*/model.py", "*/native/*.?pp", "batcher/*.?pp", "batcher/*.h")
+        for pattern in ("*/model.py", "*/native/*.?pp", "batcher/*.?pp", "batcher/*.h", "http_guard/*.?pp")
         for path in CHECKOUT.glob(f"backends/{pattern}")
     }
     names = zipfile.ZipFile(wheel).namelist()
@@ -172,7 +177,7 @@ def test_every_backend_serves_with_its_native_parts(environment: Path, repositor
             assert client.classify("tiny", "good").label
             assert client.classify("base", "good", task="lora_1").label
             assert client.generate("writer", "good", max_tokens=3).finish_reason
-        for model, native_part in (("base", NATIVE[2]), ("writer", NATIVE[1])):
+        for model, native_part in (("base", NATIVE[3]), ("writer", NATIVE[1])):
             (stub,) = served.stubs(model)
             mapped = {entry.path for entry in stub.memory_maps()}
             assert any(

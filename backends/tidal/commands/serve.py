@@ -12,6 +12,7 @@ from tidal.server import backend_directory
 from tidal.server.installation import find_installation
 from tidal.server.launch import check_path, select_models, stock_command
 from tidal.server.lives import Ended
+from tidal.server.protection import MAX_INPUT_SIZE, MAX_MESSAGE_SIZE, RequestLimits, protection, with_guard_in
 from tidal.server.ready_report import ReadyReport
 from tidal.server.session import Options, serve_until_ended
 
@@ -44,6 +45,15 @@ def serve(
             help="How often in a row to start tritonserver again where it ended without being asked to.",
         ),
     ] = 5,
+    http_max_input_size: Annotated[
+        int, typer.Option(metavar="BYTES", min=1 << 20, max=1 << 30, help="Most bytes of an HTTP request body.")
+    ] = MAX_INPUT_SIZE,
+    grpc_max_message_size: Annotated[
+        int,
+        typer.Option(
+            metavar="BYTES", min=1 << 20, max=(1 << 31) - 1, help="Most bytes of a gRPC message; Triton before 26.07."
+        ),
+    ] = MAX_MESSAGE_SIZE,
     open_admin: Annotated[
         bool, typer.Option("--open-admin", help="Let anybody load and unload models, without the admin key.")
     ] = False,
@@ -105,9 +115,10 @@ def serve(
     extra = tuple(arguments or ())
     if str(repository).startswith("-"):  # `tidal serve -- OPTIONS` without a repository
         repository, extra = Path("model_repository"), (str(repository), *extra)
+    limits = RequestLimits(http_max_input_size, grpc_max_message_size)
     with one_sentence():
         if assemble is not None:
-            _assemble(repository, assemble, model or [])
+            _assemble(repository, assemble, model or [], limits)
             return
         options = Options(
             repository=repository,
@@ -122,17 +133,22 @@ def serve(
             verbose=verbose,
             access_log=access_log,
             extra=extra,
+            limits=limits,
         )
         ended = serve_until_ended(options, lambda report: _print_ready(report, as_json))
     raise typer.Exit(_EXIT_CODES[ended])
 
 
-def _assemble(repository: Path, target: Path, names: list[str]) -> None:
+def _assemble(repository: Path, target: Path, names: list[str], limits: RequestLimits) -> None:
     installation = find_installation()
     served = select_models(repository, names).served
     check_path(target)
     backend_directory.assemble(target, installation)
-    typer.echo(stock_command(installation, repository, target, [entry.name for entry in served]))
+    protected = with_guard_in(target, protection(installation, limits), limits)
+    if protected.lacking:
+        typer.echo(f"warning: {protected.lacking}", err=True)
+    names = [entry.name for entry in served]
+    typer.echo(stock_command(installation, repository, target, names, protected))
 
 
 def _print_ready(report: ReadyReport, as_json: bool) -> None:

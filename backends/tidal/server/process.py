@@ -9,14 +9,16 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 from tidal.access_log.target import ACCESS_LOG_VARIABLE, inherited
 from tidal.allocation import ALLOCATION_VARIABLE
 from tidal.errors import Internal
 from tidal.server.aftermath import clean_up
-from tidal.server.control import ModelState, ServerControl
+from tidal.server.control import ModelState
 from tidal.server.launch import Launch
+from tidal.server.protection import raise_stack_limit
 
 # What the server may take beyond its own exit timeout before it is killed.
 KILL_AFTER_S = 5.0
@@ -40,8 +42,7 @@ class ServerProcess:
         """
         self.launch = launch
         self.log = log
-        address = launch.endpoints.address
-        self.control = ServerControl(address(launch.endpoints.http), launch.key, address(launch.endpoints.grpc))
+        self.control = launch.control()
         self._log_begins = log.stat().st_size if append and log is not None and log.exists() else 0
         output = log.open("ab" if append else "wb") if log is not None else None
         try:
@@ -54,7 +55,7 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 # Ctrl-C at a terminal is for this process, which forwards it; stubs must live to answer.
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509  (it takes no lock)
+                preexec_fn=partial(_prepare, launch.protection.stack_bytes),  # noqa: PLW1509  (it takes no lock)
             )
         finally:
             if output is not None:
@@ -146,11 +147,13 @@ class ServerProcess:
 
 
 def _environment(launch: Launch) -> dict[str, str]:
-    environment = {**launch.installation.environment(), ALLOCATION_VARIABLE: "file"}
+    environment = {**launch.environment(), ALLOCATION_VARIABLE: "file"}
     environment.pop(ACCESS_LOG_VARIABLE, None)
     return environment if launch.access_log is None else {**environment, ACCESS_LOG_VARIABLE: launch.access_log}
 
 
-def _die_with_parent() -> None:
+def _prepare(stack_bytes: int | None) -> None:
     """In the child: end when the parent is gone, also when it was killed. Other threads' locks may be held for good."""
     _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if stack_bytes is not None:
+        raise_stack_limit(stack_bytes)
