@@ -10,6 +10,7 @@ DATA ?=
 NATIVE := backends/pets/native
 BATCHER := backends/batcher
 KERNELS := backends/flover/native
+GUARD := backends/http_guard
 
 SHELL := bash
 .SHELLFLAGS := -o pipefail -ec
@@ -19,7 +20,7 @@ SHELL := bash
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-install: $(NATIVE)/build/.built $(BATCHER)/build/.built $(KERNELS)/build/.built ## Make the virtual environment with everything in it
+install: $(NATIVE)/build/.built $(BATCHER)/build/.built $(KERNELS)/build/.built $(GUARD)/build/.built ## Make the virtual environment with everything in it
 
 # What stands in the graphs of encoders that serve many tasks: operations of our own, compiled against OpenVINO's wheel.
 $(NATIVE)/build/.built: $(VENV)/.installed $(wildcard $(NATIVE)/*.cpp $(NATIVE)/*.hpp)
@@ -36,6 +37,11 @@ $(BATCHER)/build/.built: $(VENV)/.installed $(wildcard $(BATCHER)/*.cpp $(BATCHE
 $(KERNELS)/build/.built: $(VENV)/.installed $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.hpp)
 	@echo "== compiling the kernels of decoders (some seconds)"
 	@if $(BIN)/python -m tidal.flover.native.build >/dev/null; then touch $@; else echo "== going on in torch alone"; fi
+
+# What refuses HTTP requests that would end an older tritonserver.
+$(GUARD)/build/.built: $(VENV)/.installed $(wildcard $(GUARD)/*.cpp $(GUARD)/*.hpp)
+	@echo "== compiling the HTTP guard (some seconds)"
+	@if $(BIN)/python -m tidal.http_guard.build >/dev/null; then touch $@; else echo "== going on without the HTTP guard"; fi
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or set PYTHON=" >&2; exit 1; }
@@ -104,5 +110,5 @@ reliability: install ## Kill, overload and confuse a server under load, and writ
 	@$(BIN)/python -m reliability
 
 clean: ## Remove what the build made (the virtual environment stays)
-	rm -rf build dist $(NATIVE)/build $(BATCHER)/build $(KERNELS)/build .pytest_cache .mypy_cache .ruff_cache .hypothesis .demo *.egg-info backends/*.egg-info
+	rm -rf build dist $(NATIVE)/build $(BATCHER)/build $(KERNELS)/build $(GUARD)/build .pytest_cache .mypy_cache .ruff_cache .hypothesis .demo *.egg-info backends/*.egg-info
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -21,6 +21,7 @@ from tidal.server.endpoints import choose_endpoints
 from tidal.server.installation import find_installation
 from tidal.server.launch import Launch
 from tidal.server.process import ServerProcess
+from tidal.server.protection import protection
 from tidal.server.stubs import live_stubs
 
 _counter = itertools.count()
@@ -103,8 +104,18 @@ def running_server(
     with TemporaryDirectory(prefix="tidal-test-server-") as folder:
         log = Path(folder) / "log"
         backends = assemble(Path(folder) / "backends", installation, dict(extra_backends))
+        safe = protection(installation)
         launch = Launch(
-            installation, repository, backends, tuple(names), ports, prefix, None, exit_timeout_s, tuple(arguments)
+            installation,
+            repository,
+            backends,
+            tuple(names),
+            ports,
+            prefix,
+            None,
+            exit_timeout_s,
+            tuple(arguments),
+            safe,
         )
         process = ServerProcess(launch, log)
         try:

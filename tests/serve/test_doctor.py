@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.serve.served import environment_in, tidal
+from tidal.http_guard.build import build
 
 pytestmark = pytest.mark.server
 
 
 def test_finds_the_server_and_what_it_needs(tmp_path: Path) -> None:
+    build()
     leftover = Path(f"/dev/shm/tidal_0_leftover_of_test_{os.getpid()}")
     leftover.write_bytes(b"x" * 100)
     try:
@@ -26,6 +28,12 @@ def test_finds_the_server_and_what_it_needs(tmp_path: Path) -> None:
     checks = {check["name"]: check for check in report["checks"]}
     assert (answer.returncode, report["can_serve"]) == (0, True)
     assert re.match(r"2\.\d+\.\d+, /", checks["tritonserver"]["found"])
+    assert checks["Triton release"]["found"].startswith("24.10 (2.51.0)")
+    assert checks["protection"]["verdict"] == "ok"
+    known = {name: each for each in report["vulnerabilities"] for name in each["names"]}
+    assert known["CVE-2025-23310"]["protected_by"] == known["CVE-2025-23311"]["protected_by"] == "HTTP guard"
+    assert known["CVE-2025-23319"]["protected_by"] == known["CVE-2025-23316"]["protected_by"] == "admin key"
+    assert (known["CVE-2025-23317"]["fixed_in"], known["CVE-2025-23317"]["protected_by"]) == ("25.07", "")
     assert checks["python stub"]["verdict"] == "ok"
     assert checks["engine openvino"]["verdict"] == "ok"
     assert checks["leftovers"]["verdict"] == "warning"

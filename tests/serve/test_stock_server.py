@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.serve.hostile import FORM, chunks, exchange, filled, status
 from tests.serve.served import Served, environment_in, publish, tidal
 from tests.waiting import until
+from tidal.http_guard.build import build
 from tidal.server.endpoints import choose_endpoints
 
 pytestmark = pytest.mark.server
 
 
 def test_runs_without_tidal_serve(tmp_path: Path) -> None:
+    build()
     publish(tmp_path / "models", "echo", code="import ssl\n" + (Path(__file__).with_name("echo_model.py")).read_text())
     environment = environment_in(tmp_path)
     backends = tmp_path / "backends"
@@ -47,6 +50,12 @@ def test_runs_without_tidal_serve(tmp_path: Path) -> None:
     try:
         assert until(answers), (tmp_path / "log").read_text()
         assert (backends / "arlo" / "model.py").is_file()
+        address = f"127.0.0.1:{ports.http}"
+        assert status(exchange(address, chunks(1_000_000), [("Transfer-Encoding", "chunked")])) == 413
+        assert (
+            status(exchange(address, filled(5_000_000), [("Content-Length", 5_000_000), ("Content-Type", FORM)])) == 413
+        )
+        assert answers()
     finally:
         server.terminate()
         try:

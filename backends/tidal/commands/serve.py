@@ -12,6 +12,7 @@ from tidal.server import backend_directory
 from tidal.server.installation import find_installation
 from tidal.server.launch import check_path, select_models, stock_command
 from tidal.server.lives import Ended
+from tidal.server.protection import MAX_INPUT_SIZE, protection, with_guard_in
 from tidal.server.ready_report import ReadyReport
 from tidal.server.session import Options, serve_until_ended
 
@@ -44,6 +45,9 @@ def serve(
             help="How often in a row to start tritonserver again where it ended without being asked to.",
         ),
     ] = 5,
+    http_max_input_size: Annotated[
+        int, typer.Option(metavar="BYTES", min=1 << 20, max=1 << 30, help="Most bytes of an HTTP request body.")
+    ] = MAX_INPUT_SIZE,
     open_admin: Annotated[
         bool, typer.Option("--open-admin", help="Let anybody load and unload models, without the admin key.")
     ] = False,
@@ -98,7 +102,7 @@ def serve(
         repository, extra = Path("model_repository"), (str(repository), *extra)
     with one_sentence():
         if assemble is not None:
-            _assemble(repository, assemble, model or [])
+            _assemble(repository, assemble, model or [], http_max_input_size)
             return
         options = Options(
             repository=repository,
@@ -112,17 +116,22 @@ def serve(
             open_admin=open_admin,
             verbose=verbose,
             extra=extra,
+            max_input_size=http_max_input_size,
         )
         ended = serve_until_ended(options, lambda report: _print_ready(report, as_json))
     raise typer.Exit(_EXIT_CODES[ended])
 
 
-def _assemble(repository: Path, target: Path, names: list[str]) -> None:
+def _assemble(repository: Path, target: Path, names: list[str], max_input_size: int) -> None:
     installation = find_installation()
     served = select_models(repository, names).served
     check_path(target)
     backend_directory.assemble(target, installation)
-    typer.echo(stock_command(installation, repository, target, [entry.name for entry in served]))
+    protected = with_guard_in(target, protection(installation, max_input_size), max_input_size)
+    if protected.lacking:
+        typer.echo(f"warning: {protected.lacking}", err=True)
+    names = [entry.name for entry in served]
+    typer.echo(stock_command(installation, repository, target, names, protected))
 
 
 def _print_ready(report: ReadyReport, as_json: bool) -> None:

@@ -201,7 +201,7 @@ def check_one_server(repository: Path, front: str, metrics: str | None) -> None:
         if state.repository != repository.resolve() or state.metrics == metrics:
             continue
         try:
-            index = ServerControl(state.http, state.key, state.grpc).index()
+            index = state.control().index()
         except TidalError:
             index = None
         if index is None or any(row.name == front and row.state == "READY" for row in index):

@@ -52,7 +52,7 @@ def tidal_serve(repository: Path, *arguments: str) -> Iterator[RunningServer]:
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
             state = _wait_for_state(process, Path(runtime) / "tidal")
-            yield RunningServer(state, ServerControl(state.http, state.key, state.grpc))
+            yield RunningServer(state, state.control())
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)

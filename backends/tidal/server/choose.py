@@ -45,4 +45,4 @@ def choose_server(which: str | None) -> Connection:
 
 
 def _connect(state: ServerState) -> Connection:
-    return Connection(ServerControl(state.http, state.key, state.grpc), state)
+    return Connection(state.control(), state)

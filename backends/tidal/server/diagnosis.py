@@ -21,7 +21,10 @@ from tidal.errors import TidalError
 from tidal.flover.native import library as kernels
 from tidal.server.aftermath import SHARED_MEMORY, leftovers, orphans
 from tidal.server.endpoints import holder_of, is_free
+from tidal.server.exposure import Exposure, describe_protection, describe_release, exposures
 from tidal.server.installation import TritonInstallation, find_installation
+from tidal.server.protection import protection
+from tidal.server.releases import installed_version
 from tidal.server.state import running_servers
 
 # A stub starts with a region of 1 MiB and grows it by what its requests carry.
@@ -48,7 +51,7 @@ def diagnose() -> list[Check]:
         found, _, advice = str(error).rpartition(": ")
         checks.append(Check("tritonserver", "bad", found or advice, advice))
     else:
-        checks += [_server(installation), _stub(installation)]
+        checks += [_server(installation), *_security(installation), _stub(installation)]
     checks += [*_engines(), kernels_check(), batcher_check(), _gpu(), _shared_memory(), _leftovers()]
     checks += [*_servers_and_ports(), *_extras()]
     return checks
@@ -81,6 +84,24 @@ def _server(installation: TritonInstallation) -> Check:
             process.wait()
     last = next((line for line in reversed(lines) if line), "it wrote nothing")
     return Check("tritonserver", "bad", f"{where} does not start: {last}", "install what the message names")
+
+
+def _security(installation: TritonInstallation) -> Iterator[Check]:
+    """What this server's release means for who may send requests to it."""
+    found, advice = describe_release(installed_version(installation))
+    yield Check("Triton release", "warning" if advice else "ok", found, advice)
+    protected = protection(installation)
+    found, advice = describe_protection(protected, exposures(installation, protected))
+    yield Check("protection", "warning" if advice else "ok", found, advice)
+
+
+def known_exposures() -> list[Exposure]:
+    """The known vulnerabilities of the server that was found; none where none was."""
+    try:
+        installation = find_installation()
+    except TidalError:
+        return []
+    return exposures(installation, protection(installation))
 
 
 def _stub(installation: TritonInstallation) -> Check:

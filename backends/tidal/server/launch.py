@@ -7,7 +7,7 @@ import re
 import secrets
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidal.cascade import cascades
@@ -15,9 +15,11 @@ from tidal.ensembles import Ensemble, ensembles, lacking, with_steps
 from tidal.errors import InvalidArgument, NotFound, did_you_mean
 from tidal.family import family, front_of
 from tidal.repository import ModelEntry, model_entries
-from tidal.server.control import ADMIN_APIS, ADMIN_HEADER
+from tidal.server.control import ADMIN_APIS, ADMIN_HEADER, ServerControl
 from tidal.server.endpoints import Endpoints
+from tidal.server.extra_options import grpc_tls
 from tidal.server.installation import TritonInstallation
+from tidal.server.protection import Protection
 
 # tritonserver gives each Python model threads on which its calls to other models wait and its answers go out: with the
 # usual 32, a model with as many calls in flight cannot answer. A cascade has up to 24, and 32 more may be lost to
@@ -51,6 +53,21 @@ class Launch:
     key: str | None
     exit_timeout_s: int
     extra: tuple[str, ...] = ()
+    protection: Protection = field(default_factory=Protection)
+
+    def environment(self) -> dict[str, str]:
+        """Environment of the process."""
+        return {**self.installation.environment(), **self.protection.environment}
+
+    def control(self) -> ServerControl:
+        """The admin side of the server, once it runs.
+
+        Loads go over HTTP where gRPC takes TLS connections only: Tidal has neither the names in a certificate nor, with
+        mutual TLS, a certificate of its own.
+        """
+        address = self.endpoints.address
+        grpc = None if grpc_tls(self.extra) else address(self.endpoints.grpc)
+        return ServerControl(address(self.endpoints.http), self.key, grpc)
 
     def command(self) -> list[str]:
         """Arguments of the process, the binary first."""
@@ -71,6 +88,7 @@ class Launch:
         if self.key is not None:
             rule = f"{','.join(ADMIN_APIS)}:{ADMIN_HEADER}={self.key}"
             options += [f"--http-restricted-api={rule}", f"--grpc-restricted-protocol={rule}"]
+        options += self.protection.options
         return [str(self.installation.binary), *options, *self.extra]
 
 
@@ -180,13 +198,19 @@ def check_key(key: str | None) -> str:
     return key
 
 
-def stock_command(installation: TritonInstallation, repository: Path, backends: Path, models: Sequence[str]) -> str:
+def stock_command(
+    installation: TritonInstallation, repository: Path, backends: Path, models: Sequence[str], protected: Protection
+) -> str:
     """Shell command that serves the repository with tritonserver alone, as `tidal serve` would find it."""
     paths = installation.search_paths()
-    words = [str(installation.binary), *_basic(repository.resolve(), backends.resolve(), models)]
+    words = [str(installation.binary), *_basic(repository.resolve(), backends.resolve(), models), *protected.options]
+    # Without the guard only the stack limit can be raised, which takes a shell of its own.
+    shell = f'sh -c \'ulimit -Ss {protected.stack_bytes >> 10} && exec "$0" "$@"\'' if protected.stack_bytes else ""
     lines = [
         "env -u PYTHONHOME",
         *(f'{name}={shlex.quote(os.pathsep.join(folders))}"${{{name}:+:${name}}}"' for name, folders in paths.items()),
+        *(f"{name}={shlex.quote(value)}" for name, value in protected.environment.items()),
+        *([shell] if shell else []),
         *map(shlex.quote, words),
     ]
     return " \\\n  ".join(lines)

@@ -20,6 +20,7 @@ from tidal.errors import Internal, TidalError
 from tidal.server.backend_directory import assemble, python_backends
 from tidal.server.backoff import WELL_AFTER_S, Restarts
 from tidal.server.endpoints import choose_endpoints
+from tidal.server.extra_options import grpc_tls
 from tidal.server.launch import Launch, Selection, select_models
 from tidal.server.process import ServerProcess
 from tidal.server.ready_report import ReadyReport
@@ -138,6 +139,7 @@ class Lives:
             http=address(launch.endpoints.http),
             grpc=address(launch.endpoints.grpc),
             metrics=address(launch.endpoints.metrics),
+            grpc_tls=grpc_tls(launch.extra),
             key=launch.key,
             pid=os.getpid(),
             pid_started=psutil.Process().create_time(),

@@ -9,13 +9,15 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 from tidal.allocation import ALLOCATION_VARIABLE
 from tidal.errors import Internal
 from tidal.server.aftermath import clean_up
-from tidal.server.control import ModelState, ServerControl
+from tidal.server.control import ModelState
 from tidal.server.launch import Launch
+from tidal.server.protection import raise_stack_limit
 
 # What the server may take beyond its own exit timeout before it is killed.
 KILL_AFTER_S = 5.0
@@ -39,20 +41,19 @@ class ServerProcess:
         """
         self.launch = launch
         self.log = log
-        address = launch.endpoints.address
-        self.control = ServerControl(address(launch.endpoints.http), launch.key, address(launch.endpoints.grpc))
+        self.control = launch.control()
         self._log_begins = log.stat().st_size if append and log is not None and log.exists() else 0
         output = log.open("ab" if append else "wb") if log is not None else None
         try:
             self._process = subprocess.Popen(
                 launch.command(),
-                env={**launch.installation.environment(), ALLOCATION_VARIABLE: "file"},
+                env={**launch.environment(), ALLOCATION_VARIABLE: "file"},
                 stdin=subprocess.DEVNULL,
                 stdout=output or sys.stderr,
                 stderr=subprocess.STDOUT,
                 # Ctrl-C at a terminal is for this process, which forwards it; stubs must live to answer.
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509  (it takes no lock)
+                preexec_fn=partial(_prepare, launch.protection.stack_bytes),  # noqa: PLW1509  (it takes no lock)
             )
         finally:
             if output is not None:
@@ -143,6 +144,8 @@ class ServerProcess:
         return re.sub(r"^[A-Z]\d{4} \S+ \d+ [\w.]+:\d+\] ", "", found)[:500]
 
 
-def _die_with_parent() -> None:
+def _prepare(stack_bytes: int | None) -> None:
     """In the child: end when the parent is gone, also when it was killed. Other threads' locks may be held for good."""
     _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if stack_bytes is not None:
+        raise_stack_limit(stack_bytes)

@@ -14,15 +14,19 @@ from pathlib import Path
 
 from tidal.server.backend_directory import assemble
 from tidal.server.endpoints import choose_endpoints
+from tidal.server.extra_options import check_extra
 from tidal.server.guardian import Guardian
 from tidal.server.installation import find_installation
 from tidal.server.launch import Launch, check_key, check_path, select_models
 from tidal.server.lives import Ended, Lives, names_of
 from tidal.server.process import KILL_AFTER_S
+from tidal.server.protection import protection
 from tidal.server.ready_report import ReadyReport
 from tidal.server.signals import handled_signals
 from tidal.server.starting import forget_changes, plan_start
 from tidal.server.state import running_servers, state_folder
+
+_log = logging.getLogger("tidal.serve")
 
 # Free ports differ from run to run, and each would leave a log.
 _KEPT_LOGS = 10
@@ -43,6 +47,7 @@ class Options:
     open_admin: bool
     verbose: bool
     extra: tuple[str, ...]
+    max_input_size: int
 
 
 def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) -> Ended:
@@ -60,6 +65,7 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
     Raises:
         TidalError: it cannot serve: what is missing or taken, or which model does not load and why.
     """
+    check_extra(options.extra)
     installation = find_installation()
     selection = select_models(options.repository, options.models)
     plan = plan_start(options.repository, names_of(selection))
@@ -83,9 +89,11 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
             key=key,
             exit_timeout_s=options.exit_timeout_s,
             extra=options.extra,
+            protection=protection(installation, options.max_input_size),
         )
         log = None if options.verbose else _log_file(endpoints.http)
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+        _warn(options, launch)
         with handled_signals() as signals:
             lives = Lives(launch, options.models, log, signals)
             ended = lives.first(plan, selection, ready)
@@ -93,6 +101,20 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         guardian.dismiss()
+
+
+def _warn(options: Options, launch: Launch) -> None:
+    """Say what of this server is open or unprotected."""
+    if launch.protection.lacking:
+        _log.warning("%s", launch.protection.lacking)
+    if options.open_admin and not options.host.startswith(("127.", "localhost")):
+        _log.warning(
+            "--open-admin with --host %s: everybody who reaches port %d or %d can load and unload models, use shared "
+            "memory and change logging: leave out --open-admin, or listen on 127.0.0.1",
+            options.host,
+            launch.endpoints.http,
+            launch.endpoints.grpc,
+        )
 
 
 def _log_file(http_port: int) -> Path:

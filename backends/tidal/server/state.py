@@ -14,6 +14,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tidal.errors import InvalidArgument
+from tidal.server.control import ServerControl
 
 
 class ServerState(BaseModel):
@@ -24,6 +25,7 @@ class ServerState(BaseModel):
     http: str = Field(description="host:port of the HTTP endpoint")
     grpc: str = Field(description="host:port of the gRPC endpoint")
     metrics: str = Field(description="host:port of the Prometheus endpoint")
+    grpc_tls: bool = Field(default=False, description="whether the gRPC endpoint takes TLS connections only")
     key: str | None = Field(description="admin key, or None where the admin endpoints are open")
     pid: int = Field(description="process id of `tidal serve`")
     pid_started: float = Field(description="start time of that process, to tell it from a later one of the same id")
@@ -38,6 +40,10 @@ class ServerState(BaseModel):
     def http_port(self) -> int:
         """Port of the HTTP endpoint, by which users name a server."""
         return int(self.http.rpartition(":")[2])
+
+    def control(self) -> ServerControl:
+        """The admin side of the server; over HTTP alone where gRPC takes TLS connections only."""
+        return ServerControl(self.http, self.key, None if self.grpc_tls else self.grpc)
 
     def alive(self) -> bool:
         """Whether the `tidal serve` that wrote this still runs."""

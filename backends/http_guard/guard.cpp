@@ -1,0 +1,175 @@
+// Preloaded into tritonserver: keeps HTTP requests away from it that would end it.
+//
+// Releases before 25.07 put a request's pieces, or twice its form-encoded body, on the stack of an HTTP thread
+// (CVE-2025-23310, CVE-2025-23311), have no limit for a body, decompress without one, and parse JSON recursively. Their
+// HTTP front end is libevent, which reads sockets by `readv`. What it reads of an accepted connection goes through a
+// `RequestStream` first. A request that is refused is answered here, and libevent sees none of it from there on. gRPC
+// reads by `recvmsg` and is not touched. Nothing of this is active where TIDAL_HTTP_MAX_BODY is not set.
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "request_stream.hpp"
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+// Of a refused request so many bytes are read and dropped, so that its sender gets to read the answer.
+constexpr uint64_t kMostDropped = 1ull << 30;
+constexpr size_t kDescriptors = 1 << 20;
+constexpr uint64_t kLeastPieces = 1 << 16;
+
+guard::Limits limits{0, 4 << 20, 0, 64 << 10, 1000};
+pid_t process;
+
+template <typename Function>
+Function* next(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
+
+struct Connection {
+  guard::RequestStream requests{limits};
+  uint64_t answered = 0;  // requests that had arrived when the server last wrote
+  bool refused = false;
+  uint64_t dropped = 0;
+
+  // The bytes that libevent may have of those that were read; 0: the connection is over; -1 with errno: none now.
+  ssize_t receive(int fd, const iovec* parts, ssize_t size) {
+    for (ssize_t left = size; !refused && left > 0; ++parts) {
+      size_t part = std::min<size_t>(left, parts->iov_len);
+      if (auto refusal = requests.take(static_cast<const char*>(parts->iov_base), part)) {
+        refused = true;
+        // Answers must keep the order of the requests: an earlier one is still being worked on.
+        if (requests.completed() > answered) return 0;
+        answer(fd, *refusal);
+      }
+      left -= part;
+    }
+    if (!refused) return size;
+    dropped += size;
+    if (dropped > kMostDropped) return 0;
+    errno = EAGAIN;
+    return -1;
+  }
+
+  static void answer(int fd, const guard::Refusal& refusal) {
+    const char* reason = refusal.status == 413   ? "Content Too Large"
+                         : refusal.status == 415 ? "Unsupported Media Type"
+                         : refusal.status == 431 ? "Request Header Fields Too Large"
+                                                 : "Bad Request";
+    std::string body = "{\"error\":\"";
+    for (unsigned char c : refusal.message) body += c < ' ' || c > '~' || c == '"' || c == '\\' ? '?' : char(c);
+    body += "\"}";
+    std::string text = "HTTP/1.1 " + std::to_string(refusal.status) + " " + reason +
+                       "\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
+                       "\r\nConnection: close\r\n\r\n" + body;
+    (void)!send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    shutdown(fd, SHUT_WR);
+  }
+};
+
+std::atomic<Connection*> connections[kDescriptors];
+
+void replace(int fd, Connection* connection) {
+  if (fd >= 0 && static_cast<size_t>(fd) < kDescriptors) delete connections[fd].exchange(connection);
+  else delete connection;
+}
+
+Connection* find(int fd) {
+  return fd >= 0 && static_cast<size_t>(fd) < kDescriptors ? connections[fd].load() : nullptr;
+}
+
+int accepted(int fd) {
+  if (fd >= 0 && limits.body) {
+    if (static_cast<size_t>(fd) >= kDescriptors) {
+      close(fd);
+      errno = EMFILE;
+      return -1;
+    }
+    replace(fd, new Connection);
+  }
+  return fd;
+}
+
+ssize_t received(int fd, const iovec* parts, ssize_t size) {
+  Connection* connection = size > 0 ? find(fd) : nullptr;
+  return connection ? connection->receive(fd, parts, size) : size;
+}
+
+// The server's threads get stacks of the wanted size; no more of them is resident than is used. Its children, the
+// processes of Python models, get neither the guard nor such stacks.
+__attribute__((constructor)) void begin() {
+  const char* body = std::getenv("TIDAL_HTTP_MAX_BODY");
+  if (!body) return;
+  process = getpid();
+  limits.body = std::strtoull(body, nullptr, 10);
+  limits.pieces = std::max<uint64_t>(kLeastPieces, limits.body / 1024);
+  if (const char* stack = std::getenv("TIDAL_THREAD_STACK")) {
+    pthread_attr_t attributes;
+    if (pthread_getattr_default_np(&attributes) == 0) {
+      if (pthread_attr_setstacksize(&attributes, std::strtoull(stack, nullptr, 10)) == 0)
+        pthread_setattr_default_np(&attributes);
+      pthread_attr_destroy(&attributes);
+    }
+  }
+  const char* before = std::getenv("TIDAL_LD_PRELOAD");
+  if (before && *before) setenv("LD_PRELOAD", before, 1);
+  else unsetenv("LD_PRELOAD");
+  for (const char* name : {"TIDAL_HTTP_MAX_BODY", "TIDAL_THREAD_STACK", "TIDAL_LD_PRELOAD"}) unsetenv(name);
+}
+
+// Found in a built library to tell whether it was made of these sources.
+__attribute__((used)) const char kSources[] = "tidal_http_guard_sources=" TIDAL_SOURCES;
+
+}  // namespace
+
+EXPORTED int accept(int fd, sockaddr* address, socklen_t* size) {
+  static auto original = next<decltype(accept)>("accept");
+  return accepted(original(fd, address, size));
+}
+
+EXPORTED int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
+  static auto original = next<decltype(accept4)>("accept4");
+  return accepted(original(fd, address, size, flags));
+}
+
+EXPORTED ssize_t readv(int fd, const iovec* parts, int count) {
+  static auto original = next<decltype(readv)>("readv");
+  return received(fd, parts, original(fd, parts, count));
+}
+
+EXPORTED ssize_t read(int fd, void* data, size_t size) {
+  static auto original = next<decltype(read)>("read");
+  iovec part{data, size};
+  return received(fd, &part, original(fd, data, size));
+}
+
+EXPORTED ssize_t recv(int fd, void* data, size_t size, int flags) {
+  static auto original = next<decltype(recv)>("recv");
+  iovec part{data, size};
+  ssize_t got = original(fd, data, size, flags);
+  return flags & MSG_PEEK ? got : received(fd, &part, got);
+}
+
+EXPORTED ssize_t writev(int fd, const iovec* parts, int count) {
+  static auto original = next<decltype(writev)>("writev");
+  if (Connection* connection = find(fd)) connection->answered = connection->requests.completed();
+  return original(fd, parts, count);
+}
+
+EXPORTED int close(int fd) {
+  static auto original = next<decltype(close)>("close");
+  // A child that shares this memory until it runs another program closes descriptors of its own.
+  if (find(fd) && getpid() == process) replace(fd, nullptr);
+  return original(fd);
+}

@@ -1,0 +1,1 @@
+"""The HTTP guard: a library preloaded into tritonserver that refuses HTTP requests which would end it."""

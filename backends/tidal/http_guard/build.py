@@ -1,0 +1,47 @@
+"""Builds the shared object: `python -m tidal.http_guard.build [--force]`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tidal.compiling import build_command, find_compiler, run_compiler
+from tidal.http_guard.library import is_current, library_path, source_folder, sources_digest
+
+_FLAGS = (
+    "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-shared",
+    # It has its own C++ runtime: the server's may be older than this compiler's.
+    "-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL",
+)  # fmt: skip
+
+
+def build(*, force: bool = False) -> Path:
+    """Build the shared object with g++ (9 or newer) where it is missing or outdated.
+
+    Args:
+        force: build it in any case.
+
+    Returns:
+        The shared object.
+
+    Raises:
+        NotFound: g++ is missing.
+        Internal: the compiler refuses the sources; carries its output.
+    """
+    target = library_path()
+    if is_current() and not force:
+        return target
+    compiler = find_compiler("the HTTP guard, which protects Triton before 26.07 from oversized requests, needs it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        made = Path(scratch) / target.name
+        sources = [str(path) for path in sorted(source_folder().glob("*.cpp"))]
+        run_compiler([compiler, *_FLAGS, f'-DTIDAL_SOURCES="{sources_digest()}"', *sources, "-o", str(made), "-ldl"])
+        # A server that has loaded the previous one keeps it until it restarts.
+        made.replace(target)
+    return target
+
+
+if __name__ == "__main__":
+    sys.exit(build_command(build))

@@ -1,0 +1,114 @@
+"""What protects a tritonserver from requests that would end it, by what its release lacks.
+
+Releases before 26.07 are guarded: a library preloaded into tritonserver refuses oversized, finely chunked, compressed
+and deeply nested HTTP bodies before libevent sees them, and gives the server's threads stacks that the rest fits on.
+A proxy would do the same for an additional hop of every request; the library adds a function call to each read.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tidal.errors import TidalError
+from tidal.http_guard.library import BUILD_COMMAND, is_current, library_path
+from tidal.server.installation import TritonInstallation
+from tidal.server.releases import SECURE_SINCE, has_option, installed_version, release_name
+
+#: Triton's own default of --http-max-input-size, in bytes.
+MAX_INPUT_SIZE = 64 << 20
+_OPTION = "--http-max-input-size"
+# Of a thread of a guarded server. 2.51 puts on it what the guard lets through: twice a form-encoded body of up to
+# 4 MiB, and 16 bytes for each piece that a body arrives in, of which there are a million at most.
+_GUARDED_STACK = 64 << 20
+# Without the guard it is twice the largest form-encoded body that does not end the server.
+_STACK = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """How a server is started so that a request cannot end it.
+
+    Attributes:
+        options: for its command line.
+        environment: additional variables of its environment.
+        stack_bytes: soft stack limit to start it with; None leaves it as it is.
+        guarded: whether the HTTP guard is preloaded.
+        lacking: what is not protected and what to do about it; empty where nothing is.
+    """
+
+    options: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    stack_bytes: int | None = None
+    guarded: bool = False
+    lacking: str = ""
+
+
+def protection(installation: TritonInstallation, max_input_size: int = MAX_INPUT_SIZE) -> Protection:
+    """What an installation needs, by its release.
+
+    Args:
+        installation: the server to start.
+        max_input_size: most bytes of an HTTP request body.
+    """
+    return decide(installed_version(installation), has_option(installation, _OPTION), guard(), max_input_size)
+
+
+def decide(version: str | None, limits_bodies: bool, library: Path | None, max_input_size: int) -> Protection:
+    """What a server needs.
+
+    Args:
+        version: its version, None where it is unknown.
+        limits_bodies: whether it has the option --http-max-input-size.
+        library: the HTTP guard, None where it is not built.
+        max_input_size: most bytes of an HTTP request body.
+    """
+    name = release_name(version) if version is not None else None
+    options = (f"{_OPTION}={max_input_size}",) if limits_bodies else ()
+    if name is not None and name >= SECURE_SINCE and options:
+        return Protection(options)
+    if library is None:
+        why = (
+            f"the HTTP guard is not built: an HTTP body above {_STACK >> 21} MiB, or a small one that is deeply "
+            f"nested, finely chunked or compressed, can end tritonserver: run {BUILD_COMMAND}"
+        )
+        return Protection(options, {}, _STACK, lacking=why)
+    return Protection(options, guard_environment(library, max_input_size), guarded=True)
+
+
+def with_guard_in(folder: Path, found: Protection, max_input_size: int) -> Protection:
+    """The same with a copy of the guard in a folder, which then needs nothing beside it."""
+    if not found.guarded:
+        return found
+    copy = folder.resolve() / library_path().name
+    shutil.copy2(library_path(), copy)
+    return replace(found, environment=guard_environment(copy, max_input_size))
+
+
+def guard() -> Path | None:
+    """The HTTP guard, where it is built from the sources that are there."""
+    try:
+        return library_path() if is_current() else None
+    except TidalError:
+        return None
+
+
+def guard_environment(library: Path, max_input_size: int) -> dict[str, str]:
+    """Environment in which tritonserver loads the guard; the guard removes it again, so children do not inherit it."""
+    before = os.environ.get("LD_PRELOAD", "")
+    return {
+        "LD_PRELOAD": os.pathsep.join(filter(None, [str(library), before])),
+        "TIDAL_LD_PRELOAD": before,
+        "TIDAL_HTTP_MAX_BODY": str(max_input_size),
+        "TIDAL_THREAD_STACK": str(_GUARDED_STACK),
+    }
+
+
+def raise_stack_limit(stack_bytes: int) -> None:
+    """Raise this process's soft stack limit as far as its hard one allows: what its threads then get by default."""
+    _, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    soft = stack_bytes if hard == resource.RLIM_INFINITY else min(stack_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))

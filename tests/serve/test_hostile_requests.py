@@ -1,0 +1,278 @@
+"""Requests that end an unprotected tritonserver 2.51: refused or answered, and the server serves on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+import tritonclient.http
+from tritonclient.grpc import service_pb2
+
+from tests.serve.hostile import FORM, INFER, JSON, VALID, chunks, exchange, filled, read_answer, status
+from tests.serve.served import Served, publish
+from tests.servers import RunningServer, running_server
+from tidal.http_guard.build import build
+from tidal.server import protection
+from tidal.server.protection import MAX_INPUT_SIZE
+
+pytestmark = pytest.mark.server
+
+MB = 10**6
+CONTENT_TYPES = (JSON, "application/octet-stream", "multipart/form-data; boundary=x", "text/plain", "image/jpeg", "*/*")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _guard() -> None:
+    build()
+
+
+@pytest.fixture(autouse=True)
+def _server_stays(served: Served) -> Iterator[None]:
+    """No test may end or replace the server, whose HTTP and gRPC endpoints answer after it."""
+    before = served.state["server_pid"]
+    yield
+    assert served.state["server_pid"] == before
+    assert psutil.Process(before).status() != psutil.STATUS_ZOMBIE
+    assert served.infer() == 0.0
+    assert served.infer_grpc() == 0.0
+
+
+def sent(served: Served, size: int, content_type: str | None, path: str = INFER) -> str:
+    headers = [("Content-Length", size)] if content_type is None else [
+        ("Content-Type", content_type),
+        ("Content-Length", size),
+    ]  # fmt: skip
+    return exchange(served.report["http"], filled(size), headers, path)
+
+
+@pytest.mark.parametrize("size", [5 * MB, 20 * MB, 120 * MB, 500 * MB])
+@pytest.mark.parametrize("content_type", [None, FORM, JSON])
+def test_a_large_body_is_answered(served: Served, size: int, content_type: str | None) -> None:
+    answer = sent(served, size, content_type)
+    refused = size > MAX_INPUT_SIZE or content_type == FORM
+    assert status(answer) == (413 if refused else 500), answer
+    if refused:
+        assert f"has {size} bytes" in json.loads(answer.partition("\r\n\r\n")[2])["error"]
+
+
+@pytest.mark.parametrize("content_type", [*CONTENT_TYPES, FORM.upper(), f"{FORM}; charset=utf-8", f"{FORM}x"])
+def test_large_bodies_of_every_content_type(served: Served, content_type: str) -> None:
+    form = "urlencoded" in content_type.lower()
+    assert status(sent(served, 30 * MB, content_type)) == (413 if form else 500)
+    if form:
+        assert status(sent(served, 4 << 20, content_type)) == 500  # parsed, and no JSON
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v2/models/echo/generate",
+        "/v2/models/echo/generate_stream",
+        "/v2/repository/index",
+        "/v2/repository/models/echo/load",
+        "/v2/repository/models/echo/unload",
+        "/v2/systemsharedmemory/region/x/register",
+        "/v2/logging",
+        "/v2/trace/setting",
+        "/v2/health/ready",
+        "/no/such/path",
+        "/",
+    ],
+)
+def test_large_bodies_at_every_endpoint(served: Served, path: str) -> None:
+    assert status(sent(served, 20 * MB, FORM, path)) == 413
+    headers = [("Transfer-Encoding", "chunked")]
+    assert status(exchange(served.report["http"], chunks(1_000_000), headers, path)) == 413
+
+
+def test_large_bodies_at_the_metrics_port(served: Served) -> None:
+    headers = [("Content-Type", FORM), ("Content-Length", 20 * MB)]
+    assert status(exchange(served.report["metrics"], filled(20 * MB), headers, "/metrics", "GET")) == 413
+    assert status(exchange(served.report["metrics"], (), (), "/metrics", "GET")) == 200
+
+
+def test_a_large_body_from_curl(served: Served, tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    with (tmp_path / "body").open("wb") as file:
+        file.writelines(filled(120 * MB))
+    url = f"http://{served.report['http']}{INFER}"
+    for more in ((), ("--header", "Transfer-Encoding: chunked"), ("--header", f"Content-Type: {JSON}")):
+        command = ["curl", "--silent", "--data-binary", f"@{tmp_path / 'body'}", *more, url]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+        assert "bytes; this" in json.loads(answer)["error"]
+
+
+@pytest.mark.parametrize("count", [1_000_000, 8_000_000])
+def test_chunks_of_one_byte(served: Served, count: int) -> None:
+    answer = exchange(served.report["http"], chunks(count), [("Transfer-Encoding", "chunked")])
+    assert status(answer) == 413
+    assert "more than 65536 pieces" in answer
+
+
+def test_large_chunks_are_counted(served: Served) -> None:
+    headers = [("Transfer-Encoding", "chunked"), ("Content-Type", JSON)]
+    assert status(exchange(served.report["http"], chunks(30, b"a" * MB), headers)) == 500
+    assert status(exchange(served.report["http"], chunks(200, b"a" * MB), headers)) == 413
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b'[{"a":'])
+@pytest.mark.parametrize("path", [INFER, "/v2/models/echo/generate"])
+def test_deeply_nested_json(served: Served, opening: bytes, path: str) -> None:
+    for levels, code in ((900, (400, 500)), (10_000, (400,)), (2_000_000, (400,))):
+        body = b'{"inputs":' + opening * (levels // (opening.count(b"[") + opening.count(b"{")))
+        answer = exchange(served.report["http"], [body], [("Content-Length", len(body))], path)
+        assert status(answer) in code
+        assert ("nested deeper than" in answer) == (levels > 1000)
+
+
+def test_brackets_in_texts_are_not_nesting(served: Served) -> None:
+    body = json.dumps({"inputs": [], "id": '[{"\\' * 20_000}).encode()
+    assert "nested" not in exchange(served.report["http"], [body], [("Content-Length", len(body))])
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "x-unknown"])
+def test_compressed_bodies_are_refused(served: Served, encoding: str) -> None:
+    body = gzip.compress(b" " * 100 * MB)
+    assert len(body) < MB
+    answer = exchange(served.report["http"], [body], [("Content-Encoding", encoding), ("Content-Length", len(body))])
+    assert status(answer) == 415
+
+
+def test_a_flood_of_headers(served: Served) -> None:
+    assert status(exchange(served.report["http"], (), [(f"h{n}", n) for n in range(1000)], INFER, "GET")) == 405
+    assert status(exchange(served.report["http"], (), [(f"h{n}", n) for n in range(200_000)], INFER, "GET")) == 431
+    # The server itself closes the connection at a header of 8 KiB.
+    assert status(exchange(served.report["http"], (), [("h", "v" * 100_000)], INFER, "GET")) in (0, 431)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "POST {path} HTTP/1.1\nContent-Length: 30000000\n\n",
+        "POST {path} HTTP/1.1\r\nContent-Length : 30000000\r\n\r\n",
+        "POST {path} HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 30000000\r\n\r\n",
+        "POST {path} HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "POST {path} HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+        "POST {path} HTTP/1.1\r\nTransfer-Encoding: chunked \r\n\r\n",
+        "POST {path} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
+        "POST {path} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5;name=value\r\n",
+        "POST {path} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nabc",
+        "POST {path} HTTP/1.1\r\nContent-Type: x\r\n\tapplication/x-www-form-urlencoded\r\n\r\n",
+        "POST {path} HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n",
+        "POST {path} HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        "CONNECT {path} HTTP/1.1\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 not HTTP at all\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("split", [False, True])
+def test_requests_whose_end_is_ambiguous_are_refused(served: Served, head: str, split: bool) -> None:
+    host, port = served.report["http"].split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        text = head.format(path=INFER).encode("latin-1")
+        for part in [text[n : n + 1] for n in range(len(text))] if split else [text]:
+            try:
+                connection.sendall(part)
+            except OSError:
+                break
+        # Of what comes byte by byte the server has seen the beginning, and may have closed the connection for it.
+        assert status(read_answer(connection)) in ((0, 400) if split else (400,))
+
+
+def test_valid_requests_in_every_framing(served: Served) -> None:
+    host, port = served.report["http"].split(":")
+    plain = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (INFER.encode(), len(VALID), VALID)
+    chunked = b"POST %s HTTP/1.1\r\nHost: x\r\ntransfer-encoding: chunked\r\n\r\n" % INFER.encode()
+    chunked += b"".join(b"%X\r\n%s\r\n" % (len(VALID[n : n + 9]), VALID[n : n + 9]) for n in range(0, len(VALID), 9))
+    chunked += b"0\r\n\r\n"
+    expecting = plain.replace(b"Host: x", b"Expect: 100-continue")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for request in (plain, chunked, plain):
+            connection.sendall(request)
+            assert '"data":[0.0]' in read_answer(connection)
+        head, end, body = chunked.partition(b"\r\n\r\n")
+        for part in (head + end, *(bytes([byte]) for byte in body)):  # in as many pieces as a slow client may send
+            connection.sendall(part)
+        assert '"data":[0.0]' in read_answer(connection)
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(expecting.partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 100")
+        connection.sendall(VALID)
+        assert '"data":[0.0]' in read_answer(connection)
+
+
+def test_binary_tensors_are_no_json(served: Served) -> None:
+    """Bytes that look like brackets do not count as nesting."""
+    tensor = tritonclient.http.InferInput("SECONDS", [4_000_000], "FP32")
+    tensor.set_data_from_numpy(np.frombuffer(b"[" * 16_000_000, np.float32))
+    with pytest.raises(tritonclient.http.InferenceServerException, match="unexpected shape"):
+        served.http().infer("echo", [tensor])
+
+
+def test_a_slow_body_holds_up_nobody(served: Served) -> None:
+    host, port = served.report["http"].split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as slow:
+        slow.sendall(b"POST %s HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (INFER.encode(), len(VALID)))
+        for byte in VALID[:-1]:
+            slow.sendall(bytes([byte]))
+            time.sleep(0.01)
+        assert served.infer() == 0.0
+        slow.sendall(VALID[-1:])
+        assert '"data":[0.0]' in read_answer(slow)
+
+
+def test_stubs_inherit_neither_guard_nor_stack(served: Served) -> None:
+    library = protection.guard()
+    assert library is not None
+    assert library.name in Path(f"/proc/{served.state['server_pid']}/maps").read_text()
+    for stub in served.stubs("echo"):
+        assert library.name not in Path(f"/proc/{stub.pid}/maps").read_text()
+        assert not {"LD_PRELOAD", "TIDAL_HTTP_MAX_BODY"} & {*stub.environ()} - {*os.environ}
+        assert stub.rlimit(resource.RLIMIT_STACK) == resource.getrlimit(resource.RLIMIT_STACK)
+
+
+def _message(size: int) -> Iterable[bytes]:
+    request = service_pb2.ModelInferRequest(model_name="echo")
+    tensor = request.inputs.add()
+    tensor.name, tensor.datatype = "SECONDS", "FP32"
+    tensor.shape.append(1)
+    request.raw_input_contents.append(bytes(size))
+    return request.SerializeToString()
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+def test_large_grpc_messages_are_answered(served: Served, compression: grpc.Compression) -> None:
+    with grpc.insecure_channel(served.report["grpc"], options=[("grpc.max_send_message_length", -1)]) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError) as raised:
+            call(_message(100 * MB), timeout=120, compression=compression)
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_without_the_guard_the_stack_holds_large_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left where the guard cannot be built: the stack limit, raised."""
+    monkeypatch.setattr(protection, "guard", lambda: None)
+    publish(tmp_path / "models", "echo")
+    with running_server(tmp_path / "models") as server:
+        assert _form(server, 20 * MB) == _form(server, 100 * MB) == 500
+        assert server.process.exit_status() is None
+        limits = psutil.Process(server.pid).rlimit(resource.RLIMIT_STACK)
+        assert limits[0] == 256 << 20
+
+
+def _form(server: RunningServer, size: int) -> int:
+    return status(exchange(server.http, filled(size), [("Content-Type", FORM), ("Content-Length", size)]))
