@@ -21,7 +21,7 @@ from tidal.pets.kinds.positions import sparse_delta
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import FloatArray, Head, LinearLayer, LinearTerms, NormTerms, TaskTerms
 from tidal.tasks.digests import tensor_digest
-from tidal_builders.foreign.files import array_of
+from tidal_builders.foreign.files import array_of, check_checkpoint
 from tidal_builders.pets.encoder import read_encoder
 from tidal_builders.pets.importing.accuracy import measure_kept
 from tidal_builders.pets.importing.found import Base, Imported, Wishes, labels_of
@@ -93,6 +93,7 @@ def load_classifier(folder: Path) -> Any:
             f"{folder} has no weights as safetensors, and pickled ones (pytorch_model.bin) are not read, for they can "
             "run code: save the model with a current transformers' `save_pretrained(folder)`"
         )
+    check_checkpoint(folder)
     try:
         with warnings.catch_warnings(action="ignore"):
             model, info = AutoModelForSequenceClassification.from_pretrained(
