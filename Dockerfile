@@ -6,22 +6,22 @@
 #   docker build --tag tidal .
 #   docker build --tag tidal-builder --target builder .
 #
-# The release of NVIDIA's image that carries the server (2.51.0) which the tests run against.
-ARG TRITON_RELEASE=24.10
+# The release of NVIDIA's image: any from 24.12 on, whose Python is 3.12. Those before 26.07 have known vulnerabilities;
+# see docs/operations.md, and what `tidal doctor` says of the image that was built.
+ARG TRITON_RELEASE=26.11
 
-# What serving needs, in a virtual environment of a Python that the stub of the next stage but one is made for.
+# What serving needs, in a virtual environment of the image's own Python, which its Python stub is made for.
 FROM nvcr.io/nvidia/tritonserver:${TRITON_RELEASE}-py3 AS serve-packages
 # g++ compiles the operations of `pets`, the kernels of `flover` and the custom batcher, against the libraries that they
 # will run with.
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends g++ \
  && rm -rf /var/lib/apt/lists/*
-# The image's own Python is 3.10; Tidal needs 3.11.
 ARG UV_VERSION=0.13.8
-ENV UV_PYTHON_INSTALL_DIR=/opt/python
+# Ubuntu's pip installs beside its packages only where it is told to; uv is not part of the images that are made here.
+ENV PIP_BREAK_SYSTEM_PACKAGES=1
 RUN python3 -m pip install --no-cache-dir "uv==${UV_VERSION}" \
- && uv python install 3.11 \
- && uv venv --seed --python 3.11 /opt/tidal
+ && uv venv --seed --python "$(command -v python3)" /opt/tidal
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 # Decoders (`flover`) run on torch. Empty: the build that pip finds first, which brings CUDA. Set it to the URL of
@@ -32,17 +32,16 @@ RUN /opt/tidal/bin/python -m pip install --no-cache-dir --constraint constraints
 COPY backends backends
 COPY builders builders
 COPY client client
-# `serve,client,tensorrt` for plans on a GPU.
+# `serve,client,tensorrt` for plans on a GPU. Triton's own TensorRT backend loads plans (`native: true`) of the very
+# version of TensorRT in NVIDIA's image: name it in TENSORRT_VERSION where you build such.
 ARG EXTRAS=serve,client
+ARG TENSORRT_VERSION=
 RUN /opt/tidal/bin/python -m pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]" \
+      ${TENSORRT_VERSION:+"tensorrt==${TENSORRT_VERSION}"} \
  && /opt/tidal/bin/python -m tidal.pets.engine.build \
  && /opt/tidal/bin/python -m tidal.flover.native.build \
- && /opt/tidal/bin/python -m tidal.batcher.build
-# The server's Python stub is made for one version of Python. The package that carries the same server has it for 3.11.
-RUN /opt/tidal/bin/python -m pip install --no-cache-dir --no-deps --constraint constraints.txt \
-      --target /embedded nvidia-pytriton \
- && install -D /embedded/pytriton/tritonserver/python_backend_stubs/3.11/triton_python_backend_stub \
-      /stubs/triton_python_backend_stub
+ && /opt/tidal/bin/python -m tidal.batcher.build \
+ && /opt/tidal/bin/python -m tidal.http_guard.build
 
 # The same, and what building and the demo need.
 FROM serve-packages AS builder-packages
@@ -53,8 +52,6 @@ RUN /opt/tidal/bin/python -m pip install --no-cache-dir --constraint constraints
 
 # What both images have in common: server, Python, folders, and a user without rights.
 FROM nvcr.io/nvidia/tritonserver:${TRITON_RELEASE}-py3 AS runtime
-COPY --from=serve-packages /opt/python /opt/python
-COPY --from=serve-packages /stubs/triton_python_backend_stub /opt/tritonserver/backends/python/triton_python_backend_stub
 ENV PATH=/opt/tidal/bin:${PATH} \
     HOME=/var/lib/tidal \
     XDG_RUNTIME_DIR=/run/tidal \

@@ -13,6 +13,7 @@ import pytest
 from deploy.demo_load import Target
 from tests.deploy.project import ROOT, accepts, documents, pyproject
 from tidal.server.process import KILL_AFTER_S
+from tidal.server.protection import MAX_INPUT_SIZE
 
 OURS = ("triton", "controller", "load")
 
@@ -75,6 +76,19 @@ def test_images_are_of_one_version_and_their_stages_exist(services: dict[str, An
             for argument, value in service["build"]["args"].items():
                 (default,) = re.findall(rf"^ARG {argument}=(.*)$", dockerfile, re.MULTILINE)
                 assert argument != "TRITON_RELEASE" or value == default
+
+
+def test_the_server_is_protected(services: dict[str, Any]) -> None:
+    """It is started by `tidal serve`, which guards it, with the admin key, and open to this machine only."""
+    triton = services["triton"]
+    assert "entrypoint" not in triton
+    called = accepts(triton["command"])
+    assert not called["open_admin"]
+    assert called["http_max_input_size"] == MAX_INPUT_SIZE
+    assert not {"stack", "memlock"} & set(triton.get("ulimits", {}))
+    assert all(port.startswith("127.0.0.1:") for port in triton["ports"])
+    assert triton["cap_drop"] == ["ALL"]
+    assert triton["security_opt"] == ["no-new-privileges:true"]
 
 
 @pytest.mark.parametrize("beside", [None, "deploy/compose.gpu.yml"])

@@ -12,7 +12,7 @@ import pytest
 from dockerfile_parse import DockerfileParser
 
 from tests.deploy.project import ROOT, accepts, pyproject
-from tidal.server.installation import STUB_NAME, find_installation
+from tidal.server.releases import RELEASES, SECURE_SINCE, VULNERABILITIES, known_vulnerabilities
 
 
 @dataclass
@@ -170,17 +170,39 @@ def test_what_is_installed_is_pinned_and_offered(parsed: DockerfileParser, stage
     installs = [
         line for line in re.split(r"&&|\n(?=[A-Z]+ )", parsed.content) if "/opt/tidal/bin/python -m pip install" in line
     ]
-    assert len(installs) == 6
+    assert len(installs) == 5
     assert all("--constraint constraints.txt" in line for line in installs)
-    (python,) = set(re.findall(r"uv (?:python install|venv --seed --python) ([\d.]+)", parsed.content))
-    assert pyproject()["requires-python"] == f">={python}"
 
 
-def test_the_stub_is_where_the_package_has_it(parsed: DockerfileParser) -> None:
-    (path,) = re.findall(r"install -D /embedded/(\S+)", parsed.content)
-    stub = find_installation().stub
-    assert path.endswith(STUB_NAME)
-    assert stub.as_posix().endswith(path), "of this interpreter's version, in the same package"
+def test_the_image_is_of_a_release_without_known_vulnerabilities(parsed: DockerfileParser) -> None:
+    (named,) = re.findall(r"^ARG TRITON_RELEASE=(\S+)$", parsed.content, re.MULTILINE)
+    (release,) = (each for each in RELEASES if each.name == named)
+    assert named >= SECURE_SINCE
+    assert known_vulnerabilities(release.version) == ()
+    # The server's stub is made for the image's Python, so the virtual environment must be of that one.
+    assert 'uv venv --seed --python "$(command -v python3)" /opt/tidal' in parsed.content
+    (least,) = re.findall(r">=(\d+)\.(\d+)", pyproject()["requires-python"])
+    assert tuple(map(int, release.python.split("."))) >= tuple(map(int, least))
+
+
+def test_the_documented_releases_are_those_of_the_code(parsed: DockerfileParser) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    rows = {row[0]: row for row in re.findall(r"^\| (\d\d\.\d\d) \| (\S+) \| (\S+) \| (.*?) \| (.*?) \|$", page, re.M)}
+    assert set(rows) == {release.name for release in RELEASES}
+    for release in RELEASES:
+        _, version, python, tensorrt, executed = rows[release.name]
+        assert (version, python) == (release.version, release.python)
+        assert tensorrt == (release.tensorrt or "not documented")
+        assert executed.startswith("yes" if release.executed else "no")
+    for each in VULNERABILITIES:
+        assert all(name in page for name in each.names) or each.protection == "", each.names
+
+
+def test_an_image_of_an_older_release_is_guarded(parsed: DockerfileParser, stages: dict[str, Stage]) -> None:
+    """`tidal serve` is what starts the server in every file of deployment, so it is what protects it."""
+    assert "python -m tidal.http_guard.build" in parsed.content
+    assert json.loads(stages["serve"].last("ENTRYPOINT"))[-1] == "tidal"
+    assert json.loads(stages["serve"].last("CMD"))[0] == "serve"
 
 
 def test_what_is_compiled_for_a_checkout_is_compiled_for_the_image(parsed: DockerfileParser) -> None:

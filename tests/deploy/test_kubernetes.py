@@ -11,6 +11,7 @@ import pytest
 from tests.deploy.custom_resources import problems
 from tests.deploy.project import ROOT, accepts, documents, pyproject, series
 from tidal.server.process import KILL_AFTER_S
+from tidal.server.protection import MAX_INPUT_SIZE
 
 FOLDER = "deploy/kubernetes"
 PLAIN = ("namespace", "storage", "serving", "network", "autoscaling", "build")
@@ -63,6 +64,17 @@ def test_commands_are_those_of_the_code(containers: dict[str, Any], pod: dict[st
     }
     waits = int(containers["triton"]["lifecycle"]["preStop"]["exec"]["command"][1])
     assert pod["terminationGracePeriodSeconds"] >= waits + served["exit_timeout"] + KILL_AFTER_S
+
+
+def test_the_server_is_protected(containers: dict[str, Any]) -> None:
+    """Kubernetes sets no stack limit: `tidal serve`, the image's entry point, gives the server what it needs."""
+    served = [containers["triton"], *load("kserve", "ServingRuntime")["spec"]["containers"]]
+    for container in served:
+        assert "command" not in container, "the image's entry point starts tidal serve"
+        assert container["args"][0] == "serve"
+        called = accepts(container["args"])
+        assert not called["open_admin"]
+        assert called["http_max_input_size"] == MAX_INPUT_SIZE
 
 
 def test_builds_are_of_the_code_and_on_the_machines_that_serve(pod: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The server that the image carries is the one of the tests, and publishes what is made of its metrics."""
+"""The server that the tests run is in the table of releases, and publishes what is made of its metrics."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 
-from tests.deploy.project import ON_GPUS, ROOT, SERVERS_OWN
+from tests.deploy.project import ON_GPUS, SERVERS_OWN
 from tests.serve.served import CONFIG, MODEL
 from tests.servers import RunningServer, running_server
 from tidal.device import has_gpu
+from tidal.server.installation import find_installation
+from tidal.server.releases import RELEASES, installed_version
 
 pytestmark = pytest.mark.server
-
-# From the release notes of NVIDIA's images.
-_SERVERS = {"24.10": "2.51.0"}
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +32,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield running
 
 
-def test_the_image_carries_the_server_that_runs_here(server: RunningServer) -> None:
-    (release,) = re.findall(r"^ARG TRITON_RELEASE=(\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    assert server.control.version() == _SERVERS[release]
+def test_the_server_that_runs_here_is_listed_as_executed(server: RunningServer) -> None:
+    version = server.control.version()
+    assert version in {release.version for release in RELEASES if release.executed}
+    assert version == installed_version(find_installation())
 
 
 def test_the_server_publishes_what_the_dashboard_reads(server: RunningServer) -> None:
