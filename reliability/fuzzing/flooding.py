@@ -15,6 +15,7 @@ from reliability.fuzzing.hostile_http import Flood
 _TIMEOUT_S = 60.0
 # Else thousands of requests find no server while one is started again.
 _AWAY_S = 0.5
+_NO_SERVER = "failed to connect"
 _METHOD = "/inference.GRPCInferenceService/ModelInfer"
 ABANDONED, CLOSED, SILENT, AWAY = "abandoned", "closed", "no answer", "no server"
 
@@ -99,7 +100,8 @@ def _called(infer: grpc.UnaryUnaryMultiCallable, call: Message) -> str:
         infer(call.content, timeout=_TIMEOUT_S, metadata=call.metadata)
     except grpc.RpcError as error:
         code = str(error.code().name)
-        if code == "UNAVAILABLE":
+        if code == "UNAVAILABLE" and _NO_SERVER in str(error.details()):
             time.sleep(_AWAY_S)
-        return {"UNAVAILABLE": AWAY, "DEADLINE_EXCEEDED": SILENT}.get(code, code)
+            return AWAY
+        return {"UNAVAILABLE": CLOSED, "DEADLINE_EXCEEDED": SILENT}.get(code, code)
     return "OK"

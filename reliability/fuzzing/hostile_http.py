@@ -25,6 +25,8 @@ _SIZES = [4_200_000] * 40 + [5_000_000] * 40 + [16_000_000] * 8 + [64_000_000] *
 _DEPTHS = (10, 1_000, 10_000, 100_000)
 # A form of many short fields costs tritonserver 33 bytes of memory a byte.
 _MOST_FIELDS = 8_000_000
+# Ten thousand options take tritonserver 1.5 s.
+_COUNTS = (100,) * 6 + (1_000,) * 3 + (10_000,)
 # Elements of INT64 that a shape says to hold, at 8 bytes each. tritonserver allocates what the shape of JSON data says.
 _DECLARED = (10_000, 1_000_000, 4_000_000)
 
@@ -107,7 +109,7 @@ def deep_json(draw: random.Random, model: str) -> Flood:
 
 def many(draw: random.Random, model: str) -> Flood:
     """Ten thousand inputs, outputs, options, axes or rows in one request."""
-    body = _many(draw.randrange(6), draw.choice((100, 10_000)))
+    body = _many(draw.randrange(6), draw.choice(_COUNTS))
     return _post("many of one thing", model, whole(body), "application/json")
 
 
@@ -187,6 +189,12 @@ def tiny_chunks(models: Collection[str]) -> Iterator[Flood]:
     body = Body((memoryview(_chunk(b"a") * 100_000),) * 10 + (memoryview(b"0\r\n\r\n"),))
     for model, kind in zip(sorted(models), CONTENT_TYPES, strict=False):
         yield _chunks("a million chunks", model, body, kind)
+
+
+def beyond_memory(model: str) -> Flood:
+    """A shape of 64 GiB with one number of data, in 150 bytes."""
+    tensor = {"name": "input_ids", "shape": [1, 1 << 33], "datatype": "INT64", "data": [1]}
+    return _post("shape beyond memory", model, whole(json.dumps({"inputs": [tensor]}).encode()), "application/json")
 
 
 def _text_inputs(text: str) -> list[dict[str, object]]:
