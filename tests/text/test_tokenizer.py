@@ -99,6 +99,30 @@ def test_truncation_reads_the_words_after_many_blanks(folder: Path) -> None:
     assert blanks.ids.tolist() == plain.ids.tolist()
 
 
+def test_rows_of_a_request_are_those_that_are_encoded_one_by_one(folder: Path) -> None:
+    texts = [text.encode() for text in TEXTS * 20]
+    for pairs in (None, texts[::-1]):
+        tokenizer = TextTokenizer(folder / "tokenizer.json", 128)
+        found = tokenizer.encode_all(texts, pairs)
+        for row, expected in zip(found, tokenizer.encode(texts, pairs), strict=True):
+            assert isinstance(expected, Encoded)
+            assert row.ids.tolist() == expected.ids.tolist()
+            assert row.type_ids.tolist() == expected.type_ids.tolist()
+
+
+def test_a_request_is_tokenised_as_far_as_its_first_row_of_too_many_tokens(folder: Path) -> None:
+    tokenizer = TextTokenizer(folder / "tokenizer.json", 128)
+    spy = Spy(tokenizer._tokenizer)
+    tokenizer._tokenizer = spy  # type: ignore[assignment]
+    slow = b"!?" * 4000
+    with pytest.raises(InvalidArgument, match="text_input row 3 has 8002 tokens; this model reads at most 128"):
+        tokenizer.encode_all([b"good"] * 3 + [slow] * 60)
+    assert sum(spy.sizes) == 3 * 4 + 8000
+    with pytest.raises(InvalidArgument, match="text_input row 63 is empty"):
+        tokenizer.encode_all([slow] * 63 + [b""])
+    assert sum(spy.sizes) == 3 * 4 + 8000
+
+
 MIB = 1 << 20
 PATHOLOGICAL = {
     "no blank": b"x" * (10 * MIB),
