@@ -1,10 +1,11 @@
-// Preloaded into tritonserver: keeps HTTP requests away from it that would end it.
+// Preloaded into tritonserver: keeps requests away from it that would end it.
 //
 // Releases before 25.07 put a request's pieces, or twice its form-encoded body, on the stack of an HTTP thread
 // (CVE-2025-23310, CVE-2025-23311), have no limit for a body, decompress without one, and parse JSON recursively. Their
 // HTTP front end is libevent, which reads sockets by `readv`. What it reads of an accepted connection goes through a
 // `RequestStream` first. A request that is refused is answered here, and libevent sees none of it from there on. gRPC
-// reads by `recvmsg` and is not touched. Nothing of this is active where TIDAL_HTTP_MAX_BODY is not set.
+// reads by `recvmsg` and takes in a message of up to 2 GiB before it looks at it: what it reads goes through a
+// `MessageStream`. Nothing of this is active where TIDAL_HTTP_MAX_BODY is not set.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -18,6 +19,7 @@
 #include <cstring>
 #include <string>
 
+#include "message_stream.hpp"
 #include "request_stream.hpp"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
@@ -29,6 +31,10 @@ constexpr uint64_t kMostDropped = 1ull << 30;
 constexpr size_t kDescriptors = 1 << 20;
 constexpr uint64_t kLeastPieces = 1 << 16;
 
+// The most that a byte of deflate can expand to.
+constexpr uint64_t kDeflate = 1032;
+
+guard::MessageLimits message_limits{UINT64_MAX, UINT64_MAX};
 guard::Limits limits{0, 4 << 20, 0, 64 << 10, 1000};
 pid_t process;
 
@@ -39,6 +45,7 @@ Function* next(const char* name) {
 
 struct Connection {
   guard::RequestStream requests{limits};
+  guard::MessageStream messages{message_limits};
   uint64_t answered = 0;  // requests that had arrived when the server last wrote
   bool refused = false;
   uint64_t dropped = 0;
@@ -60,6 +67,35 @@ struct Connection {
     if (dropped > kMostDropped) return 0;
     errno = EAGAIN;
     return -1;
+  }
+
+  // Of a gRPC connection: the same.
+  ssize_t receive_messages(int fd, const iovec* parts, ssize_t size) {
+    for (ssize_t left = size; !refused && left > 0; ++parts) {
+      size_t part = std::min<size_t>(left, parts->iov_len);
+      if (auto stream = messages.take(static_cast<const char*>(parts->iov_base), part)) {
+        refused = true;
+        reset(fd, *stream);
+      }
+      left -= part;
+    }
+    return refused ? 0 : size;
+  }
+
+  // End a stream and its connection: the client reports RESOURCE_EXHAUSTED for what it sent on the stream. A frame that
+  // the server is in the middle of sending is lost, with its connection.
+  static void reset(int fd, uint32_t stream) {
+    constexpr unsigned char kCalm = 11;
+    auto byte = [stream](int n) { return static_cast<unsigned char>(stream >> 8 * n); };
+    std::string text = "a message is larger than " + std::to_string(message_limits.message) + " bytes, or " +
+                       std::to_string(message_limits.compressed) + " compressed (tidal serve --grpc-max-message-size)";
+    const unsigned char frames[] = {
+        0, 0, 4, 3, 0, byte(3), byte(2), byte(1), byte(0), 0, 0, 0, kCalm,  // RST_STREAM
+        0, 0, static_cast<unsigned char>(8 + text.size()), 7, 0, 0, 0, 0, 0,  // GOAWAY, with a text for the client's log
+        byte(3), byte(2), byte(1), byte(0), 0, 0, 0, kCalm};
+    text.insert(0, reinterpret_cast<const char*>(frames), sizeof frames);
+    (void)!send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    shutdown(fd, SHUT_WR);
   }
 
   static void answer(int fd, const guard::Refusal& refusal) {
@@ -125,7 +161,12 @@ __attribute__((constructor)) void begin() {
   const char* before = std::getenv("TIDAL_LD_PRELOAD");
   if (before && *before) setenv("LD_PRELOAD", before, 1);
   else unsetenv("LD_PRELOAD");
-  for (const char* name : {"TIDAL_HTTP_MAX_BODY", "TIDAL_THREAD_STACK", "TIDAL_LD_PRELOAD"}) unsetenv(name);
+  if (const char* message = std::getenv("TIDAL_GRPC_MAX_MESSAGE")) {
+    message_limits.message = std::strtoull(message, nullptr, 10);
+    message_limits.compressed = message_limits.message / kDeflate;
+  }
+  for (const char* name : {"TIDAL_HTTP_MAX_BODY", "TIDAL_GRPC_MAX_MESSAGE", "TIDAL_THREAD_STACK", "TIDAL_LD_PRELOAD"})
+    unsetenv(name);
 }
 
 // Found in a built library to tell whether it was made of these sources.
@@ -159,6 +200,13 @@ EXPORTED ssize_t recv(int fd, void* data, size_t size, int flags) {
   iovec part{data, size};
   ssize_t got = original(fd, data, size, flags);
   return flags & MSG_PEEK ? got : received(fd, &part, got);
+}
+
+EXPORTED ssize_t recvmsg(int fd, msghdr* message, int flags) {
+  static auto original = next<decltype(recvmsg)>("recvmsg");
+  ssize_t size = original(fd, message, flags);
+  Connection* connection = size > 0 && !(flags & (MSG_PEEK | MSG_ERRQUEUE)) ? find(fd) : nullptr;
+  return connection ? connection->receive_messages(fd, message->msg_iov, size) : size;
 }
 
 EXPORTED ssize_t writev(int fd, const iovec* parts, int count) {

@@ -1,10 +1,18 @@
 #include "request_stream.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 
 namespace guard {
 namespace {
+
+// Characters that change the nesting of a JSON text, or begin a string.
+constexpr std::array<bool, 256> kStructure = [] {
+  std::array<bool, 256> table{};
+  for (char c : {'[', ']', '{', '}', '"'}) table[static_cast<unsigned char>(c)] = true;
+  return table;
+}();
 
 constexpr std::string_view kLineEnd = "\r\n";
 
@@ -43,28 +51,37 @@ Refusal malformed(const std::string& what) { return {400, "malformed HTTP reques
 bool JsonDepth::exceeds(const char* data, size_t size, unsigned most) {
   const char* end = data + std::min<uint64_t>(size, left_);
   left_ -= end - data;
+  // Copies: the compiler could not keep members in registers beside a pointer to characters.
+  unsigned depth = depth_;
+  bool begun = begun_, in_string = in_string_, escaped = escaped_, over = false;
   for (; data != end; ++data) {
     char c = *data;
-    if (in_string_) {
-      if (escaped_) escaped_ = false;
-      else if (c == '\\') escaped_ = true;
-      else if (c == '"') in_string_ = false;
-    } else if (c == '"') {
-      in_string_ = true;
-    } else if (c == '[' || c == '{') {
-      begun_ = true;
-      if (++depth_ > most) return true;
-    } else if (c == ']' || c == '}') {
-      if (depth_ > 0) --depth_;
+    if (in_string) {
+      if (escaped) escaped = false;
+      else if (c == '\\') escaped = true;
+      else if (c == '"') in_string = false;
+      continue;
     }
+    if (begun && !kStructure[static_cast<unsigned char>(c)]) continue;
+    if (c == '[' || c == '{') {
+      begun = true;
+      if (++depth > most) {
+        over = true;
+        break;
+      }
+      continue;
+    }
+    if (c == '"') in_string = true;
+    else if ((c == ']' || c == '}') && depth > 0) --depth;
     // A text that begins otherwise is no array or object, and one that has ended has no more of them.
     bool blank = c == ' ' || c == '\t' || c == '\r' || c == '\n';
-    if (depth_ == 0 && (begun_ || !blank)) {
+    if (depth == 0 && (begun || !blank)) {
       left_ = 0;
-      return false;
+      break;
     }
   }
-  return false;
+  depth_ = depth, begun_ = begun, in_string_ = in_string, escaped_ = escaped;
+  return over;
 }
 
 std::optional<Refusal> RequestStream::take(const char* data, size_t size) {

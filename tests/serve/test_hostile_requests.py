@@ -10,7 +10,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -25,7 +25,7 @@ from tests.serve.served import Served, publish
 from tests.servers import RunningServer, running_server
 from tidal.http_guard.build import build
 from tidal.server import protection
-from tidal.server.protection import MAX_INPUT_SIZE
+from tidal.server.protection import MAX_INPUT_SIZE, MAX_MESSAGE_SIZE
 
 pytestmark = pytest.mark.server
 
@@ -245,22 +245,64 @@ def test_stubs_inherit_neither_guard_nor_stack(served: Served) -> None:
         assert stub.rlimit(resource.RLIMIT_STACK) == resource.getrlimit(resource.RLIMIT_STACK)
 
 
-def _message(size: int) -> Iterable[bytes]:
+def _message(data: bytes) -> bytes:
     request = service_pb2.ModelInferRequest(model_name="echo")
     tensor = request.inputs.add()
     tensor.name, tensor.datatype = "SECONDS", "FP32"
     tensor.shape.append(1)
-    request.raw_input_contents.append(bytes(size))
-    return request.SerializeToString()
+    request.raw_input_contents.append(data)
+    return bytes(request.SerializeToString())
 
 
-@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
-def test_large_grpc_messages_are_answered(served: Served, compression: grpc.Compression) -> None:
+@pytest.mark.parametrize(
+    ("data", "compression", "code"),
+    [
+        (
+            bytes(100 * MB),
+            grpc.Compression.NoCompression,
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),  # read, and of a wrong size
+        (bytes(100 * MB), grpc.Compression.Gzip, grpc.StatusCode.INVALID_ARGUMENT),  # 0.1 MB on the wire
+        (bytes(MAX_MESSAGE_SIZE), grpc.Compression.NoCompression, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (os.urandom(MB), grpc.Compression.Gzip, grpc.StatusCode.RESOURCE_EXHAUSTED),  # could expand to 1 GB
+    ],
+    ids=["100 MB", "100 MB compressed", "256 MiB", "compressed to 1 MB"],
+)
+def test_large_grpc_messages(served: Served, data: bytes, compression: grpc.Compression, code: grpc.StatusCode) -> None:
     with grpc.insecure_channel(served.report["grpc"], options=[("grpc.max_send_message_length", -1)]) as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         with pytest.raises(grpc.RpcError) as raised:
-            call(_message(100 * MB), timeout=120, compression=compression)
-    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            call(_message(data), timeout=120, compression=compression)
+        assert raised.value.code() is code
+        # A new connection is made where that one was closed.
+        with pytest.raises(grpc.RpcError) as raised:
+            call(_message(bytes(8)), timeout=30, wait_for_ready=True)
+        assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_declared_grpc_message_is_refused_before_it_is_sent(served: Served) -> None:
+    """Its five bytes of length come one by one, in frames of their own; the server waits for 2 GB of it otherwise."""
+
+    def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+        return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+
+    names = {":method": "POST", ":scheme": "http", ":path": "/inference.GRPCInferenceService/ModelInfer"}
+    names |= {":authority": "test", "content-type": "application/grpc", "te": "trailers"}
+    fields = b"".join(
+        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in names.items()
+    )
+    host, port = served.report["grpc"].split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + frame(1, 4, 1, fields))
+        for byte in b"\0" + (MAX_MESSAGE_SIZE + 1).to_bytes(4):
+            connection.sendall(frame(0, 8, 1, bytes([2, byte, 0, 0])))  # padded by two bytes
+            time.sleep(0.02)
+        received = b""
+        while part := connection.recv(1 << 16):
+            received += part
+    assert frame(3, 0, 1, b"\0\0\0\x0b") in received
+    assert b"a message is larger than" in received
 
 
 def test_without_the_guard_the_stack_holds_large_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

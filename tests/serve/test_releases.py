@@ -9,7 +9,7 @@ import pytest
 from tidal.server.exposure import describe_release
 from tidal.server.extra_options import check_extra, grpc_tls
 from tidal.server.installation import find_installation
-from tidal.server.protection import decide
+from tidal.server.protection import RequestLimits, decide
 from tidal.server.releases import (
     RELEASES,
     SECURE_SINCE,
@@ -79,7 +79,7 @@ def test_vulnerabilities_end_with_the_release_that_fixes_them() -> None:
 def test_a_server_is_guarded_where_its_release_asks_for_it(
     version: str | None, has_limit: bool, guard: Path | None, options: tuple[str, ...], guarded: bool, stack: int | None
 ) -> None:
-    found = decide(version, has_limit, guard, 5)
+    found = decide(version, has_limit, guard, RequestLimits(5, 6))
     assert (found.options, found.guarded, found.stack_bytes) == (options, guarded, stack)
     assert bool(found.lacking) == (stack is not None)
     assert ("TIDAL_HTTP_MAX_BODY" in found.environment) == guarded

@@ -12,7 +12,7 @@ from tidal.server import backend_directory
 from tidal.server.installation import find_installation
 from tidal.server.launch import check_path, select_models, stock_command
 from tidal.server.lives import Ended
-from tidal.server.protection import MAX_INPUT_SIZE, protection, with_guard_in
+from tidal.server.protection import MAX_INPUT_SIZE, MAX_MESSAGE_SIZE, RequestLimits, protection, with_guard_in
 from tidal.server.ready_report import ReadyReport
 from tidal.server.session import Options, serve_until_ended
 
@@ -48,6 +48,12 @@ def serve(
     http_max_input_size: Annotated[
         int, typer.Option(metavar="BYTES", min=1 << 20, max=1 << 30, help="Most bytes of an HTTP request body.")
     ] = MAX_INPUT_SIZE,
+    grpc_max_message_size: Annotated[
+        int,
+        typer.Option(
+            metavar="BYTES", min=1 << 20, max=(1 << 31) - 1, help="Most bytes of a gRPC message; Triton before 26.07."
+        ),
+    ] = MAX_MESSAGE_SIZE,
     open_admin: Annotated[
         bool, typer.Option("--open-admin", help="Let anybody load and unload models, without the admin key.")
     ] = False,
@@ -100,9 +106,10 @@ def serve(
     extra = tuple(arguments or ())
     if str(repository).startswith("-"):  # `tidal serve -- OPTIONS` without a repository
         repository, extra = Path("model_repository"), (str(repository), *extra)
+    limits = RequestLimits(http_max_input_size, grpc_max_message_size)
     with one_sentence():
         if assemble is not None:
-            _assemble(repository, assemble, model or [], http_max_input_size)
+            _assemble(repository, assemble, model or [], limits)
             return
         options = Options(
             repository=repository,
@@ -116,18 +123,18 @@ def serve(
             open_admin=open_admin,
             verbose=verbose,
             extra=extra,
-            max_input_size=http_max_input_size,
+            limits=limits,
         )
         ended = serve_until_ended(options, lambda report: _print_ready(report, as_json))
     raise typer.Exit(_EXIT_CODES[ended])
 
 
-def _assemble(repository: Path, target: Path, names: list[str], max_input_size: int) -> None:
+def _assemble(repository: Path, target: Path, names: list[str], limits: RequestLimits) -> None:
     installation = find_installation()
     served = select_models(repository, names).served
     check_path(target)
     backend_directory.assemble(target, installation)
-    protected = with_guard_in(target, protection(installation, max_input_size), max_input_size)
+    protected = with_guard_in(target, protection(installation, limits), limits)
     if protected.lacking:
         typer.echo(f"warning: {protected.lacking}", err=True)
     names = [entry.name for entry in served]

@@ -1,1 +1,1 @@
-"""The HTTP guard: a library preloaded into tritonserver that refuses HTTP requests which would end it."""
+"""The HTTP guard: a library preloaded into tritonserver that refuses requests which would end it."""

@@ -1,7 +1,8 @@
 """What protects a tritonserver from requests that would end it, by what its release lacks.
 
 Releases before 26.07 are guarded: a library preloaded into tritonserver refuses oversized, finely chunked, compressed
-and deeply nested HTTP bodies before libevent sees them, and gives the server's threads stacks that the rest fits on.
+and deeply nested HTTP bodies and large gRPC messages before the server takes them in, and gives the server's threads
+stacks that the rest fits on.
 A proxy would do the same for an additional hop of every request; the library adds a function call to each read.
 """
 
@@ -20,12 +21,22 @@ from tidal.server.releases import SECURE_SINCE, has_option, installed_version, r
 
 #: Triton's own default of --http-max-input-size, in bytes.
 MAX_INPUT_SIZE = 64 << 20
+#: Most bytes of a gRPC message, which takes 2.5 times as much memory while it is read. Triton's own limit is 2 GiB.
+MAX_MESSAGE_SIZE = 256 << 20
 _OPTION = "--http-max-input-size"
 # Of a thread of a guarded server. 2.51 puts on it what the guard lets through: twice a form-encoded body of up to
 # 4 MiB, and 16 bytes for each piece that a body arrives in, of which there are a million at most.
 _GUARDED_STACK = 64 << 20
 # Without the guard it is twice the largest form-encoded body that does not end the server.
 _STACK = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Most bytes of an HTTP request body and of a gRPC message."""
+
+    http_body: int = MAX_INPUT_SIZE
+    grpc_message: int = MAX_MESSAGE_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +58,28 @@ class Protection:
     lacking: str = ""
 
 
-def protection(installation: TritonInstallation, max_input_size: int = MAX_INPUT_SIZE) -> Protection:
+def protection(installation: TritonInstallation, limits: RequestLimits | None = None) -> Protection:
     """What an installation needs, by its release.
 
     Args:
         installation: the server to start.
-        max_input_size: most bytes of an HTTP request body.
+        limits: of requests; the default ones where it is None.
     """
-    return decide(installed_version(installation), has_option(installation, _OPTION), guard(), max_input_size)
+    limits = limits or RequestLimits()
+    return decide(installed_version(installation), has_option(installation, _OPTION), guard(), limits)
 
 
-def decide(version: str | None, limits_bodies: bool, library: Path | None, max_input_size: int) -> Protection:
+def decide(version: str | None, limits_bodies: bool, library: Path | None, limits: RequestLimits) -> Protection:
     """What a server needs.
 
     Args:
         version: its version, None where it is unknown.
         limits_bodies: whether it has the option --http-max-input-size.
         library: the HTTP guard, None where it is not built.
-        max_input_size: most bytes of an HTTP request body.
+        limits: of requests.
     """
     name = release_name(version) if version is not None else None
-    options = (f"{_OPTION}={max_input_size}",) if limits_bodies else ()
+    options = (f"{_OPTION}={limits.http_body}",) if limits_bodies else ()
     if name is not None and name >= SECURE_SINCE and options:
         return Protection(options)
     if library is None:
@@ -76,16 +88,16 @@ def decide(version: str | None, limits_bodies: bool, library: Path | None, max_i
             f"nested, finely chunked or compressed, can end tritonserver: run {BUILD_COMMAND}"
         )
         return Protection(options, {}, _STACK, lacking=why)
-    return Protection(options, guard_environment(library, max_input_size), guarded=True)
+    return Protection(options, guard_environment(library, limits), guarded=True)
 
 
-def with_guard_in(folder: Path, found: Protection, max_input_size: int) -> Protection:
+def with_guard_in(folder: Path, found: Protection, limits: RequestLimits) -> Protection:
     """The same with a copy of the guard in a folder, which then needs nothing beside it."""
     if not found.guarded:
         return found
     copy = folder.resolve() / library_path().name
     shutil.copy2(library_path(), copy)
-    return replace(found, environment=guard_environment(copy, max_input_size))
+    return replace(found, environment=guard_environment(copy, limits))
 
 
 def guard() -> Path | None:
@@ -96,13 +108,14 @@ def guard() -> Path | None:
         return None
 
 
-def guard_environment(library: Path, max_input_size: int) -> dict[str, str]:
+def guard_environment(library: Path, limits: RequestLimits) -> dict[str, str]:
     """Environment in which tritonserver loads the guard; the guard removes it again, so children do not inherit it."""
     before = os.environ.get("LD_PRELOAD", "")
     return {
         "LD_PRELOAD": os.pathsep.join(filter(None, [str(library), before])),
         "TIDAL_LD_PRELOAD": before,
-        "TIDAL_HTTP_MAX_BODY": str(max_input_size),
+        "TIDAL_HTTP_MAX_BODY": str(limits.http_body),
+        "TIDAL_GRPC_MAX_MESSAGE": str(limits.grpc_message),
         "TIDAL_THREAD_STACK": str(_GUARDED_STACK),
     }
 

@@ -20,7 +20,7 @@ from tidal.server.installation import find_installation
 from tidal.server.launch import Launch, check_key, check_path, select_models
 from tidal.server.lives import Ended, Lives, names_of
 from tidal.server.process import KILL_AFTER_S
-from tidal.server.protection import protection
+from tidal.server.protection import RequestLimits, protection
 from tidal.server.ready_report import ReadyReport
 from tidal.server.signals import handled_signals
 from tidal.server.starting import forget_changes, plan_start
@@ -47,7 +47,7 @@ class Options:
     open_admin: bool
     verbose: bool
     extra: tuple[str, ...]
-    max_input_size: int
+    limits: RequestLimits
 
 
 def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) -> Ended:
@@ -89,7 +89,7 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
             key=key,
             exit_timeout_s=options.exit_timeout_s,
             extra=options.extra,
-            protection=protection(installation, options.max_input_size),
+            protection=protection(installation, options.limits),
         )
         log = None if options.verbose else _log_file(endpoints.http)
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
