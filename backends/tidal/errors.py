@@ -51,12 +51,16 @@ class Internal(TidalError):
     code = "INTERNAL"
 
 
+# Comparing takes time in the square of the length: names of a client have none of their own.
+_MAX_COMPARED_CHARS = 200
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """End of a sentence that names the accepted values, the nearest to `name` first.
 
     Returns for example ``did you mean 'latency_ms'? accepted: latency_ms, task``.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name[:_MAX_COMPARED_CHARS], names, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'? " if near else ""
     return f"{hint}accepted: {', '.join(names) if names else 'none'}"

@@ -24,6 +24,10 @@ FROM_MODEL = "tidal_from_model"
 _TRITON_OWN = frozenset({"id", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end", "headers"})
 _NO_OPTIONS = _TRITON_OWN | {CODED_ERRORS, FROM_MODEL}
 _TRITON_PREFIX = "triton_"
+# Of all parameters of a request together, as JSON: several times what the longest accepted options take, `stop` with 8
+# texts of 256 characters, each of which JSON may write as 12.
+MAX_OPTIONS_CHARS = 128 << 10
+_MAX_NUMBER_CHARS = 64
 
 
 def _number(value: object) -> object:
@@ -32,6 +36,8 @@ def _number(value: object) -> object:
         raise ValueError("expected a number, got a boolean")
     if isinstance(value, str):
         text = value
+        if len(text) > _MAX_NUMBER_CHARS:
+            raise ValueError(f"expected a number of at most {_MAX_NUMBER_CHARS} characters, got {len(text)}")
         try:
             value = float(text)
         except ValueError:
@@ -61,7 +67,7 @@ def _stops(value: object) -> object:
     if value.startswith("["):
         try:
             stops = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError("expected a JSON list of texts, as it begins with '[', got something else") from None
     if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
         raise ValueError("expected texts of at least 1 character")

@@ -26,6 +26,11 @@ ACTION = np.array([[b"reply"]], object)
         ({"latency_ms": "nan"}, "request option 'latency_ms': expected a finite number"),
         ({"top_k": 1.5}, "request option 'top_k': expected a whole number, got 1.5"),
         ({"task": ""}, "request option 'task': string should have at least 1 character"),
+        ({"task": "x" * 1000}, "request option 'task': string should have at most 256 characters"),
+        ({"task": "x" * 10_000_000}, "characters as JSON; accepted are at most 131072"),
+        ({"x" * 10_000_000: 1}, "characters as JSON; accepted are at most 131072"),
+        ({f"option_{number}": number for number in range(10_000)}, "characters as JSON; accepted are at most 131072"),
+        ({"stop": "[" * 100_000}, "request option 'stop': expected a JSON list of texts"),
     ],
 )
 def test_options(ask: Asker, options: dict[str, Any], message: str) -> None:

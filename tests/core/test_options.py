@@ -68,6 +68,8 @@ def test_accepts_int_float_and_numeric_text(raw: dict[str, object], field: str, 
         ({"stop": "[1]"}, ["'stop'", "expected texts"]),
         ({"stop": "[]"}, ["'stop'", "1 to 8 texts"]),
         ({"stop": "x" * 257}, ["'stop'", "at most 256 characters"]),
+        ({"stop": "[" * 100_000}, ["'stop'", "expected a JSON list"]),
+        ({"utility": "1" * 1000}, ["'utility'", "at most 64 characters, got 1000"]),
     ],
 )
 def test_refusals_name_the_option_and_what_is_accepted(raw: dict[str, object], parts: list[str]) -> None:
@@ -75,6 +77,19 @@ def test_refusals_name_the_option_and_what_is_accepted(raw: dict[str, object], p
         parse_options(raw)
     for part in parts:
         assert part in str(caught.value)
+
+
+def test_a_name_of_megabytes_is_compared_by_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def close(name: str, *_: object, **__: object) -> list[str]:
+        compared.append(name)
+        return []
+
+    monkeypatch.setattr("difflib.get_close_matches", close)
+    with pytest.raises(InvalidArgument, match=r"unknown request option 'x{80}': accepted"):
+        parse_options({"x" * 10_000_000: 1})
+    assert compared == ["x" * 200]
 
 
 def test_tritons_own_parameters_are_left_alone() -> None:

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tidal.errors import InvalidArgument
+from tidal.otas.image_files import check_scans
 from tidal.otas.images import ImageDecoder
 from tidal.otas.manifest import ImageConfig
 
-MOST_PIXELS = 1 << 20
+MOST_PIXELS, MOST_BYTES = 1 << 20, 40 << 20
 IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 DRAW = np.random.default_rng(0)
 
@@ -32,7 +33,7 @@ def config(height: int = 32, width: int = 32, **changed: Any) -> ImageConfig:
 
 
 def decode(content: bytes, of: ImageConfig | None = None) -> Any:
-    return ImageDecoder(of or config(), MOST_PIXELS).decode(content)
+    return ImageDecoder(of or config(), MOST_PIXELS, MOST_BYTES).decode(content)
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
@@ -142,7 +143,25 @@ def progressive(scans: int) -> bytes:
     return content[:begin] + content[begin:-2] * scans + content[-2:]
 
 
+def with_chunks(kind: bytes, content: bytes, count: int = 1) -> bytes:
+    """A sound PNG with chunks before its pixels."""
+    chunk = struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    sound = encoded(photo(20, 20))
+    return sound[:33] + chunk * count + sound[33:]
+
+
+def with_segments(segment: bytes, count: int) -> bytes:
+    """A sound JPEG with bytes after its first marker."""
+    sound = encoded(photo(20, 20), "JPEG")
+    return sound[:2] + segment * count + sound[2:]
+
+
 STILL = [photo(20, 20), photo(20, 20)]
+MANY = [photo(20, 20)] * 300
+BOMB = zlib.compress(bytes(200 << 20))
+UNFOLDS = "has metadata that unfolds to more than the 1048576 bytes a part, or 67108864 in all, that are accepted"
+METADATA = "has more than the 8388608 bytes of metadata that are accepted"
+SEGMENTS = "is a JPEG of more than the 1000 segments or 1000 fill bytes that are accepted before its pixels"
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "is empty; accepted are JPEG, PNG and WebP"),
     "text": (b"hello " * 100, "is damaged or no image; accepted are JPEG, PNG and WebP"),
@@ -164,7 +183,24 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "no pixels": (png(0, 0, b""), "is damaged"),
     "animated png": (encoded(STILL[0], "PNG", save_all=True, append_images=STILL[1:]), "is animated"),
     "animated webp": (encoded(STILL[0], "WEBP", save_all=True, append_images=STILL[1:]), "is animated"),
-    "scans": (progressive(5000), "is a JPEG of more than the 100 scans that are accepted"),
+    "scans": (progressive(5000), "is a JPEG of 5009 scans; accepted are up to 100"),
+    "png of 50,000 x 50,000": (png(50_000, 50_000, bytes(1 << 20)), "has too many pixels; accepted are up to 1048576"),
+    "bytes": (encoded(photo(64, 64)) + bytes(MOST_BYTES), "has 41"),
+    "many frames of gif": (encoded(STILL[0], "GIF", save_all=True, append_images=MANY), "is damaged or no image"),
+    "many frames of tiff": (encoded(STILL[0], "TIFF", save_all=True, append_images=MANY), "is damaged or no image"),
+    "many frames of webp": (encoded(STILL[0], "WEBP", save_all=True, append_images=MANY), "is animated"),
+    "iTXt bomb": (with_chunks(b"iTXt", b"k\0\1\0\0\0" + BOMB), UNFOLDS),
+    "zTXt bomb": (with_chunks(b"zTXt", b"k\0\0" + BOMB), UNFOLDS),
+    "ICC bomb": (with_chunks(b"iCCP", b"k\0\0" + BOMB), UNFOLDS),
+    "many zTXt": (with_chunks(b"zTXt", b"k\0\0" + zlib.compress(bytes(900_000)), 100), UNFOLDS),
+    "large text of png": (with_chunks(b"tEXt", b"k\0" + bytes(9 << 20)), METADATA),
+    "many chunks": (with_chunks(b"prVt", b"", 30_000), "is a PNG of more than the 20000 chunks that are accepted"),
+    "metadata of jpeg": (with_segments(b"\xff\xe1\xff\xff" + bytes(65_533), 200), METADATA),
+    "fill bytes of jpeg": (with_segments(b"\xff", 2_000_000), SEGMENTS),
+    "junk of jpeg": (with_segments(b"\x00", 2_000_000), SEGMENTS),
+    "escapes of jpeg": (with_segments(b"\xff\x00", 1_000_000), SEGMENTS),
+    "markers of jpeg": (with_segments(b"\xff\xd0", 1_000_000), SEGMENTS),
+    "empty segments of jpeg": (with_segments(b"\xff\xfe\x00\x02", 1_000_000), SEGMENTS),
 }  # fmt: skip
 
 
@@ -176,6 +212,19 @@ class TestRefusals:
             decode(content)
         assert str(caught.value).startswith(f"image {said}")
         assert len(str(caught.value)) < 200
+
+    def test_scans_are_bounded_by_the_pixels_of_all_of_them(self) -> None:
+        content = progressive(60)
+        check_scans(content, 10_000_000, "image")
+        check_scans(encoded(photo(32, 32), "JPEG", progressive=True), 170_000_000, "image")
+        with pytest.raises(InvalidArgument, match="of 69 scans over 50000000 pixels; accepted are up to 12 scans, or"):
+            check_scans(content, 50_000_000, "image")
+
+    def test_ordinary_metadata_is_accepted(self) -> None:
+        profile = zlib.compress(bytes(500_000))
+        decode(with_chunks(b"iCCP", b"k\0\0" + profile))
+        decode(encoded(photo(64, 64), "JPEG", icc_profile=bytes(3_000_000), comment=b"x" * 60_000))
+        decode(with_segments(b"\xff" * 3, 1))
 
     @settings(max_examples=150, deadline=None)
     @given(st.sampled_from(["JPEG", "PNG", "WEBP"]), st.data())

@@ -20,7 +20,7 @@ from tidal.server.change import reload, serving_versions
 pytestmark = pytest.mark.server
 
 # What is not here takes long by itself, or is judged by time alone.
-COUNTED = ("publishing", "tasks", "malformed")
+COUNTED = ("publishing", "tasks", "malformed", "hostile")
 # A stub that is killed while it holds a lock that it shares with tritonserver ends that, too.
 _TRIES = 5
 _KILLS = 3

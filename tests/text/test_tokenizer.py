@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.models import make_tiny_classifier
 from tidal.errors import InvalidArgument
 from tidal.text import Encoded, TextTokenizer
+from tidal.text.words import WordTokenizer
 
 TEXTS = ["book a table for two", "Ünïcödé — 日本語 emoji 🎉", "a", "tabs\tand\nnewlines  too", "unbelievably" * 3]
 
@@ -95,3 +97,79 @@ def test_truncation_reads_the_words_after_many_blanks(folder: Path) -> None:
     assert isinstance(blanks, Encoded)
     assert isinstance(plain, Encoded)
     assert blanks.ids.tolist() == plain.ids.tolist()
+
+
+def test_rows_of_a_request_are_those_that_are_encoded_one_by_one(folder: Path) -> None:
+    texts = [text.encode() for text in TEXTS * 20]
+    for pairs in (None, texts[::-1]):
+        tokenizer = TextTokenizer(folder / "tokenizer.json", 128)
+        found = tokenizer.encode_all(texts, pairs)
+        for row, expected in zip(found, tokenizer.encode(texts, pairs), strict=True):
+            assert isinstance(expected, Encoded)
+            assert row.ids.tolist() == expected.ids.tolist()
+            assert row.type_ids.tolist() == expected.type_ids.tolist()
+
+
+def test_a_request_is_tokenised_as_far_as_its_first_row_of_too_many_tokens(folder: Path) -> None:
+    tokenizer = TextTokenizer(folder / "tokenizer.json", 128)
+    spy = Spy(tokenizer._tokenizer)
+    tokenizer._tokenizer = spy  # type: ignore[assignment]
+    slow = b"!?" * 4000
+    with pytest.raises(InvalidArgument, match="text_input row 3 has 8002 tokens; this model reads at most 128"):
+        tokenizer.encode_all([b"good"] * 3 + [slow] * 60)
+    assert sum(spy.sizes) == 3 * 4 + 8000
+    with pytest.raises(InvalidArgument, match="text_input row 63 is empty"):
+        tokenizer.encode_all([slow] * 63 + [b""])
+    assert sum(spy.sizes) == 3 * 4 + 8000
+
+
+MIB = 1 << 20
+PATHOLOGICAL = {
+    "no blank": b"x" * (10 * MIB),
+    "emoji": "😀".encode() * (10 * MIB // 4),
+    "combining characters": b"e" + "\u0301".encode() * (5 * MIB),
+    "newlines": b"a" + b"\n" * 1_000_000 + b"b",
+    "newlines first": b"\n" * 1_000_000 + b"b",
+    "blanks alone": b" " * (10 * MIB),
+    "halves of characters": b"\xf0\x9f" * (5 * MIB),
+    "brackets": b"[" * (10 * MIB),
+}
+
+
+class Spy:
+    """Passes texts on to a tokenizer and notes how much of them it gets."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer, self.sizes = tokenizer, [0]
+
+    def encode_batch(self, texts: Any) -> Any:
+        self.sizes += [len(part.encode()) for text in texts for part in ([text] if isinstance(text, str) else text)]
+        return self._tokenizer.encode_batch(texts)
+
+    encode_batch_fast = encode_batch
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+@pytest.mark.parametrize("pair", [False, True])
+@pytest.mark.parametrize("kind", [TextTokenizer, WordTokenizer])
+@pytest.mark.parametrize("name", PATHOLOGICAL)
+def test_a_text_of_megabytes_is_refused_or_cut_before_it_is_tokenised(
+    folder: Path, name: str, kind: type[TextTokenizer | WordTokenizer], pair: bool, truncate: bool
+) -> None:
+    limit = 64 * 128
+    tokenizer = kind(folder / "tokenizer.json", 128, truncate=truncate)
+    spy = Spy(tokenizer._tokenizer)
+    tokenizer._tokenizer = spy  # type: ignore[assignment, union-attr]
+    rows, long = [b"good", b"fine"], [b"book", PATHOLOGICAL[name]]
+    good, found = tokenizer.encode(rows, long) if pair else tokenizer.encode(long, None)
+    assert not isinstance(good, InvalidArgument)
+    assert max(spy.sizes) <= limit
+    which = "text_pair" if pair else "text_input"
+    if not truncate:
+        assert isinstance(found, InvalidArgument)
+        assert f"{which} row 1 has {len(PATHOLOGICAL[name])} bytes; this model reads at most 128 tokens" in str(found)
+    elif name in ("blanks alone", "halves of characters"):
+        assert isinstance(found, InvalidArgument)
+    else:
+        assert not isinstance(found, InvalidArgument)
+        assert len(found.ids) <= 128

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tidal.arlo.model import TokenRow
 from tidal.errors import InvalidArgument
-from tidal.text import Encoded, TextTokenizer
+from tidal.text import TextTokenizer
 
 Array = npt.NDArray[Any]
 
@@ -46,13 +46,8 @@ def _from_text(texts: Array, pairs: Array | None, tokenizer: TextTokenizer) -> l
             raise InvalidArgument(f"{name} has shape {list(array.shape)}; accepted is [rows, 1]")
     if pairs is not None and len(pairs) != len(texts):
         raise InvalidArgument(f"text_pair has {len(pairs)} rows, text_input {len(texts)}; accepted is one for each")
-    encoded = tokenizer.encode(list(texts[:, 0]), None if pairs is None else list(pairs[:, 0]))
-    rows = []
-    for item in encoded:
-        if not isinstance(item, Encoded):
-            raise item
-        rows.append(TokenRow(item.ids, np.ones(len(item.ids), np.int64), item.type_ids))
-    return rows
+    encoded = tokenizer.encode_all(list(texts[:, 0]), None if pairs is None else list(pairs[:, 0]))
+    return [TokenRow(item.ids, np.ones(len(item.ids), np.int64), item.type_ids) for item in encoded]
 
 
 def _from_ids(ids: Array, mask: Array | None, type_ids: Array | None, tokenizer: TextTokenizer) -> list[TokenRow]:

@@ -110,9 +110,7 @@ class Reader:
                 f"{self.slots} slots, its max_concurrency"
             )
         prompts = []
-        for row, found in enumerate(self.tokenizer.encode(list(texts))):
-            if isinstance(found, InvalidArgument):
-                raise found
+        for row, found in enumerate(self.tokenizer.encode_all(list(texts))):
             if not len(found.ids):
                 raise InvalidArgument(f"text_input row {row} has no tokens; accepted is a text of at least one word")
             if found.ids.max() >= self.vocabulary:

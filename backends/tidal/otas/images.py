@@ -1,7 +1,7 @@
 """Encoded images as pixel values, the way the source model's own config says; whatever bytes a client sends.
 
-A file is decoded only after its header has been held to the limits, so that no small file takes much memory or time:
-not one that unfolds to gigabytes, nor a JPEG of thousands of passes over all its pixels.
+A file is decoded only after its size, its parts and its header were held to the limits, so that no file takes much
+memory or time: not one that unfolds to gigabytes, nor a JPEG of thousands of passes over all its pixels.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import io
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL.PngImagePlugin import MAX_TEXT_CHUNK, MAX_TEXT_MEMORY
 
 from tidal.errors import InvalidArgument
+from tidal.otas.image_files import check_parts, check_scans
 from tidal.otas.manifest import ImageConfig
 
 FloatArray = npt.NDArray[np.float32]
 ByteArray = npt.NDArray[np.uint8]
 
 FORMATS = ("JPEG", "PNG", "WEBP")
+DEFAULT_MOST_BYTES = 64 << 20
 _ACCEPTED = "accepted are JPEG, PNG and WebP"
 # A longer side would be scaled to more pixels than the image has.
 _MOST_ASPECT = 64
-# Passes of a JPEG over its pixels: a progressive file has about ten.
-_MOST_SCANS = 100
-_SCAN = b"\xff\xda"
 _ORIENTATION = 0x0112
 # What makes an image upright, by its EXIF orientation.
 _UPRIGHT = {
@@ -44,10 +44,12 @@ class ImageDecoder:
     Args:
         config: the model's.
         most_pixels: of an image, however few of them the model sees.
+        most_bytes: of an encoded image.
     """
 
-    def __init__(self, config: ImageConfig, most_pixels: int) -> None:
+    def __init__(self, config: ImageConfig, most_pixels: int, most_bytes: int = DEFAULT_MOST_BYTES) -> None:
         self._config = config
+        self._most_bytes = most_bytes
         self._most_pixels = most_pixels
         # [channels, 256]: the pixel value of every byte, by the same steps in float32 as the source's.
         unit = np.arange(256, dtype=np.float32) / np.float32(255)
@@ -90,8 +92,11 @@ class ImageDecoder:
         """The image with its header read and held to the limits, none of its pixels decoded."""
         if not content:
             raise InvalidArgument(f"{name} is empty; {_ACCEPTED}")
-        if content[:2] == b"\xff\xd8" and content.count(_SCAN) > _MOST_SCANS:
-            raise InvalidArgument(f"{name} is a JPEG of more than the {_MOST_SCANS} scans that are accepted")
+        if len(content) > self._most_bytes:
+            raise InvalidArgument(
+                f"{name} has {len(content)} bytes; accepted are up to {self._most_bytes}, the model's max_image_mb"
+            )
+        check_parts(content, name)
         try:
             image = Image.open(io.BytesIO(content), formats=FORMATS)
         except Image.DecompressionBombError:
@@ -99,6 +104,11 @@ class ImageDecoder:
         except UnidentifiedImageError:
             raise InvalidArgument(f"{name} is damaged or no image; {_ACCEPTED}") from None
         except Exception as error:
+            if "MAX_TEXT" in str(error):  # of Pillow: its bounds on compressed chunks of a PNG
+                raise InvalidArgument(
+                    f"{name} has metadata that unfolds to more than the {MAX_TEXT_CHUNK} bytes a part, or "
+                    f"{MAX_TEXT_MEMORY} in all, that are accepted"
+                ) from None
             raise InvalidArgument(f"{name} is damaged: {_short(error)}") from None
         width, height = image.size
         if width * height > self._most_pixels:
@@ -109,6 +119,7 @@ class ImageDecoder:
             raise InvalidArgument(
                 f"{name} has {width} x {height} pixels; accepted are sides of up to {_MOST_ASPECT} times each other"
             )
+        check_scans(content, width * height, name)
         # A photograph with a smaller copy of itself behind it (MPO) is a still image.
         if image.format != "MPO" and getattr(image, "n_frames", 1) > 1:
             raise InvalidArgument(f"{name} is animated; accepted are still images")

@@ -36,7 +36,7 @@ def load(context: ServiceContext, parameters: OtasParameters) -> Callable[[Servi
     parameters.make_policy(Profile(manifest.profile, {}))  # says what is wrong before engines are opened
     runner = open_runner(manifest, context.version_dir)
     runner.warm_up()
-    decoder = ImageDecoder(manifest.image, parameters.most_pixels)
+    decoder = ImageDecoder(manifest.image, parameters.most_pixels, parameters.most_image_bytes)
     readers = min(max(1, len(os.sched_getaffinity(0)) // _CORES_A_READER), _MOST_READERS)
     # An engine is called from one thread at a time, also while a service that failed still runs its last batch.
     lock = threading.Lock()

@@ -35,6 +35,8 @@ class OtasParameters(BaseModel):
     # Pillow itself refuses images of more than 179 million.
     max_megapixels: float = Field(50.0, gt=0, le=170, description="million pixels of an image before it is scaled")
 
+    max_image_mb: float = Field(64.0, gt=0, le=1e4, description="MiB of an encoded image")
+
     @property
     def task_bytes(self) -> int:
         """Bytes that the tasks in memory may take."""
@@ -44,6 +46,11 @@ class OtasParameters(BaseModel):
     def most_pixels(self) -> int:
         """Pixels of an image at most."""
         return int(self.max_megapixels * 1e6)
+
+    @property
+    def most_image_bytes(self) -> int:
+        """Bytes of an encoded image at most."""
+        return int(self.max_image_mb * _MIB)
 
     def make_policy(self, profile: CostProfile) -> OtasPolicy:
         """What decides for one service.

@@ -175,7 +175,7 @@ def place_task(
             staging.rename(final)
         sync(tasks)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)  # what is left of it: a failure's, or the task that was replaced
+        _discard(staging)  # what is left of it: a failure's, or the task that was replaced
     return placed
 
 
@@ -189,7 +189,15 @@ def remove_task(tasks: Path, name: str) -> None:
         raise NotFound(str(unknown_task(name, scan(tasks))))
     leaving = _aside(tasks)
     (tasks / name).rename(leaving)
-    shutil.rmtree(leaving, ignore_errors=True)
+    _discard(leaving)
+
+
+def _discard(path: Path) -> None:
+    """Remove a folder, or a link to one and not what it leads to."""
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _exchange(staging: Path, final: Path) -> None:
@@ -200,7 +208,7 @@ def _exchange(staging: Path, final: Path) -> None:
     leaving = _aside(final.parent)
     final.rename(leaving)
     staging.rename(final)
-    shutil.rmtree(leaving, ignore_errors=True)
+    _discard(leaving)
 
 
 def _aside(tasks: Path) -> Path:
@@ -212,8 +220,8 @@ def _clear_abandoned(tasks: Path) -> None:
     """Remove what commands that were killed left behind, long after."""
     for path in tasks.glob(f"{STAGING_PREFIX}*"):
         with suppress(OSError):  # another command clears too
-            if time.time() - path.stat().st_mtime > _ABANDONED_S:
-                shutil.rmtree(path, ignore_errors=True)
+            if time.time() - path.lstat().st_mtime > _ABANDONED_S:
+                _discard(path)
 
 
 def _stamp(folder: str) -> Stamp | None:

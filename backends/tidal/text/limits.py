@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tidal.errors import InvalidArgument
@@ -50,6 +50,20 @@ class Limits:
             else:
                 queries.append((first, second))
         return queries
+
+    def slices(self, queries: Sequence[str | tuple[str, str]]) -> Iterator[list[str | tuple[str, str]]]:
+        """The queries in order, as many at a time as have together the characters that one may have, at least one."""
+        part: list[str | tuple[str, str]] = []
+        size = 0
+        for query in queries:
+            added = len(query) if isinstance(query, str) else sum(map(len, query))
+            if part and size + added > self.max_bytes:
+                yield part
+                part, size = [], 0
+            part.append(query)
+            size += added
+        if part:
+            yield part
 
     def refusal(self, row: int, length: int) -> InvalidArgument | None:
         """What is wrong with a row of so many tokens, if anything is."""

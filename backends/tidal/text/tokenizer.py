@@ -59,6 +59,29 @@ class TextTokenizer:
             for row, query in enumerate(queries)
         ]
 
+    def encode_all(self, texts: Sequence[bytes], pairs: Sequence[bytes] | None = None) -> list[Encoded]:
+        """Tokenise the rows of one request, of which one bad row refuses all.
+
+        Nothing is tokenised where a row is refused for its bytes, and nothing behind the slice of rows in which one has
+        too many tokens: of 64 rows of 32 KiB each, which take 1.5 s, that is the first.
+
+        Raises:
+            InvalidArgument: the first row that cannot be accepted, and why.
+        """
+        queries: list[str | tuple[str, str]] = []
+        for query in self._limits.read(texts, pairs):
+            if isinstance(query, InvalidArgument):
+                raise query
+            queries.append(query)
+        rows: list[Encoded] = []
+        for part in self._limits.slices(queries):
+            for encoding in self._tokenizer.encode_batch_fast(part):
+                row = self._bounded(len(rows), encoding)
+                if isinstance(row, InvalidArgument):
+                    raise row
+                rows.append(row)
+        return rows
+
     def _bounded(self, row: int, encoding: Encoding) -> Encoded | InvalidArgument:
         ids = np.asarray(encoding.ids, np.int64)
         return self._limits.refusal(row, len(ids)) or Encoded(ids, np.asarray(encoding.type_ids, np.int64))

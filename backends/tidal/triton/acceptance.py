@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +17,7 @@ from tidal.options import CODED_ERRORS, FROM_MODEL, parse_options
 from tidal.requests import Array
 from tidal.triton.errors import error_response
 from tidal.triton.outstanding import Outstanding
+from tidal.triton.raw_parameters import read_parameters, wants_coded_errors
 from tidal.triton.request import TritonRequest
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -59,7 +59,7 @@ class Acceptance:
             TidalError: why it is refused; nothing has been sent.
         """
         arrival = time.monotonic()
-        parameters = _parameters(raw)
+        parameters = read_parameters(raw)
         options = parse_options(parameters)
         inputs: dict[str, Array] = {tensor.name(): tensor.as_numpy() for tensor in raw.inputs()}
         rows = self._rows(inputs)
@@ -99,13 +99,13 @@ class Acceptance:
 
     def refuse(self, raw: Any, sender: Any, error: TidalError) -> None:
         """Answer a request that was not accepted; harms no other when nobody waits for it any more."""
-        parameters: dict[str, Any] = {}
         with contextlib.suppress(Exception):
-            parameters = _parameters(raw)
-        with contextlib.suppress(Exception):
-            sender.send(error_response(error, coded=CODED_ERRORS in parameters), flags=_FINAL)
+            sender.send(error_response(error, coded=wants_coded_errors(raw)), flags=_FINAL)
         record: RequestRecord | None = None
         if self._outstanding.access_log is not None:
+            parameters: dict[str, Any] = {}
+            with contextlib.suppress(Exception):
+                parameters = read_parameters(raw)
             task = parameters.get("task")
             record = RequestRecord(
                 raw.request_id(),
@@ -135,8 +135,3 @@ class Acceptance:
             if len(self._wanted) < 256:
                 self._wanted[key] = wanted
         return wanted
-
-
-def _parameters(raw: Any) -> dict[str, Any]:
-    text = raw.parameters()
-    return json.loads(text) if text else {}

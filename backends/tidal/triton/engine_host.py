@@ -25,10 +25,11 @@ from tidal.errors import Internal, TidalError, Unavailable, Unsupported
 from tidal.gpus import visible_gpus
 from tidal.manifest import EngineManifest, load_engine_manifest
 from tidal.metrics import Counter
-from tidal.options import CODED_ERRORS, FROM_MODEL, parse_options
+from tidal.options import FROM_MODEL, parse_options
 from tidal.triton.errors import error_response
 from tidal.triton.logs import model_logger
 from tidal.triton.parameters import parse_own_parameters
+from tidal.triton.raw_parameters import has_parameter, read_parameters, wants_coded_errors
 
 # An instance that found no free core looks again at most this often.
 _CLAIM_EVERY_S = 1.0
@@ -98,7 +99,7 @@ class EngineHost:
 
     def _read(self, raw: Any) -> _Request | TidalError:
         try:
-            options = parse_options(_parameters(raw))
+            options = parse_options(read_parameters(raw))
             return _Request({tensor.name(): tensor.as_numpy() for tensor in raw.inputs()}, options.latency_ms)
         except TidalError as error:
             return error
@@ -107,7 +108,7 @@ class EngineHost:
 
     def _response(self, raw: Any, answer: dict[str, Array] | TidalError) -> Any:
         if isinstance(answer, TidalError):
-            return error_response(answer, coded=CODED_ERRORS in (_parameters(raw) or {}))
+            return error_response(answer, coded=wants_coded_errors(raw))
         wanted = raw.requested_output_names() or self._outputs
         missing = [name for name in wanted if name not in answer]
         if missing:
@@ -129,7 +130,7 @@ class EngineHost:
         assert self._access_log is not None
         now = time.monotonic()
         for raw, request, answer in zip(requests, read, answers, strict=True):
-            record = RequestRecord(raw.request_id(), arrival, from_model=FROM_MODEL in (_parameters(raw) or {}))
+            record = RequestRecord(raw.request_id(), arrival, from_model=has_parameter(raw, FROM_MODEL))
             if isinstance(request, _Request):
                 record.rows = len(next(iter(request.inputs.values()), ()))
             if isinstance(answer, TidalError):
@@ -169,8 +170,3 @@ class EngineHost:
             return
         if taken:
             self._log.info(f"{self._instance} has core {self._core.core} to itself")
-
-
-def _parameters(raw: Any) -> dict[str, Any] | None:
-    text = raw.parameters()
-    return json.loads(text) if text else None

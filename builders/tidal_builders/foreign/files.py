@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,13 @@ if TYPE_CHECKING:  # slow to import, and plans of builds read nothing but JSON
     import torch
 
 _MOST_JSON_BYTES = 8 << 20
+# Of an adapter: rank 64 in all layers of a decoder of 8 billion parameters takes 0.7 GB.
+_MOST_WEIGHTS_BYTES = 4 << 30
+_MOST_HEADER_BYTES = 4 << 20
+# Of a checkpoint's tokenizer, the largest JSON file there is in one.
+_MOST_CHECKPOINT_JSON_BYTES = 64 << 20
+_MOST_LAYERS = 1_000
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -26,13 +34,17 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         InvalidArgument: it cannot be read, or holds none.
     """
-    try:
-        content = json.loads(read_bounded(path, _MOST_JSON_BYTES))
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{path} is not valid JSON: {error}") from None
+    content = _parsed(path, _MOST_JSON_BYTES)
     if not isinstance(content, dict):
         raise InvalidArgument(f"{path} holds no JSON object")
     return content
+
+
+def _parsed(path: Path, most: int) -> Any:
+    try:
+        return json.loads(read_bounded(path, most))
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{path} is not valid JSON: {error}") from None
 
 
 def read_weights(folder: Path, name: str, pickled: str, how: str) -> dict[str, FloatArray]:
@@ -53,12 +65,71 @@ def read_weights(folder: Path, name: str, pickled: str, how: str) -> dict[str, F
             raise InvalidArgument(
                 f"{folder} has its weights pickled ({pickled}), which are not read, for they can run code: {how}"
             )
-        raise InvalidArgument(f"{path} is missing")
+        raise InvalidArgument(f"{path} is {'not a regular file' if path.exists() else 'missing'}")
+    _check_tensor_file(path, _MOST_WEIGHTS_BYTES)
     try:
         with safe_open(path, "pt") as file:
             return {key: array_of(file.get_tensor(key)) for key in file.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, OSError) as error:
         raise InvalidArgument(f"{path} cannot be read: {error}") from None
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Hold the files of a checkpoint's folder to limits before transformers reads them.
+
+    Raises:
+        InvalidArgument: one is no regular file, too long or nested too deep, names a file elsewhere, or a config of
+            very many layers, which would be built before a weight is read.
+    """
+    for path in sorted(folder.glob("*.json")):
+        content = _parsed(path, _MOST_CHECKPOINT_JSON_BYTES)
+        if path.name.endswith(".index.json"):
+            _check_index(path, content)
+    config = read_json(folder / "config.json")
+    for name in _LAYERS:
+        layers = config.get(name)
+        if isinstance(layers, int) and layers > _MOST_LAYERS:
+            raise InvalidArgument(f"{folder / 'config.json'} has {name} {layers}; accepted are up to {_MOST_LAYERS}")
+    for path in folder.glob("*.safetensors"):
+        _check_tensor_file(path, None)
+
+
+def _check_index(path: Path, content: Any) -> None:
+    files = content.get("weight_map") if isinstance(content, dict) else None
+    for name in set(files.values()) if isinstance(files, dict) else ():
+        if not isinstance(name, str) or Path(name).name != name:
+            raise InvalidArgument(f"{path} names the file '{str(name)[:120]}'; accepted are names of files beside it")
+
+
+def _check_tensor_file(path: Path, most: int | None) -> None:
+    """Hold a safetensors file to limits; the library accepts headers of 100 MB, and files of any size."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidArgument(f"{path} is not a regular file")
+        if most is not None and status.st_size > most:
+            raise InvalidArgument(f"{path} has {status.st_size} bytes; accepted are at most {most}")
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > _MOST_HEADER_BYTES:
+                raise InvalidArgument(
+                    f"{path} is no safetensors file, or its header of {length} bytes is longer than the "
+                    f"{_MOST_HEADER_BYTES} accepted"
+                )
+            header = file.read(length)
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        json.loads(header, object_pairs_hook=_distinct)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{path} has a header that is not valid JSON: {error}") from None
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    named = dict(pairs)
+    if len(named) != len(pairs):
+        raise ValueError("a name stands twice")
+    return named
 
 
 def array_of(tensor: torch.Tensor) -> FloatArray:

@@ -38,7 +38,12 @@ def served(vision: Vision, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     repository = tmp_path_factory.mktemp("repository")
     prompts = parameter("policy", "fixed") + parameter("gamma", 2)
     for folder in (
-        vision.copy(repository, "vit", config='backend: "otas"\n', more=parameter("max_megapixels", 1)),
+        vision.copy(
+            repository,
+            "vit",
+            config='backend: "otas"\n',
+            more=parameter("max_megapixels", 1) + parameter("max_image_mb", 1),
+        ),
         vision.copy(repository, "paper", more=parameter("policy", "paper")),
         vision.copy(repository, "prompts", more=prompts),
     ):

@@ -46,9 +46,16 @@ def test_every_policy_starts(vision: Vision, parameters: dict[str, Any]) -> None
 
 
 def test_parameters_come_as_text() -> None:
-    raw = {"policy": "fixed", "gamma": "-2", "default_latency_ms": "600", "max_megapixels": "2.5"}
+    raw = {
+        "policy": "fixed",
+        "gamma": "-2",
+        "default_latency_ms": "600",
+        "max_megapixels": "2.5",
+        "max_image_mb": "0.5",
+    }
     _, parsed = parse_parameters({name: {"string_value": text} for name, text in raw.items()}, OtasParameters)
     assert (parsed.gamma, parsed.default_latency_ms, parsed.most_pixels) == (-2, 600.0, 2_500_000)
+    assert parsed.most_image_bytes == 1 << 19
 
 
 def test_an_output_that_the_model_does_not_give(vision: Vision) -> None:

@@ -98,13 +98,18 @@ class TestAnswers:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("name", ["bomb", "too large", "animated webp", "cut jpeg", "gif", "empty"])
+    @pytest.mark.parametrize(
+        "name",
+        ["bomb", "too large", "animated webp", "cut jpeg", "gif", "empty", "iTXt bomb", "many chunks", "bytes"],
+    )
     def test_an_image_that_is_not_accepted_harms_nobody(self, url: str, vision: Vision, name: str) -> None:
         content, said = HOSTILE[name]
         if name == "bomb":
             said = "has too many pixels; accepted are up to 1000000"
         elif name == "too large":
             said = "has 1025 x 1024 pixels; accepted are up to 1000000 of them"
+        elif name == "bytes":
+            said = f"has {len(content)} bytes; accepted are up to 1048576, the model's max_image_mb"
         with Client(url) as client, ThreadPoolExecutor(5) as pool:
             good = [
                 pool.submit(client.infer, "vit", {"image": column([image])}, task="moods", **LONG) for image in IMAGES

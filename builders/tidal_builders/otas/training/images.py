@@ -7,6 +7,8 @@ import io
 import itertools
 import json
 import math
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,8 +19,9 @@ import numpy.typing as npt
 from PIL import Image
 
 from tidal.errors import InvalidArgument
-from tidal.otas.images import ByteArray, ImageDecoder
+from tidal.otas.images import DEFAULT_MOST_BYTES, ByteArray, ImageDecoder
 from tidal.otas.manifest import ImageConfig
+from tidal.tensor_file import read_bounded
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -29,6 +32,9 @@ _ENDINGS = {".jpg", ".jpeg", ".png", ".webp"}
 _MOST_PIXELS = 1 << 28
 # Of decoded images that are kept, rather than decoded again in every epoch.
 _MOST_BYTES = 1 << 30
+# What an .npz may unpack to: it is read as a whole.
+_MOST_ARRAY_BYTES, _MOST_ARRAYS = 8 << 30, 100
+_MOST_LABELS_BYTES = 8 << 20
 _FORMS = (
     "accepted are a folder with a folder of images a label, or an .npz with `labels` and either `images` (bytes, [n, "
     "height, width] or [n, height, width, 3]) or `jpeg` and `offsets`"
@@ -130,9 +136,12 @@ def read_images(path: Path, labels: Sequence[str] | None = None) -> LabelledImag
     try:
         if path.is_dir():
             return _of_folder(path, labels)
+        _check_archive(path)
         with np.load(path, allow_pickle=False) as arrays:
             return _of_arrays(path, dict(arrays), labels)
-    except (OSError, ValueError, KeyError) as error:
+    except MemoryError:
+        raise InvalidArgument(f"{path} holds arrays that are larger than the memory; {_FORMS}") from None
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise InvalidArgument(f"{path} holds no labelled images ({error}); {_FORMS}") from None
 
 
@@ -143,13 +152,27 @@ def named_labels(path: Path) -> tuple[str, ...]:
         InvalidArgument: it holds none.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = json.loads(read_bounded(path, _MOST_LABELS_BYTES))
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{path} cannot be read: {error}") from None
     names = found.get("labels") if isinstance(found, dict) else found
     if not isinstance(names, list) or not names or any(not isinstance(name, str) for name in names):
         raise InvalidArgument(f'{path} has no names of classes: expected a list of them, or one under "labels"')
     return tuple(names)
+
+
+def _check_archive(path: Path) -> None:
+    """Hold an .npz, which is a zip archive, to what it would unpack to."""
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        raise ValueError("it is neither a folder nor an .npz file")
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    size = sum(member.file_size for member in members)
+    if len(members) > _MOST_ARRAYS or size > _MOST_ARRAY_BYTES:
+        raise ValueError(
+            f"it has {len(members)} arrays of {size} bytes in all; accepted are up to {_MOST_ARRAYS} arrays of "
+            f"{_MOST_ARRAY_BYTES} bytes"
+        )
 
 
 def _of_folder(path: Path, labels: Sequence[str] | None) -> LabelledImages:
@@ -162,7 +185,7 @@ def _of_folder(path: Path, labels: Sequence[str] | None) -> LabelledImages:
     if strange := sorted(set(found) - set(names)):
         raise InvalidArgument(f"{path} has the label '{strange[0]}', which is none of the task's: {', '.join(names)}")
     truth = [names.index(name) for name, images in found.items() for _ in images]
-    encoded = [image.read_bytes() for images in found.values() for image in images]
+    encoded = [read_bounded(image, DEFAULT_MOST_BYTES) for images in found.values() for image in images]
     return LabelledImages(str(path), encoded, np.array(truth, np.int64), names)
 
 

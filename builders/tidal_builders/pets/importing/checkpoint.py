@@ -23,7 +23,7 @@ from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import FloatArray, Head, LinearLayer, LinearTerms, NormTerms, TaskTerms
 from tidal.tasks.digests import tensor_digest
 from tidal_builders.arlo.source import quiet
-from tidal_builders.foreign.files import array_of
+from tidal_builders.foreign.files import array_of, check_checkpoint
 from tidal_builders.foreign.recognise import SINGLE_LABEL, recognise
 from tidal_builders.pets.encoder import read_encoder
 from tidal_builders.pets.importing.carried import carried_model
@@ -138,6 +138,7 @@ def load_classifier(folder: Path) -> Any:
             f"{folder} has no weights as safetensors, and pickled ones (pytorch_model.bin) are not read, for they can "
             "run code: save the model with a current transformers' `save_pretrained(folder)`"
         )
+    check_checkpoint(folder)
     try:
         with quiet():
             model, info = AutoModelForSequenceClassification.from_pretrained(

@@ -1,0 +1,274 @@
+"""HTTP requests that try to exhaust a server: by their size, their pieces, their headers or the depth of their JSON."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+from reliability.fuzzing.buffers import PATTERNS, Body, noise, repeated, whole
+from reliability.fuzzing.mutations import valid
+from reliability.fuzzing.wire import to_http
+
+LARGE = 4_000_000
+#: What clients say of a body: curl's default, forms, text, JSON in several spellings, nothing, and what is no type.
+CONTENT_TYPES: tuple[str | None, ...] = (
+    "application/x-www-form-urlencoded", "text/plain", "application/octet-stream", None, "application/json",
+    "application/json; charset=utf-8", "application/json;charset=utf-16", "multipart/form-data; boundary=x",
+    "multipart/form-data", "application/xml", "image/png", "x" * 4000, "", "application/x-www-form-urlencoded; a=b",
+)  # fmt: skip
+_MULTIPART = b'--x\r\nContent-Disposition: form-data; name="f"\r\n\r\n'
+# Bytes of bodies above 4 MB; the largest are rare, for they take seconds.
+_SIZES = [4_200_000] * 40 + [5_000_000] * 40 + [16_000_000] * 8 + [64_000_000] * 3 + [128_000_000] * 2
+_DEPTHS = (10, 1_000, 10_000, 100_000)
+# A form of many short fields costs tritonserver 33 bytes of memory a byte.
+_MOST_FIELDS = 8_000_000
+# Ten thousand options take tritonserver 1.5 s.
+_COUNTS = (100,) * 6 + (1_000,) * 3 + (10_000,)
+# Elements of INT64 that a shape says to hold, at 8 bytes each. tritonserver allocates what the shape of JSON data says.
+_DECLARED = (10_000, 1_000_000, 4_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Flood:
+    """An HTTP request as it is sent over a connection of its own.
+
+    Attributes:
+        what: its kind, for the report.
+        head: request line and headers, the blank line included.
+        body: what follows, framed where it is chunked.
+        pause_s: waiting time between the parts of the body.
+        waits: whether the client waits for an answer; else it leaves when the body is sent.
+    """
+
+    what: str
+    head: bytes
+    body: Body
+    pause_s: float = 0.0
+    waits: bool = True
+
+
+Kind = Callable[[random.Random, str], Flood]
+
+
+def content_type(draw: random.Random, model: str) -> Flood:
+    """A valid body, or a broken one, with a content type that may be another one's."""
+    body = draw.choice((_valid_json(model), _valid_json(model)[:-3], b"", b"{}", b"a=b&c=d", _MULTIPART))
+    return _post("content type", model, whole(body), draw.choice(CONTENT_TYPES))
+
+
+def chunked(draw: random.Random, model: str) -> Flood:
+    """A body in chunks of a byte each, in odd chunks, or in chunks that are framed wrongly."""
+    content = draw.choice((_valid_json(model), b"a" * draw.choice((100, 1_000, 20_000))))
+    match draw.randrange(4):
+        case 0:
+            body = b"".join(_chunk(content[at : at + 1]) for at in range(len(content))) + b"0\r\n\r\n"
+        case 1:
+            wrong = draw.choice((b"fffffffffffffffff\r\n", b"-1\r\n", b"zz\r\n", b"\r\n", b"0;x=" + content))
+            body = _chunk(content) + wrong
+            # tritonserver answers none of these: it waits for more.
+            return replace(_chunks("chunked wrongly", model, whole(body), None), waits=False)
+        case 2:
+            body = b"%x;name=%s\r\n" % (len(content), b"v" * 500) + content + b"\r\n0\r\nTrailer: x\r\n\r\n"
+        case _:
+            body = _chunk(content) * draw.choice((1, 50, 500)) + b"0\r\n\r\n"
+    return _chunks("chunked", model, whole(body), draw.choice(CONTENT_TYPES[:6]))
+
+
+def headers(draw: random.Random, model: str) -> Flood:
+    """Very many headers, very long ones, or ones that contradict each other."""
+    body = _valid_json(model)
+    match draw.randrange(5):
+        case 0:
+            added = _many_headers(draw.choice((100, 1_000, 10_000)))
+        case 1:
+            added = b"X-Long: " + b"y" * draw.choice((1_000, 60_000, 1_000_000)) + b"\r\n"
+        case 2:
+            added = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"
+        case 3:
+            added = b"Inference-Header-Content-Length: " + draw.choice((b"9" * 5000, b"-1", b"0", b"1e9")) + b"\r\n"
+        case _:
+            added = draw.choice((b"X" * 70_000 + b": y\r\n", b": y\r\n", b"\x00: y\r\n", b"Content-Encoding: gzip\r\n"))
+    return _post("headers", model, whole(body), "application/json", added)
+
+
+def deep_json(draw: random.Random, model: str) -> Flood:
+    """JSON nested up to 100,000 levels, closed or not, wherever JSON may stand."""
+    depth = draw.choice(_DEPTHS)
+    nested = draw.choice((b"[" * depth + b"]" * depth, b"[" * depth, b'{"a":' * depth + b"1" + b"}" * depth))
+    around = draw.choice((
+        b'%s', b'{"inputs":%s}', b'{"parameters":{"task":%s},"inputs":[]}', b'{"outputs":[%s],"inputs":[]}',
+        b'{"inputs":[{"name":"text_input","shape":%s,"datatype":"BYTES","data":["a"]}]}',
+        b'{"inputs":[{"name":"text_input","shape":[1,1],"datatype":"BYTES","data":%s}]}',
+        b'{"text_input":%s}',
+    ))  # fmt: skip
+    return _post("deep JSON", model, whole(around.replace(b"%s", nested)), "application/json", path=_path(draw, model))
+
+
+def many(draw: random.Random, model: str) -> Flood:
+    """Ten thousand inputs, outputs, options, axes or rows in one request."""
+    body = _many(draw.randrange(6), draw.choice(_COUNTS))
+    return _post("many of one thing", model, whole(body), "application/json")
+
+
+def huge_shape(draw: random.Random, model: str) -> Flood:
+    """A shape of up to 32 MB with one number of data."""
+    shape = [1, draw.choice(_DECLARED)]
+    tensor = {"name": "input_ids", "shape": shape, "datatype": "INT64", "data": [1]}
+    return _post("huge shape", model, whole(json.dumps({"inputs": [tensor]}).encode()), "application/json")
+
+
+def long_option(draw: random.Random, model: str) -> Flood:
+    """An option whose name or value has up to 10 MB."""
+    size = draw.choice((300, 100_000, 1_000_000)) if draw.random() < 0.95 else 10_000_000
+    name, before, after = draw.choice((
+        ("letters", b'"task":"', b'"'), ("brackets", b'"stop":"', b'"'), ("letters", b'"', b'":1'),
+        ("numbers", b'"utility":"', b'"'), ("letters", b'"latency_ms":"', b'"'), ("emoji", b'"task":"', b'"'),
+    ))  # fmt: skip
+    size -= size % len(PATTERNS[name])
+    inputs = json.dumps(_text_inputs("good")).encode()
+    body = repeated(name, size, b'{"parameters":{' + before, after + b'},"inputs":' + inputs + b"}")
+    return _post("long option", model, body, "application/json")
+
+
+def slow(draw: random.Random, model: str) -> Flood:
+    """A body that drips, or stops half way."""
+    content = _valid_json(model)
+    step = max(1, len(content) // 6)
+    parts = tuple(memoryview(content)[at : at + step] for at in range(0, len(content), step))
+    leave = draw.random() < 0.5
+    return _post("slow", model, Body(parts), "application/json", pause_s=0.01, abandoned=leave)
+
+
+def large(draw: random.Random, model: str) -> Flood:
+    """A body above 4 MB of any content type: of one pattern, of noise, or a valid request with a text of that size."""
+    size, kind, pattern = draw.choice(_SIZES), draw.choice(CONTENT_TYPES), draw.choice(list(PATTERNS))
+    if pattern == "fields":
+        size = min(size, _MOST_FIELDS)
+    match draw.randrange(10):
+        case 0:
+            return _post("large noise", model, noise(draw, size), kind)
+        case 1:
+            before = b'{"inputs":[{"name":"text_input","shape":[1,1],"datatype":"BYTES","data":["'
+            return _post("large text", model, repeated("letters", size, before, b'"]}]}'), kind)
+        case 2:
+            body = Body(tuple(_framed(repeated(pattern, size), draw.choice((16_384, 65_536)))))
+            return _chunks("large, chunked", model, body, kind)
+        case 3:
+            return _post("large, abandoned", model, repeated(pattern, size), kind, abandoned=True)
+        case 4:
+            return _post("large, elsewhere", model, repeated(pattern, size), kind, path=_path(draw, model))
+        case _:
+            return _post("large", model, repeated(pattern, size), kind)
+
+
+#: Kinds of small requests. Those above 4 MB are `large` and `tiny_chunks`.
+SMALL_KINDS: tuple[Kind, ...] = (content_type, chunked, headers, deep_json, many, huge_shape, long_option, slow)
+
+
+def hostile_http(seed: int, small: int, big: int, models: Collection[str]) -> Iterator[Flood]:
+    """Requests over HTTP, the same ones for the same seed.
+
+    Args:
+        seed: chooses them.
+        small: how many of `SMALL_KINDS`.
+        big: how many of `large`; they come at random places among the small ones.
+        models: names of models to send them to.
+    """
+    draw, names = random.Random(seed), sorted(models)
+    order = [True] * big + [False] * small
+    draw.shuffle(order)
+    for is_large in order:
+        yield (large if is_large else draw.choice(SMALL_KINDS))(draw, draw.choice(names))
+
+
+def tiny_chunks(models: Collection[str]) -> Iterator[Flood]:
+    """A million chunks of one byte to each model: 6 MB, which take an unprotected tritonserver 2.51 1.3 GB."""
+    body = Body((memoryview(_chunk(b"a") * 100_000),) * 10 + (memoryview(b"0\r\n\r\n"),))
+    for model, kind in zip(sorted(models), CONTENT_TYPES, strict=False):
+        yield _chunks("a million chunks", model, body, kind)
+
+
+def beyond_memory(model: str) -> Flood:
+    """A shape of 64 GiB with one number of data, in 150 bytes."""
+    tensor = {"name": "input_ids", "shape": [1, 1 << 33], "datatype": "INT64", "data": [1]}
+    return _post("shape beyond memory", model, whole(json.dumps({"inputs": [tensor]}).encode()), "application/json")
+
+
+def _text_inputs(text: str) -> list[dict[str, object]]:
+    return [{"name": "text_input", "shape": [1, 1], "datatype": "BYTES", "data": [text]}]
+
+
+@cache
+def _valid_json(model: str) -> bytes:
+    if model in ("engine", "images"):  # their inputs are binary
+        return to_http(valid(model, 1)).body
+    return json.dumps({"inputs": _text_inputs("good")}).encode()
+
+
+@cache
+def _many_headers(count: int) -> bytes:
+    return b"".join(b"X-%d: y\r\n" % number for number in range(count))
+
+
+@cache
+def _many(which: int, count: int) -> bytes:
+    good = _text_inputs("good")
+    match which:
+        case 0:
+            content: dict[str, object] = {"inputs": [good[0] | {"name": f"x{number}"} for number in range(count)]}
+        case 1:
+            content = {"inputs": good * count}
+        case 2:
+            content = {"inputs": good, "outputs": [{"name": f"y{number}"} for number in range(count)]}
+        case 3:
+            content = {"inputs": good, "parameters": {f"option_{number}": number for number in range(count)}}
+        case 4:
+            content = {"inputs": [good[0] | {"shape": [1] * count}]}
+        case _:
+            content = {"inputs": [good[0] | {"shape": [count, 1], "data": ["a"] * count}]}
+    return json.dumps(content).encode()
+
+
+def _path(draw: random.Random, model: str) -> str:
+    """Somewhere else than `infer`."""
+    return draw.choice((
+        f"/v2/models/{model}/generate", f"/v2/models/{model}/generate_stream", "/v2/models/writer/generate",
+        "/v2/repository/index", f"/v2/repository/models/{model}/load", "/v2/logging", "/v2/health/ready", "/nowhere",
+        "/v2/systemsharedmemory/region/x/register", f"/v2/models/{model}",
+    ))  # fmt: skip
+
+
+def _chunk(content: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(content), content)
+
+
+def _framed(body: Body, size: int) -> Iterator[memoryview]:
+    """A body as chunks of at most `size` bytes."""
+    for part in body.parts:
+        for at in range(0, len(part), size):
+            piece = part[at : at + size]
+            yield memoryview(b"%x\r\n" % len(piece))
+            yield piece
+            yield memoryview(b"\r\n")
+    yield memoryview(b"0\r\n\r\n")
+
+
+def _post(
+    what: str, model: str, body: Body, kind: str | None, added: bytes = b"", *,
+    path: str = "", pause_s: float = 0.0, abandoned: bool = False,
+) -> Flood:  # fmt: skip
+    length = b"" if b"Content-Length" in added and b"Inference" not in added else b"Content-Length: %d\r\n" % body.size
+    head = _head(path or f"/v2/models/{model}/infer", kind, added + length)
+    return Flood(what, head, body.halves()[0] if abandoned else body, pause_s, waits=not abandoned)
+
+
+def _chunks(what: str, model: str, body: Body, kind: str | None) -> Flood:
+    return Flood(what, _head(f"/v2/models/{model}/infer", kind, b"Transfer-Encoding: chunked\r\n"), body)
+
+
+def _head(path: str, kind: str | None, added: bytes) -> bytes:
+    named = b"" if kind is None else b"Content-Type: " + kind.encode() + b"\r\n"
+    return b"POST " + path.encode() + b" HTTP/1.1\r\nHost: fuzzer\r\nConnection: close\r\n" + named + added + b"\r\n"
