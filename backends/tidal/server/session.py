@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.server.backend_directory import assemble
-from tidal.server.endpoints import choose_endpoints
+from tidal.server.endpoints import choose_endpoints, with_status
 from tidal.server.guardian import Guardian
 from tidal.server.installation import find_installation
 from tidal.server.launch import Launch, check_key, check_path, select_models
@@ -22,7 +22,9 @@ from tidal.server.process import KILL_AFTER_S
 from tidal.server.ready_report import ReadyReport
 from tidal.server.signals import handled_signals
 from tidal.server.starting import forget_changes, plan_start
-from tidal.server.state import running_servers, state_folder
+from tidal.server.state import remove_state, running_servers, state_folder
+from tidal.server.status import Status
+from tidal.server.status_endpoint import status_endpoint
 
 # Free ports differ from run to run, and each would leave a log.
 _KEPT_LOGS = 10
@@ -38,7 +40,10 @@ class Options:
     http_port: int
     grpc_port: int
     metrics_port: int
+    status_host: str | None
+    status_port: int
     exit_timeout_s: int
+    strict: bool
     server_restarts: int
     open_admin: bool
     verbose: bool
@@ -52,21 +57,22 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
 
     Args:
         options: what to serve and where.
-        ready: called once when every model serves.
+        ready: called once when it serves.
 
     Returns:
         How it ended.
 
     Raises:
-        TidalError: it cannot serve: what is missing or taken, or which model does not load and why.
+        TidalError: it cannot serve: what is missing or taken, or which models do not load and why.
     """
     installation = find_installation()
     selection = select_models(options.repository, options.models)
-    plan = plan_start(options.repository, names_of(selection))
+    plan = plan_start(options.repository, names_of(selection), strict=options.strict)
     key = None if options.open_admin else check_key(os.environ.get("TIDAL_ADMIN_KEY"))
     endpoints = choose_endpoints(options.host, options.http_port, options.grpc_port, options.metrics_port)
+    endpoints = with_status(endpoints, options.status_host, options.status_port)
     # Not before the ports are found free: a start that fails must not touch what another server goes by.
-    forget_changes(options.repository, names_of(selection))
+    forget_changes(options.repository, plan.models)
     state_folder()
     prefix = f"tidal_{os.getpid()}_{os.urandom(4).hex()}_"
     check_path(Path(tempfile.gettempdir()))
@@ -86,11 +92,13 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
         )
         log = None if options.verbose else _log_file(endpoints.http)
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-        with handled_signals() as signals:
-            lives = Lives(launch, options.models, log, signals)
+        status = Status()
+        with handled_signals() as signals, status_endpoint(endpoints.status_host, endpoints.status, status):
+            lives = Lives(launch, options.models, log, signals, status, options.strict)
             ended = lives.first(plan, selection, ready)
             return lives.again(options.server_restarts) if ended is Ended.BY_ITSELF else ended
     finally:
+        remove_state(endpoints.http)
         shutil.rmtree(folder, ignore_errors=True)
         guardian.dismiss()
 
