@@ -79,8 +79,8 @@ WORKDIR /var/lib/tidal
 USER 1000:1000
 # An image that cannot serve is not made.
 RUN tidal doctor
-EXPOSE 8000 8001 8002
+EXPOSE 8000 8001 8002 8004
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --retries=3 \
-  CMD ["curl", "--fail", "--silent", "--show-error", "--output", "/dev/null", "http://127.0.0.1:8000/v2/health/ready"]
+  CMD ["curl", "--fail", "--silent", "--show-error", "--output", "/dev/null", "http://127.0.0.1:8004/ready"]
 ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh", "tidal"]
 CMD ["serve", "/srv/models", "--host", "0.0.0.0", "--verbose"]

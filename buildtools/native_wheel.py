@@ -1,6 +1,6 @@
 """Build backend (PEP 517) that compiles the native parts before it packs a wheel.
 
-A wheel carries the operators of `pets`, the kernels of `flover`, the HTTP guard and the custom batcher as shared objects.
+A wheel carries the operators of `pets`, the kernels of `flover`, the HTTP guard and the custom batcher, compiled.
 So it is made for one platform, and for the OpenVINO version that `pyproject.toml` pins. Editable installs compile
 nothing: `make install` does. `--config-setting native=skip` packs a wheel without them, which is enough for clients.
 """

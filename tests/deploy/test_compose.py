@@ -12,6 +12,7 @@ import pytest
 
 from deploy.demo_load import Target
 from tests.deploy.project import ROOT, accepts, documents, pyproject
+from tidal.commands.serve import STATUS_PORT
 from tidal.server.process import KILL_AFTER_S
 from tidal.server.protection import MAX_INPUT_SIZE
 
@@ -144,7 +145,7 @@ def test_ports_are_for_this_machine_only(services: dict[str, Any]) -> None:
     served, ports = accepts(services["triton"]["command"]), services["triton"]["ports"]
     inside = {int(port.rpartition(":")[2]) for port in ports}
     wanted = {served[f"{name}_port"] for name in ("http", "grpc", "metrics")}
-    assert inside == wanted | {accepts(services["controller"]["command"])["metrics_port"]}
+    assert inside == wanted | {accepts(services["controller"]["command"])["metrics_port"], STATUS_PORT}
 
 
 def test_nobody_has_more_rights_than_needed(services: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from dockerfile_parse import DockerfileParser
 
 from tests.deploy.project import ROOT, accepts, pyproject
+from tidal.commands.serve import STATUS_PORT
 from tidal.server.releases import RELEASES, SECURE_SINCE, VULNERABILITIES, known_vulnerabilities
 
 
@@ -143,9 +144,9 @@ def test_the_image_serves(stages: dict[str, Stage]) -> None:
     assert "tidal" in pyproject()["scripts"]
     called = accepts(json.loads(serve.last("CMD")))
     assert called["host"] == "0.0.0.0"
-    ports = [called[name] for name in ("http_port", "grpc_port", "metrics_port")]
+    ports = [*(called[name] for name in ("http_port", "grpc_port", "metrics_port")), STATUS_PORT]
     assert serve.last("EXPOSE").split() == [str(port) for port in ports]
-    assert f"127.0.0.1:{called['http_port']}/v2/health/ready" in serve.last("HEALTHCHECK")
+    assert f"http://127.0.0.1:{STATUS_PORT}/ready" in serve.last("HEALTHCHECK")
     assert ("RUN", "tidal doctor") in serve.steps
     assert accepts(["doctor"]) == {"as_json": False}
 

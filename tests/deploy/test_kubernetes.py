@@ -11,12 +11,18 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
 
 from tests.deploy.custom_resources import problems
 from tests.deploy.project import ROOT, accepts, documents, pyproject, series
+from tidal.commands.serve import STATUS_PORT
 from tidal.server.process import KILL_AFTER_S
 from tidal.server.protection import MAX_INPUT_SIZE
 
 FOLDER = "deploy/kubernetes"
 PLAIN = ("namespace", "storage", "serving", "network", "availability", "ingress", "autoscaling", "build")
 _KUBERNETES = ("1.28", "1.34")
+PROBES = {
+    "startupProbe": {"path": "/ready", "port": STATUS_PORT},
+    "readinessProbe": {"path": "/ready", "port": STATUS_PORT},
+    "livenessProbe": {"path": "/live", "port": STATUS_PORT},
+}
 
 
 def load(name: str, kind: str) -> dict[str, Any]:
@@ -61,6 +67,7 @@ def test_commands_are_those_of_the_code(containers: dict[str, Any], pod: dict[st
         "http": served["http_port"],
         "grpc": served["grpc_port"],
         "metrics": served["metrics_port"],
+        "status": STATUS_PORT,
         "controller": accepts(containers["controller"]["args"])["metrics_port"],
     }
     waits = int(containers["triton"]["lifecycle"]["preStop"]["exec"]["command"][1])
@@ -88,14 +95,9 @@ def test_builds_are_of_the_code_and_on_the_machines_that_serve(pod: dict[str, An
     assert str(built["repository"]) in [mount["mountPath"] for mount in container["volumeMounts"]]
 
 
-def test_probes_ask_what_triton_offers(containers: dict[str, Any]) -> None:
-    probes = {name: containers["triton"][f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")}
-    assert all(probe["port"] == "http" for probe in probes.values())
-    assert {name: probe["path"] for name, probe in probes.items()} == {
-        "startup": "/v2/health/ready",
-        "readiness": "/v2/health/ready",
-        "liveness": "/v2/health/live",
-    }
+def test_probes_ask_the_status_endpoint(containers: dict[str, Any]) -> None:
+    assert {name: containers["triton"][name]["httpGet"] | {"port": STATUS_PORT} for name in PROBES} == PROBES
+    assert all(containers["triton"][name]["httpGet"]["port"] == "status" for name in PROBES)
 
 
 def test_what_is_mounted_is_there(pod: dict[str, Any], containers: dict[str, Any]) -> None:
@@ -229,8 +231,7 @@ def test_the_runtime_of_kserve_serves_what_it_is_given() -> None:
     assert str(served["repository"]) == "/mnt/models"
     (port,) = container["ports"]
     assert port["containerPort"] == served["http_port"] == 8080
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container[probe]["httpGet"]["port"] == served["http_port"]
+    assert {name: container[name]["httpGet"] for name in PROBES} == PROBES
     model = service["spec"]["predictor"]["model"]
     assert model["runtime"] == runtime["metadata"]["name"]
     assert model["modelFormat"]["name"] in [each["name"] for each in runtime["spec"]["supportedModelFormats"]]

@@ -7,12 +7,13 @@ import re
 import shlex
 from functools import cache
 from importlib.metadata import entry_points
+from typing import Any
 
 import pytest
 import typer
 
 from tests.deploy.project import ROOT, accepts, series
-from tidal_client.main import GROUP
+from tidal_client.main import GROUP, _load
 
 TEXT = (ROOT / "docs" / "operations.md").read_text()
 _COMMAND = re.compile(
@@ -91,3 +92,27 @@ def test_files_and_headings_that_are_linked_exist() -> None:
         assert (ROOT / "deploy" / "kubernetes" / name).is_file(), name
     for name in re.findall(r"^\| `([A-Z_]+)` \|", TEXT, re.MULTILINE):
         assert f"ARG {name}=" in (ROOT / "Dockerfile").read_text(), name
+
+
+def leaves(command: Any, name: str) -> list[tuple[str, str]]:
+    """Commands without subcommands, with their help."""
+    if hasattr(command, "commands"):
+        return [leaf for inner, each in command.commands.items() for leaf in leaves(each, f"{name} {inner}")]
+    return [(name, command.help)]
+
+
+def test_every_command_has_its_exit_codes_in_the_table() -> None:
+    """Each code that a command's help explains has a cell, and no other code of it has one."""
+    lines = TEXT.split("## Exit codes")[1].splitlines()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in lines
+        if line.startswith("| `") and "---" not in line
+    ][1:]
+    told = {row[0].strip("`"): {code for code, cell in zip("0134", row[1:], strict=True) if cell} for row in rows}
+    explained = {
+        name: set(re.findall(r"(?:\*\*|`)(\d)(?:\*\*|`) ", text)) - {"2"}
+        for entry in entry_points(group=GROUP)
+        for name, text in leaves(_load(entry), entry.name)
+    }
+    assert told == explained

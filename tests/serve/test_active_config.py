@@ -173,6 +173,15 @@ class TestStarting:
         with pytest.raises(InvalidArgument, match=r"instances names 32.*tidal models allocate m 16=COUNT 64=COUNT"):
             plan_start(repository, self.ALL)
 
+    def test_leaves_a_family_out_whose_allocation_cannot_be_accepted(self, repository: Path) -> None:
+        want(repository, "m", {32: 1, 64: 1})
+        plan = plan_start(repository, self.ALL, strict=False)
+        assert plan.models == ("alone",)
+        refused = dict(plan.refused)
+        assert set(refused) == {"m", "m_len16", "m_len64"}
+        assert "tidal models allocate m 16=COUNT 64=COUNT" in refused["m"]
+        assert refused["m_len16"] == "it is a runtime of 'm', which cannot be loaded"
+
     def test_forgets_what_an_unfinished_change_had_loaded(self, repository: Path) -> None:
         want(repository, "m", {16: 2, 64: 1}, loaded={16: 1, 64: 1})
         forget_changes(repository, self.ALL)

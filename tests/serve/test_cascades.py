@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.serve.families import publish_family
 from tests.serve.test_changing_models import FakeControl
 from tests.tabi.serving import VERSION, cascades, write_cascade
 from tidal.cascade import Cascade, cascade
@@ -13,7 +14,9 @@ from tidal.errors import Internal, InvalidArgument
 from tidal.family import family
 from tidal.manifest import MANIFEST_FILE
 from tidal.published import load_published
+from tidal.repository import model_entries
 from tidal.server import change
+from tidal.server.dependents import dependents
 from tidal.server.launch import select_models
 from tidal.server.model_facts import model_facts
 from tidal.server.starting import plan_start
@@ -47,6 +50,19 @@ def repository(tmp_path: Path) -> Path:
 
 def names(repository: Path, *wanted: str) -> list[str]:
     return [entry.name for entry in select_models(repository, wanted).served]
+
+
+def test_what_needs_a_model(repository: Path) -> None:
+    (repository / "both").mkdir()
+    (repository / "both" / "config.pbtxt").write_text(
+        'platform: "ensemble"\nensemble_scheduling { step [ { model_name: "c" }, { model_name: "other" } ] }\n'
+    )
+    publish_family(repository, "m", [16])
+    every = [entry.name for entry in model_entries(repository)]
+    assert dependents(repository, "c_l0", every) == ["both", "c"]
+    assert dependents(repository, "c_l0", ["c", "c_l0"]) == ["c"]
+    assert dependents(repository, "m_len16", every) == ["m"]
+    assert dependents(repository, "both", every) == dependents(repository, "m", every) == []
 
 
 class TestWhatIsServed:

@@ -24,6 +24,7 @@ from tidal.server.allocate import LiveFront, partitioned, wanted_now
 from tidal.server.allocate import allocate as change_instances
 from tidal.server.control import ServerControl
 from tidal.server.gauges import used_instances
+from tidal.server.status_endpoint import read_readiness
 from tidal.server.supervision import POLL_S
 
 pytestmark = pytest.mark.server
@@ -246,6 +247,10 @@ def test_the_supervisor_leaves_a_runtime_without_instances_alone(family: Served)
     assert (family.state["restarts"], family.stubs("m_len16")) == (restarts, [])
     rows = {row["name"]: row for row in json.loads(family.tidal("models", "list", "--json").stdout)}
     assert [rows[name]["instances"] for name in ("m", "m_len16", "m_len64")] == [1, 0, 1]
+    document = read_readiness(family.state["status"])
+    assert document is not None
+    wanted = {name: each["wanted"] for name, each in document["models"].items()}
+    assert (document["ready"], wanted) == (True, {"m": True, "m_len16": False, "m_len64": True})
 
 
 def test_a_publish_keeps_the_allocation(family: Served, repository: Path) -> None:

@@ -37,10 +37,10 @@ def comes_back(served: Served, restarts: int) -> bool:
 
 @contextmanager
 def killed_and_broken(tmp_path: Path, *options: str) -> Iterator[Served]:
-    """A run whose tritonserver was killed after a model came that does not load: each restart fails."""
+    """A strict run whose tritonserver was killed after a model came that does not load: each restart fails."""
     models = tmp_path / "models"
     publish(models, "echo")
-    with serving(models, tmp_path, *options) as served:
+    with serving(models, tmp_path, "--strict", *options) as served:
         publish(models, "broken", code="import no_such_module\n")
         psutil.Process(served.report["server_pid"]).kill()
         yield served

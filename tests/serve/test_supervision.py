@@ -104,6 +104,14 @@ def test_a_stub_without_successors_is_not_ended() -> None:
     assert ended((0, SHORT), (1, SHORT), (60, gone), (100, gone)) == [()] * 4
 
 
+def test_a_model_that_waits_for_its_next_restart_is_known() -> None:
+    memory, waiting = Memory(), []
+    for at in (0, 1, 1.2, 1.4, 2.1):  # short, restarted, and short again within a second
+        _, memory = decide(memory, SHORT, at)
+        waiting.append(set(memory.waiting))
+    assert waiting == [set(), set(), set(), {"m"}, set()]
+
+
 def test_backoff_is_forgotten_when_the_model_was_well_for_long() -> None:
     decisions = looks((0, SHORT), (1, SHORT), (1.2, SHORT), (1.4, SHORT), (500, SHORT), (501, SHORT))
     assert decisions == [[], ["m"], [], [], ["m"], []]

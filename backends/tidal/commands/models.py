@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,10 +15,12 @@ from tidal.commands.output import fail, one_sentence, print_json, print_table
 from tidal.errors import InvalidArgument, TidalError
 from tidal.server import change
 from tidal.server.backend_directory import python_backends
-from tidal.server.choose import Connection, choose_server
+from tidal.server.choose import Connection, choose_server, explained
 from tidal.server.control import ServerControl
 from tidal.server.model_facts import model_facts
 from tidal.server.reasons import sentence
+from tidal.server.state import ServerState
+from tidal.server.status_endpoint import read_readiness
 from tidal.server.stubs import live_stubs, wanted_instances
 
 models = typer.Typer(
@@ -34,7 +36,7 @@ is `--server HOST:PORT`, with its admin key in $TIDAL_ADMIN_KEY.
 tidal models list                 what is published, built from what, and served
 tidal models reload intents       serve a version that was just published
 tidal models allocate intents     instances of each runtime, of a partitioned model
-tidal models status --json        instances and restarts, for a pipeline
+tidal models status --json        instances, restarts and readiness, for a pipeline
 ```
 
 Exit codes:
@@ -42,7 +44,7 @@ Exit codes:
 - **0** done
 - **1** a model was not found or does not load; what served before keeps serving
 - **2** wrong usage
-- **3** no server answers, or several run and none was named
+- **3** no server answers, tritonserver is restarting, or several run and none was named
 """,
 )
 
@@ -94,20 +96,28 @@ def list_models(
 
 @models.command()
 def status(server: Server = None, as_json: AsJson = False) -> None:
-    """Show what a server serves: versions, state, live Python instances, restarts by the supervisor, reasons.
+    """Show what a server serves: versions, state, live Python instances, restarts, reasons, and whether it is ready.
 
-    Exit codes: **0** shown, **3** no server answers.
+    RESTARTS counts how often a model's processes were started again: because one of them ended, or tritonserver did.
+
+    Exit codes: **0** shown, **3** no server answers, or tritonserver is restarting.
     """
     with one_sentence(NO_SERVER):
         connection = choose_server(server)
-        rows = _status_rows(connection)
-    state = connection.state
+        state = connection.state
+        readiness = read_readiness(state.status) if state is not None and state.status else None
+        try:
+            rows = _status_rows(connection, readiness)
+        except TidalError as error:
+            raise explained(connection, error) from None
     if as_json:
         described = state.model_dump(mode="json", exclude={"key", "pid_started"}) if state is not None else None
-        print_json({"address": connection.control.address, "server": described, "models": rows})
+        address = connection.control.address
+        print_json({"address": address, "server": described, "readiness": readiness, "models": rows})
         return
     columns = ("MODEL", "VERSION", "STATE", "INSTANCES", "RESTARTS", "REASON")
-    print_table(columns, [[_cell(value) for value in row.values()] for row in rows])
+    table = [[_cell(value) for value in row.values()] for row in rows]
+    print_table(columns, table, notes="\n".join(_notes(state, readiness)))
 
 
 @models.command()
@@ -155,12 +165,24 @@ def _each(names: list[str], server: str | None, act: Callable[[ServerControl, Pa
         try:
             typer.echo(act(connection.control, repository, name))
         except TidalError as error:
-            failures.append(str(error))
+            failures.append(str(explained(connection, error)))
     if failures:
         fail("; ".join(failures))
 
 
-def _status_rows(connection: Connection) -> list[dict[str, str | int | None]]:
+def _notes(state: ServerState | None, readiness: dict[str, Any] | None) -> list[str]:
+    """Lines below the table: readiness, and restarts of tritonserver."""
+    lines = []
+    if readiness is not None:
+        lines.append("ready" if readiness["ready"] else f"not ready: {readiness['reason']}")
+    if state is not None and state.server_restarts:
+        times = "once" if state.server_restarts == 1 else f"{state.server_restarts} times"
+        lines.append(f"tritonserver was restarted {times}; it ended last: {state.last_end or 'unknown'}")
+    return lines
+
+
+def _status_rows(connection: Connection, readiness: dict[str, Any] | None) -> list[dict[str, str | int | None]]:
+    known = readiness["models"] if readiness is not None else {}
     state, control = connection.state, connection.control
     stubs = live_stubs(state.server_pid) if state is not None else None
     rows: list[dict[str, str | int | None]] = []
@@ -173,14 +195,18 @@ def _status_rows(connection: Connection) -> list[dict[str, str | int | None]]:
             if stubs is not None and config.get("backend") in python_backends():
                 live = sum((s.model, s.version) == (row.name, row.version) and not s.completes_config for s in stubs)
                 instances = f"{live} of {wanted}"
+        reason = sentence(row.reason) if row.reason and row.state != "READY" else None
+        judged = known.get(row.name, {})
+        if not judged.get("ready", True) and judged.get("wanted"):
+            reason = judged.get("reason") or reason
         rows.append(
             {
                 "model": row.name,
                 "version": row.version,
                 "state": row.state,
                 "instances": instances,
-                "restarts": state.restarts.get(row.name, 0) if state is not None else None,
-                "reason": sentence(row.reason) if row.reason and row.state != "READY" else None,
+                "restarts": state.restarts.get(row.name, 0) + state.server_restarts if state is not None else None,
+                "reason": reason,
             }
         )
     return rows

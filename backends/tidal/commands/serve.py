@@ -16,6 +16,9 @@ from tidal.server.protection import MAX_INPUT_SIZE, MAX_MESSAGE_SIZE, RequestLim
 from tidal.server.ready_report import ReadyReport
 from tidal.server.session import Options, serve_until_ended
 
+STATUS_PORT = 8004
+# Of the state: secret, or not yet so.
+_NOT_REPORTED = {"key", "pid_started", "restarts", "server_restarts", "restarting", "last_end"}
 _EXIT_CODES = {Ended.CLEANLY: 0, Ended.NOT_STARTED: 1, Ended.BY_ITSELF: 3, Ended.CUT_SHORT: 4}
 
 
@@ -34,6 +37,22 @@ def serve(
     http_port: Annotated[int, typer.Option(min=0, max=65535, help="HTTP port, 0 for a free one.")] = 8000,
     grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="gRPC port, 0 for a free one.")] = 8001,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Prometheus port, 0 for a free one.")] = 8002,
+    status_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port of the status endpoint, GET /ready and GET /live; 0 for a free one.",
+            show_default="8004, or a free one with --http-port 0",
+        ),
+    ] = None,
+    status_host: Annotated[
+        str | None, typer.Option(help="IPv4 address of the status endpoint.", show_default="as --host")
+    ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Serve nothing unless every model loads, instead of the models that do."),
+    ] = False,
     exit_timeout: Annotated[
         int, typer.Option(min=0, help="Seconds that requests in flight get at the end. 5 s later the server is killed.")
     ] = 30,
@@ -81,10 +100,18 @@ def serve(
     """Serve a model repository with a real tritonserver.
 
     Takes the tritonserver on PATH (NVIDIA's image), else the one of the nvidia-pytriton package, gives it Tidal's
-    backends, loads every model that has a published version, prints one table when ready and stays until SIGINT
-    (Ctrl-C) or SIGTERM. Requests in flight are then answered; a second signal ends at once. A model whose Python
-    process died is restarted, and tritonserver itself, on the same ports, where it ended without being asked to: at
-    once, then after 1, 2, 4 and 8 s, counted anew once all models have served for two minutes.
+    backends, loads every model that has a published version, prints one table when it serves and stays until SIGINT
+    (Ctrl-C) or SIGTERM. On a signal, requests in flight are answered; a second signal ends at once.
+
+    A model that does not load is reported with the reason and the models that depend on it, and the others are served.
+    Load it later with `tidal models load`. With `--strict` the start fails instead.
+
+    A model whose Python process died is restarted, and tritonserver itself, on the same ports, where it ended without
+    being asked to: at once, then after 1, 2, 4 and 8 s, counted anew once all models have served for two minutes.
+
+    Probe `GET /ready` on the status port: 200 while every wanted model answers in some version, else 503; the JSON
+    document names each model with its reason. A model is wanted from the moment it serves until somebody unloads it.
+    `GET /live` is 503 where tritonserver hangs.
 
     Model control, shared memory, logging and trace need the admin key: $TIDAL_ADMIN_KEY, else a new one, kept in
     $XDG_RUNTIME_DIR/tidal/(HTTP port).json (readable by you only), where the other tidal commands find it. HTTP
@@ -106,7 +133,8 @@ def serve(
     Exit codes:
 
     - **0** ended by a signal, every request answered
-    - **1** not started: a port is taken, the repository is empty, a model does not load
+    - **1** not started: a port is taken, the repository is empty, no model loads, with `--strict` one does not; or a
+      signal came before it served
     - **2** wrong usage
     - **3** tritonserver ended without being asked to, as often as `--server-restarts` allows and once more
     - **4** requests may be unanswered: tritonserver gave up on them at the exit timeout, or was killed because it did
@@ -127,7 +155,10 @@ def serve(
             http_port=http_port,
             grpc_port=grpc_port,
             metrics_port=metrics_port,
+            status_host=status_host,
+            status_port=status_port if status_port is not None else (STATUS_PORT if http_port else 0),
             exit_timeout_s=exit_timeout,
+            strict=strict,
             server_restarts=server_restarts,
             open_admin=open_admin,
             verbose=verbose,
@@ -157,23 +188,26 @@ def _print_ready(report: ReadyReport, as_json: bool) -> None:
         names = ("name", "version", "backend", "state")
         print_json(
             {
-                **report.state.model_dump(mode="json", exclude={"key", "pid_started", "restarts", "server_restarts"}),
+                **report.state.model_dump(mode="json", exclude=_NOT_REPORTED),
                 "source": report.source,
                 "models": [dict(zip(names, model, strict=True)) for model in report.models],
                 "unpublished": [{"name": name, "command": command} for name, command in report.unpublished],
                 "incomplete": [{"name": name, "reason": reason} for name, reason in report.incomplete],
+                "failed": [{"name": name, "reason": reason} for name, reason in report.failed],
             }
         )
         return
     rows = [(name, str(version), backend, state) for name, version, backend, state in report.models]
     rows += [(name, "-", "-", f"not published: {command}") for name, command in report.unpublished]
     rows += [(name, "-", "ensemble", f"not served: {reason}") for name, reason in report.incomplete]
+    rows += [(name, "-", "-", f"does not load: {reason}") for name, reason in report.failed]
     state = report.state
     print_table(
         ("MODEL", "VERSION", "BACKEND", "STATE"),
         rows,
         title=f"Triton {state.version} ({report.source}) serves {state.repository}",
         notes=f"HTTP     http://{state.http}\ngRPC     {state.grpc}\nmetrics  http://{state.metrics}/metrics\n"
+        f"status   http://{state.status}/ready\n"
         f"admin    {'open to anybody' if state.key is None else 'restricted by key'}\n"
         f"log      {state.log or 'stderr'}",
     )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 
-from tidal.errors import Unavailable
+from tidal.errors import TidalError, Unavailable
 from tidal.server.control import ServerControl
 from tidal.server.state import ServerState, running_servers
+
+# `tidal serve` notices within this time that tritonserver has ended.
+_NOTICED_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,31 @@ class Connection:
     state: ServerState | None
 
 
+def restarting(state: ServerState) -> str:
+    """What to say of a server whose tritonserver is being started again."""
+    return (
+        f"tritonserver on {state.http} is restarting: {state.restarting}. Try again in some seconds; "
+        f"http://{state.status}/ready says when it is ready"
+    )
+
+
+def explained(connection: Connection, error: TidalError) -> TidalError:
+    """An error of a command, or that tritonserver is restarting where that is the reason.
+
+    It may have ended while the command talked to it, and `tidal serve` notices within a moment.
+    """
+    state = connection.state
+    if state is None or not isinstance(error, Unavailable):
+        return error
+    end = time.monotonic() + _NOTICED_S
+    while time.monotonic() < end:
+        for latest in running_servers():
+            if latest.http == state.http and (latest.restarting or latest.server_pid != state.server_pid):
+                return Unavailable(restarting(latest) if latest.restarting else f"tritonserver has restarted: {error}")
+        time.sleep(0.1)
+    return error
+
+
 def choose_server(which: str | None) -> Connection:
     """The server that the user names, or the only one that runs.
 
@@ -25,7 +54,7 @@ def choose_server(which: str | None) -> Connection:
         which: HTTP port of a server of this user, `host:port` of any server, or None.
 
     Raises:
-        Unavailable: none runs, several run and none was named, or the named one does not answer.
+        Unavailable: none runs, several run and none was named, or the named one is restarting or does not answer.
     """
     servers = running_servers()
     if which is None:
@@ -45,4 +74,6 @@ def choose_server(which: str | None) -> Connection:
 
 
 def _connect(state: ServerState) -> Connection:
+    if state.restarting:
+        raise Unavailable(restarting(state))
     return Connection(state.control(), state)

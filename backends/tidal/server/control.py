@@ -59,9 +59,9 @@ class ServerControl:
         """The server's version."""
         return str(self._call("GET", "/v2", None, _QUICK_S)["version"])
 
-    def index(self) -> list[ModelState]:
+    def index(self, timeout_s: float = _QUICK_S) -> list[ModelState]:
         """Every version of every model that the server has tried to load."""
-        rows = self._call("POST", "/v2/repository/index", {}, _QUICK_S)
+        rows = self._call("POST", "/v2/repository/index", {}, timeout_s)
         return [
             ModelState(r["name"], int(r["version"]), r["state"], r.get("reason", ""))
             for r in rows

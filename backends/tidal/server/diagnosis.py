@@ -26,6 +26,7 @@ from tidal.server.installation import TritonInstallation, find_installation
 from tidal.server.protection import protection
 from tidal.server.releases import installed_version
 from tidal.server.state import running_servers
+from tidal.server.status_endpoint import read_readiness
 from tidal_client.extras import install_command
 
 # A stub starts with a region of 1 MiB and grows it by what its requests carry.
@@ -200,10 +201,14 @@ def _leftovers() -> Check:
 def _servers_and_ports() -> Iterator[Check]:
     running = running_servers()
     for state in running:
-        found = f"Triton {state.version} on {state.http} serves {state.repository} (process {state.pid})"
+        readiness = read_readiness(state.status) if state.status else None
+        ready = "" if readiness is None else "; ready" if readiness["ready"] else f"; not ready: {readiness['reason']}"
+        found = f"Triton {state.version} on {state.http} serves {state.repository} (process {state.pid}){ready}"
         yield Check("running server", "note", found)
-    own = {int(address.rpartition(":")[2]) for s in running for address in (s.http, s.grpc, s.metrics)}
-    for name, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
+    own = {
+        int(address.rpartition(":")[2]) for s in running for address in (s.http, s.grpc, s.metrics, s.status or ":0")
+    }
+    for name, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002), ("status", 8004)):
         if is_free("127.0.0.1", port):
             yield Check(f"port {port}", "ok", f"free for {name}")
         elif port in own:

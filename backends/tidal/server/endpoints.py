@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import random
 import socket
@@ -19,16 +20,23 @@ _EVERY_NETWORK = "0.0.0.0"
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """IPv4 address and ports of one server."""
+    """IPv4 address and ports of one server; host and port of `tidal serve`'s own status endpoint, where it has one."""
 
     host: str
     http: int
     grpc: int
     metrics: int
+    status: int = 0
+    status_host: str = ""
 
     def address(self, port: int) -> str:
         """`host:port` for a client on this machine."""
-        return f"{'127.0.0.1' if self.host == _EVERY_NETWORK else self.host}:{port}"
+        return _from_here(self.host, port)
+
+    @property
+    def status_address(self) -> str:
+        """`host:port` of the status endpoint for a client on this machine."""
+        return _from_here(self.status_host, self.status)
 
 
 def choose_endpoints(host: str, http: int, grpc: int, metrics: int) -> Endpoints:
@@ -46,7 +54,28 @@ def choose_endpoints(host: str, http: int, grpc: int, metrics: int) -> Endpoints
         if port:
             _check(host, name, port)
         chosen[name] = port or _free_port(host, {http, grpc, metrics, *chosen.values()})
-    return Endpoints(host, **chosen)
+    return Endpoints(host, chosen["http"], chosen["grpc"], chosen["metrics"])
+
+
+def with_status(endpoints: Endpoints, host: str | None, port: int) -> Endpoints:
+    """The same with a status endpoint; a port 0 becomes a free one.
+
+    Args:
+        endpoints: what tritonserver listens on.
+        host: address of the status endpoint; tritonserver's where it is None.
+        port: its port.
+
+    Raises:
+        Unavailable: the port is taken.
+        InvalidArgument: the host is not an address of this machine, or the port is one of tritonserver's.
+    """
+    host = endpoints.host if host is None else _ipv4(host, "--status-host")
+    others = {endpoints.http, endpoints.grpc, endpoints.metrics}
+    if port in others:
+        raise InvalidArgument(f"--status-port {port} is given twice: it needs a port other than HTTP, gRPC and metrics")
+    if port:
+        _check(host, "status", port)
+    return dataclasses.replace(endpoints, status_host=host, status=port or _free_port(host, others))
 
 
 def holder_of(port: int) -> str | None:
@@ -74,12 +103,16 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
-def _ipv4(host: str) -> str:
+def _from_here(host: str, port: int) -> str:
+    return f"{'127.0.0.1' if host == _EVERY_NETWORK else host}:{port}"
+
+
+def _ipv4(host: str, option: str = "--host") -> str:
     """Triton's HTTP and gRPC frontends agree on how to write IPv4 addresses only."""
     try:
         return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError):
-        raise InvalidArgument(f"--host '{host}' is neither an IPv4 address nor a name that has one") from None
+        raise InvalidArgument(f"{option} '{host}' is neither an IPv4 address nor a name that has one") from None
 
 
 def _bind(host: str, port: int) -> None:

@@ -77,6 +77,10 @@ class Launch:
             *_basic(self.repository, self.backend_directory, self.models),
             # A model that does not load is reported by name, not by the server's exit.
             "--exit-on-error=false",
+            # Its /v2/health/ready says that the server accepts requests. Strict, it would stay 400 until the process
+            # ends after any version failed to load, also while another version serves. `GET /ready` says which models
+            # answer.
+            "--strict-readiness=false",
             f"--exit-timeout-secs={self.exit_timeout_s}",
             f"--http-address={ports.host}",
             f"--http-port={ports.http}",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 
@@ -19,16 +19,21 @@ import psutil
 from tidal.errors import Internal, TidalError
 from tidal.server.backend_directory import assemble, python_backends
 from tidal.server.backoff import WELL_AFTER_S, Restarts
+from tidal.server.dependents import dependents
 from tidal.server.endpoints import choose_endpoints
 from tidal.server.extra_options import grpc_tls
 from tidal.server.launch import Launch, Selection, select_models
 from tidal.server.process import ServerProcess
+from tidal.server.progress import LogReader, Progress, follow
+from tidal.server.readiness import Wanted
 from tidal.server.ready_report import ReadyReport
 from tidal.server.reasons import sentence
 from tidal.server.signals import Signals
 from tidal.server.starting import StartPlan, forget_changes, load_rest, plan_start
 from tidal.server.state import ServerState, write_state
+from tidal.server.status import Status
 from tidal.server.supervision import Supervisor
+from tidal.server.watching import ReadinessWatch
 
 _log = logging.getLogger("tidal.serve")
 
@@ -44,7 +49,7 @@ class Ended(Enum):
     CUT_SHORT = "tritonserver gave up on requests in flight, or was killed"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Lives:
     """What stays the same while one tritonserver follows another.
 
@@ -53,14 +58,22 @@ class Lives:
         models: names of the models to serve; all that are published where it is empty.
         log: file for Triton's log, None for stderr.
         signals: that ask for an end.
+        status: what probes are told.
+        strict: whether every model has to load; else those are served that do.
         restarts: models restarted by the supervisor, how often.
+        wanted: models that have to answer for the server to be ready.
+        last_end: how the last tritonserver ended by itself, and when.
     """
 
     launch: Launch
     models: tuple[str, ...]
     log: Path | None
     signals: Signals
+    status: Status
+    strict: bool
     restarts: dict[str, int] = field(default_factory=dict)
+    wanted: Wanted = field(default_factory=Wanted)
+    last_end: str | None = None
 
     def first(self, plan: StartPlan, selection: Selection, ready: Ready) -> Ended:
         """Serve with a tritonserver until it ends or is asked to.
@@ -68,10 +81,10 @@ class Lives:
         Args:
             plan: when to load which model.
             selection: what is served.
-            ready: called once when every model serves.
+            ready: called once when it serves.
 
         Raises:
-            TidalError: it does not start, or a model does not load.
+            TidalError: it does not start; no model loads, or with `strict` one does not.
         """
         return self._run(plan, selection, ready, 0)
 
@@ -93,11 +106,11 @@ class Lives:
         repository, endpoints = self.launch.repository, self.launch.endpoints
         try:
             selection = select_models(repository, self.models)
-            plan = plan_start(repository, names_of(selection))
+            plan = plan_start(repository, names_of(selection), strict=self.strict)
             # Somebody else's server may have come; and whoever cleans temporary folders takes what nobody has opened.
             choose_endpoints(endpoints.host, endpoints.http, endpoints.grpc, endpoints.metrics)
             assemble(self.launch.backend_directory, self.launch.installation)
-            forget_changes(repository, names_of(selection))
+            forget_changes(repository, plan.models)
             ended = self._run(plan, selection, ready, number)
         except (TidalError, OSError) as error:
             _log.error("tritonserver did not come back: %s", error)
@@ -106,8 +119,6 @@ class Lives:
 
     def _run(self, plan: StartPlan, selection: Selection, ready: Ready, number: int) -> Ended:
         server = ServerProcess(dataclasses.replace(self.launch, models=plan.by_server), self.log, append=number > 0)
-        if sys.stderr.isatty():
-            _log.info("loading %s; Triton's log: %s", ", ".join(names_of(selection)), server.log or "here")
         try:
             served = self._start(server, plan, selection, number)
             return served if isinstance(served, Ended) else self._serve(server, *served, ready)
@@ -117,29 +128,40 @@ class Lives:
     def _start(
         self, server: ServerProcess, plan: StartPlan, selection: Selection, number: int
     ) -> tuple[ServerState, ReadyReport] | Ended:
-        if not server.wait_live(self.signals.stop):
+        launch, names = server.launch, names_of(selection)
+        progress = Progress(plan.models, lambda model: dependents(launch.repository, model, names))
+        _log.info("loading %d models; Triton's log: %s", len(plan.models), server.log or "here")
+        for name, reason in plan.refused:
+            progress.failure(name, reason)
+        reader = LogReader(server.log, server.log_begins)
+
+        def loading() -> None:
+            follow(progress, reader.lines())
+            progress.waiting()
+
+        if not server.wait_live(self.signals.stop, loading):
             server.kill()
             return Ended.CLEANLY if number else Ended.NOT_STARTED
-        failed = server.failed_models()
-        if failed:
+        for row in server.failed_models():
+            progress.failure(row.name, sentence(row.reason))
+        for name in sorted(set(plan.by_server) - progress.failed.keys()):  # where the log does not tell
+            progress.succeeded(name)
+        if not load_rest(server.control, launch.repository, plan, self.signals.stop, progress, strict=self.strict):
+            if number:  # clients know the ports, and some models answer already
+                return self._end(server)
             server.kill()
-            raise Internal("; ".join(f"model '{row.name}' does not load: {sentence(row.reason)}" for row in failed))
-        launch = server.launch
-        try:
-            if not load_rest(server.control, launch.repository, plan, self.signals.stop):
-                if number:  # clients know the ports, and some models answer already
-                    return _end(server, self.signals)
-                server.kill()
-                return Ended.NOT_STARTED
-        except TidalError:
+            return Ended.NOT_STARTED
+        if progress.failed and (self.strict or not progress.loaded):
             server.kill()
-            raise
+            raise Internal("; ".join(progress.sentence(name) for name in progress.failed))
+        self.wanted = self.wanted.on_new_server(plan.models, progress.failed)
         address = launch.endpoints.address
         state = ServerState(
             http=address(launch.endpoints.http),
             grpc=address(launch.endpoints.grpc),
             metrics=address(launch.endpoints.metrics),
             grpc_tls=grpc_tls(launch.extra),
+            status=launch.endpoints.status_address,
             key=launch.key,
             pid=os.getpid(),
             pid_started=psutil.Process().create_time(),
@@ -148,27 +170,46 @@ class Lives:
             repository=launch.repository,
             log=server.log,
             server_restarts=number,
+            last_end=self.last_end,
             restarts=dict(self.restarts),
         )
-        return state, ReadyReport.of(state, launch, server.control, selection)
+        return state, ReadyReport.of(state, launch, server.control, selection, progress.failed)
 
     def _serve(self, server: ServerProcess, state: ServerState, report: ReadyReport, ready: Ready) -> Ended:
-        path = write_state(state)
-        try:
+        self.status.restarted(state.server_restarts)
+        lost = False
+        with self._supervised(server, state):
+            write_state(state)
             ready(report)
-            with self._supervised(server, state):
-                while not self.signals.stop.wait(0.2):
-                    if server.exit_status() is not None:
-                        where = f"; its log: {server.log}" if server.log else ""
-                        _log.error("tritonserver ended by itself (%s)%s", server.ending(), where)
-                        return Ended.BY_ITSELF
-            return _end(server, self.signals)
-        finally:
-            path.unlink(missing_ok=True)
+            while not lost and not self.signals.stop.wait(0.2):
+                lost = server.exit_status() is not None
+            if lost:
+                self._lost(server, state)
+        if not lost:
+            return self._end(server)
+        self._write_lost(state)  # again: the supervisor may have written what it saw before
+        return Ended.BY_ITSELF
+
+    def _lost(self, server: ServerProcess, state: ServerState) -> None:
+        """Report a tritonserver that ended by itself."""
+        how = server.ending()
+        where = f"; its log: {server.log}" if server.log else ""
+        _log.error("tritonserver ended by itself (%s)%s", how, where)
+        self.last_end = f"{how} at {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        self._write_lost(state)
+        self.status.restarting(f"tritonserver ended by itself ({how}) and is restarting")
+
+    def _write_lost(self, state: ServerState) -> None:
+        said = {"restarting": f"it ended by itself, {self.last_end}", "last_end": self.last_end}
+        write_state(state.model_copy(update={**said, "restarts": dict(self.restarts)}))
+
+    def _end(self, server: ServerProcess) -> Ended:
+        self.status.ending()
+        return _end(server, self.signals)
 
     @contextmanager
     def _supervised(self, server: ServerProcess, state: ServerState) -> Iterator[None]:
-        """Restart models whose stubs die, until the block ends."""
+        """Restart models whose stubs die and judge readiness, until the block ends."""
         ended = threading.Event()
 
         def restarted() -> None:
@@ -177,8 +218,14 @@ class Lives:
 
         repository = server.launch.repository
         supervisor = Supervisor(server.control, server.pid, repository, python_backends(), self.restarts, restarted)
-        thread = threading.Thread(target=supervisor.run, args=(ended,), name="supervisor", daemon=True)
-        thread.start()
+        watch = ReadinessWatch(server.control, supervisor, self.status, self.wanted)
+        self.status.serving(watch.look() or {})
+        threads = [
+            threading.Thread(target=each.run, args=(ended,), name=name, daemon=True)
+            for name, each in (("supervisor", supervisor), ("readiness", watch))
+        ]
+        for thread in threads:
+            thread.start()
         try:
             yield
         finally:
@@ -186,7 +233,9 @@ class Lives:
             if not self.signals.stop.is_set():
                 # The next server has the same addresses: nothing that was meant for this one may reach it. Calls to a
                 # server that is gone end at once.
-                thread.join()
+                for thread in threads:
+                    thread.join()
+            self.wanted = watch.wanted
 
 
 def started_again(
@@ -225,6 +274,9 @@ def names_of(selection: Selection) -> list[str]:
 def _end(server: ServerProcess, signals: Signals) -> Ended:
     began = time.monotonic()
     if not server.end(signals.at_once):
+        if server.was_idle:
+            _log.info("tritonserver had unloaded every model and did not end: ended it")
+            return Ended.CLEANLY
         _log.error("tritonserver did not end within %.0f s and was killed", time.monotonic() - began)
         return Ended.CUT_SHORT
     if server.exit_status() != 0:

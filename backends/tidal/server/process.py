@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,10 +19,13 @@ from tidal.errors import Internal
 from tidal.server.aftermath import clean_up
 from tidal.server.control import ModelState
 from tidal.server.launch import Launch
+from tidal.server.leaving import Leaving
 from tidal.server.protection import raise_stack_limit
 
 # What the server may take beyond its own exit timeout before it is killed.
 KILL_AFTER_S = 5.0
+# Between two looks at whether a server that was asked to end still has something to do.
+_LOOK_S = 0.25
 _PR_SET_PDEATHSIG = 1
 _PRCTL = ctypes.CDLL(None).prctl
 # Of the end of a log, where its last error is looked for.
@@ -42,8 +46,9 @@ class ServerProcess:
         """
         self.launch = launch
         self.log = log
+        self.was_idle = False
         self.control = launch.control()
-        self._log_begins = log.stat().st_size if append and log is not None and log.exists() else 0
+        self.log_begins = log.stat().st_size if append and log is not None and log.exists() else 0
         output = log.open("ab" if append else "wb") if log is not None else None
         try:
             self._process = subprocess.Popen(
@@ -70,8 +75,12 @@ class ServerProcess:
         """Exit status, negative for a signal; None while the server runs."""
         return self._process.poll()
 
-    def wait_live(self, stop: threading.Event) -> bool:
+    def wait_live(self, stop: threading.Event, meanwhile: Callable[[], None] = lambda: None) -> bool:
         """Wait until the server answers, which is after it tried to load every model.
+
+        Args:
+            stop: set it to give up.
+            meanwhile: called several times a second.
 
         Returns:
             False when `stop` was set before.
@@ -82,7 +91,9 @@ class ServerProcess:
         while not stop.wait(0.1):
             if self.exit_status() is not None:
                 raise Internal(f"tritonserver ended while starting ({self.ending()}): {self._last_error()}")
-            if self.control.live():
+            live = self.control.live()
+            meanwhile()
+            if live:
                 return True
         return False
 
@@ -104,13 +115,20 @@ class ServerProcess:
             now: set it to kill at once.
 
         Returns:
-            Whether it ended by itself.
+            Whether it ended by itself. Where not, `was_idle` says whether it had answered everything and unloaded every
+            model before.
         """
         if self._process.poll() is None:
             self._process.terminate()
         deadline = time.monotonic() + self.launch.exit_timeout_s + KILL_AFTER_S
+        leaving, look_s = Leaving(self.pid, self.launch.endpoints.address(self.launch.endpoints.metrics)), 0.0
         while self._process.poll() is None and time.monotonic() < deadline and not now.is_set():
             time.sleep(0.05)
+            if time.monotonic() >= look_s:
+                if leaving.idle(time.monotonic()):
+                    self.was_idle = True
+                    break
+                look_s = time.monotonic() + _LOOK_S
         by_itself = self._process.poll() is not None
         if not by_itself:
             self._process.kill()
@@ -136,7 +154,7 @@ class ServerProcess:
             return "its log above says why"
         try:
             with self.log.open("rb") as file:
-                file.seek(max(self._log_begins, self.log.stat().st_size - _READ_BYTES))
+                file.seek(max(self.log_begins, self.log.stat().st_size - _READ_BYTES))
                 text = file.read().decode(errors="replace")
         except OSError as error:
             return f"its log {self.log} cannot be read: {error.strerror}"

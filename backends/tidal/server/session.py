@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tidal.access_log.target import check_file, descriptor_target
 from tidal.server.backend_directory import assemble
-from tidal.server.endpoints import choose_endpoints
+from tidal.server.endpoints import choose_endpoints, with_status
 from tidal.server.extra_options import check_extra
 from tidal.server.guardian import Guardian
 from tidal.server.installation import find_installation
@@ -25,7 +25,9 @@ from tidal.server.protection import RequestLimits, protection
 from tidal.server.ready_report import ReadyReport
 from tidal.server.signals import handled_signals
 from tidal.server.starting import forget_changes, plan_start
-from tidal.server.state import running_servers, state_folder
+from tidal.server.state import remove_state, running_servers, state_folder
+from tidal.server.status import Status
+from tidal.server.status_endpoint import status_endpoint
 
 _log = logging.getLogger("tidal.serve")
 
@@ -43,7 +45,10 @@ class Options:
     http_port: int
     grpc_port: int
     metrics_port: int
+    status_host: str | None
+    status_port: int
     exit_timeout_s: int
+    strict: bool
     server_restarts: int
     open_admin: bool
     verbose: bool
@@ -59,23 +64,24 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
 
     Args:
         options: what to serve and where.
-        ready: called once when every model serves.
+        ready: called once when it serves.
 
     Returns:
         How it ended.
 
     Raises:
-        TidalError: it cannot serve: what is missing or taken, or which model does not load and why.
+        TidalError: it cannot serve: what is missing or taken, or which models do not load and why.
     """
     check_extra(options.extra)
     installation = find_installation()
     selection = select_models(options.repository, options.models)
-    plan = plan_start(options.repository, names_of(selection))
+    plan = plan_start(options.repository, names_of(selection), strict=options.strict)
     access_log = None if options.access_log is None else _access_log(options.access_log)
     key = None if options.open_admin else check_key(os.environ.get("TIDAL_ADMIN_KEY"))
     endpoints = choose_endpoints(options.host, options.http_port, options.grpc_port, options.metrics_port)
+    endpoints = with_status(endpoints, options.status_host, options.status_port)
     # Not before the ports are found free: a start that fails must not touch what another server goes by.
-    forget_changes(options.repository, names_of(selection))
+    forget_changes(options.repository, plan.models)
     state_folder()
     prefix = f"tidal_{os.getpid()}_{os.urandom(4).hex()}_"
     check_path(Path(tempfile.gettempdir()))
@@ -98,11 +104,13 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
         log = None if options.verbose else _log_file(endpoints.http)
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
         _warn(options, launch)
-        with handled_signals() as signals:
-            lives = Lives(launch, options.models, log, signals)
+        status = Status()
+        with handled_signals() as signals, status_endpoint(endpoints.status_host, endpoints.status, status):
+            lives = Lives(launch, options.models, log, signals, status, options.strict)
             ended = lives.first(plan, selection, ready)
             return lives.again(options.server_restarts) if ended is Ended.BY_ITSELF else ended
     finally:
+        remove_state(endpoints.http)
         shutil.rmtree(folder, ignore_errors=True)
         guardian.dismiss()
 

@@ -32,6 +32,11 @@ class ServerState(BaseModel):
     repository: Path
     log: Path | None = Field(description="file with the server's log, None where it goes to stderr")
     server_restarts: int = Field(default=0, description="times that tritonserver ended by itself and was started again")
+    last_end: str | None = Field(default=None, description="how tritonserver last ended by itself, and when")
+    restarting: str | None = Field(
+        default=None, description="how tritonserver ended, while it is started again; None while it runs"
+    )
+    status: str | None = Field(default=None, description="host:port of the status endpoint: GET /ready, GET /live")
     restarts: dict[str, int] = Field(default_factory=dict, description="models restarted by the supervisor, how often")
 
     @property
@@ -80,6 +85,17 @@ def write_state(state: ServerState) -> Path:
         file.write(state.model_dump_json(indent=1))
     aside.replace(path)
     return path
+
+
+def remove_state(http_port: int) -> None:
+    """Remove the state file of this process; another server's on the same port stays."""
+    path = state_file(http_port)
+    try:
+        state = ServerState.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return
+    if state.pid == os.getpid():
+        path.unlink(missing_ok=True)
 
 
 def running_servers() -> list[ServerState]:

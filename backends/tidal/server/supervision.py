@@ -50,6 +50,8 @@ class Memory:
     retired: Mapping[int, float] = field(default_factory=dict)
     # Of those the ones to end now: they have had their time, and their successors serve.
     overstaying: tuple[int, ...] = ()
+    # Models that lacked a stub at two looks in a row and wait for their next restart.
+    waiting: frozenset[str] = frozenset()
 
 
 def decide(memory: Memory, seen: Observation, now_s: float) -> tuple[list[str], Memory]:
@@ -96,7 +98,17 @@ def decide(memory: Memory, seen: Observation, now_s: float) -> tuple[list[str], 
         for stub in seen.stubs
         if stub.model in well and now_s - retired.get(stub.pid, now_s) >= _LEAVES_WITHIN_S
     )
-    return due, Memory(short - set(due), restarts, retired, overstaying)
+    waiting = (short & memory.short) - set(due)
+    return due, Memory(short - set(due), restarts, retired, overstaying, waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class Troubles:
+    """Models whose Python process ended, with what is done about it: those that are being restarted or wait for it, and
+    those that did not load again."""
+
+    interrupted: Mapping[str, str]
+    unrecovered: Mapping[str, str]
 
 
 class Supervisor:
@@ -130,8 +142,17 @@ class Supervisor:
         self._memory = Memory()
         self._lock = threading.Lock()
         self._restarting: set[str] = set()
+        self._unrecovered: dict[str, str] = {}
         self._threads: list[threading.Thread] = []
         self._settled: frozenset[Stub] | None = None
+
+    def troubles(self) -> Troubles:
+        """Models that do not answer because a Python process of theirs ended; from any thread."""
+        lost = dict.fromkeys(self._memory.waiting, "a Python process of it ended; restarting the model after a pause")
+        for model in tuple(self._restarting):
+            count = self._counts.get(model, 0)
+            lost[model] = f"a Python process of it ended; restarting the model (restart {count})"
+        return Troubles(lost, dict(self._unrecovered))
 
     def run(self, stop: threading.Event) -> None:
         """Watch until `stop` is set; restarts under way have ended when this returns."""
@@ -182,6 +203,8 @@ class Supervisor:
             if config.get("backend") in self._python_backends:
                 wanted[row.name, row.version] = wanted_instances(config)
         names = {row.name for row in ready}
+        for model in names & self._unrecovered.keys():  # somebody else has loaded it
+            self._unrecovered.pop(model, None)
         failed = {r.name for r in index if r.state == "UNAVAILABLE" and r.reason != "unloaded" and r.name not in names}
         return Observation(wanted, frozenset(loading), frozenset(failed), stubs)
 
@@ -193,9 +216,12 @@ class Supervisor:
         try:
             restart_model(self._control, self._repository, model)
         except TidalError as error:
+            why = sentence(str(error))
+            self._unrecovered[model] = f"a Python process of it ended and it does not load again: {why}"
             if not stop.is_set():
-                _log.error("model '%s' did not come back, trying again later: %s", model, sentence(str(error)))
+                _log.error("model '%s' did not come back, trying again later: %s", model, why)
         else:
+            self._unrecovered.pop(model, None)
             _log.warning("model '%s' serves again after %.1f s", model, time.monotonic() - began)
         finally:
             self._restarting.discard(model)

@@ -1,0 +1,179 @@
+"""Readiness, judged from looks at a server, and what probes are told; without a server."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from tests.waiting import until
+from tidal.server.control import ModelState
+from tidal.server.endpoints import choose_endpoints, with_status
+from tidal.server.readiness import Look, ModelReadiness, Wanted, judge
+from tidal.server.status import HUNG_S, SILENT_S, Status
+from tidal.server.status_endpoint import read_readiness, status_endpoint
+
+BROKEN = "Internal: ModuleNotFoundError: No module named 'x'"
+UP = [ModelState("m", 1, "READY", "")]
+FAILED_NEXT = [*UP, ModelState("m", 2, "UNAVAILABLE", BROKEN)]
+GONE = [ModelState("m", 1, "UNAVAILABLE", "unloaded")]
+LEAVING = [ModelState("m", 1, "UNLOADING", "")]
+LOADING = [ModelState("m", 1, "LOADING", "")]
+GONE_AND_BROKEN = [*GONE, ModelState("m", 2, "UNAVAILABLE", BROKEN)]
+NEVER = [ModelState("m", 1, "UNAVAILABLE", BROKEN)]
+RESTARTING = {"m": "restarting it"}
+
+
+def after(*looks: Look, memory: Wanted | None = None) -> ModelReadiness:
+    """Readiness of `m` after some looks."""
+    memory = memory or Wanted()
+    for look in looks:
+        report, memory = judge(memory, look)
+    return report["m"]
+
+
+def test_a_model_that_serves_is_wanted_and_ready() -> None:
+    assert after(Look(UP)) == ModelReadiness(ready=True, wanted=True, versions=(1,))
+
+
+def test_a_version_that_does_not_load_leaves_the_model_ready() -> None:
+    judged = after(Look(UP), Look(FAILED_NEXT))
+    assert (judged.ready, judged.versions) == (True, (1,))
+    assert judged.reason == "version 2 does not load: ModuleNotFoundError: No module named 'x'"
+
+
+def test_an_unloaded_model_is_not_wanted() -> None:
+    for gone in (GONE, LEAVING, GONE_AND_BROKEN, []):
+        judged = judge(judge(Wanted(), Look(UP))[1], Look(gone))[0].get("m")
+        assert judged is None or (judged.ready, judged.wanted) == (False, False), gone
+
+
+def test_a_model_loaded_again_is_wanted_again() -> None:
+    assert after(Look(UP), Look(GONE), Look(LOADING)).wanted is False
+    assert after(Look(UP), Look(GONE), Look(LOADING), Look(UP)).wanted is True
+
+
+def test_a_restart_of_its_process_makes_a_model_not_ready_and_keeps_it_wanted() -> None:
+    for during in (UP, LEAVING, GONE, LOADING):
+        assert after(Look(UP), Look(during, RESTARTING)) == ModelReadiness(
+            False, True, (1,) if during is UP else (), "restarting it"
+        )
+    assert after(Look(UP), Look(GONE, RESTARTING), Look(LOADING), Look(UP)).ready
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_restart_that_failed_keeps_the_model_wanted(seen: bool) -> None:
+    """Also where no look fell into the restart, so that it looks as if somebody had unloaded the model."""
+    during = [Look(GONE, RESTARTING)] if seen else []
+    judged = after(Look(UP), *during, Look(GONE_AND_BROKEN, unrecovered={"m": "it does not load again"}))
+    assert judged == ModelReadiness(False, True, (), "it does not load again")
+
+
+def test_a_model_that_did_not_load_at_the_start_is_not_wanted_before_it_serves() -> None:
+    memory = Wanted(failed={"m": "no memory"})
+    assert after(Look(NEVER), memory=memory) == ModelReadiness(False, False, (), "no memory")
+    assert after(Look([]), memory=memory) == ModelReadiness(False, False, (), "no memory")
+    assert after(Look(NEVER), Look(UP), Look(GONE), memory=memory).reason == "unloaded"
+
+
+def test_a_model_stays_wanted_when_tritonserver_is_started_again() -> None:
+    _, memory = judge(Wanted(), Look([*UP, ModelState("other", 1, "READY", "")]))
+    again = memory.on_new_server(["m"], {"m": "no memory"})
+    report, _ = judge(again, Look(NEVER))
+    assert report == {"m": ModelReadiness(False, True, (), "no memory")}
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_is_ready_while_all_wanted_models_answer() -> None:
+    status = Status(Clock())
+    assert not status.ready()[0]
+    status.serving({"m": ModelReadiness(True, True, (1,)), "n": ModelReadiness(False, False, (), "unloaded")})
+    assert status.ready()[0]
+    status.looked({"m": ModelReadiness(True, True, (1,)), "n": ModelReadiness(False, True, (), "loading")})
+    ready, document = status.ready()
+    assert (ready, document["reason"], document["not_ready"]) == (False, "model 'n': loading", {"n": "loading"})
+    assert document["models"]["m"] == {"ready": True, "wanted": True, "versions": (1,), "reason": None}
+
+
+def test_a_tritonserver_that_does_not_answer_is_not_ready_and_later_not_live() -> None:
+    status = Status(clock := Clock())
+    status.serving({})
+    for silent_s, ready, live in ((SILENT_S - 1, True, True), (SILENT_S, False, True), (HUNG_S, False, False)):
+        clock.now = silent_s
+        assert (status.ready()[0], status.live()[0]) == (ready, live)
+    status.looked({})
+    assert status.ready()[0]
+    assert status.live()[0]
+
+
+def test_a_restart_is_not_ready_and_live_however_long_it_takes() -> None:
+    status = Status(clock := Clock())
+    status.serving({"m": ModelReadiness(True, True, (1,))})
+    status.restarting("it ended")
+    clock.now = HUNG_S
+    status.looked({"m": ModelReadiness(True, True, (1,))})  # the answer of the one that ended comes late
+    ready, document = status.ready()
+    assert (ready, document["state"], document["reason"]) == (False, "restarting", "it ended")
+    assert document["models"]["m"]["ready"] is False
+    assert status.live()[0]
+    status.serving({"m": ModelReadiness(True, True, (1,))})
+    assert status.ready()[0]
+
+
+def test_is_not_ready_at_its_end() -> None:
+    status = Status(clock := Clock())
+    status.serving({"m": ModelReadiness(True, True, (1,))})
+    status.ending()
+    clock.now = HUNG_S
+    assert (status.ready()[0], status.ready()[1]["state"], status.live()[0]) == (False, "ending", True)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[tuple[Status, str]]:
+    endpoints = with_status(choose_endpoints("127.0.0.1", 0, 0, 0), None, 0)
+    with status_endpoint(endpoints.status_host, endpoints.status, status := Status()):
+        yield status, endpoints.status_address
+
+
+def ask(address: str, path: str, method: str = "GET") -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(f"http://{address}{path}", method=method), timeout=10) as r:
+            return r.status, r.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_the_endpoint_answers_by_status_code(endpoint: tuple[Status, str]) -> None:
+    status, address = endpoint
+    assert [ask(address, path)[0] for path in ("/ready", "/live", "/nothing")] == [503, 200, 404]
+    status.serving({"m": ModelReadiness(True, True, (1,))})
+    assert ask(address, "/ready?verbose=1")[0] == 200
+    assert ask(address, "/ready", "HEAD") == (200, b"")
+    assert ask(address, "/ready", "POST")[0] == 501
+    document = read_readiness(address)
+    assert document is not None
+    assert document["models"]["m"]["versions"] == [1]
+    assert read_readiness("127.0.0.1:1") is None
+
+
+def test_the_endpoint_answers_while_connections_are_held_open(endpoint: tuple[Status, str]) -> None:
+    """Those that send nothing are closed after some seconds, those beyond a limit at once."""
+    _, address = endpoint
+    host, _, port = address.partition(":")
+    held = [socket.create_connection((host, int(port))) for _ in range(200)]
+    try:
+        assert until(lambda: (read_readiness(address) or {}).get("state") == "starting")
+    finally:
+        for each in held:
+            each.close()
+    assert threading.active_count() < 100
