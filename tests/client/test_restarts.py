@@ -48,11 +48,12 @@ def url_of(served: Served, protocol: str) -> str:
     return f"{protocol}://{served.report[protocol]}"
 
 
-def kill_stubs(served: Served, model: str) -> None:
-    """Kill what serves a model, and what an earlier restart may have left of it, once the model is ready."""
+def kill_stubs(served: Served, *models: str) -> None:
+    """Kill what serves some models, and what an earlier restart may have left of them, once all are ready."""
     with Client(url_of(served, "http")) as client:
-        assert until(lambda: client.ready(model) and bool(served.stubs(model)))
-    for stub in served.stubs(model):
+        for model in models:
+            assert until(lambda model=model: client.ready(model) and bool(served.stubs(model)))
+    for stub in [stub for model in models for stub in served.stubs(model)]:
         with contextlib.suppress(psutil.Error):
             stub.kill()
 
@@ -135,8 +136,7 @@ def test_retries_outlast_a_crashed_model(served: Served) -> None:
             assert client.generate("writer", "hi", max_tokens=3).tokens == tokens
             return client.classify("probe", "hi").label, tokens
 
-    for model in ("probe", "writer"):
-        kill_stubs(served, model)
+    kill_stubs(served, "probe", "writer")
     with ThreadPoolExecutor() as pool:
         calls = [pool.submit(blocking, protocol) for protocol in PROTOCOLS]
         calls += [pool.submit(asyncio.run, call(protocol)) for call in (awaited, streamed) for protocol in PROTOCOLS]
@@ -167,8 +167,7 @@ def test_load_with_retries_outlasts_crashed_models(served: Served) -> None:
     patient: Any = {"timeout_s": GENEROUS_S, "retries": 1000}
     mix = (Variant(), Variant(parameters={"latency_ms": 1000 * GENEROUS_S}))
     asked, prompts = Schedule(times, texts, mix), Schedule(times, prompt_inputs(texts), [Variant(1, {"max_tokens": 2})])
-    for model in ("probe", "writer"):
-        kill_stubs(served, model)
+    kill_stubs(served, "probe", "writer")
     with ThreadPoolExecutor() as pool:
         runs = [pool.submit(run_load, url_of(served, each), "probe", asked, **patient) for each in PROTOCOLS]
         runs += [pool.submit(run_generations, url_of(served, each), "writer", prompts, **patient) for each in PROTOCOLS]
