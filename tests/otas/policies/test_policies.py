@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -301,3 +302,29 @@ def test_no_query_is_lost_run_twice_or_planned_to_be_late(
             running = None
         decide()
     assert (len(policy), policy.can_start) == (0, False)
+
+
+@pytest.mark.parametrize("urgent_share", [0.5, 0.9])
+@pytest.mark.parametrize("load", [0.7, 0.95])
+def test_who_can_wait_is_not_starved_by_those_who_cannot(make: Make, load: float, urgent_share: float) -> None:
+    """Images all take the same; what differs is how long each may wait. Equal utilities, load of γ = 0."""
+    draw, profile = np.random.default_rng(0), STARTED
+    rate = load * profile.max_batch / profile.latency_s(0, profile.max_batch)
+    coming = [
+        query(float(at), 0.25 if draw.random() < urgent_share else 4.0)
+        for at in draw.exponential(1 / rate, 3000).cumsum()
+    ][::-1]
+    policy, now = make(profile), 0.0
+    answered: set[Query] = set()
+    patient = {each for each in coming if each.deadline - each.arrival > 1}
+    while coming or len(policy):
+        while coming and coming[-1].arrival <= now:
+            policy.add(coming[-1], coming.pop().arrival)
+        decision = policy.next(now)
+        if decision.batch is None:
+            now = coming[-1].arrival if coming else now
+            continue
+        now += decision.batch.seconds
+        answered.update(each for each in decision.batch.queries if now <= each.deadline)
+        policy.finished(decision.batch, decision.batch.seconds)
+    assert len(patient & answered) >= 0.99 * len(patient)

@@ -119,11 +119,25 @@ def _make_dear(manifest: Path) -> None:
     manifest.write_text(json.dumps(content))
 
 
+def _make_proportional(manifest: Path) -> None:
+    """Have a profile say that a pass takes a tenth of a millisecond for each token of its longest query, no more."""
+    content = json.loads(manifest.read_text())
+    profile = content["profile"]
+    shared = profile["shared"]
+    shared["median_ms"] = [
+        [length / 10] * len(row) for length, row in zip(shared["lengths"], shared["median_ms"], strict=True)
+    ]
+    for grid in profile["terms_ms"].values():
+        grid["values"] = [[0.0] * len(row) for row in grid["values"]]
+    manifest.write_text(json.dumps(content))
+
+
 @dataclass(frozen=True)
 class Served(Publishing):
     """A server with the models `base`; `full`, in batches of 16; `small`, with room for three tasks or so; `hot`, with
-    merged copies and a profile by which the terms of DEAR kinds cost far more than a pass; and `torch`, the same base
-    with another engine."""
+    merged copies and a profile by which the terms of DEAR kinds cost far more than a pass; `pairs`, in batches of two
+    at most and a profile by which a pass takes as long as its longest query; and `torch`, the same base with another
+    engine."""
 
     system = "pets"
     server: RunningServer
@@ -145,10 +159,12 @@ def served(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         base.copy(repository, "full", extra_config=fixed),
         base.copy(repository, "small", extra_config=small),
         base.copy(repository, "hot", extra_config=parameter("merged_copies", 3)),
+        base.copy(repository, "pairs", extra_config=parameter("max_batch", 2)),
         tasks_folder(repository / "torch"),
     ]
     build(base.source, repository, "torch", engine="torch", threads=1)
     _make_dear(repository / "hot/1/manifest.json")
+    _make_proportional(repository / "pairs/1/manifest.json")
     names = [f"{kind}_{seed}" for seed in range(3) for kind in TYPICAL_KINDS]
     for tasks in folders:
         for name in names:

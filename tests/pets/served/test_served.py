@@ -216,6 +216,43 @@ class TestChanges:
                 check(base, task, "good", client.classify("full", "good", task=task))
 
 
+class TestOrder:
+    def test_long_queries_are_answered_while_short_ones_keep_arriving(self, served: Served) -> None:
+        """Four clients keep 64 short queries waiting, always cheaper than a long one; those that overtake it count."""
+        clients, rows, rounds = 4, 16, 6
+        short, long = ["good song"] * rows, " ".join(WORDS * 4)
+
+        async def run() -> list[int]:
+            async with AsyncClient(f"grpc://{served.server.grpc}") as client:
+                sent = 0
+                answered: list[int] = []  # the place among all that were sent
+                done = asyncio.Event()
+
+                async def ask_short(number: int) -> None:
+                    nonlocal sent
+                    while not done.is_set():
+                        place = sent = sent + 1
+                        await client.classify_many("pairs", short, task=served.tasks[number])
+                        answered.append(place)
+
+                async def ask_long() -> list[int]:
+                    overtakers = []
+                    for _ in range(rounds):
+                        before, begin = sent, len(answered)
+                        assert (await client.classify("pairs", long, task="lora_0")).label
+                        overtakers.append(sum(place > before for place in answered[begin:]))
+                    done.set()
+                    return overtakers
+
+                shorts = [asyncio.create_task(ask_short(number)) for number in range(clients)]
+                found = await ask_long()
+                await asyncio.gather(*shorts)
+                return found
+
+        # One of each client may reach the server before it.
+        assert max(asyncio.run(run())) <= 2 * clients
+
+
 class TestCopies:
     def test_a_hot_task_is_answered_from_a_merged_copy_until_it_changes(self, base: Base, served: Served) -> None:
         folder, (text,) = served.folder("hot"), make_texts(1, seed=5)
