@@ -199,13 +199,26 @@ def test_the_documented_releases_are_those_of_the_code(parsed: DockerfileParser)
         assert all(name in page for name in each.names) or each.protection == "", each.names
 
 
-def test_an_image_of_an_older_release_is_guarded(parsed: DockerfileParser, stages: dict[str, Stage]) -> None:
+def test_an_image_of_an_older_release_is_guarded(stages: dict[str, Stage]) -> None:
     """`tidal serve` is what starts the server in every file of deployment, so it is what protects it."""
-    assert "python -m tidal.http_guard.build" in parsed.content
+    assert "tidal.http_guard.build" in compiled_by_a_wheel()
     assert json.loads(stages["serve"].last("ENTRYPOINT"))[-1] == "tidal"
     assert json.loads(stages["serve"].last("CMD"))[0] == "serve"
 
 
-def test_what_is_compiled_for_a_checkout_is_compiled_for_the_image(parsed: DockerfileParser) -> None:
-    module = re.compile(r"python -m (tidal\S*\.build)\b")
-    assert set(module.findall(parsed.content)) == set(module.findall((ROOT / "Makefile").read_text()))
+def test_what_is_compiled_for_a_checkout_is_compiled_for_the_image() -> None:
+    """The image installs the checkout as a wheel, whose build compiles."""
+    made = set(re.findall(r"python -m (tidal\S*\.build)\b", (ROOT / "Makefile").read_text()))
+    assert compiled_by_a_wheel() == made
+
+
+def test_the_image_s_install_gets_what_a_wheel_is_built_with(parsed: DockerfileParser) -> None:
+    before_install = parsed.content.partition('".[${EXTRAS}]"')[0]
+    assert "COPY buildtools buildtools" in before_install
+    assert "setup.py" in before_install
+    assert all(sent(ROOT / name) for name in ("setup.py", "buildtools/native_wheel.py"))
+
+
+def compiled_by_a_wheel() -> set[str]:
+    text = (ROOT / "buildtools" / "native_wheel.py").read_text()
+    return set(re.findall(r'"(tidal\S*\.build)"', text))
