@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.waiting import until
+from tidal.errors import InvalidArgument, Unavailable
 from tidal.server.control import ModelState
 from tidal.server.endpoints import choose_endpoints, with_status
 from tidal.server.readiness import Look, ModelReadiness, Wanted, judge
@@ -177,3 +178,15 @@ def test_the_endpoint_answers_while_connections_are_held_open(endpoint: tuple[St
         for each in held:
             each.close()
     assert threading.active_count() < 100
+
+
+def test_the_address_of_the_endpoint_is_checked(endpoint: tuple[Status, str]) -> None:
+    ports = choose_endpoints("127.0.0.1", 0, 0, 0)
+    taken = int(endpoint[1].partition(":")[2])
+    with pytest.raises(Unavailable, match=rf"status port {taken} is taken by .*choose another with --status-port"):
+        with_status(ports, None, taken)
+    with pytest.raises(InvalidArgument, match=rf"--status-port {ports.grpc} is given twice"):
+        with_status(ports, None, ports.grpc)
+    with pytest.raises(InvalidArgument, match=r"--status-host 'nowhere\.invalid' is neither an IPv4 address"):
+        with_status(ports, "nowhere.invalid", 0)
+    assert with_status(ports, "0.0.0.0", 0).status_address.startswith("127.0.0.1:")
