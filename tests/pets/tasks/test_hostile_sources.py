@@ -164,9 +164,7 @@ class TestCheckpoints:
 
 
 class TestStored:
-    def test_with_thousands_of_files_beside_it_is_copied_without_them(
-        self, repository: Path, tmp_path: Path
-    ) -> None:
+    def test_with_thousands_of_files_beside_it_is_copied_without_them(self, repository: Path, tmp_path: Path) -> None:
         source = tmp_path / "stored"
         (repository / "encoder/tasks/mood").rename(source)
         for number in range(10_000):
