@@ -27,10 +27,13 @@ class RunningServer:
 
     http: str
     grpc: str
+    #: Whether the gRPC endpoint accepts TLS connections only, which the client does not make.
+    grpc_tls: bool = False
 
     def url(self, protocol: Literal["http", "grpc"]) -> str:
-        """URL for a client."""
-        return f"{protocol}://{self.http if protocol == 'http' else self.grpc}"
+        """URL for a client: of this protocol, or of HTTP where the gRPC endpoint accepts TLS connections only."""
+        plain_grpc = protocol == "grpc" and not self.grpc_tls
+        return f"grpc://{self.grpc}" if plain_grpc else f"http://{self.http}"
 
 
 def state_folder() -> Path:
@@ -105,8 +108,9 @@ def _read(file: Path) -> Iterator[RunningServer]:
     """The server of a state file, or nothing where it has ended or the file is no state."""
     try:
         state: Any = json.loads(file.read_bytes())
-        server, alive = RunningServer(state["http"], state["grpc"]), is_alive(state["pid"], state["pid_started"])
-    except (OSError, ValueError, KeyError, TypeError):
+        server = RunningServer(state["http"], state["grpc"], bool(state.get("grpc_tls")))
+        alive = is_alive(state["pid"], state["pid_started"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return
     if alive:
         yield server

@@ -54,6 +54,12 @@ def test_the_only_one_is_chosen_and_fields_of_a_later_version_are_left_out(runti
     assert client_side.choose_url("http") == "http://127.0.0.1:9000"
 
 
+def test_a_server_with_tls_over_grpc_is_asked_over_http(runtime: Path) -> None:
+    file = write_state(state(9000))
+    file.write_text(json.dumps({**json.loads(file.read_text()), "grpc_tls": True}))
+    assert client_side.choose_url("grpc") == "http://127.0.0.1:9000"
+
+
 def test_ended_servers_and_other_files_are_no_servers(runtime: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         write_state(state(9000, process.pid))
