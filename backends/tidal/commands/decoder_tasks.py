@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidal.commands.output import progress_note
 from tidal.commands.task_kind import Adding, Told, needs_extra, refuse_sparsity
 from tidal.errors import InvalidArgument
 from tidal.flover.manifest import FloverManifest, GenerationVerification
@@ -57,6 +58,7 @@ class DecoderTasks:
         trained = confirm_base(wish.source, found.named, self.manifest, wish.base_model, force=wish.force)
 
         def confirm(task: FloverTask) -> FloverProvenance:
+            progress_note("comparing the stored task with its source model")
             with needs_extra("import a task"):
                 from tidal_builders.flover.held import hold  # transformers: slow to load
             return hold(

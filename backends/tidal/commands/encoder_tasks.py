@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tidal.commands.output import progress_note
 from tidal.commands.task_kind import Adding, Told, needs_extra
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE
@@ -64,9 +65,11 @@ class EncoderTasks:
             from tidal_builders.pets.importing.sparsity import choose_sparsity
         comparison = Comparison(found, self.version, wish.data)
         if found.at_sparsity is not None:
+            progress_note("choosing a sparsity by the task's answers")
             found = choose_sparsity(found, comparison, wishes)
 
         def confirm(task: Task) -> Provenance:
+            progress_note("comparing the stored task with its source model")
             return hold(task, found, comparison, wishes, half=wish.half)
 
         task = add_task(

@@ -69,3 +69,8 @@ def size_text(count: int) -> str:
             break
         size, unit = size / 1000, larger
     return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def progress_note(message: str) -> None:
+    """Say on standard error what a command is doing that takes seconds."""
+    typer.echo(f"{message} …", err=True)

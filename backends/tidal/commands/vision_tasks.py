@@ -53,7 +53,7 @@ class VisionTasks:
         """See `TaskKind.add`: a stored task as it is, or a head and prompts, whose accuracies are measured."""
         if wish.half or wish.force or wish.base_model is not None:
             raise InvalidArgument(
-                f"--half, --force and --base-model are for tasks of encoders and decoders, not of {self._name}"
+                f"--half, --force and --base-model are for tasks of texts, not for those of {self._name}"
             )
         refuse_sparsity(wish, self._name)
         if wish.stored and wish.data is None:

@@ -28,9 +28,6 @@ from tidal_builders.texts import make_texts
 
 Texts = Sequence[tuple[str, ...]]
 
-# Largest accepted difference of a logit, of every kind in float32; a share of the largest logit where that is above 1.
-_TOLERANCE = dict.fromkeys(("adapter", "bitfit", "diff_pruning", "lora", "maskbert"), DEFAULT_TOLERANCE["fp32"])
-_HALF_TOLERANCE = DEFAULT_TOLERANCE["fp16"]
 # Texts that every logit is compared on, those that agreement is measured on without labelled queries, rows of a batch.
 _TEXTS, _MADE, _BATCH = 48, 128, 16
 _LONG, _PAIRS = 8, 8
@@ -168,7 +165,8 @@ def hold(task: Task, found: Imported, comparison: Comparison, wishes: Wishes, *,
 
 def _hold(task: Task, found: Imported, comparison: Comparison, *, half: bool) -> Provenance:
     precision = comparison.served.manifest.precision
-    tolerance = max(_TOLERANCE[found.kind], DEFAULT_TOLERANCE[precision], half * _HALF_TOLERANCE)
+    # Of all kinds: their values differ from the source's by how they are stored and computed alone.
+    tolerance = DEFAULT_TOLERANCE[precision] + half * DEFAULT_TOLERANCE["fp16"]
     source, texts, wanted, truth = comparison.source, comparison.texts, comparison.wanted, comparison.truth
     answers = comparison.answers(task.terms, range(len(texts)))
     exact = _compared(source.title, wanted[:_TEXTS], answers[:_TEXTS], tolerance) if found.lossless else None

@@ -99,7 +99,9 @@ def _layers(
         linear, normal = layer_path(module, base.layers.linear), layer_path(module, base.layers.norm)
         shared = base.layers.linear[linear] if linear else base.layers.norm[normal] if normal else None
         if part != "bias" or shared is None:
-            raise Unsupported(f"tensor '{name}' is trained as a whole; accepted are LoRA, biases and a classifier")
+            raise Unsupported(
+                f"tensor '{name}' is trained as a whole; accepted are LoRA, biases and a classifier of one linear layer"
+            )
         if array.shape != shared.bias.shape:
             raise InvalidArgument(
                 f"tensor '{name}' has the shape {list(array.shape)}, the base's is {shared.bias.shape}"
