@@ -65,6 +65,7 @@ class EncoderTasks:
             from tidal_builders.pets.importing.sparsity import choose_sparsity
         comparison = Comparison(found, self.version, wish.data)
         if found.at_sparsity is not None:
+            progress_note("choosing a sparsity by the task's answers")
             found = choose_sparsity(found, comparison, wishes)
 
         def confirm(task: Task) -> Provenance:
