@@ -85,6 +85,7 @@ def parameters(**values: Any) -> TabiParameters:
 def test_parameters_name_one_target_at_most() -> None:
     assert parameters().target() is None
     assert parameters(target_accuracy=0.9).target() == Target(accuracy=0.9)
+    assert parameters(target_accuracy_loss=0.005).target() == Target(accuracy_loss=0.005)
     assert parameters(target_latency_ms=12).target() == Target(latency_ms=12)
     assert parameters(escalation_rate=0.25).target() == Target(escalation_rate=0.25)
     with pytest.raises(InvalidArgument, match="target_accuracy and escalation_rate; accepted is one"):
@@ -97,6 +98,8 @@ def test_parameters_name_one_target_at_most() -> None:
         ({"target_acuracy": 1}, "did you mean 'target_accuracy'"),
         ({"on_level_failure": "retry"}, "'answer' or 'error'"),
         ({"on_first_level_failure": "answer"}, "'error' or 'next'"),
+        ({"target_accuracy_loss": -0.1}, "greater than or equal to 0"),
+        ({"target_accuracy_loss": 1}, "less than 1"),
         ({"max_in_flight": 0}, "greater than or equal to 1"),
         ({"level_timeout_ms": 0}, "greater than 0"),
     ],

@@ -120,13 +120,8 @@ def _serving(
     """What serving adds to the engines' time, and a warning where it cannot be measured."""
     if spec.latencies == "engines":
         return None, ()
-    from tidal_builders.tabi.serving import (
-        CannotServe,
-        ProbedLevel,
-        disturbance_warning,
-        measure_serving,
-        overhead,
-    )
+    from tidal_builders.tabi.overhead import disturbance_warning, overhead
+    from tidal_builders.tabi.serving import CannotServe, ProbedLevel, measure_serving
 
     data, orders, order = queries.data, plan.agreement.orders, ascending(queries.data, facts, plan.metric)
     levels = [

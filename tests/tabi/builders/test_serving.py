@@ -18,11 +18,11 @@ from tidal.errors import NotFound
 from tidal.repository import ModelEntry
 from tidal.tabi.manifest import Onward, ServingOverhead, TabiManifest, Target, load_tabi_manifest
 from tidal.tabi.selection import select
+from tidal_builders.tabi.overhead import Times, disturbance_warning, overhead
 from tidal_builders.tabi.probe import Way
 from tidal_builders.tabi.report import SearchReport
 from tidal_builders.tabi.search import SearchResult, search
 from tidal_builders.tabi.searching import Searched, report_of
-from tidal_builders.tabi.serving import Times, disturbance_warning, overhead
 from tidal_builders.tabi.tables import remarks
 
 CHEAP = ServingOverhead(
