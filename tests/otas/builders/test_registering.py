@@ -95,7 +95,10 @@ def test_what_cannot_be_added_is_said(built: Path, given: Path, data: Path, tmp_
             ("add", given, "--name", "x"),
             "needs labelled images, on which its accuracy is measured: name them by --data",
         ),
-        (("add", given, "--name", "x", "--half", "--data", data), "--half, --force and --base-model are for tasks of texts"),
+        (
+            ("add", given, "--name", "x", "--half", "--data", data),
+            "and --base-model are for tasks of texts",
+        ),
         (("add", given, "--name", "x", "--data", tmp_path / "empty"), "has no folders of images"),
         (
             ("add", given, "--name", "x", "--data", data, "--labels", "a,b,c"),
