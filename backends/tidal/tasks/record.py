@@ -44,6 +44,11 @@ class LabelledRecord(TaskRecord):
 
     @model_validator(mode="after")
     def _check_labels(self) -> LabelledRecord:
+        if len(self.labels) == 1:
+            raise ValueError(
+                f"expected 2 labels or more, got one, '{self.labels[0]}': one output is a score, and scores are not "
+                "served as tasks"
+            )
         if len(set(self.labels)) != len(self.labels):
             raise ValueError("labels must differ")
         return self

@@ -97,7 +97,7 @@ def test_what_cannot_be_added_is_said(built: Path, given: Path, data: Path, tmp_
         ),
         (
             ("add", given, "--name", "x", "--half", "--data", data),
-            "--half, --force and --base-model are for tasks of texts",
+            "and --base-model are for tasks of texts",
         ),
         (("add", given, "--name", "x", "--data", tmp_path / "empty"), "has no folders of images"),
         (

@@ -166,14 +166,22 @@ def test_answers_as_the_unmodified_model(
     np.testing.assert_allclose(served(server, "base", task, TEXTS), source.logits, atol=1e-4)
 
 
+@pytest.mark.parametrize("with_data", [False, True])
 @pytest.mark.parametrize("name", ["houlsby", "pooled", "plain"])
-def test_answers_as_adapterhubs_own_library(server: RunningServer, name: str) -> None:
-    added = add(server.repository, "hub", SAVED / name, name, "--base-model", SAVED / "base")
-    assert added.exit_code == 0, added.output
-    assert "compared with the adapter on its base: agreement 100.0%, 100.0% of the labels on 128" in added.stdout
+def test_answers_as_adapterhubs_own_library(server: RunningServer, tmp_path: Path, name: str, with_data: bool) -> None:
     golden = json.loads((SAVED / "answers.json").read_text())
-    found = served(server, "hub", name, golden["texts"])
-    np.testing.assert_allclose(found, golden["logits"][name], atol=1e-4)
+    logits, options = golden["logits"][name], ["--base-model", str(SAVED / "base")]
+    if with_data:
+        rows = [f"{text}\t{label}" for text, label in zip(golden["texts"], np.argmax(logits, 1), strict=True)]
+        (tmp_path / "data.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+        options += ["--data", str(tmp_path / "data.tsv")]
+    task = f"{name}_{with_data}"
+    added = add(server.repository, "hub", SAVED / name, task, *options)
+    assert added.exit_code == 0, added.output
+    texts = len(rows) if with_data else 128
+    assert f"compared with the adapter on its base: agreement 100.0%, 100.0% of the labels on {texts}" in added.stdout
+    assert ("accuracy on 5 queries: 100.00%; the source's: 100.00%" in added.stdout) == with_data
+    np.testing.assert_allclose(served(server, "hub", task, golden["texts"]), logits, atol=1e-4)
 
 
 class TestRefusing:

@@ -228,6 +228,7 @@ class TestRefusing:
             ({"labels": ["label 0", "label 1"]}, "'head/weight' has the shape [3, 16]; accepted is [2, 16]"),
             ({"labels": ["a", "a", "b"]}, "labels must differ"),
             ({"labels": []}, "labels: Tuple should have at least 1 item"),
+            ({"labels": ["LABEL_0"]}, "expected 2 labels or more, got one, 'LABEL_0': one output is a score"),
             ({"surprise": 1}, "surprise: Extra inputs are not permitted"),
             (
                 {"tensors": {"path": "/etc/passwd", "bytes": 1, "sha256": "0"}},
