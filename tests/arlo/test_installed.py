@@ -55,7 +55,7 @@ def pip(*arguments: str) -> None:
 def test_every_backend_is_in_the_wheel(wheel: Path) -> None:
     wanted = {
         path.relative_to(CHECKOUT / "backends").as_posix()
-        for pattern in ("*/model.py", "*/native/*.?pp", "batcher/*.?pp", "batcher/*.h")
+        for pattern in ("*/model.py", "*/native/*.?pp", "batcher/*.?pp", "batcher/*.h", "http_guard/*.?pp")
         for path in CHECKOUT.glob(f"backends/{pattern}")
     }
     names = zipfile.ZipFile(wheel).namelist()
