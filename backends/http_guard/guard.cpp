@@ -69,21 +69,24 @@ struct Connection {
     return -1;
   }
 
-  // Of a gRPC connection: the same.
+  // Of a gRPC connection: the same. What follows a refused message is dropped until the client has closed the connection,
+  // or uses it for another call: closed at once, it would be reset before the client has read why.
   ssize_t receive_messages(int fd, const iovec* parts, ssize_t size) {
-    for (ssize_t left = size; !refused && left > 0; ++parts) {
+    for (ssize_t left = size; left > 0; ++parts) {
       size_t part = std::min<size_t>(left, parts->iov_len);
-      if (auto stream = messages.take(static_cast<const char*>(parts->iov_base), part)) {
-        refused = true;
-        reset(fd, *stream);
-      }
+      messages.take(static_cast<const char*>(parts->iov_base), part);
       left -= part;
     }
-    return refused ? 0 : size;
+    if (!messages.refused()) return size;
+    if (!refused) reset(fd, *messages.refused());
+    refused = true;
+    dropped += size;
+    if (messages.others() || dropped > kMostDropped) return 0;
+    errno = EAGAIN;
+    return -1;
   }
 
-  // End a stream and its connection: the client reports RESOURCE_EXHAUSTED for what it sent on the stream. A frame that
-  // the server is in the middle of sending is lost, with its connection.
+  // End a stream, and ask for no more on its connection: the client reports RESOURCE_EXHAUSTED for the stream.
   static void reset(int fd, uint32_t stream) {
     constexpr unsigned char kCalm = 11;
     auto byte = [stream](int n) { return static_cast<unsigned char>(stream >> 8 * n); };
@@ -110,7 +113,6 @@ struct Connection {
                        "\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
                        "\r\nConnection: close\r\n\r\n" + body;
     (void)!send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    shutdown(fd, SHUT_WR);
   }
 };
 
@@ -204,9 +206,14 @@ EXPORTED ssize_t recv(int fd, void* data, size_t size, int flags) {
 
 EXPORTED ssize_t recvmsg(int fd, msghdr* message, int flags) {
   static auto original = next<decltype(recvmsg)>("recvmsg");
-  ssize_t size = original(fd, message, flags);
-  Connection* connection = size > 0 && !(flags & (MSG_PEEK | MSG_ERRQUEUE)) ? find(fd) : nullptr;
-  return connection ? connection->receive_messages(fd, message->msg_iov, size) : size;
+  for (;;) {
+    ssize_t size = original(fd, message, flags);
+    Connection* connection = size > 0 && !(flags & (MSG_PEEK | MSG_ERRQUEUE)) ? find(fd) : nullptr;
+    if (!connection) return size;
+    ssize_t passed = connection->receive_messages(fd, message->msg_iov, size);
+    // gRPC is told of new data once (edge-triggered): what is dropped is read to its end here.
+    if (passed >= 0) return passed;
+  }
 }
 
 EXPORTED ssize_t writev(int fd, const iovec* parts, int count) {

@@ -6,7 +6,7 @@ namespace guard {
 namespace {
 
 constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-constexpr unsigned char kData = 0, kReset = 3, kEndsStream = 1, kPadded = 8;
+constexpr unsigned char kData = 0, kHeaders = 1, kReset = 3, kEndsStream = 1, kPadded = 8;
 
 uint32_t big_endian(const unsigned char* bytes, unsigned count) {
   uint32_t value = 0;
@@ -16,7 +16,7 @@ uint32_t big_endian(const unsigned char* bytes, unsigned count) {
 
 }  // namespace
 
-std::optional<uint32_t> MessageStream::take(const char* begin, size_t size) {
+void MessageStream::take(const char* begin, size_t size) {
   auto data = reinterpret_cast<const unsigned char*>(begin), end = data + size;
   while (data != end) {
     switch (state_) {
@@ -25,7 +25,7 @@ std::optional<uint32_t> MessageStream::take(const char* begin, size_t size) {
         else if (++have_ == kPreface.size()) state_ = State::head, have_ = 0;
         break;
       case State::other:
-        return std::nullopt;
+        return;
       case State::head:
         head_[have_++] = *data++;
         if (have_ < sizeof head_) break;
@@ -34,6 +34,7 @@ std::optional<uint32_t> MessageStream::take(const char* begin, size_t size) {
         stream_ = big_endian(head_ + 5, 4) & 0x7fffffff;
         padding_ = 0;
         if (head_[3] == kReset) messages_.erase(stream_);
+        if (refused_ && stream_ != *refused_ && head_[3] <= kHeaders) others_ = true;
         state_ = head_[3] == kData && head_[4] & kPadded ? State::padding : State::payload;
         if (left_ == 0) {
           if (head_[3] == kData && head_[4] & kEndsStream) messages_.erase(stream_);
@@ -50,7 +51,7 @@ std::optional<uint32_t> MessageStream::take(const char* begin, size_t size) {
         size_t part = std::min<size_t>(end - data, left_);
         if (head_[3] == kData) {
           size_t message = left_ > padding_ ? std::min<size_t>(part, left_ - padding_) : 0;
-          if (!take_data(data, message)) return stream_;
+          if (!refused_) take_data(data, message);
         }
         data += part;
         left_ -= part;
@@ -61,10 +62,9 @@ std::optional<uint32_t> MessageStream::take(const char* begin, size_t size) {
       }
     }
   }
-  return std::nullopt;
 }
 
-bool MessageStream::take_data(const unsigned char* data, size_t size) {
+void MessageStream::take_data(const unsigned char* data, size_t size) {
   Message& message = messages_[stream_];
   while (size > 0) {
     size_t part = std::min<uint64_t>(size, message.left);
@@ -74,9 +74,11 @@ bool MessageStream::take_data(const unsigned char* data, size_t size) {
     if (message.have < sizeof message.head) continue;
     message.have = 0;
     message.left = big_endian(message.head + 1, 4);
-    if (message.left > (message.head[0] ? limits_.compressed : limits_.message)) return false;
+    if (message.left > (message.head[0] ? limits_.compressed : limits_.message)) {
+      refused_ = stream_;
+      return;
+    }
   }
-  return true;
 }
 
 }  // namespace guard

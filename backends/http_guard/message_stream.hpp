@@ -21,8 +21,13 @@ class MessageStream {
  public:
   explicit MessageStream(const MessageLimits& limits) : limits_(limits) {}
 
-  // Take in what arrived next; the stream whose message is too large, where there is one.
-  std::optional<uint32_t> take(const char* data, size_t size);
+  // Take in what arrived next.
+  void take(const char* data, size_t size);
+
+  // The stream whose message is too large, where there is one.
+  std::optional<uint32_t> refused() const { return refused_; }
+  // Whether another stream has sent something since.
+  bool others() const { return others_; }
 
  private:
   struct Message {
@@ -31,7 +36,7 @@ class MessageStream {
     unsigned have = 0;         // bytes of those
   };
 
-  bool take_data(const unsigned char* data, size_t size);
+  void take_data(const unsigned char* data, size_t size);
 
   const MessageLimits& limits_;
   enum class State { preface, head, padding, payload, other } state_ = State::preface;
@@ -40,6 +45,8 @@ class MessageStream {
   uint32_t left_ = 0;            // bytes of the frame's payload
   uint32_t padding_ = 0;         // of which these are padding
   uint32_t stream_ = 0;
+  std::optional<uint32_t> refused_;
+  bool others_ = false;
   std::unordered_map<uint32_t, Message> messages_;  // of streams that have sent a part of one
 };
 
