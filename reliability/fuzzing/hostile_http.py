@@ -28,7 +28,7 @@ _MOST_FIELDS = 8_000_000
 # Ten thousand options take tritonserver 1.5 s.
 _COUNTS = (100,) * 6 + (1_000,) * 3 + (10_000,)
 # Elements of INT64 that a shape says to hold, at 8 bytes each. tritonserver allocates what the shape of JSON data says.
-_DECLARED = (10_000,) * 5 + (1_000_000,) * 4 + (4_000_000,)
+_DECLARED = (10_000, 1_000_000, 4_000_000)
 
 
 @dataclass(frozen=True, slots=True)
