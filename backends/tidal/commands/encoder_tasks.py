@@ -53,8 +53,7 @@ class EncoderTasks:
             from tidal_builders.foreign.trained_on import source_on_this_machine
             from tidal_builders.pets.importing.found import Base, Wishes
             from tidal_builders.pets.importing.recognise import import_task
-        agreement = {} if wish.min_agreement is None else {"min_agreement": wish.min_agreement}
-        wishes = Wishes(wish.labels, wish.sparsity, wish.data, wish.base_model, wish.force, **agreement)
+        wishes = Wishes(wish.labels, wish.sparsity, wish.data, wish.base_model, wish.force, wish.min_agreement)
         made_of = _made_of(self.version)
         name, folder = "", None
         if made_of is not None:

@@ -104,8 +104,8 @@ def add(
         typer.Option(
             min=0,
             max=1,
-            help="Encoders: least agreement with the source model's answers; with --data, accuracy may fall by up to 1 "
-            "less this. Default: 0.95.",
+            help="Encoders: least agreement with the source model's answers (default 0.95); with --data, accuracy may "
+            "fall by up to 1 less this (default 0.98).",
         ),
     ] = None,
     data: Annotated[

@@ -119,7 +119,7 @@ class TestChoice:
         kept, steps = found["kept"], steps_of(found["notes"], "accuracy")
         assert kept["source_accuracy"] == pytest.approx(tuned.accuracy)
         assert tuned.accuracy > 0.9
-        assert kept["source_accuracy"] - kept["accuracy"] <= 0.05
+        assert kept["source_accuracy"] - kept["accuracy"] <= 0.02 + 1e-9
         assert min(steps) < 0.995  # what used to be stored, with exit code 0, was not good enough
         assert 100 * tuned.accuracy - steps[0.995] > 5
         assert steps[min(steps)] == pytest.approx(100 * kept["accuracy"], abs=0.01)
@@ -142,7 +142,7 @@ class TestChoice:
 class TestRefusing:
     def test_a_given_sparsity_that_loses_too_much(self, repository: Path, tuned: Tuned) -> None:
         said = refused(repository, add(repository, tuned, "refused", "--sparsity", "0.995", "--data", tuned.data))
-        assert re.search(r"accuracy on 200 queries is .*accepted is a loss of up to 5\.00%", said)
+        assert re.search(r"accuracy on 200 queries is .*accepted is a loss of up to 2\.00%", said)
         assert "a lower --sparsity keeps more of the checkpoint, without --sparsity it is chosen" in said
         said = refused(repository, add(repository, tuned, "refused", "--sparsity", "0.995"))
         assert re.search(r"agreement with the checkpoint on 128 made texts is .*; accepted is 95\.0% and more", said)

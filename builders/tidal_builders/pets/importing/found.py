@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from tidal_builders.pets.importing.sources import SourceModel
 
 
-# Default bound of how far a task may be from its source, see `agreement`.
+# Default bounds of how far a task may be from its source: agreement on made texts, and 1 - the accuracy that is lost.
 MIN_AGREEMENT = 0.95
+MIN_KEPT = 0.98
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,7 @@ class Wishes:
         base_model: the base as a Hugging Face folder: what an adapter was trained on, and what holds the weights that a
             checkpoint changed and a task cannot.
         force: whether to add what cannot be compared with its base or its source model.
-        min_agreement: least agreement of the task with its source, see `agreement`; with `data` the accuracy that is
-            lost must not exceed 1 - `min_agreement`.
+        min_agreement: bound that replaces the default of `least`.
     """
 
     labels: tuple[str, ...] | None = None
@@ -42,7 +42,14 @@ class Wishes:
     data: Path | None = None
     base_model: Path | None = None
     force: bool = False
-    min_agreement: float = MIN_AGREEMENT
+    min_agreement: float | None = None
+
+    @property
+    def least(self) -> float:
+        """Least agreement with the source, see `agreement`; with `data`, 1 - the accuracy that may be lost."""
+        if self.min_agreement is not None:
+            return self.min_agreement
+        return MIN_AGREEMENT if self.data is None else MIN_KEPT
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ def hold(task: Task, found: Imported, comparison: Comparison, wishes: Wishes, *,
         task: As it was read back from where it was stored.
         found: What the import made.
         comparison: Of its source with the base's published version.
-        wishes: `min_agreement` is the bound; with `force` nothing is refused.
+        wishes: `least` is the bound; with `force` nothing is refused.
         half: Whether the values were stored as float16.
 
     Returns:
@@ -154,7 +154,7 @@ def hold(task: Task, found: Imported, comparison: Comparison, wishes: Wishes, *,
     made = found.provenance
     try:
         made = _hold(task, found, comparison, half=half)
-        if missed := _missed(made, wishes.min_agreement):
+        if missed := _missed(made, wishes.least):
             raise InvalidArgument(f"{missed}{_advice(found, wishes)}")
     except TidalError as error:
         if not wishes.force:

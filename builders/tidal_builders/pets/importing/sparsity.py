@@ -21,7 +21,7 @@ def choose_sparsity(found: Imported, comparison: Comparison, wishes: Wishes) -> 
     Args:
         found: a checkpoint of which differences are kept, see `Imported.at_sparsity`.
         comparison: of the checkpoint with the base's published version.
-        wishes: `min_agreement` is the bound; with `force` the best is taken where none reaches it.
+        wishes: `least` is the bound; with `force` the best is taken where none reaches it.
 
     Raises:
         InvalidArgument: none reaches the bound, or none can be measured.
@@ -40,12 +40,12 @@ def choose_sparsity(found: Imported, comparison: Comparison, wishes: Wishes) -> 
         return Step(sparsity, 1 - max(0.0, before - accuracy), f"{accuracy:.2%}")
 
     try:
-        steps = climb(measure, wishes.min_agreement)
+        steps = climb(measure, wishes.least)
     except TidalError as error:
         raise InvalidArgument(f"no sparsity can be chosen: {error}; name one by --sparsity") from None
     what = "agreement" if truth is None else "accuracy"
     figures = ", ".join(map(str, steps))
-    if steps[-1].score < wishes.min_agreement and not wishes.force:
+    if steps[-1].score < wishes.least and not wishes.force:
         lost = "; ".join(note for note in found.provenance.notes if note.startswith("not carried"))
         raise InvalidArgument(
             f"no sparsity keeps the checkpoint's answers: {what} is {figures}; accepted is {_bound(wishes)}. "
@@ -61,5 +61,5 @@ def choose_sparsity(found: Imported, comparison: Comparison, wishes: Wishes) -> 
 
 def _bound(wishes: Wishes) -> str:
     if wishes.data is None:
-        return f"{wishes.min_agreement:.1%} and more (--min-agreement)"
-    return f"a loss of up to {1 - wishes.min_agreement:.2%} (1 - --min-agreement)"
+        return f"{wishes.least:.1%} and more (--min-agreement)"
+    return f"a loss of up to {1 - wishes.least:.2%} (1 - --min-agreement)"
