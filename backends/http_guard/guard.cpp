@@ -1,7 +1,8 @@
 // Preloaded into tritonserver: keeps requests away from it that would end it.
 //
 // Releases before 25.07 put a request's pieces, or twice its form-encoded body, on the stack of an HTTP thread
-// (CVE-2025-23310, CVE-2025-23311), have no limit for a body, decompress without one, and parse JSON recursively. Their
+// (CVE-2025-23310, CVE-2025-23311), have no limit for a body, decompress without one, parse JSON recursively, and
+// allocate what a tensor's shape says before they read its data. Their
 // HTTP front end is libevent, which reads sockets by `readv`. What it reads of an accepted connection goes through a
 // `RequestStream` first. A request that is refused is answered here, and libevent sees none of it from there on. gRPC
 // reads by `recvmsg` and takes in a message of up to 2 GiB before it looks at it: what it reads goes through a
@@ -35,7 +36,7 @@ constexpr uint64_t kLeastPieces = 1 << 16;
 constexpr uint64_t kDeflate = 1032;
 
 guard::MessageLimits message_limits{UINT64_MAX, UINT64_MAX};
-guard::Limits limits{0, 4 << 20, 0, 64 << 10, 1000};
+guard::Limits limits{0, 4 << 20, 0, 64 << 10, 1000, 1 << 24};
 pid_t process;
 
 template <typename Function>

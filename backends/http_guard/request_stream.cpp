@@ -15,6 +15,7 @@ constexpr std::array<bool, 256> kStructure = [] {
 }();
 
 constexpr std::string_view kLineEnd = "\r\n";
+constexpr std::string_view kShape = "shape";
 
 bool is_name(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
@@ -48,40 +49,77 @@ Refusal malformed(const std::string& what) { return {400, "malformed HTTP reques
 
 }  // namespace
 
-bool JsonDepth::exceeds(const char* data, size_t size, unsigned most) {
+bool JsonScan::take_shape(char c) {
+  if (c >= '0' && c <= '9') {
+    uint64_t digit = c - '0';
+    number_ = number_ > (UINT64_MAX - digit) / 10 ? UINT64_MAX : number_ * 10 + digit;
+    in_number_ = true;
+    return true;
+  }
+  if (kStructure[static_cast<unsigned char>(c)] || c == ',') {
+    if (in_number_ && __builtin_mul_overflow(product_, number_, &product_)) product_ = UINT64_MAX;
+    number_ = 0, in_number_ = false;
+    if (c == ',') return true;
+    // Its end, or no array of numbers, which the server refuses.
+    if (__builtin_add_overflow(elements_, product_, &elements_)) elements_ = UINT64_MAX;
+    in_shape_ = false;
+    return false;
+  }
+  return true;
+}
+
+void JsonScan::take_after_key(char c) {
+  if (c == ' ' || c == '\t' || c == '\r' || c == '\n') return;
+  if (c == ':' && !colon_) {
+    colon_ = true;
+    return;
+  }
+  in_shape_ = colon_ && c == '[';
+  if (in_shape_) product_ = 1, number_ = 0, in_number_ = false;
+  after_key_ = false;
+}
+
+void JsonScan::take(const char* data, size_t size) {
   const char* end = data + std::min<uint64_t>(size, left_);
   left_ -= end - data;
-  // Copies: the compiler could not keep members in registers beside a pointer to characters.
-  unsigned depth = depth_;
-  bool begun = begun_, in_string = in_string_, escaped = escaped_, over = false;
   for (; data != end; ++data) {
+    // Most characters change nothing.
+    if (in_string_ && !escaped_ && matched_ == kNoKey)
+      data = std::find_if(data, end, [](char each) { return each == '"' || each == '\\'; });
+    else if (begun_ && !in_string_ && !in_shape_ && !after_key_)
+      data = std::find_if(data, end, [](char each) { return kStructure[static_cast<unsigned char>(each)]; });
+    if (data == end) break;
     char c = *data;
-    if (in_string) {
-      if (escaped) escaped = false;
-      else if (c == '\\') escaped = true;
-      else if (c == '"') in_string = false;
-      continue;
-    }
-    if (begun && !kStructure[static_cast<unsigned char>(c)]) continue;
-    if (c == '[' || c == '{') {
-      begun = true;
-      if (++depth > most) {
-        over = true;
-        break;
+    if (in_string_) {
+      if (escaped_) escaped_ = false;
+      else if (c == '\\') escaped_ = has_escape_ = true;
+      else if (c == '"') {
+        in_string_ = false;
+        after_key_ = has_escape_ || matched_ == static_cast<int>(kShape.size());
+        colon_ = false;
+      } else if (matched_ != kNoKey) {
+        bool same = matched_ < static_cast<int>(kShape.size()) && c == kShape[matched_];
+        matched_ = same ? matched_ + 1 : kNoKey;
       }
       continue;
     }
-    if (c == '"') in_string = true;
-    else if ((c == ']' || c == '}') && depth > 0) --depth;
+    if (in_shape_ && take_shape(c)) continue;
+    if (after_key_) take_after_key(c);
+    if (begun_ && !kStructure[static_cast<unsigned char>(c)]) continue;
+    if (c == '[' || c == '{') {
+      begun_ = true;
+      deepest_ = std::max(deepest_, ++depth_);
+      continue;
+    }
+    if (c == '"') in_string_ = true, has_escape_ = false, matched_ = 0;
+    else if ((c == ']' || c == '}') && depth_ > 0) --depth_;
     // A text that begins otherwise is no array or object, and one that has ended has no more of them.
     bool blank = c == ' ' || c == '\t' || c == '\r' || c == '\n';
-    if (depth == 0 && (begun || !blank)) {
+    if (depth_ == 0 && (begun_ || !blank)) {
       left_ = 0;
       break;
     }
   }
-  depth_ = depth, begun_ = begun, in_string_ = in_string, escaped_ = escaped;
-  return over;
 }
 
 std::optional<Refusal> RequestStream::take(const char* data, size_t size) {
@@ -211,8 +249,14 @@ std::optional<Refusal> RequestStream::take_body(const char* data, size_t size) {
   if (++pieces_ > limits_.pieces)
     return Refusal{413, "the request body arrived in more than " + std::to_string(limits_.pieces) +
                             " pieces: send larger chunks"};
-  if (json_.exceeds(data, size, limits_.depth))
+  json_.take(data, size);
+  if (json_.deepest() > limits_.depth)
     return Refusal{400, "the JSON is nested deeper than " + std::to_string(limits_.depth) + " levels"};
+  // Each element of a tensor takes a byte of the body at least, except in shared memory.
+  uint64_t most = std::max(limits_.elements, content_length_.value_or(0));
+  if (json_.elements() > most)
+    return Refusal{400, "the shapes of the tensors have more than " + std::to_string(most) +
+                            " elements: send no more than the body holds, or use gRPC for larger tensors in shared memory"};
   return std::nullopt;
 }
 

@@ -16,6 +16,7 @@ struct Limits {
   uint64_t pieces;  // pieces that a body arrives in: the server keeps each in a buffer of 1 KiB
   size_t header;    // bytes of the request line and all headers
   unsigned depth;   // nested arrays and objects of a JSON body: the server's parser recurses
+  uint64_t elements;  // of all shapes in a body that is shorter: the server allocates them before it reads data
 };
 
 struct Refusal {
@@ -23,17 +24,33 @@ struct Refusal {
   std::string message;
 };
 
-// The depth of a JSON text. It follows a text exactly as far as a JSON parser would accept it.
-class JsonDepth {
+// What a JSON text would make the server do. It follows a text exactly as far as a JSON parser would accept it.
+class JsonScan {
  public:
-  void start(uint64_t bytes) { *this = JsonDepth(); left_ = bytes; }
-  // Whether the text is nested deeper than `most` by the end of these bytes.
-  bool exceeds(const char* data, size_t size, unsigned most);
+  void start(uint64_t bytes) { *this = JsonScan(); left_ = bytes; }
+  // Take in what arrived next.
+  void take(const char* data, size_t size);
+  // The deepest nesting so far.
+  unsigned deepest() const { return deepest_; }
+  // Elements of all arrays under a key "shape" so far, each the product of its numbers; at most UINT64_MAX.
+  uint64_t elements() const { return elements_; }
 
  private:
+  // Follows the numbers of a shape; whether the character was part of them.
+  bool take_shape(char c);
+  // Follows what comes after a string that may be the key "shape".
+  void take_after_key(char c);
+
+  static constexpr int kNoKey = -1;
+
   uint64_t left_ = 0;  // bytes of the text still to come
-  unsigned depth_ = 0;
+  unsigned depth_ = 0, deepest_ = 0;
   bool begun_ = false, in_string_ = false, escaped_ = false;
+  int matched_ = kNoKey;                    // characters of the present string that are those of the key
+  bool has_escape_ = false;                 // the present string has escapes, so it may be the key written otherwise
+  bool after_key_ = false, colon_ = false;  // the last string may be the key; a colon came after it
+  bool in_shape_ = false, in_number_ = false;
+  uint64_t number_ = 0, product_ = 1, elements_ = 0;
 };
 
 // Only requests whose end every parser agrees on are accepted: else one could be hidden in another's body.
@@ -65,7 +82,7 @@ class RequestStream {
   uint64_t received_ = 0, pieces_ = 0, completed_ = 0;
   std::optional<uint64_t> content_length_, json_length_;
   bool chunked_ = false, form_ = false;
-  JsonDepth json_;
+  JsonScan json_;
 };
 
 }  // namespace guard

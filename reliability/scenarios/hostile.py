@@ -11,10 +11,8 @@ from pathlib import Path
 from reliability.bench import Bench
 from reliability.fuzzing.flooding import Outcome, flood_grpc, flood_http
 from reliability.fuzzing.hostile_grpc import hostile_grpc
-from reliability.fuzzing.hostile_http import LARGE, beyond_memory, hostile_http, tiny_chunks
-from reliability.models import SMALL
+from reliability.fuzzing.hostile_http import LARGE, hostile_http, tiny_chunks
 from reliability.rows import Row, none_failed
-from tests.waiting import until
 
 _SEED = 31_000
 _HTTP_CLIENTS, _GRPC_CLIENTS = 3, 1
@@ -22,7 +20,6 @@ _HTTP_CLIENTS, _GRPC_CLIENTS = 3, 1
 _HTTP, _GRPC = (2_600, 150), (1_900, 100)
 _QUICK_HTTP, _QUICK_GRPC = (60, 2), (40, 2)
 LEAST, LEAST_LARGE = 10_000, 500
-_ENDS_WITHIN_S = 5.0
 
 
 def run(bench: Bench) -> list[Row]:
@@ -47,25 +44,12 @@ def run(bench: Bench) -> list[Row]:
     silent = [each for each in found if each.unanswered]
     enough = quick or (len(found) >= LEAST and big >= LEAST_LARGE)
     note = f"{big} above 4 MB; tritonserver took {_peak_mib(bench.server_pid)} MiB at most; {_ends(found)}"
-    rows = [
+    return [
         Row("processes that hostile requests end", len(found), 0, len(lost), len(lost), "lost", "== 0", note, enough),
         Row("hostile requests without an answer", len(found), 0, len(silent), len(silent), "unanswered", "== 0",
             "; ".join(f"{number}x {what}" for what, number in Counter(each.what for each in silent).most_common(3))),
         none_failed("other requests meanwhile (hostile)", len(load.sent), len(found), load.failures(), quick=quick),
     ]  # fmt: skip
-    return rows if quick else [*rows, _shape_beyond_memory(bench)]
-
-
-def _shape_beyond_memory(bench: Bench) -> Row:
-    """Alone, and last: tritonserver 2.51 allocates what the shape of JSON data says, and ends where it cannot."""
-    (found,) = flood_http(bench.served.report["http"], iter([beyond_memory(SMALL)]))
-    until(lambda: not bench.alive(), _ENDS_WITHIN_S)
-    lost = int(not bench.alive())
-    what = "tritonserver outlives JSON data whose shape is beyond the memory"
-    note = (
-        "only a proxy that compares shapes with bodies, or gRPC alone, prevents it" if lost else f"answered {found.end}"
-    )
-    return Row(what, 1, 0, lost, lost, "lost", "== 0", note)
 
 
 def _ends(found: Sequence[Outcome]) -> str:

@@ -143,6 +143,46 @@ def test_brackets_in_texts_are_not_nesting(served: Served) -> None:
     assert "nested" not in exchange(served.report["http"], [body], [("Content-Length", len(body))])
 
 
+def shaped(*shapes: str, key: str = "shape", datatype: str = "INT64") -> bytes:
+    """An inference request whose tensors have one number each, whatever their shapes say."""
+    tensors = [f'{{"name":"SECONDS","{key}":{shape},"datatype":"{datatype}","data":[0]}}' for shape in shapes]
+    return f'{{"inputs":[{",".join(tensors)}]}}'.encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        shaped("[1,8589934592]"),
+        shaped("[ 1 ,\t8589934592\n]", datatype="FP32"),
+        shaped("[4294967296,4294967296,4294967296]"),
+        shaped("[99999999999999999999999]"),
+        shaped("[1]", "[3000,3000]", "[3000,3000]"),
+        shaped("[8589934592]", key="sh\\u0061pe"),
+        shaped("[1]") + b" ",
+    ],
+)
+@pytest.mark.parametrize("split", [False, True])
+def test_a_shape_larger_than_the_body_is_refused(served: Served, body: bytes, split: bool) -> None:
+    """The server allocates what a shape says before it reads data: 64 GiB ended it (std::bad_alloc)."""
+    parts = [body[n : n + 1] for n in range(len(body))] if split else [body]
+    answer = exchange(served.report["http"], parts, [("Content-Type", JSON), ("Content-Length", len(body))])
+    assert status(answer) in (200, 400, 500)
+    large = body != shaped("[1]") + b" "
+    assert ("the shapes of the tensors have more than 16777216 elements" in answer) == large, answer
+
+
+def test_numbers_elsewhere_are_no_shapes(served: Served) -> None:
+    for body in (
+        VALID.replace(
+            b'"inputs"', b'"parameters":{"size":[99999999,99999999],"a":"\\"shape\\":[8589934592]"},"inputs"'
+        ),
+        VALID.replace(b'"inputs"', b'"shapes":[99999999,99999999],"inputs"'),
+        VALID.replace(b'"inputs"', b'"parameters":{"text":"shape"},"list":[99999999,99999999],"inputs"'),
+    ):
+        headers = [("Content-Type", JSON), ("Content-Length", len(body))]
+        assert "the shapes" not in exchange(served.report["http"], [body], headers)
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "x-unknown"])
 def test_compressed_bodies_are_refused(served: Served, encoding: str) -> None:
     body = gzip.compress(b" " * 100 * MB)
