@@ -27,8 +27,8 @@ _DEPTHS = (10, 1_000, 10_000, 100_000)
 _MOST_FIELDS = 8_000_000
 # Ten thousand options take tritonserver 1.5 s.
 _COUNTS = (100,) * 6 + (1_000,) * 3 + (10_000,)
-# Elements of INT64 that a shape declares, at 8 bytes each. An unprotected tritonserver 2.51 allocates them before it reads
-# the data: 2 GiB take it 14 s, and 64 GiB end it.
+# Elements of INT64 that a shape declares, at 8 bytes each. An unprotected tritonserver 2.51 allocates them before it
+# reads the data: 2 GiB take it 14 s, and 64 GiB end it.
 _DECLARED = (10_000, 1_000_000, 4_000_000, 1 << 28, 1 << 33, 1 << 62)
 
 
