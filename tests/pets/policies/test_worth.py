@@ -144,3 +144,21 @@ class TestScheduler:
         scheduler.finished()
         assert scheduler.next_batch(batch.seconds) is None
         assert set(scheduler.expired(batch.seconds)) == {queries[0], queries[3]}
+
+    def test_a_query_without_a_deadline_does_not_wait_for_ever_for_dearer_ones(self) -> None:
+        """A stream that nobody could serve in time, each worth a thousand times as much."""
+        modest = Query("m", "a", 16, 0.0, None, 0.001)
+        scheduler = self.scheduler([modest], by_worth=True)
+        now, batches = 0.0, 0
+        while batches < 200:
+            for _ in range(12):
+                scheduler.submit(Query("d", "a", 16, now, now + 3 * seconds(query(16)), 1.0))
+            scheduler.expired(now)
+            batch = scheduler.next_batch(now)
+            assert batch is not None
+            if modest in batch.queries:
+                break
+            now += batch.seconds
+            batches += 1
+            scheduler.finished()
+        assert 1 <= batches <= 20

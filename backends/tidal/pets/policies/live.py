@@ -11,7 +11,7 @@ import numpy as np
 from tidal.errors import InvalidArgument
 from tidal.pets.policies.base import Batch, Query
 from tidal.pets.policies.batching import Batching, alpha_only, joint
-from tidal.pets.policies.order import NEVER, due, first_batch, in_time
+from tidal.pets.policies.order import NEVER, cheapest, due, first_batch, in_time
 from tidal.pets.policies.pool import IntArray, Pool, batch_seconds
 from tidal.pets.policies.worth import Worth, all_in_time
 from tidal.pets.profile import Tables
@@ -40,7 +40,8 @@ class PetsScheduler:
         batching: how waiting queries are put into batches.
         horizon: queries that are planned for at a time, those that can wait least: it bounds the time of planning.
         by_worth: where not all that is planned can be in time, run what earns most a second by the queries' utility,
-            rather than a batch of the plan.
+            rather than a batch of the plan; where all can and have deadlines, what takes the fewest seconds a query.
+            Overdue queries without a deadline come first.
     """
 
     def __init__(
@@ -152,14 +153,20 @@ class PetsScheduler:
         places = {query: place for place, batch in enumerate(plan) for query in batch.queries}
         self._drain_s = _seconds(plan) * len(self._waiting) / len(places)
         candidates = list(places)
-        if self._worth is not None and not all_in_time(plan, now):
-            candidates = [query for query in places if query.deadline is None]
-            if not any(self._overdue(query, now) for query in candidates):
+        if self._worth is not None:
+            unbounded = [query for query in places if query.deadline is None]
+            candidates = unbounded
+            if not any(self._overdue(query, now) for query in unbounded):
                 self._put_off = False
-                return None, self._worth.best(self._waiting, now)
+                if not all_in_time(plan, now):
+                    return None, self._worth.best(self._waiting, now)
+            if not unbounded:
+                # All are in time: what is saved now is left for queries that are worth more.
+                parts = [in_time(batch, now, self._tables) for batch in plan]
+                place = first_batch(parts, now, cheapest(parts))
+                return place, parts[place]
         oldest = min(candidates, key=lambda query: query.arrival)
         overdue = self._overdue(oldest, now)
-        place: int | None
         if overdue and self._put_off:
             place = places[oldest]
             batch = in_time(plan[place], now, self._tables, oldest)

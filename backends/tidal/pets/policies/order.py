@@ -15,6 +15,11 @@ def due(query: Query) -> float:
     return NEVER if query.deadline is None else query.deadline
 
 
+def cheapest(plan: Sequence[Batch]) -> int:
+    """The place of the batch with the fewest seconds a query (Smith's rule)."""
+    return min(range(len(plan)), key=lambda place: plan[place].seconds / len(plan[place].queries))
+
+
 def first_batch(plan: Sequence[Batch], now: float, preferred: int) -> int:
     """The place of the batch to run now, when one runs at a time.
 
