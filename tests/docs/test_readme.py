@@ -78,7 +78,7 @@ def blocks_in(*sections: str) -> list[Block]:
 
 
 def is_asked_of_a_server(command: str) -> bool:
-    return re.match(r"(tidal (infer|generate|serve)|curl) ", command) is not None
+    return re.match(r"(tidal (infer|generate|serve)|curl)\b", command) is not None
 
 
 def shell(command: str, folder: Path, environment: dict[str, str]) -> str:
