@@ -1,4 +1,4 @@
-"""Readiness, judged from looks at a server, and what probes are told; without a server."""
+"""Readiness, judged from looks at a server, and what probes report; without a server."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Lives:
         models: names of the models to serve; all that are published where it is empty.
         log: file for Triton's log, None for stderr.
         signals: that ask for an end.
-        status: what probes are told.
+        status: Readiness that the probes report.
         strict: whether every model has to load; else those are served that do.
         restarts: models restarted by the supervisor, how often.
         wanted: models that have to answer for the server to be ready.

@@ -123,7 +123,7 @@ def load_rest(
         repository: where the models are.
         plan: when to load which model.
         stop: set it to give up.
-        progress: what is told of each load.
+        progress: Receiver of each model's load and its time.
         strict: load no others after a failure than those that are loaded at the same time.
 
     Returns:

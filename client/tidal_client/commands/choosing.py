@@ -32,10 +32,10 @@ class Chosen:
 
     def message(self, error: RequestError) -> str:
         """Code and sentence of an error, with what to do where nothing answers at the default port."""
-        told = f"{error.code}: {error}"
+        text = f"{error.code}: {error}"
         if self.guessed and isinstance(error, ConnectionFailed):
-            return f"{told}; no server of this user is running: start one with tidal serve, or name one by --url"
-        return told
+            return f"{text}; no server of this user is running: start one with tidal serve, or name one by --url"
+        return text
 
 
 def choose(url: str | None, protocol: Literal["http", "grpc"]) -> Chosen:
