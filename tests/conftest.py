@@ -30,6 +30,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
+# Files whose tests of a server take minutes to build what it serves: with the other workers' files, which build too.
+_MOSTLY_BUILDING = frozenset({"tests/docs/test_readme.py", "tests/packaging/test_installed.py"})
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Among several workers one alone has the files with tests of servers; of the others each file stays whole."""
@@ -42,7 +46,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "server" if has_server(file) else file
+            return "server" if has_server(file) and file not in _MOSTLY_BUILDING else file
 
     return Scheduling(config, log)
 
