@@ -62,12 +62,12 @@ def plan_start(repository: Path, models: Sequence[str], *, strict: bool = True) 
                 raise
             refused[name] = str(error)
     for name in tuple(active):
-        kin = family(repository, name)
-        if kin is not None and kin.front in refused:
+        related = family(repository, name)
+        if related is not None and related.front in refused:
             del active[name]
-            refused[name] = f"it is a runtime of '{kin.front}', which cannot be loaded"
+            refused[name] = f"it is a runtime of '{related.front}', which cannot be loaded"
     runtimes = [name for name, own in active.items() if own is not None and own.instances and not own.as_in_file]
-    waiting = {kin.front for name in runtimes if (kin := family(repository, name)) is not None}
+    waiting = {related.front for name in runtimes if (related := family(repository, name)) is not None}
     asking = [name for name in active if cascade(repository, name) is not None]
     joint = [name for name in active if ensemble(repository, name) is not None]
     plain = [
