@@ -101,7 +101,7 @@ def train_tasks(repository: Path, model: str, data: Path, done: Callable[[str], 
         data: where `write_digits` wrote.
         done: told a line about each task.
     """
-    from tidal.repository import ModelEntry
+    from tidal.repository.entries import ModelEntry
     from tidal.tasks.folder import scan, tasks_folder
     from tidal_builders.otas.registering import Registering
     from tidal_builders.otas.training.settings import Settings

@@ -85,7 +85,7 @@ def train_one(
     from tidal.pets.base import load_base_layers
     from tidal.pets.tasks.folder import add_task
     from tidal.pets.tasks.manifest import Provenance
-    from tidal.repository import ModelEntry
+    from tidal.repository.entries import ModelEntry
     from tidal.tasks.folder import scan, tasks_folder
     from tidal_builders.pets.training.settings import Settings
     from tidal_builders.pets.training.train import train_task

@@ -14,8 +14,8 @@ import psutil
 from reliability import counters
 from reliability.load import Load
 from reliability.models import Model, Repository
-from tests.serve.served import Served, serving
-from tests.waiting import until
+from testing.serving import Served, serving
+from testing.waiting import until
 from tidal.server.control import ServerControl
 from tidal.server.stubs import Stub, live_stubs
 

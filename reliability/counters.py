@@ -6,7 +6,7 @@ import urllib.request
 from collections.abc import Iterable
 
 from reliability.models import Model
-from tests.metrics import published
+from testing.metrics import published
 
 
 def page(metrics: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from reliability.models import Model
-from tests.waiting import until
+from testing.waiting import until
 from tidal_client import AsyncClient, RequestError
 
 OK = "OK"

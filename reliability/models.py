@@ -16,12 +16,12 @@ import numpy as np
 import yaml
 from PIL import Image
 
-from tests.flover.tiny import write_decoder
-from tests.models import make_tiny_classifier
-from tests.otas.served.models import Vision, publish_tiny
-from tests.pets.served.conftest import Base
-from tests.pets.served.conftest import build as build_pets
-from tests.tabi.conftest import SMALL, Cascades
+from testing.cascades import SMALL, Cascades
+from testing.decoders import write_decoder
+from testing.models import make_tiny_classifier
+from testing.pets import Base
+from testing.pets import build as build_pets
+from testing.vision import Vision, publish_tiny
 from tidal_builders.arlo import build_arlo
 from tidal_builders.flover.build import build_flover
 from tidal_builders.specs import load_spec, parse_spec

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tidal.device import Device
-from tidal.engines.base import Artifact, EngineKind, Precision
+from tidal.engines.base import EngineKind, Precision
 from tidal.engines.registry import engine_version
 from tidal.errors import InvalidArgument
-from tidal.profiles import LatencyProfile
 
 MANIFEST_FILE = "manifest.json"
-
-# Where a model's engines run: all in its own process, or each runtime as a Triton model with instances of its own.
-Placement = Literal["polymorphic", "partitioned"]
 
 
 class Strict(BaseModel):
@@ -53,29 +48,6 @@ class TokenizerInfo(Strict):
     type_ids: bool = Field(description="whether the engines take token_type_ids")
 
 
-class Runtime(Strict):
-    """One runtime: an engine opened for inputs up to `max_length` tokens."""
-
-    max_length: int = Field(ge=1)
-    file: str = Field(description="engine file; several runtimes may share one")
-    dynamic: bool = Field(description="run at the batch's own longest length rather than padded to max_length")
-    max_batch: int = Field(ge=1)
-
-
-class EngineInput(Strict):
-    """An engine input, INT64 [rows, length]."""
-
-    name: str
-    below: int = Field(ge=1, description="values are 0 to one less than this")
-
-
-class ExtraOutput(Strict):
-    """An engine output that clients may ask for beside the logits."""
-
-    name: str
-    per_token: bool = Field(description="one value a token (cut to the query's own length), else a fixed vector")
-
-
 class Verification(Strict):
     """How far the published engines are from the unmodified source model."""
 
@@ -83,17 +55,6 @@ class Verification(Strict):
     max_abs_error: float = Field(ge=0, description="largest difference of any logit")
     tolerance: float = Field(gt=0)
     argmax_agreement: float = Field(ge=0, le=1)
-
-
-class Trial(Strict):
-    """A way to run the model that the builder measured on the device before it chose one."""
-
-    precision: Precision
-    form: Literal["static", "dynamic"] = Field(description="one runtime a length, or one for all lengths")
-    choice: Literal["precision", "form"] = Field(description="what it was compared for; compare within one choice only")
-    mean_ms: float | None = Field(description="mean latency of single queries of many lengths; None: not measured")
-    max_abs_error: float | None = Field(description="largest difference of any logit; None: not verified by itself")
-    verdict: Literal["chosen", "slower", "misses tolerance", "not offered here"]
 
 
 class Version(Strict):
@@ -156,84 +117,6 @@ class Published(Version):
             )
 
 
-class Manifest(Published):
-    """A published version of an encoder classifier."""
-
-    kind: Literal["arlo"]
-    tokenizer: TokenizerInfo
-    labels: tuple[str, ...] = Field(min_length=1)
-    placement: Placement = Field(
-        "polymorphic", description="engines in the model's own process, or in a Triton model a runtime"
-    )
-    native: bool = Field(False, description="the runtimes' models run on Triton's own TensorRT backend")
-    runtimes: tuple[Runtime, ...] = Field(min_length=1)
-    extra_outputs: tuple[ExtraOutput, ...] = ()
-    verification: Verification
-    trials: tuple[Trial, ...] = Field((), description="precisions and forms that were compared on this device")
-    profile: LatencyProfile = Field(description="one engine with all threads")
-    parallel: LatencyProfile | None = Field(
-        None, description="several engines with a thread each, all running at once; absent where that gains nothing"
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Manifest:
-        lengths = [runtime.max_length for runtime in self.runtimes]
-        if lengths != sorted(set(lengths)):
-            raise ValueError(f"runtimes must ascend by max_length, got {lengths}")
-        if self.profile.max_length < lengths[-1]:
-            raise ValueError(f"the profile ends at length {self.profile.max_length}, runtimes at {lengths[-1]}")
-        return self
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Engine inputs, INT64 [rows, length] each."""
-        return ("input_ids", "attention_mask", *(["token_type_ids"] if self.tokenizer.type_ids else []))
-
-    @property
-    def max_length(self) -> int:
-        """Longest input in tokens that any runtime takes."""
-        return self.runtimes[-1].max_length
-
-    def artifact(self, runtime: Runtime, version_dir: Path) -> Artifact:
-        """The runtime's engine file with the shapes to open it with."""
-        return _artifact(self, runtime, self.inputs, version_dir)
-
-
-class EngineManifest(Published):
-    """A published version of one engine, served by the `engine` backend: tokens in, the engine's outputs out."""
-
-    kind: Literal["engine"]
-    front: str | None = Field(description="the partitioned model whose runtime this is; its build publishes it")
-    inputs: tuple[EngineInput, ...] = Field(min_length=1)
-    extra_outputs: tuple[ExtraOutput, ...] = ()
-    runtime: Runtime
-    threads: int = Field(ge=1, description="CPU threads of an instance")
-    verification: Verification
-
-    @property
-    def max_length(self) -> int:
-        """Longest input in tokens."""
-        return self.runtime.max_length
-
-    def artifact(self, version_dir: Path) -> Artifact:
-        """The engine file with the shapes to open it with."""
-        return _artifact(self, self.runtime, [each.name for each in self.inputs], version_dir)
-
-
-def load_manifest(version_dir: Path) -> Manifest:
-    """Read and validate `manifest.json` of a version of an encoder classifier.
-
-    Raises:
-        InvalidArgument: the file is missing, is not valid, or names a field that this release does not know.
-    """
-    return read_manifest(version_dir, Manifest)
-
-
-def load_engine_manifest(version_dir: Path) -> EngineManifest:
-    """Read and validate `manifest.json` of a version of one engine; raises as `load_manifest`."""
-    return read_manifest(version_dir, EngineManifest)
-
-
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -247,12 +130,6 @@ def read_manifest(version_dir: Path, model: type[_Model]) -> _Model:
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()[:3])
         raise InvalidArgument(f"{path} is not a valid manifest: {problems}") from None
-
-
-def _artifact(of: Published, runtime: Runtime, inputs: Iterable[str], version_dir: Path) -> Artifact:
-    length = (1, runtime.max_length) if runtime.dynamic else runtime.max_length
-    shape = ((1, runtime.max_batch), length)
-    return Artifact(of.engine, version_dir / runtime.file, of.precision, dict.fromkeys(inputs, shape), of.device.kind)
 
 
 def sha256_file(path: Path) -> str:

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pydantic import Field
 
 from tidal.arlo.instances import InstanceModels
+from tidal.arlo.manifest import load_arlo_manifest
 from tidal.arlo.parameters import ArloParameters
 from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
-from tidal.manifest import load_manifest
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.service import Service, ServiceContext
 from tidal.simulator.dispatch import BinPacking
 from tidal.text import TextTokenizer
@@ -34,7 +34,7 @@ def load(context: ServiceContext, parameters: BinPackingParameters) -> Callable[
     assert version_dir is not None
     assert parameters.slo_ms is not None
     slo_s = parameters.slo_ms / 1e3
-    manifest = load_manifest(version_dir)
+    manifest = load_arlo_manifest(version_dir)
     tokenizer = TextTokenizer(version_dir / manifest.tokenizer.file, manifest.max_length)
     lengths = [runtime.max_length for runtime in manifest.runtimes]
     latencies_s = [manifest.profile.latency_ms(length) / 1e3 for length in lengths]

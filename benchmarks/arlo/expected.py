@@ -8,15 +8,15 @@ import numpy as np
 
 from benchmarks.arlo.simulate import FirstComeFirstServed, simulate
 from benchmarks.arlo.workload import Workload, arrivals
+from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.policies import Batch, PolymorphicPolicy
-from tidal.manifest import Manifest
 from tidal.profiles import LatencyProfile
 
 _SEEDS = range(60, 65)
 _REQUESTS = 1500
 
 
-def expected_ratios(manifest: Manifest, workload: Workload) -> list[list[str]]:
+def expected_ratios(manifest: ArloManifest, workload: Workload) -> list[list[str]]:
     """Rows of load, mean and p98 of the polymorphic placement over DT's, under Poisson arrivals.
 
     DT is the better of one engine with all threads and one engine a thread, first come first served.
@@ -43,7 +43,7 @@ def _first_come(way: LatencyProfile, times: list[float], tokens: list[int]) -> l
     return simulate(policy, times, tokens, lambda batch: _seconds(way, batch))
 
 
-def _polymorphic(manifest: Manifest, times: list[float], tokens: list[int]) -> list[float]:
+def _polymorphic(manifest: ArloManifest, times: list[float], tokens: list[int]) -> list[float]:
     policy = PolymorphicPolicy(
         [runtime.max_length for runtime in manifest.runtimes],
         manifest.profile,

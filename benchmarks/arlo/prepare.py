@@ -10,8 +10,8 @@ from pathlib import Path
 from benchmarks.arlo.workload import LONGEST
 from benchmarks.report import progress
 from benchmarks.serving_path.prepare import prepare as prepare_source
-from tidal.manifest import Manifest, load_manifest
-from tidal.repository import ModelEntry
+from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
+from tidal.repository.entries import ModelEntry
 
 POLYMORPHIC = "intents"
 PARTITIONED = "intents_partitioned"
@@ -33,9 +33,9 @@ class Artefacts:
         assert latest is not None
         return latest
 
-    def manifest(self, model: str) -> Manifest:
+    def manifest(self, model: str) -> ArloManifest:
         """What was published with it."""
-        return load_manifest(self.version(model))
+        return load_arlo_manifest(self.version(model))
 
 
 def prepare(precision: str) -> Artefacts:

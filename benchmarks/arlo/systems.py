@@ -13,7 +13,7 @@ from benchmarks.arlo.prepare import POLYMORPHIC as POLYMORPHIC_MODEL
 from benchmarks.arlo.prepare import Artefacts
 from benchmarks.arlo.workload import LONGEST, Pattern
 from benchmarks.serving_path.throughput import BareConfig
-from tidal.allocation import make_allocation, write_allocation
+from tidal.repository.allocation import make_allocation, write_allocation
 
 ST = "ST"
 DT = "DT"

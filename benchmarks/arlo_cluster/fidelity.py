@@ -15,7 +15,7 @@ from benchmarks.arlo.workload import LONGEST, Workload
 from benchmarks.arlo_cluster.calibration import Calibration, Observed
 from benchmarks.report import progress
 from benchmarks.serving_path.closed_loop import series
-from tidal.manifest import Manifest
+from tidal.arlo.manifest import ArloManifest
 from tidal.server.child import RunningServer
 from tidal.simulator import Recorded, Result
 from tidal_client.load import Schedule, run_load, text_inputs
@@ -74,7 +74,7 @@ class Round:
 
 
 def measure_rounds(
-    server: RunningServer, model: str, manifest: Manifest, allocation: Allocation, workload: Workload, sizes: Sizes
+    server: RunningServer, model: str, manifest: ArloManifest, allocation: Allocation, workload: Workload, sizes: Sizes
 ) -> list[Round]:
     """Calibrate and measure, round after round, each with arrivals and lengths of its own.
 
@@ -111,7 +111,7 @@ def median_error(rounds: Sequence[Round], percent: int, *, p98: bool = False, by
 def _round(
     server: RunningServer,
     model: str,
-    manifest: Manifest,
+    manifest: ArloManifest,
     allocation: Allocation,
     workload: Workload,
     sizes: Sizes,

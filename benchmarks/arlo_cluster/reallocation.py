@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.texts import TextMaker
+from tidal.arlo.manifest import load_arlo_manifest
 from tidal.controller.decisions import Settings
 from tidal.controller.following import ControlledServer
 from tidal.controller.journal import Journal
 from tidal.controller.meters import Meters
 from tidal.controller.run import Controller
 from tidal.errors import Unsupported
-from tidal.manifest import load_manifest
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.server.child import tidal_serve
 from tidal_client import AsyncClient
 
@@ -78,7 +78,7 @@ def measure(
     """
     version_dir = ModelEntry(repository / model).latest()
     assert version_dir is not None, f"{model} is not published"
-    manifest = load_manifest(version_dir)
+    manifest = load_arlo_manifest(version_dir)
     lengths = [runtime.max_length for runtime in manifest.runtimes]
     if len(lengths) < 2:
         raise Unsupported(f"model '{model}' has one runtime: there is nothing to allocate")

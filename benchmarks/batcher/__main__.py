@@ -20,8 +20,8 @@ from benchmarks.batcher.plot import CAPACITY, plot
 from benchmarks.report import Claim, Report, progress
 from benchmarks.serving_path.prepare import MODEL, prepare
 from tidal.batcher.build import build
-from tidal.manifest import EngineManifest
-from tidal.repository import ModelEntry
+from tidal.engine_model.manifest import EngineManifest
+from tidal.repository.entries import ModelEntry
 from tidal.server.child import RunningServer, tidal_serve
 
 ENGINE = "mixed_lengths"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tidal.batcher.library import library_path
-from tidal.manifest import EngineManifest
+from tidal.engine_model.manifest import EngineManifest
 
 Pick = Callable[[Sequence["Batching"]], "Batching"]
 

@@ -6,7 +6,9 @@ import os
 import shutil
 from pathlib import Path
 
-from tidal.manifest import MANIFEST_FILE, EngineInput, EngineManifest, load_manifest
+from tidal.arlo.manifest import load_arlo_manifest
+from tidal.engine_model.manifest import EngineInput, EngineManifest
+from tidal.manifest import MANIFEST_FILE
 
 # Above every id of the classifier's tokenizer and below the size of its table.
 VOCABULARY = 30_000
@@ -19,7 +21,7 @@ def publish_engine(front: Path, model: Path) -> EngineManifest:
         front: version folder of the classifier, built with `form: dynamic`.
         model: folder to write.
     """
-    made_of = load_manifest(front)
+    made_of = load_arlo_manifest(front)
     runtime = made_of.runtimes[-1]
     beside = Path(runtime.file).parent
     files = tuple(record for record in made_of.files if Path(record.path).parent == beside)

@@ -10,7 +10,7 @@ import demo.texts
 import demo.train
 from benchmarks.report import progress
 from benchmarks.serving_path.prepare import cache_folder
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 
 #: Of levels: so many of MiniLM's 6 layers, and passes over the texts that a head is trained on.
 RECIPES = {"small": (2, 300), "large": (6, 60)}

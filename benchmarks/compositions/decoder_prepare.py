@@ -19,7 +19,7 @@ from benchmarks.flover.prepare import compared_precision
 from benchmarks.flover.source import GPT2_SMALL, Shape, open_source, write_source, write_tokenizer
 from benchmarks.report import progress
 from benchmarks.serving_path.prepare import cache_folder
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.tasks.folder import tasks_folder
 
 BASE, TASK = "base", "task"

@@ -12,8 +12,10 @@ from pydantic import BaseModel
 
 from benchmarks.compositions.prepare import CASCADE, PARTITIONED, STATIC, Artefacts
 from benchmarks.tabi.repository import pad
-from tidal.family import runtime_model
-from tidal.manifest import MANIFEST_FILE, Manifest, load_engine_manifest
+from tidal.arlo.manifest import ArloManifest
+from tidal.engine_model.manifest import load_engine_manifest
+from tidal.manifest import MANIFEST_FILE
+from tidal.repository.names import runtime_model
 
 PADDED, ONE_ENGINE, ARLO = "padded", "one engine", "Arlo"
 ARLO_STATIC, ARLO_MODELS, ARLO_PARTITIONED = "Arlo, static", "Arlo, models", "Arlo, partitioned"
@@ -35,7 +37,7 @@ class System:
     name: str
     means: str
     levels: str = CASCADE
-    change: Callable[[Manifest], Manifest] = field(default=lambda manifest: manifest)
+    change: Callable[[ArloManifest], ArloManifest] = field(default=lambda manifest: manifest)
     config: str = ""
 
     @property
@@ -44,7 +46,7 @@ class System:
         return "c_" + self.name.replace(", ", "_").replace(" ", "_").lower()
 
 
-def one_engine(manifest: Manifest) -> Manifest:
+def one_engine(manifest: ArloManifest) -> ArloManifest:
     """One runtime for all lengths: batches are as long as their longest query, and no length goes before another."""
     return manifest.model_copy(update={"runtimes": (manifest.runtimes[-1],)})
 

@@ -18,7 +18,7 @@ from benchmarks.report import progress
 from benchmarks.tabi.tasks import Queries
 from benchmarks.texts import tweet_lengths
 from demo.texts import LABELS, lengthen, make_examples
-from tidal.manifest import Manifest, load_manifest
+from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.pets.manifest import load_pets_manifest
 from tidal.pets.profile import Tables
 from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
@@ -44,10 +44,10 @@ class Artefacts(artefacts.Artefacts):
         """Of the shared encoder's profile."""
         return load_pets_manifest(self.version(ENCODER)).profile.tables()
 
-    def level(self, prefix: str, level: str) -> tuple[Path, Manifest]:
+    def level(self, prefix: str, level: str) -> tuple[Path, ArloManifest]:
         """Version folder and manifest of a level: of the cascade's own, or of those of another `prefix`."""
         folder = self.version(f"{prefix}_{level}")
-        return folder, load_manifest(folder)
+        return folder, load_arlo_manifest(folder)
 
 
 def make_queries(count: int, seed: int, data: Path | None) -> Queries:

@@ -19,7 +19,8 @@ import demo.train
 from benchmarks.compositions.artefacts import LABELLED, RECIPES, SEED, Artefacts, begin
 from benchmarks.report import progress
 from demo.texts import write_labelled
-from tidal.manifest import MANIFEST_FILE, load_manifest
+from tidal.arlo.manifest import load_arlo_manifest
+from tidal.manifest import MANIFEST_FILE
 from tidal.tabi.manifest import Level, load_tabi_manifest
 from tidal.tasks.folder import tasks_folder
 
@@ -78,7 +79,7 @@ def _level(repository: Path, artefacts: Artefacts, system: str, level: Level, nu
     own = f"{model(number)}_{level.name}"
     source = artefacts.version(SMALL if level.task is not None else level.model)
     _copy(source, repository / own)
-    fingerprint = load_manifest(source).fingerprint
+    fingerprint = load_arlo_manifest(source).fingerprint
     return level.model_copy(
         update={"model": own, "task": None, "version": int(source.name), "fingerprint": fingerprint}
     )

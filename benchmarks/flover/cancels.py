@@ -21,7 +21,7 @@ import psutil
 
 from benchmarks.serving_path.closed_loop import series_on
 from tidal.flover.manifest import load_flover_manifest
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.server.stubs import live_stubs
 from tidal_client import AsyncClient, InvalidArgument, RequestError

@@ -19,7 +19,7 @@ from benchmarks.report import progress
 from benchmarks.serving_path.prepare import cache_folder
 from tidal import device
 from tidal.flover.manifest import FloverManifest, load_flover_manifest
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 
 #: Slots, and tokens of each with its prompt.
 SLOTS, LONGEST = 32, 576

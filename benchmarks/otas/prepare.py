@@ -26,7 +26,7 @@ from benchmarks.otas.recipe import DIGITS, DIGITS_ALONE, PHOTOGRAPHS, FromNothin
 from benchmarks.report import progress
 from benchmarks.serving_path.prepare import cache_folder
 from tidal.otas.manifest import load_otas_manifest
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.tasks.folder import scan, tasks_folder
 from tidal_builders.commands.progress import progress as bars
 from tidal_builders.otas import transformer, vit

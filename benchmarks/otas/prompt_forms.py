@@ -19,7 +19,7 @@ from benchmarks.report import Report, progress
 from tidal.otas.manifest import OtasManifest, load_otas_manifest
 from tidal.otas.runner import OtasRunner, open_runner
 from tidal.otas.tasks import load_task
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.tasks.folder import tasks_folder
 from tidal_builders.timing import measure
 

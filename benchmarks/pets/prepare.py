@@ -23,7 +23,7 @@ from tidal.pets.manifest import PetsManifest, load_pets_manifest
 from tidal.pets.tasks.folder import add_task
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import BaseLayers
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.tasks.folder import scan, tasks_folder
 
 MODEL = "minilm"

@@ -15,8 +15,8 @@ from benchmarks.report import Claim, Report, progress
 from benchmarks.serving_path import agreement, overhead, plot, publishing, recovery, throughput
 from benchmarks.serving_path.prepare import MODEL, prepare
 from benchmarks.texts import TextMaker, tweet_lengths
-from tidal.manifest import load_manifest
-from tidal.repository import ModelEntry
+from tidal.arlo.manifest import load_arlo_manifest
+from tidal.repository.entries import ModelEntry
 from tidal.server.child import RunningServer, tidal_serve
 
 MIXING = "intents_mixing"
@@ -40,7 +40,7 @@ def main(
         assert version_dir is not None
         for candidate in throughput.CANDIDATES:
             candidate.write(repository, version_dir)
-        manifest = load_manifest(version_dir)
+        manifest = load_arlo_manifest(version_dir)
         report.measured["model"] = {
             "precision": manifest.precision,
             "engine": manifest.engine,

@@ -11,7 +11,8 @@ import numpy as np
 
 from benchmarks.serving_path.closed_loop import metric, series
 from benchmarks.texts import TextMaker, tweet_lengths
-from tidal.manifest import MANIFEST_FILE, load_manifest
+from tidal.arlo.manifest import load_arlo_manifest
+from tidal.manifest import MANIFEST_FILE
 from tidal.server.child import RunningServer
 from tidal_client import AsyncClient, Classification
 
@@ -22,7 +23,7 @@ def write_mixing_model(repository: Path, name: str, version_dir: Path) -> None:
     On this machine batches of many lengths seldom pay, so the server seldom forms them; this one always does.
     """
     shutil.copytree(version_dir, repository / name / "1")
-    manifest = load_manifest(version_dir)
+    manifest = load_arlo_manifest(version_dir)
     flat = tuple((row[0],) * len(manifest.profile.batches) for row in manifest.profile.median_ms)
     profile = manifest.profile.model_copy(update={"median_ms": flat, "p95_ms": flat})
     content = manifest.model_copy(update={"profile": profile, "parallel": None})

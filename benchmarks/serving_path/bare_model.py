@@ -19,8 +19,8 @@ class TritonPythonModel:
         """Open the engine with this instance's share of the threads."""
         from tokenizers import Tokenizer
 
+        from tidal.arlo.manifest import load_arlo_manifest
         from tidal.engines import open_engines
-        from tidal.manifest import load_manifest
 
         config = json.loads(args["model_config"])
         parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
@@ -28,7 +28,7 @@ class TritonPythonModel:
             cores = sorted(os.sched_getaffinity(0))
             os.sched_setaffinity(0, {cores[int(args["model_instance_name"].rsplit("_", 1)[1]) % len(cores)]})
         version = Path(parameters["version_dir"])
-        manifest = load_manifest(version)
+        manifest = load_arlo_manifest(version)
         runtime = manifest.runtimes[-1]
         if "padded_length" in parameters:
             static = {"dynamic": False, "max_length": int(parameters["padded_length"])}

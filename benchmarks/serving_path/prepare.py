@@ -11,7 +11,7 @@ from pathlib import Path
 import demo.texts
 import demo.train
 from benchmarks.report import progress
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 
 MODEL = "intents"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.texts import TextMaker, tweet_lengths
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.server.child import RunningServer
 from tidal_client import AsyncClient
 

@@ -14,7 +14,7 @@ from benchmarks.report import progress
 from benchmarks.tabi.offline import OpenLevel
 from benchmarks.tabi.prepare import Artefacts
 from tidal.errors import Internal
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.text.words import EncodedWords
 from tidal_builders.arlo import build_arlo
 from tidal_builders.specs import ArloSpec, load_spec

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tidal.arlo.manifest import load_arlo_manifest
 from tidal.arlo.model import TokenRow, padded_inputs
 from tidal.engines import Engine, open_engines
-from tidal.manifest import load_manifest
 from tidal.text.words import EncodedWords
 
 # The paper's bound of what counts as no slowdown.
@@ -38,7 +38,7 @@ def measure(version_dir: Path, queries: Sequence[EncodedWords], *, seconds: floa
         queries: that each copy runs, in turn.
         seconds: that each number of copies runs for, in each of three rounds.
     """
-    manifest = load_manifest(version_dir)
+    manifest = load_arlo_manifest(version_dir)
     runtime = len(manifest.runtimes) - 1
     artifact = manifest.artifact(manifest.runtimes[runtime], version_dir)
     most = len(os.sched_getaffinity(0)) + 1

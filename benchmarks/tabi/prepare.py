@@ -18,7 +18,7 @@ from benchmarks.report import progress
 from benchmarks.serving_path.prepare import cache_folder
 from benchmarks.tabi import tasks, train
 from benchmarks.tabi.tasks import TASKS, Queries, Split, Task
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
 
 # What levels are trained to read, in tokens; see `train`.

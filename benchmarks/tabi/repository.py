@@ -11,7 +11,8 @@ from pathlib import Path
 
 from benchmarks.tabi.prepare import Artefacts
 from benchmarks.tabi.variants import NO_ARLO, PADDED, large_level
-from tidal.manifest import MANIFEST_FILE, Manifest, load_manifest
+from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
+from tidal.manifest import MANIFEST_FILE
 from tidal.server.child import RunningServer
 from tidal.tabi.manifest import TabiManifest
 
@@ -46,7 +47,7 @@ def write_repository(repository: Path, artefacts: Artefacts, fronts: Mapping[str
         levels.append(level.model)
         if NO_ARLO in fronts:
             padded = level.model + PADDED
-            _copy(version_dir, repository / padded, pad(load_manifest(version_dir)).model_dump_json())
+            _copy(version_dir, repository / padded, pad(load_arlo_manifest(version_dir)).model_dump_json())
             levels.append(padded)
     if NO_ARLO in fronts:
         models[LARGE_PADDED] = manifest.levels[large_level(manifest)].model + PADDED
@@ -65,7 +66,7 @@ def load(server: RunningServer, models: Sequence[str]) -> None:
             each.result()
 
 
-def pad(manifest: Manifest) -> Manifest:
+def pad(manifest: ArloManifest) -> ArloManifest:
     """One runtime, which pads to the longest input."""
     longest = manifest.runtimes[-1].model_copy(update={"dynamic": False})
     return manifest.model_copy(update={"runtimes": (longest,)})

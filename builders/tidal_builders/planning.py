@@ -15,7 +15,7 @@ from tidal import device
 from tidal.device import DeviceKind, library_version
 from tidal.errors import InvalidArgument
 from tidal.manifest import FileRecord, Published, sha256_file
-from tidal.repository import ModelEntry, write_atomically
+from tidal.repository.entries import ModelEntry, write_atomically
 from tidal_builders.fingerprint import changes, fingerprint, hash_source
 from tidal_builders.report import BuildResult
 from tidal_builders.workspace import Workspace, build_lock, open_workspace

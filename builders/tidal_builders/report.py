@@ -8,7 +8,8 @@ from typing import Literal
 from pydantic import BaseModel
 from rich.table import Table
 
-from tidal.manifest import Manifest, Trial, Verification
+from tidal.arlo.manifest import ArloManifest, Trial
+from tidal.manifest import Verification
 
 Outcome = Literal["published", "current", "stale", "missed"]
 
@@ -55,7 +56,7 @@ class BuildReport(BuildResult):
     rows: tuple[ReportRow, ...] = ()
 
 
-def rows_of(manifest: Manifest, errors: dict[int, float | None]) -> tuple[ReportRow, ...]:
+def rows_of(manifest: ArloManifest, errors: dict[int, float | None]) -> tuple[ReportRow, ...]:
     """The profile's cells; `errors` gives the largest logit error of each runtime, by its length."""
     size = sum(file.bytes for file in manifest.files if file.path.startswith("engines/")) / 1e6
     profile, rows = manifest.profile, []

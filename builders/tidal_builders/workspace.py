@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from tidal.repository import write_atomically
+from tidal.repository.entries import write_atomically
 
 WORK_FOLDER = ".build"
 _UNFINISHED = ".unfinished-"

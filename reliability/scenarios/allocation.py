@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reliability.bench import Bench
 from reliability.rows import LEAST_REQUESTS, Row, none_failed
-from tests.controller.beside import Traffic, controller
+from testing.controller import Traffic, controller
 
 # Words of a query that fits the shortest runtime, and of one that only the longest takes.
 _SHORT, _LONG = 10, 50

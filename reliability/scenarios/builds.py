@@ -11,11 +11,11 @@ from pathlib import Path
 
 from reliability.bench import Bench
 from reliability.rows import LEAST_REQUESTS, Row, none_failed
-from tests.waiting import until
+from testing.waiting import until
 from tidal import device
 from tidal.errors import TidalError
 from tidal.flover.manifest import load_flover_manifest
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.server.change import reload, serving_versions
 from tidal_builders.commands.build import FAILED
 
@@ -30,7 +30,7 @@ _PUBLISH_KILLS, _QUICK_PUBLISH_KILLS, _PUBLISH_S = 20, 3, 0.05
 _PUBLISHING = """
 import shutil, sys
 from pathlib import Path
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 entry = ModelEntry(Path(sys.argv[1]))
 while True:
     staging = entry.new_staging()

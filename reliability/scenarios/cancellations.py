@@ -9,7 +9,7 @@ from reliability import counters
 from reliability.bench import Bench
 from reliability.load import ask
 from reliability.rows import LEAST_REQUESTS, Row, none_failed
-from tests.waiting import until
+from testing.waiting import until
 from tidal_client import AsyncClient
 
 _COUNT, _QUICK_COUNT = 1000, 70

@@ -12,8 +12,8 @@ import psutil
 
 from reliability.bench import Bench
 from reliability.rows import Row
-from tests.serve.served import Served
-from tests.waiting import until
+from testing.serving import Served
+from testing.waiting import until
 from tidal.server.aftermath import SHARED_MEMORY
 
 SERVED_AGAIN_S = 60.0

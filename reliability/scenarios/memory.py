@@ -11,7 +11,7 @@ from reliability.bench import Bench
 from reliability.load import Load
 from reliability.models import Model
 from reliability.rows import Row
-from tests.serve.served import publish
+from testing.serving import publish
 
 _ROUNDS = 8
 _REQUESTS = 1500

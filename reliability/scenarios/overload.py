@@ -15,8 +15,8 @@ from reliability import counters
 from reliability.bench import Bench
 from reliability.models import HEAVY_QUEUE, text
 from reliability.rows import Row, none_failed
-from tests.metrics import published
-from tests.waiting import until
+from testing.metrics import published
+from testing.waiting import until
 from tidal_client import AsyncClient
 from tidal_client.load import LoadResult, Schedule, poisson, run_load, text_inputs
 

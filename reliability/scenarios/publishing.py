@@ -8,8 +8,8 @@ from pathlib import Path
 from reliability.bench import Bench
 from reliability.models import SMALL
 from reliability.rows import LEAST_REQUESTS, Row, none_failed
-from tidal.manifest import load_manifest
-from tidal.repository import ModelEntry
+from tidal.arlo.manifest import load_arlo_manifest
+from tidal.repository.entries import ModelEntry
 from tidal.server.change import reload, serving_versions
 from tidal_builders.arlo.runtimes import publish_family
 
@@ -40,4 +40,4 @@ def publish_again(repository: Path, name: str) -> int:
     shutil.copytree(latest, staging, dirs_exist_ok=True)
     if name != "split":
         return entry.publish(staging)
-    return publish_family(entry, load_manifest(latest), staging, lambda *_: None)
+    return publish_family(entry, load_arlo_manifest(latest), staging, lambda *_: None)

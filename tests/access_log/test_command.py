@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.served import environment_in, publish, tidal
+from testing.serving import environment_in, publish, tidal
 
 
 @pytest.mark.parametrize("given", ["option", "variable"])

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import until
+from testing.waiting import until
 from tidal.access_log.record import RequestRecord, line
 from tidal.access_log.target import ACCESS_LOG_VARIABLE, Target, check_file, descriptor_target
 from tidal.access_log.writer import AccessLog, open_access_log

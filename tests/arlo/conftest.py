@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.models import make_tiny_classifier
-from tests.servers import RunningServer, running_server
+from testing.config import parameter
+from testing.models import make_tiny_classifier
+from testing.servers import RunningServer, running_server
 from tidal_builders.arlo import build_arlo
 from tidal_builders.specs import parse_spec
 
@@ -30,11 +31,6 @@ class Built:
         file = target / name / "config.pbtxt"
         text = file.read_text().replace('name: "tiny"\n', "") if config is None else config
         file.write_text(text + extra_config)
-
-
-def parameter(name: str, value: object) -> str:
-    """A parameter as config.pbtxt has it."""
-    return f'\nparameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\n'
 
 
 @pytest.fixture(scope="session")

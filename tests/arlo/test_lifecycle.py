@@ -19,11 +19,12 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.arlo.conftest import Built, parameter
+from testing.config import parameter
+from testing.servers import RunningServer, running_server
+from tests.arlo.conftest import Built
 from tests.arlo.test_served import make_texts
-from tests.servers import RunningServer, running_server
 from tidal.errors import Internal
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.server.child import RunningServer as ServedByTidal
 from tidal.server.child import tidal_serve
 from tidal.server.stubs import live_stubs

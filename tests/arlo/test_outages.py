@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from testing.waiting import until
 from tests.arlo.conftest import Built
 from tests.arlo.test_lifecycle import ask_until, publish_again
 from tests.arlo.test_served import make_texts
-from tests.waiting import until
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.server.control import ModelState
 from tidal.server.stubs import live_stubs

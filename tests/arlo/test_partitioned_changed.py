@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from testing.models import make_tiny_classifier
+from testing.waiting import until
 from tests.arlo.test_served import make_texts
-from tests.models import make_tiny_classifier
-from tests.waiting import until
-from tidal.allocation import make_allocation, write_allocation
+from tidal.arlo.manifest import load_arlo_manifest
 from tidal.errors import Internal, InvalidArgument
-from tidal.family import runtime_model
-from tidal.manifest import load_manifest
-from tidal.model_config import instance_count
-from tidal.repository import ModelEntry
+from tidal.repository.allocation import make_allocation, write_allocation
+from tidal.repository.config import instance_count
+from tidal.repository.entries import ModelEntry
+from tidal.repository.names import runtime_model
 from tidal.server.allocate import partitioned, write_wanted
 from tidal.server.change import reload
 from tidal.server.child import RunningServer, tidal_serve
@@ -231,7 +231,7 @@ def test_a_version_that_does_not_load(
         assert traffic.goes_on()
         assert set(traffic.answered) == {"old"}
         front = ModelEntry(repository / "tiny")
-        complete_family(front, load_manifest(front.version_dir(4)), 4)
+        complete_family(front, load_arlo_manifest(front.version_dir(4)), 4)
         reload(server.control, repository, "tiny")
         assert traffic.goes_on()
     assert traffic.failures == []

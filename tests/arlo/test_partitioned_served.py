@@ -19,15 +19,17 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.arlo.conftest import MAX_LENGTH, parameter
+from testing.config import parameter
+from testing.metrics import published
+from testing.models import make_tiny_classifier
+from testing.servers import running_server
+from testing.waiting import until
+from tests.arlo.conftest import MAX_LENGTH
 from tests.arlo.test_served import make_texts, text_rows
-from tests.metrics import published
-from tests.models import make_tiny_classifier
-from tests.servers import running_server
-from tests.waiting import until
-from tidal.allocation import ALLOCATION_FILE
 from tidal.errors import Internal
-from tidal.family import family, runtime_model
+from tidal.repository.allocation import ALLOCATION_FILE
+from tidal.repository.names import runtime_model
+from tidal.repository.partitioned import family
 from tidal.server.allocate import LiveFront, allocate
 from tidal.server.change import reload
 from tidal.server.child import RunningServer, tidal_serve

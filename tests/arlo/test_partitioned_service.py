@@ -14,20 +14,22 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.waiting import until
-from tidal.allocation import ALLOCATION_FILE, ALLOCATION_VARIABLE, make_allocation, write_allocation
+from testing.waiting import until
 from tidal.arlo.instances import InstanceModels
 from tidal.arlo.loading import load
+from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.model import TokenRow
 from tidal.arlo.parameters import ArloParameters
 from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
 from tidal.arlo.policies import PartitionedPolicy
 from tidal.device import cpu
+from tidal.engine_model.manifest import Runtime
 from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
-from tidal.manifest import MANIFEST_FILE, FileRecord, Manifest, Runtime, Source, TokenizerInfo, Verification
+from tidal.manifest import MANIFEST_FILE, FileRecord, Source, TokenizerInfo, Verification
 from tidal.metrics import Metrics
 from tidal.options import RequestOptions
 from tidal.profiles import LatencyProfile
+from tidal.repository.allocation import ALLOCATION_FILE, ALLOCATION_VARIABLE, make_allocation, write_allocation
 from tidal.requests import Array
 from tidal.service import ModelUnavailable, ServiceContext
 from tidal.text import TextTokenizer
@@ -36,9 +38,9 @@ from tidal.triton.parameters import parse_parameters
 LENGTHS = (16, 32, 64)
 
 
-def make_manifest(*, tokenizer_sha: str = "a", labels: tuple[str, ...] = ("no", "yes")) -> Manifest:
+def make_manifest(*, tokenizer_sha: str = "a", labels: tuple[str, ...] = ("no", "yes")) -> ArloManifest:
     ones = tuple((1.0,) for _ in LENGTHS)
-    return Manifest(
+    return ArloManifest(
         kind="arlo",
         name="m",
         created="2030-01-01T00:00:00Z",
@@ -315,7 +317,7 @@ class TestAllocation:
     def test_a_start_after_a_failure_goes_by_the_file_as_it_is_now(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(Manifest, "check", lambda *_: None)
+        monkeypatch.setattr(ArloManifest, "check", lambda *_: None)
         monkeypatch.setattr("tidal.arlo.loading.TextTokenizer", lambda *_, **__: Tokenizer())
         (tmp_path / "1").mkdir()
         (tmp_path / "1" / MANIFEST_FILE).write_text(make_manifest().model_dump_json())
@@ -361,7 +363,7 @@ class Server:
 
 
 class TestVersions:
-    def models(self, folder: Path, server: Server, *, version: int = 1, **others: Manifest) -> InstanceModels:
+    def models(self, folder: Path, server: Server, *, version: int = 1, **others: ArloManifest) -> InstanceModels:
         """The instance models of a front of this version; `v2`, `v3` ... are published too."""
         for name, manifest in {"v1": make_manifest(), **others}.items():
             (folder / name[1:]).mkdir()
@@ -391,7 +393,7 @@ class TestVersions:
         assert [version for _, version in server.asked] == [1, 3, 2, 2]
 
     @pytest.mark.parametrize("other", [make_manifest(tokenizer_sha="b"), make_manifest(labels=("yes", "no"))])
-    def test_a_version_that_means_something_else_is_not(self, tmp_path: Path, other: Manifest) -> None:
+    def test_a_version_that_means_something_else_is_not(self, tmp_path: Path, other: ArloManifest) -> None:
         server = Server(serving=2)
         with pytest.raises(ModelUnavailable):
             self.ask(self.models(tmp_path, server, v2=other))

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from tests.models import make_tiny_classifier
+from testing.models import make_tiny_classifier
 from tidal.arlo.reader import read_rows
 from tidal.errors import InvalidArgument
 from tidal.text import TextTokenizer

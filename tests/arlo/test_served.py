@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.metrics import published
+from testing.servers import RunningServer
+from testing.waiting import until
 from tests.arlo.conftest import MAX_LENGTH, Built
-from tests.metrics import published
-from tests.servers import RunningServer
-from tests.waiting import until
 from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Unavailable
 
 pytestmark = pytest.mark.server

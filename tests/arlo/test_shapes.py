@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.arlo.conftest import Built
+from tidal.arlo.manifest import load_arlo_manifest
 from tidal.arlo.model import TokenRow, open_model, padded_inputs
 from tidal.arlo.shapes import shape_length, shape_lengths
-from tidal.manifest import load_manifest
 
 
 def test_by_hand() -> None:
@@ -32,7 +32,7 @@ def test_fits_with_little_padding(length: int, beyond: int) -> None:
 
 
 def test_only_what_gives_more_than_logits_is_padded(built: Built) -> None:
-    manifest = load_manifest(built.repository / "tiny" / "1")
+    manifest = load_arlo_manifest(built.repository / "tiny" / "1")
     longest = manifest.runtimes[-1].model_copy(update={"dynamic": True})
     dynamic = manifest.model_copy(update={"runtimes": (*manifest.runtimes[:-1], longest)})
     ones = np.ones(41, np.int64)

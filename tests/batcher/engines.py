@@ -8,17 +8,9 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from tidal import device
+from tidal.engine_model.manifest import EngineInput, EngineManifest, Runtime
 from tidal.engines.registry import engine_version
-from tidal.manifest import (
-    MANIFEST_FILE,
-    EngineInput,
-    EngineManifest,
-    FileRecord,
-    Runtime,
-    Source,
-    Verification,
-    sha256_file,
-)
+from tidal.manifest import MANIFEST_FILE, FileRecord, Source, Verification, sha256_file
 
 
 def publish_summing_engine(model: Path, *, max_batch: int, max_length: int = 64) -> None:

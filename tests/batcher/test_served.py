@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 
+from testing.servers import RunningServer, running_server
+from testing.waiting import until
 from tests.batcher.engines import publish_summing_engine
-from tests.servers import RunningServer, running_server
-from tests.waiting import until
 from tidal.batcher.build import build
 from tidal.batcher.library import library_path
-from tidal.model_config import read_config
+from tidal.repository.config import read_config
 
 pytestmark = [pytest.mark.server, pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")]
 

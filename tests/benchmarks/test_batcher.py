@@ -13,7 +13,7 @@ from benchmarks.batcher import __main__ as benchmark
 from benchmarks.batcher.batchings import Batching, search_batcher, search_plain
 from benchmarks.batcher.measure import Cell, inputs
 from benchmarks.report import Report
-from tidal.manifest import EngineInput, EngineManifest
+from tidal.engine_model.manifest import EngineInput, EngineManifest
 
 
 @pytest.mark.parametrize("quick", [True, False])

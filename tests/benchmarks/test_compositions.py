@@ -42,9 +42,10 @@ from tests.pets.policies.costs import make_profile
 from tests.serve.families import publish_family
 from tests.serve.test_cascades import add
 from tests.tabi.serving import cascades, write_cascade
-from tidal.cascade import cascade
-from tidal.family import family
-from tidal.manifest import load_engine_manifest, load_manifest
+from tidal.arlo.manifest import load_arlo_manifest
+from tidal.engine_model.manifest import load_engine_manifest
+from tidal.repository.cascades import cascade
+from tidal.repository.partitioned import family
 from tidal.server.launch import select_models
 from tidal.tabi.manifest import load_tabi_manifest
 
@@ -88,7 +89,7 @@ class TestSystems:
 
         def runtimes(name: str) -> list[tuple[int, bool]]:
             level = fronts[name].levels[1]
-            found = load_manifest(repository / level.model / str(level.version)).runtimes
+            found = load_arlo_manifest(repository / level.model / str(level.version)).runtimes
             return [(runtime.max_length, runtime.dynamic) for runtime in found]
 
         assert runtimes(PADDED) == [(512, False)]

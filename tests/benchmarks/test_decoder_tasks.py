@@ -22,7 +22,7 @@ from benchmarks.compositions.decoder_prepare import (
 from benchmarks.compositions.sharing import System
 from benchmarks.flover.source import TINY
 from tidal.flover.manifest import load_flover_manifest
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.server.child import tidal_serve
 from tidal.tasks.folder import scan, tasks_folder
 from tidal_client import AsyncClient

@@ -26,7 +26,7 @@ from benchmarks.flover.serving.instances import Instances
 from benchmarks.flover.serving.outbox import Ids, Outbox
 from benchmarks.flover.systems import BATCHES, GENAI, INSTANCES, TIDAL, TRANSFORMERS, UNSHUFFLED, Form
 from benchmarks.report import Claim
-from tests.waiting import until
+from testing.waiting import until
 
 
 def made(total_s: float, *, latency_s: float = 1.0) -> Outcome:

@@ -26,11 +26,11 @@ from benchmarks.otas.live.sending import Answers, sending
 from benchmarks.otas.live.switching import Switch, SwitchingSender, sent_to
 from benchmarks.otas.live.systems import INFAAS, PARETO, PETS, SYSTEMS, TOME, VPT, Bench
 from benchmarks.report import Report
-from tests.otas.builders.tiny import build, random_parameters, write_source
+from testing.tiny_vision import build, random_parameters, write_source
+from testing.vits import tiny_vit
+from testing.waiting import until
 from tests.otas.policies.profiles import LINEAR
 from tests.otas.test_manifest import CONTENT
-from tests.otas.vits import tiny_vit
-from tests.waiting import until
 from tidal.errors import Internal
 from tidal.otas.manifest import OtasManifest, load_otas_manifest
 from tidal.otas.policies import ParetoPolicy

@@ -22,7 +22,7 @@ from benchmarks.pets.throughput import TIDAL, Case, Outcome
 from benchmarks.pets.timing import medians
 from benchmarks.pets.waves import Shape, Waves, as_input, make_waves
 from benchmarks.report import Report
-from tests.models import make_tiny_classifier
+from testing.models import make_tiny_classifier
 from tidal.pets.terms import BaseLayers
 from tidal_builders.pets.base import base_layers
 from tidal_builders.pets.encoder import read_encoder

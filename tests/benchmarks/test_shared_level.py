@@ -21,8 +21,8 @@ from tests.pets.bases import MADE, random_task, small_base
 from tests.serve.families import publish_family
 from tests.serve.test_cascades import add
 from tests.tabi.serving import VERSION, cascades, write_cascade
-from tidal.cascade import Cascade, cascade
 from tidal.pets.tasks.folder import add_task
+from tidal.repository.cascades import Cascade, cascade
 from tidal.tabi.manifest import load_tabi_manifest
 from tidal.tasks.folder import scan, tasks_folder
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.servers import RunningServer
+from testing.servers import RunningServer
 from tidal_client.codec import InferRequest
 from tidal_client.errors import RequestError
 from tidal_client.transports import Transport, parse_url

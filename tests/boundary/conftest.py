@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from testing.servers import RunningServer, running_server
 from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asking, write_model
-from tests.servers import RunningServer, running_server
 
 
 @pytest.fixture(scope="session")

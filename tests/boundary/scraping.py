@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.servers import RunningServer
+from testing.servers import RunningServer
 
 _SAMPLE = re.compile(r"^(\w+)\{(.*)\} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.servers import RunningServer, running_server
+from testing.waiting import until
 from tests.boundary.asking import BACKENDS, Asker, asking, in_background, outcome, together, write_model
 from tests.boundary.scraping import value
-from tests.servers import RunningServer, running_server
-from tests.waiting import until
 from tidal.access_log.target import descriptor_target
 from tidal_client.codec import InferRequest
 

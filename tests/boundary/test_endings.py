@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from testing.servers import RunningServer, running_server
+from testing.waiting import until
 from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asking, in_background, outcome, write_model
 from tests.boundary.scraping import value
-from tests.servers import RunningServer, running_server
-from tests.waiting import until
 from tidal_client.errors import RequestError
 
 pytestmark = pytest.mark.server

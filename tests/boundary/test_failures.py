@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from testing.servers import RunningServer
+from testing.waiting import until
 from tests.boundary.asking import Asker, outcome
 from tests.boundary.asking import in_background as background
 from tests.boundary.scraping import value
-from tests.servers import RunningServer
-from tests.waiting import until
 from tidal_client.errors import RequestError
 
 pytestmark = pytest.mark.server

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import until
+from testing.waiting import until
 from tidal.errors import TidalError
 from tidal.metrics import Metrics
 from tidal.options import RequestOptions

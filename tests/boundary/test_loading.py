@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from testing.servers import RunningServer, running_server
 from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asking, outcome, write_model
-from tests.servers import RunningServer, running_server
 from tidal.errors import Internal
 
 pytestmark = pytest.mark.server

@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
+from testing.servers import RunningServer
+from testing.waiting import until
 from tests.boundary.asking import Asker, outcome, together, write_model
 from tests.boundary.scraping import value, values
-from tests.servers import RunningServer
-from tests.waiting import until
 
 pytestmark = pytest.mark.server
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from testing.servers import RunningServer, running_server
+from testing.waiting import until
 from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asking, outcome, write_model
-from tests.servers import RunningServer, running_server
-from tests.waiting import until
 
 pytestmark = pytest.mark.server
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from testing.servers import RunningServer
+from testing.waiting import until
 from tests.boundary.asking import Asker
 from tests.boundary.scraping import value
-from tests.servers import RunningServer
-from tests.waiting import until
 
 pytestmark = pytest.mark.server
 

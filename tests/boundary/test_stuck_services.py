@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from testing.servers import running_server
+from testing.waiting import until
 from tests.boundary.asking import (
     BACKENDS,
     PROTOCOLS,
@@ -22,8 +24,6 @@ from tests.boundary.asking import (
 )
 from tests.boundary.scraping import value
 from tests.boundary.test_keeper import Running, no_models
-from tests.servers import running_server
-from tests.waiting import until
 from tidal.metrics import Metrics
 from tidal.service import ServiceContext
 from tidal.triton.keeper import ServiceKeeper

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
+from testing.servers import RunningServer
+from testing.waiting import until
 from tests.boundary.asking import Asker, in_background, outcome, together
 from tests.boundary.scraping import value
-from tests.servers import RunningServer
-from tests.waiting import until
 from tidal_client.errors import RequestError
 
 pytestmark = pytest.mark.server

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.models import make_tiny_classifier
+from testing.models import make_tiny_classifier
 from tidal_builders.arlo import build_arlo
 from tidal_builders.report import BuildReport
 from tidal_builders.specs import load_spec

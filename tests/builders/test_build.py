@@ -13,12 +13,12 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from tests.models import make_tiny_classifier
+from testing.models import make_tiny_classifier
 from tidal import device
+from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.engines import open_engines
 from tidal.errors import InvalidArgument
-from tidal.manifest import Manifest, load_manifest
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal_builders.arlo import build_arlo
 from tidal_builders.report import BuildReport
 from tidal_builders.specs import load_spec
@@ -28,13 +28,13 @@ WriteSpec = Callable[..., Path]
 TEXTS = ["good", "the service was not very good but the food was great, really!", "book a flight to the city, please"]
 
 
-def _latest(repository: Path, name: str = "tiny") -> tuple[Path, Manifest]:
+def _latest(repository: Path, name: str = "tiny") -> tuple[Path, ArloManifest]:
     folder = ModelEntry(repository / name).latest()
     assert folder is not None
-    return folder, load_manifest(folder)
+    return folder, load_arlo_manifest(folder)
 
 
-def _tokens(folder: Path, manifest: Manifest, text: str, length: int) -> dict[str, np.ndarray]:
+def _tokens(folder: Path, manifest: ArloManifest, text: str, length: int) -> dict[str, np.ndarray]:
     encoding = Tokenizer.from_file(str(folder / manifest.tokenizer.file)).encode(text)
     values = {
         "input_ids": encoding.ids,

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tidal import device
-from tidal.manifest import load_manifest
-from tidal.repository import ModelEntry
+from tidal.arlo.manifest import load_arlo_manifest
+from tidal.repository.entries import ModelEntry
 from tidal_builders.arlo import build_arlo
 from tidal_builders.specs import load_spec
 from tidal_builders.workspace import build_lock
@@ -51,7 +51,7 @@ def _start(spec: Path, repository: Path, *kill_at: str) -> subprocess.Popen[byte
 def _only_complete_versions(repository: Path) -> list[int]:
     entry = ModelEntry(repository / "tiny")
     for version in entry.versions():
-        load_manifest(entry.version_dir(version)).check(entry.version_dir(version), device.cpu())
+        load_arlo_manifest(entry.version_dir(version)).check(entry.version_dir(version), device.cpu())
     return entry.versions()
 
 

@@ -10,36 +10,27 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from tidal.arlo.manifest import ArloManifest
 from tidal.device import Device
-from tidal.manifest import (
-    MANIFEST_FILE,
-    ExtraOutput,
-    FileRecord,
-    Manifest,
-    Runtime,
-    Source,
-    TokenizerInfo,
-    Verification,
-    load_engine_manifest,
-    sha256_file,
-)
-from tidal.model_config import instance_count, read_config, with_instances
+from tidal.engine_model.manifest import ExtraOutput, Runtime, load_engine_manifest
+from tidal.manifest import MANIFEST_FILE, FileRecord, Source, TokenizerInfo, Verification, sha256_file
 from tidal.profiles import LatencyProfile
-from tidal.repository import ModelEntry
+from tidal.repository.config import instance_count, read_config, with_instances
+from tidal.repository.entries import ModelEntry
 from tidal_builders.arlo.native import single_query_profile
 from tidal_builders.arlo.runtimes import default_instances, instance_gpus, publish_family
 
 LENGTHS = (16, 64)
 
 
-def make_front(folder: Path, files: Sequence[str], tokenizer: Path | None = None, max_batch: int = 4) -> Manifest:
+def make_front(folder: Path, files: Sequence[str], tokenizer: Path | None = None, max_batch: int = 4) -> ArloManifest:
     """A native front's manifest, and stand-ins for its files in `folder`."""
     names = {*files, "tokenizer/tokenizer.json"}
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         content = tokenizer.read_bytes() if tokenizer and "tokenizer" in name else name.encode()
         (folder / name).write_bytes(content)
-    manifest = Manifest(
+    manifest = ArloManifest(
         kind="arlo",
         name="tiny",
         created="2030-01-01T00:00:00Z",

@@ -14,11 +14,13 @@ import pytest
 
 from tests.tabi.builders.command import tidal_build
 from tidal import device
+from tidal.arlo.manifest import load_arlo_manifest
+from tidal.engine_model.manifest import load_engine_manifest
 from tidal.errors import InvalidArgument
-from tidal.family import family
-from tidal.manifest import MANIFEST_FILE, load_engine_manifest, load_manifest
-from tidal.model_config import instance_count, read_config
-from tidal.repository import KEPT_VERSIONS, ModelEntry
+from tidal.manifest import MANIFEST_FILE
+from tidal.repository.config import instance_count, read_config
+from tidal.repository.entries import KEPT_VERSIONS, ModelEntry
+from tidal.repository.partitioned import family
 from tidal_builders.arlo import build_arlo
 from tidal_builders.arlo.choices import choose_placement
 from tidal_builders.arlo.runtimes import default_instances, publish_family
@@ -108,7 +110,7 @@ def check_family(repository: Path) -> None:
     found = family(repository, "tiny")
     assert found is not None
     folder = repository / f"tiny/{found.version}"
-    front = load_manifest(folder)
+    front = load_arlo_manifest(folder)
     front.check(folder, device.cpu())
     for length, name in found.runtime_models.items():
         assert served(repository, name) == [found.version]
@@ -122,7 +124,7 @@ def test_a_family_is_published(once: tuple[Path, Path]) -> None:
     _, repository = once
     assert versions(repository) == {"tiny": [1], "tiny_len16": [1], "tiny_len32": [1]}
     check_family(repository)
-    front = load_manifest(repository / "tiny/1")
+    front = load_arlo_manifest(repository / "tiny/1")
     assert front.placement == "partitioned"
     assert not any(runtime.dynamic for runtime in front.runtimes)
     # Single-thread engines on all cores at once.
@@ -205,7 +207,7 @@ def publish_again(repository: Path, **changes: object) -> None:
     front = ModelEntry(repository / "tiny")
     latest = front.latest()
     assert latest is not None
-    manifest = load_manifest(latest).model_copy(update=changes)
+    manifest = load_arlo_manifest(latest).model_copy(update=changes)
     staging = front.new_staging()
     shutil.copytree(latest, staging, dirs_exist_ok=True)
     (staging / MANIFEST_FILE).write_text(manifest.model_dump_json())
@@ -214,7 +216,7 @@ def publish_again(repository: Path, **changes: object) -> None:
 
 def test_old_versions_and_lengths_leave_together(own: tuple[Path, Path]) -> None:
     _, repository = own
-    runtimes = load_manifest(repository / "tiny/1").runtimes
+    runtimes = load_arlo_manifest(repository / "tiny/1").runtimes
     publish_again(repository, runtimes=runtimes[1:])
     assert versions(repository) == {"tiny": [1, 2], "tiny_len16": [1], "tiny_len32": [1, 2]}
     assert served(repository, "tiny_len16") == [1]
@@ -258,7 +260,7 @@ def test_another_model_of_a_runtimes_name_is_left_alone(
     with pytest.raises(InvalidArgument, match=r"tiny_len16 holds another model, and a runtime of tiny is to be"):
         build(spec, tmp_path / "r")
     assert versions(tmp_path / "r") == {"tiny": [], "tiny_len16": [1]}
-    assert load_manifest(tmp_path / "r/tiny_len16/1").name == "tiny_len16"
+    assert load_arlo_manifest(tmp_path / "r/tiny_len16/1").name == "tiny_len16"
 
 
 def test_the_slo_of_the_spec(write_partitioned: WriteSpec, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from transformers import BertConfig
 
 from tests.tabi.builders.command import tidal_build
 from tidal.errors import InvalidArgument
-from tidal.model_config import read_config
-from tidal.repository import ModelEntry
+from tidal.repository.config import read_config
+from tidal.repository.entries import ModelEntry
 from tidal_builders.arlo.config import config_pbtxt
 from tidal_builders.foreign.recognise import DECODERS, ENCODERS, SINGLE_LABEL, SINGLE_OUTPUT, recognise, require
 from tidal_builders.specs import ArloSpec

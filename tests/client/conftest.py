@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import running_server
-from tests.waiting import until
+from testing.servers import running_server
+from testing.waiting import until
 from tidal.server.endpoints import choose_endpoints
 
 _CONFIG = """

@@ -175,7 +175,7 @@ class TestInputs:
     def test_texts_of_exact_tokens(self, tmp_path: Path) -> None:
         from tokenizers import Tokenizer
 
-        from tests.models import make_tiny_classifier
+        from testing.models import make_tiny_classifier
 
         file = make_tiny_classifier(tmp_path) / "tokenizer.json"
         lengths = [3, 20, 64]

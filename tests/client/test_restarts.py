@@ -18,11 +18,11 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 from typer.testing import CliRunner
 
+from testing.decoders import write_decoder
+from testing.serving import Served, serving
+from testing.waiting import until
 from tests.client.conftest import write_probe
 from tests.flover.served.conftest import build
-from tests.flover.tiny import write_decoder
-from tests.serve.served import Served, serving
-from tests.waiting import until
 from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Unavailable
 from tidal_client.load import Schedule, Variant, prompt_inputs, run_generations, run_load, summarise, text_inputs
 from tidal_client.main import build_app

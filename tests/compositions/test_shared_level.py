@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.models import make_tiny_classifier
-from tests.pets.engine.truth import Truth, attention_received
-from tests.pets.served.conftest import MADE, Base, build
-from tests.servers import RunningServer, running_server
+from testing.cascades import OpenLevel
+from testing.models import make_tiny_classifier
+from testing.pets import MADE, Base, build
+from testing.servers import RunningServer, running_server
+from testing.truth import Truth, attention_received
+from testing.waiting import until
 from tests.tabi.builders.command import Done, tidal_build
 from tests.tabi.builders.conftest import LABELS, RUNTIMES, answers_of, settled_code, steady_latencies
-from tests.tabi.conftest import OpenLevel
-from tests.waiting import until
 from tidal.manifest import MANIFEST_FILE
 from tidal.pets.tasks.folder import add_task
 from tidal.pets.terms import FloatArray, Head, TaskTerms
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.server.change import load
 from tidal.server.launch import select_models
 from tidal.tabi.dispatcher import request_key

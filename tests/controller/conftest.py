@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.models import make_tiny_classifier
-from tests.serve.served import Served, serving
+from testing.models import make_tiny_classifier
+from testing.serving import Served, serving
 from tidal_builders.arlo import build_arlo
 from tidal_builders.specs import parse_spec
 

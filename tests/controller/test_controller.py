@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.controller.beside import Traffic, controller
-from tests.serve.served import Served, environment_in, serving, tidal
-from tests.waiting import until
-from tidal.allocation import make_allocation, read_allocation, write_allocation
+from testing.controller import Traffic, controller
+from testing.serving import Served, environment_in, serving, tidal
+from testing.waiting import until
+from tidal.repository.allocation import make_allocation, read_allocation, write_allocation
 from tidal.server.allocate import changing
 from tidal.server.gauges import used_instances
 

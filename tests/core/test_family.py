@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tidal.family import Family, family, runtime_model
+from tidal.repository.names import runtime_model
+from tidal.repository.partitioned import Family, family
 
 _COMMON: dict[str, Any] = {
     "created": "2026-01-01T00:00:00+00:00",

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidal.repository import KEPT_VERSIONS, ModelEntry, model_entries, write_atomically
+from tidal.repository.entries import KEPT_VERSIONS, ModelEntry, model_entries, write_atomically
 
 
 def publish(entry: ModelEntry, content: str) -> int:

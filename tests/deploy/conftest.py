@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from testing.serving import Served, serving
 from tests.deploy.otlp import Receiver, receiving
 from tests.deploy.project import ROOT
-from tests.serve.served import Served, serving
 
 
 @pytest.fixture(scope="session")

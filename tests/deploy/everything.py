@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.flover.tiny import write_decoder
-from tests.models import make_tiny_classifier
-from tests.otas.served.models import publish_tiny
+from testing.cascades import LABELS, LARGE, MAX_LENGTH, SMALL, Cascades
+from testing.decoders import write_decoder
+from testing.models import make_tiny_classifier
+from testing.pets import Base
+from testing.pets import build as build_base
+from testing.vision import publish_tiny
 from tests.otas.test_images import encoded, photo
-from tests.pets.served.conftest import Base
-from tests.pets.served.conftest import build as build_base
-from tests.tabi.conftest import LABELS, LARGE, MAX_LENGTH, SMALL, Cascades
 from tidal_builders.arlo import build_arlo
 from tidal_builders.flover.build import build_flover
 from tidal_builders.specs import parse_spec

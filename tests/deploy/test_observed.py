@@ -13,9 +13,9 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
+from testing.waiting import until
 from tests.deploy import everything
 from tests.deploy.conftest import Observed
-from tests.waiting import until
 from tidal_client import Client, RequestError
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.controller.beside import controller
+from testing.controller import controller
+from testing.serving import serving
+from testing.waiting import until
 from tests.deploy.project import ON_GPUS, ROOT, documents
 from tests.deploy.test_metrics_used import queries
-from tests.serve.served import serving
-from tests.waiting import until
 from tidal.device import has_gpu
 from tidal.server.endpoints import choose_endpoints
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 
+from testing.servers import RunningServer, running_server
+from testing.serving import CONFIG, MODEL
 from tests.deploy.project import ON_GPUS, SERVERS_OWN
-from tests.serve.served import CONFIG, MODEL
-from tests.servers import RunningServer, running_server
 from tidal.device import has_gpu
 from tidal.server.installation import find_installation
 from tidal.server.releases import RELEASES, installed_version

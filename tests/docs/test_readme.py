@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from testing.serving import Served, environment_in, serving
 from tests.docs.blocks import Block, blocks_of
-from tests.serve.served import Served, environment_in, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 README = blocks_of((ROOT / "README.md").read_text())

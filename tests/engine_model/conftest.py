@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.models import make_tiny_classifier
-from tests.servers import RunningServer, running_server
+from testing.models import make_tiny_classifier
+from testing.servers import RunningServer, running_server
 from tidal_builders.arlo import build_arlo
 from tidal_builders.specs import parse_spec
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tidal.engine_model.manifest import EngineInput, EngineManifest, Runtime
 from tidal.engine_model.model import EngineModel
 from tidal.engines import TensorSpec
 from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
-from tidal.manifest import EngineInput, EngineManifest, Runtime
 
 BAD_ID = 8  # in the vocabulary, but the engine fails on it
 

@@ -15,12 +15,12 @@ import numpy as np
 import psutil
 import pytest
 
+from testing.servers import RunningServer, running_server
+from testing.waiting import until
 from tests.engine_model.conftest import CORES
-from tests.servers import RunningServer, running_server
-from tests.waiting import until
 from tidal.engine_model.claims import CLAIMS_VARIABLE
-from tidal.model_config import read_config, with_instances
 from tidal.options import CODED_ERRORS
+from tidal.repository.config import read_config, with_instances
 from tidal_client import Client, InvalidArgument, Unavailable
 
 pytestmark = pytest.mark.server

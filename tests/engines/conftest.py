@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from testing.models import make_tiny_classifier
 from tests.engines.support import MAX_BATCH, MAX_LENGTH, NAMES, STATIC_LENGTH, Batch, Logits, Setup, make_batch
-from tests.models import make_tiny_classifier
 from tidal.engines import (
     Artifact,
     PlanOptions,

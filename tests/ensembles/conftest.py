@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from testing.cascades import LARGE, SMALL, Cascades
+from testing.pets import Base
+from testing.vision import Vision
 from tests.otas.served.conftest import vision
-from tests.otas.served.models import Vision
-from tests.pets.served.conftest import Base, base
-from tests.tabi.conftest import LARGE, SMALL, Cascades, cascades
+from tests.pets.served.conftest import base
+from tests.tabi.conftest import cascades
 from tidal.server.child import RunningServer, tidal_serve
 
 __all__ = ["base", "cascades", "vision"]

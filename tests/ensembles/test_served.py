@@ -17,11 +17,11 @@ import pytest
 
 from demo import checking
 from demo.metrics import WANTED, sample_of
+from testing.waiting import until
 from tests.ensembles.conftest import CHECKS, IMAGE_TASKS
 from tests.otas.test_images import encoded, photo
 from tests.tabi.serving import column
-from tests.waiting import until
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.server.change import load
 from tidal.server.child import RunningServer
 from tidal.server.stubs import live_stubs

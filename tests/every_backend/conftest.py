@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from testing.cascades import LARGE, SMALL, Cascades
+from testing.config import parameter
+from testing.decoders import write_decoder
+from testing.models import make_tiny_classifier
+from testing.pets import Base
+from testing.pets import build as build_base
+from testing.servers import RunningServer, running_server
+from testing.vision import publish_tiny
 from tests.flover.served.conftest import build as build_decoder
-from tests.flover.tiny import write_decoder
-from tests.models import make_tiny_classifier
-from tests.otas.served.models import publish_tiny
-from tests.pets.served.conftest import Base
-from tests.pets.served.conftest import build as build_base
-from tests.servers import RunningServer, running_server
-from tests.tabi.conftest import LARGE, SMALL, Cascades, cascades, parameter
+from tests.tabi.conftest import cascades
 from tidal_builders.arlo import build_arlo
 from tidal_builders.specs import parse_spec
 from tidal_builders.tabi.config import cascade_config_pbtxt

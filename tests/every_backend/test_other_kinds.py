@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers import RunningServer
+from testing.servers import RunningServer
 from tidal_client import AsyncClient, Client, InvalidArgument, Unsupported
 
 pytestmark = pytest.mark.server

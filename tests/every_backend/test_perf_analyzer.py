@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
+from testing.servers import RunningServer
 from tests.every_backend.conftest import KEY, PAGE, block
 from tests.otas.test_images import encoded, photo
-from tests.servers import RunningServer
 
 pytestmark = pytest.mark.server
 

@@ -12,8 +12,8 @@ import torch
 from demo import train_writer
 from demo.train_writer import END, TARGET, sections
 from demo.writing import PROMPTS
+from testing.decoders import tiny_runner
 from tests.flover.generating import Generation, generate_together, generated_by_transformers
-from tests.flover.tiny import tiny_runner
 from tidal_builders.flover.source import load_decoder
 from tidal_builders.specs import load_spec
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import tidal
-from tests.flover.tiny import write_decoder
-from tests.models import make_tiny_classifier
-from tests.pets.served.conftest import Base, build
-from tests.serve.served import environment_in, serving
+from testing.decoders import write_decoder
+from testing.models import make_tiny_classifier
+from testing.pets import Base, build
+from testing.serving import environment_in, serving
 from tidal.tasks.folder import tasks_folder
 from tidal_builders.arlo import build_arlo
 from tidal_builders.flover.build import build_flover

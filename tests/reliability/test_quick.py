@@ -13,8 +13,8 @@ from reliability.run import SCENARIOS, counted
 from reliability.scenarios import killed_stubs
 from reliability.scenarios.builds import publish_until_killed
 from tidal import device
-from tidal.manifest import load_manifest
-from tidal.repository import ModelEntry
+from tidal.arlo.manifest import load_arlo_manifest
+from tidal.repository.entries import ModelEntry
 from tidal.server.change import reload, serving_versions
 
 pytestmark = pytest.mark.server
@@ -67,7 +67,7 @@ def test_killed_builders_leave_whole_versions_that_serve(bench: Bench) -> None:
         for _ in range(_KILLS):
             assert publish_until_killed(entry, draw.uniform(0, 0.05))
             for version in entry.versions():
-                load_manifest(entry.version_dir(version)).check(entry.version_dir(version), device.cpu())
+                load_arlo_manifest(entry.version_dir(version)).check(entry.version_dir(version), device.cpu())
         reload(bench.control, folder, entry.name)
         assert entry.versions()[-1] in serving_versions(bench.control, entry.name)
     assert load.failures() == []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.served import Served, publish, serving
+from testing.serving import Served, publish, serving
 
 
 @pytest.fixture(scope="session")

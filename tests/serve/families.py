@@ -8,20 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tidal.allocation import make_allocation, write_allocation
+from tidal.arlo.manifest import ArloManifest, Placement
 from tidal.device import cpu
-from tidal.family import runtime_model
-from tidal.manifest import (
-    EngineInput,
-    EngineManifest,
-    Manifest,
-    Placement,
-    Runtime,
-    Source,
-    TokenizerInfo,
-    Verification,
-)
+from tidal.engine_model.manifest import EngineInput, EngineManifest, Runtime
+from tidal.manifest import Source, TokenizerInfo, Verification
 from tidal.profiles import LatencyProfile
+from tidal.repository.allocation import make_allocation, write_allocation
+from tidal.repository.names import runtime_model
 
 _CODE = Path(__file__).with_name("family")
 _CONFIG = """
@@ -58,7 +51,7 @@ def publish_family(
         engine = EngineManifest(**common, kind="engine", front=front, inputs=inputs, runtime=runtime, threads=1)
         _write(repository / runtime_model(front, runtime.max_length), version, engine, "runtime.py")
     once = tuple((1.0,) for _ in lengths)
-    manifest = Manifest(
+    manifest = ArloManifest(
         **common,
         kind="arlo",
         placement=placement,
@@ -74,7 +67,7 @@ def want(repository: Path, front: str, instances: dict[int, int], loaded: dict[i
     write_allocation(repository / front, make_allocation(instances, loaded))
 
 
-def _write(folder: Path, version: int, manifest: Manifest | EngineManifest, code: str) -> None:
+def _write(folder: Path, version: int, manifest: ArloManifest | EngineManifest, code: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     policy = f"version_policy {{ specific {{ versions: [ {version} ] }} }}\n" if code == "runtime.py" else ""
     (folder / "config.pbtxt").write_text(_CONFIG + policy)

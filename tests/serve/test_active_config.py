@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testing.serving import publish
 from tests.serve.families import publish_family, want
-from tests.serve.served import publish
-from tidal.allocation import read_allocation, usable_instances
 from tidal.errors import InvalidArgument, Unavailable
-from tidal.model_config import instance_count, read_config, with_instances
+from tidal.repository.allocation import read_allocation, usable_instances
+from tidal.repository.config import instance_count, read_config, with_instances
 from tidal.server.active_config import active_config, load_model, restart_model
 from tidal.server.allocate import changing, partitioned, plan_steps, shown, wanted_now, write_wanted
 from tidal.server.control import ModelState, ServerControl

@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from tests.serve.families import publish_family
-from tidal.allocation import read_allocation
 from tidal.errors import Unavailable
-from tidal.model_config import instance_count
+from tidal.repository.allocation import read_allocation
+from tidal.repository.config import instance_count
 from tidal.server.allocate import LiveFront, allocate, check_one_server, partitioned
 from tidal.server.control import ModelState, ServerControl
 from tidal.server.state import ServerState, write_state

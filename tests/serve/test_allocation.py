@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidal.allocation import ALLOCATION_FILE, make_allocation, read_allocation, write_allocation
 from tidal.errors import InvalidArgument
+from tidal.repository.allocation import ALLOCATION_FILE, make_allocation, read_allocation, write_allocation
 
 lengths = st.integers(1, 4096)
 counts = st.dictionaries(lengths, st.integers(0, 1024), min_size=1, max_size=6)

@@ -9,12 +9,12 @@ import pytest
 from tests.serve.families import publish_family
 from tests.serve.test_changing_models import FakeControl
 from tests.tabi.serving import VERSION, cascades, write_cascade
-from tidal.cascade import Cascade, cascade
 from tidal.errors import Internal, InvalidArgument
-from tidal.family import family
 from tidal.manifest import MANIFEST_FILE
-from tidal.published import load_published
-from tidal.repository import model_entries
+from tidal.repository.cascades import Cascade, cascade
+from tidal.repository.entries import model_entries
+from tidal.repository.partitioned import family
+from tidal.repository.published import load_published
 from tidal.server import change
 from tidal.server.dependents import dependents
 from tidal.server.launch import select_models

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 
+from testing.serving import TIDAL, Served, serving
+from testing.waiting import until
 from tests.serve.families import publish_family, want
-from tests.serve.served import TIDAL, Served, serving
-from tests.waiting import until
-from tidal.allocation import read_allocation
+from tidal.repository.allocation import read_allocation
 from tidal.server.allocate import LiveFront, partitioned, wanted_now
 from tidal.server.allocate import allocate as change_instances
 from tidal.server.control import ServerControl

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.serve.families import publish_family, want
+from tidal.arlo.manifest import load_arlo_manifest
 from tidal.errors import Internal, Unavailable
-from tidal.family import runtime_model
-from tidal.manifest import load_manifest
-from tidal.model_config import instance_count, read_config, served_versions
-from tidal.repository import ModelEntry
+from tidal.repository.config import instance_count, read_config, served_versions
+from tidal.repository.entries import ModelEntry
+from tidal.repository.names import runtime_model
 from tidal.server import change
 from tidal.server.active_config import load_model, restart_model
 from tidal.server.allocate import changing
@@ -66,7 +66,7 @@ class FakeControl(ServerControl):
         """Each version of a watched front that serves finds all its runtimes, in its own version."""
         for front in self.watched:
             for version in self.served.get(front, ()):
-                manifest = load_manifest(self.repository / front / str(version))
+                manifest = load_arlo_manifest(self.repository / front / str(version))
                 for runtime in manifest.runtimes if manifest.placement == "partitioned" else ():
                     name = runtime_model(front, runtime.max_length)
                     assert version in self.served.get(name, ()), f"{name} lacks version {version}: {self.steps}"

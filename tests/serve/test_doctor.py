@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.served import environment_in, tidal
+from testing.serving import environment_in, tidal
 from tidal.http_guard.build import build
 
 pytestmark = pytest.mark.server

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.serve.served import (
+from testing.serving import (
     FREE_PORTS,
     TIDAL,
     Served,
@@ -21,7 +21,7 @@ from tests.serve.served import (
     serving,
     tidal,
 )
-from tests.waiting import until
+from testing.waiting import until
 
 pytestmark = pytest.mark.server
 

@@ -9,8 +9,8 @@ import pytest
 from tests.serve.families import publish_family
 from tests.serve.test_cascades import add
 from tests.serve.test_changing_models import FakeControl
-from tidal.ensembles import Ensemble, ensemble
 from tidal.errors import Internal, NotFound
+from tidal.repository.ensembles import Ensemble, ensemble
 from tidal.server import change
 from tidal.server.launch import Selection, select_models
 from tidal.server.starting import plan_start

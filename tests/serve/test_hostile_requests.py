@@ -20,9 +20,9 @@ import pytest
 import tritonclient.http
 from tritonclient.grpc import service_pb2
 
+from testing.servers import RunningServer, running_server
+from testing.serving import Served, publish
 from tests.serve.hostile import FORM, INFER, JSON, VALID, chunks, exchange, filled, read_answer, status
-from tests.serve.served import Served, publish
-from tests.servers import RunningServer, running_server
 from tidal.http_guard.build import build
 from tidal.server import protection
 from tidal.server.protection import MAX_INPUT_SIZE, MAX_MESSAGE_SIZE

@@ -10,8 +10,8 @@ import pytest
 
 from tests.serve.families import publish_family
 from tidal.manifest import MANIFEST_FILE
-from tidal.model_config import CONFIG_FILE, read_config
-from tidal.repository import ModelEntry
+from tidal.repository.config import CONFIG_FILE, read_config
+from tidal.repository.entries import ModelEntry
 from tidal.server.active_config import active_config
 from tidal.server.joint_config import joint_config
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tritonclient.http
 
-from tests.serve.served import MODEL, Served, publish
-from tests.waiting import until
+from testing.serving import MODEL, Served, publish
+from testing.waiting import until
 
 pytestmark = pytest.mark.server
 

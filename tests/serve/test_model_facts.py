@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.served import publish
+from testing.serving import publish
+from tidal.arlo.manifest import ArloManifest
 from tidal.device import cpu
-from tidal.manifest import Manifest, Runtime, Source, TokenizerInfo, Verification
+from tidal.engine_model.manifest import Runtime
+from tidal.manifest import Source, TokenizerInfo, Verification
 from tidal.profiles import LatencyProfile
 from tidal.server.control import ModelState
 from tidal.server.model_facts import model_facts
@@ -19,7 +21,7 @@ def write_manifest(version_dir: Path, created: str) -> None:
     profile = LatencyProfile(
         lengths=(16, 32), batches=(1,), median_ms=((1.0,), (2.0,)), p95_ms=((1.0,), (2.0,)), threads=1
     )
-    manifest = Manifest(
+    manifest = ArloManifest(
         kind="arlo",
         name="intents",
         created=created,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc
 
+from testing.serving import FREE_PORTS, Served, environment_in, publish, serving, tidal
+from testing.waiting import until
 from tests.serve.hostile import JSON, chunks, exchange, filled, status
-from tests.serve.served import FREE_PORTS, Served, environment_in, publish, serving, tidal
-from tests.waiting import until
 
 pytestmark = pytest.mark.server
 

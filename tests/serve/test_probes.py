@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.serve.served import FREE_PORTS, MODEL, TIDAL, Served, environment_in, left_behind, publish, serving
-from tests.waiting import until
+from testing.serving import FREE_PORTS, MODEL, TIDAL, Served, environment_in, left_behind, publish, serving
+from testing.waiting import until
 
 pytestmark = pytest.mark.server
 

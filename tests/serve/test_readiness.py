@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.waiting import until
+from testing.waiting import until
 from tidal.errors import InvalidArgument, Unavailable
 from tidal.server.control import ModelState
 from tidal.server.endpoints import choose_endpoints, with_status

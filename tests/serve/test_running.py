@@ -14,8 +14,8 @@ import pytest
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
-from tests.serve.served import Served, publish
-from tests.waiting import until
+from testing.serving import Served, publish
+from testing.waiting import until
 from tidal.server.supervision import POLL_S
 
 pytestmark = pytest.mark.server

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.serve.served import TIDAL, environment_in, publish, serving, tidal
+from testing.serving import TIDAL, environment_in, publish, serving, tidal
 from tidal.server.installation import find_installation
 
 pytestmark = pytest.mark.server

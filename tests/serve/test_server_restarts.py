@@ -17,8 +17,8 @@ import tritonclient.utils
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.serve.served import Served, publish, serving
-from tests.waiting import until
+from testing.serving import Served, publish, serving
+from testing.waiting import until
 from tidal.server.backoff import PAUSES_S, WELL_AFTER_S, Restarts
 from tidal.server.lives import Ended, started_again
 from tidal.server.signals import Flag

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from testing.serving import MODEL, Served, environment_in, publish, tidal
+from testing.waiting import until
 from tests.serve.hostile import FORM, chunks, exchange, filled, status
-from tests.serve.served import Served, environment_in, publish, tidal
-from tests.waiting import until
 from tidal.http_guard.build import build
 from tidal.server.endpoints import choose_endpoints
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.server
 
 def test_runs_without_tidal_serve(tmp_path: Path) -> None:
     build()
-    publish(tmp_path / "models", "echo", code="import ssl\n" + (Path(__file__).with_name("echo_model.py")).read_text())
+    publish(tmp_path / "models", "echo", code="import ssl\n" + MODEL.read_text())
     environment = environment_in(tmp_path)
     backends = tmp_path / "backends"
     printed = tidal("serve", str(tmp_path / "models"), "--assemble", str(backends), environment=environment)

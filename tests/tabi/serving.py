@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from tests.metrics import Counting
-from tests.tabi.manifests import candidate, latency
+from testing.candidates import candidate, latency
+from testing.metrics import Counting
 from tidal.access_log.record import RequestRecord
 from tidal.errors import TidalError
 from tidal.manifest import MANIFEST_FILE, FileRecord, TokenizerInfo, sha256_file

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.tabi.manifests import candidate, manifest
+from testing.candidates import candidate, manifest
 from tests.tabi.serving import cascades
 from tidal.errors import InvalidArgument
 from tidal.tabi.choice import Choice, alone

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tabi.manifests import candidate, manifest
+from testing.candidates import candidate, manifest
 from tidal.errors import Internal
 from tidal.tabi.confidence import softmax
 from tidal.tabi.dispatcher import draw, reroute_probability

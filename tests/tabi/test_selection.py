@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tabi.manifests import candidate, expected
+from testing.candidates import candidate, expected
 from tidal.errors import InvalidArgument
 from tidal.tabi.manifest import Candidate, Target
 from tidal.tabi.selection import faster, least_score, select

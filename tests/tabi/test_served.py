@@ -18,12 +18,13 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.metrics import published
-from tests.servers import RunningServer, running_server
-from tests.tabi.conftest import CONFIG, LABELS, LARGE, SMALL, Cascades, Walked, parameter
-from tests.waiting import until
+from testing.cascades import CONFIG, LABELS, LARGE, SMALL, Cascades, Walked
+from testing.config import parameter
+from testing.metrics import published
+from testing.servers import RunningServer, running_server
+from testing.waiting import until
 from tidal.manifest import MANIFEST_FILE
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.server.change import load, unload
 from tidal.server.child import tidal_serve
 from tidal.tabi.manifest import TabiManifest

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.waiting import until
 from tests.tabi.serving import (
     MAX_LENGTH,
     OUTPUTS,
@@ -22,7 +23,6 @@ from tests.tabi.serving import (
     word_id,
     write_cascade,
 )
-from tests.waiting import until
 from tidal.errors import Cancelled, InvalidArgument, Unavailable
 from tidal.tabi.dispatcher import draw, request_key
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.pets.bases import MADE, random_task, small_base
 from tests.tabi.serving import Levels, Request, cascades, raising, running, write_cascade
-from tidal.cascade import Cascade, cascade
 from tidal.errors import InvalidArgument, Unavailable
 from tidal.pets.tasks.folder import add_task
+from tidal.repository.cascades import Cascade, cascade
 from tidal.service import NEWEST
 from tidal.tabi.manifest import TabiManifest
 from tidal.tabi.placement import embedded_levels

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.waiting import until
 from tests.tabi.serving import Levels, Request, cascades, holding, raising, running, write_cascade
-from tests.waiting import until
 from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.service import ModelUnavailable
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.waiting import until
+from testing.waiting import until
 from tidal.errors import Internal, InvalidArgument, Unavailable
 from tidal.tasks.cache import TaskCache
 from tidal.tasks.folder import Stamp

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.models import make_tiny_classifier
+from testing.models import make_tiny_classifier
 from tidal.errors import InvalidArgument
 from tidal.text import Encoded, TextTokenizer
 from tidal.text.words import WordTokenizer

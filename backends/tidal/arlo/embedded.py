@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tidal.arlo.loading import load_polymorphic
+from tidal.arlo.manifest import load_arlo_manifest
 from tidal.arlo.parameters import ArloParameters
 from tidal.errors import Internal, TidalError, Unavailable
-from tidal.manifest import load_manifest
 from tidal.metrics import Metrics
 from tidal.options import RequestOptions
 from tidal.requests import Array, PendingRequest
@@ -48,7 +48,7 @@ def load_embedded(version_dir: Path, name: str, log: logging.Logger) -> LoadedMo
     Raises:
         InvalidArgument: the version does not fit its files, this device or the engine library.
     """
-    manifest = load_manifest(version_dir)
+    manifest = load_arlo_manifest(version_dir)
     outputs = frozenset({"logits", *(output.name for output in manifest.extra_outputs)})
     version = int(version_dir.name)
     context = ServiceContext(

@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.arlo.model import TokenRow, padded_inputs
 from tidal.errors import InvalidArgument
-from tidal.family import runtime_model
-from tidal.manifest import Manifest, load_manifest
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
+from tidal.repository.names import runtime_model
 from tidal.requests import Array
 from tidal.service import ModelCall, ModelUnavailable
 
@@ -32,7 +32,7 @@ class InstanceModels:
         manifest: of that version.
     """
 
-    def __init__(self, call: ModelCall, front: str, model_dir: Path, version: int, manifest: Manifest) -> None:
+    def __init__(self, call: ModelCall, front: str, model_dir: Path, version: int, manifest: ArloManifest) -> None:
         self._call = call
         self._manifest = manifest
         self._models = [runtime_model(front, runtime.max_length) for runtime in manifest.runtimes]
@@ -74,14 +74,14 @@ class InstanceModels:
     def _means_the_same(self, version: int) -> bool:
         if version not in self._alike:
             try:
-                other = load_manifest(self._entry.version_dir(version))
+                other = load_arlo_manifest(self._entry.version_dir(version))
             except InvalidArgument:
                 return False
             self._alike[version] = _reading(other) == _reading(self._manifest)
         return self._alike[version]
 
 
-def _reading(manifest: Manifest) -> tuple[object, ...]:
+def _reading(manifest: ArloManifest) -> tuple[object, ...]:
     """What a front does by itself: from a text to tokens, from logits to named classes."""
     tokenizer = next((file.sha256 for file in manifest.files if file.path == manifest.tokenizer.file), None)
     return tokenizer, manifest.tokenizer, manifest.labels, manifest.extra_outputs

@@ -9,10 +9,11 @@ from typing import cast
 
 import numpy as np
 
+from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.model import TokenRow, probabilities, stack_rows
 from tidal.arlo.policies import Query
+from tidal.engine_model.manifest import Runtime
 from tidal.errors import InvalidArgument, TidalError
-from tidal.manifest import Manifest, Runtime
 from tidal.requests import Array, PendingRequest
 
 
@@ -63,7 +64,7 @@ class Answers:
         InvalidArgument: config.pbtxt declares an output that the model does not give.
     """
 
-    def __init__(self, manifest: Manifest, declared: frozenset[str]) -> None:
+    def __init__(self, manifest: ArloManifest, declared: frozenset[str]) -> None:
         self._labels = np.array([label.encode() for label in manifest.labels], object)
         self._extra = {output.name: output.per_token for output in manifest.extra_outputs}
         for name in sorted(declared - {"logits", "probabilities", "label", "max_length", *self._extra}):

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from tidal import device
 from tidal.arlo.instances import InstanceModels
+from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.arlo.metrics import show_objective
 from tidal.arlo.model import open_model
 from tidal.arlo.parameters import SLO_LATENCIES, ArloParameters
 from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
 from tidal.arlo.policies import PartitionedPolicy, PolymorphicPolicy
 from tidal.arlo.service import ArloService
-from tidal.manifest import Manifest, load_manifest
 from tidal.service import Service, ServiceContext
 from tidal.text import TextTokenizer
 
@@ -24,7 +24,7 @@ def load(context: ServiceContext, parameters: ArloParameters) -> Callable[[Servi
         InvalidArgument: the version does not fit its files, this device, the engine library or the config, or its
             allocation cannot be told.
     """
-    manifest = load_manifest(context.version_dir)
+    manifest = load_arlo_manifest(context.version_dir)
     if manifest.placement == "partitioned":
         return _load_partitioned(context, manifest, parameters)
     return load_polymorphic(context, parameters)
@@ -50,7 +50,7 @@ def load_polymorphic(context: ServiceContext, parameters: ArloParameters) -> Cal
 
 
 def _load_partitioned(
-    context: ServiceContext, manifest: Manifest, parameters: ArloParameters
+    context: ServiceContext, manifest: ArloManifest, parameters: ArloParameters
 ) -> Callable[[ServiceContext], Service]:
     manifest.check(context.version_dir, device.here(manifest.device.kind))
     tokenizer = TextTokenizer(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tidal.arlo.policies import PartitionedPolicy
 from tidal.arlo.scheduling.scaling import IN_BELOW, OUT_AT
-from tidal.manifest import Runtime
+from tidal.engine_model.manifest import Runtime
 from tidal.metrics import Metrics
 
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64)

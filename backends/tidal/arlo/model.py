@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tidal import device
+from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.arlo.shapes import shape_length, shape_lengths
+from tidal.engine_model.manifest import Runtime
 from tidal.engines import Engine, open_engines
-from tidal.manifest import Manifest, Runtime, load_manifest
 from tidal.profiles import LatencyProfile
 from tidal.text import TextTokenizer
 
@@ -34,7 +35,7 @@ class TokenRow:
 class EncoderModel:
     """An opened version. `engines[lane][runtime]`; lanes are those of the profile, then those of `parallel`."""
 
-    manifest: Manifest
+    manifest: ArloManifest
     tokenizer: TextTokenizer
     engines: tuple[tuple[Engine, ...], ...]
     # An engine is called from one thread at a time, also while a service that failed still runs its last batch.
@@ -67,7 +68,7 @@ class EncoderModel:
         return [n for n in self.manifest.profile.lengths if below < n <= runtime.max_length] or [runtime.max_length]
 
 
-def padded_inputs(manifest: Manifest, runtime: int, rows: Sequence[TokenRow]) -> dict[str, Array]:
+def padded_inputs(manifest: ArloManifest, runtime: int, rows: Sequence[TokenRow]) -> dict[str, Array]:
     """An engine's inputs, INT64 [rows, length], padded to `padded_length`."""
     length = padded_length(manifest, runtime, max(len(row.ids) for row in rows))
     ids = np.full((len(rows), length), manifest.tokenizer.pad_token_id, np.int64)
@@ -83,7 +84,7 @@ def padded_inputs(manifest: Manifest, runtime: int, rows: Sequence[TokenRow]) ->
     return inputs
 
 
-def padded_length(manifest: Manifest, runtime: int, longest: int) -> int:
+def padded_length(manifest: ArloManifest, runtime: int, longest: int) -> int:
     """Length that a batch is padded to whose longest query has `longest` tokens.
 
     The runtime's, or where that is dynamic the query's own. With outputs beside the logits it is one of few: OpenVINO
@@ -104,7 +105,7 @@ def open_model(version_dir: Path, *, truncate: bool = False) -> EncoderModel:
     Raises:
         InvalidArgument: the version does not fit its files, this device or the installed engine library.
     """
-    manifest = load_manifest(version_dir)
+    manifest = load_arlo_manifest(version_dir)
     manifest.check(version_dir, device.here(manifest.device.kind))
     engines: list[tuple[Engine, ...]] = []
     for profile in (manifest.profile, manifest.parallel):
@@ -117,7 +118,7 @@ def open_model(version_dir: Path, *, truncate: bool = False) -> EncoderModel:
     return model
 
 
-def _open_lanes(manifest: Manifest, version_dir: Path, profile: LatencyProfile) -> list[tuple[Engine, ...]]:
+def _open_lanes(manifest: ArloManifest, version_dir: Path, profile: LatencyProfile) -> list[tuple[Engine, ...]]:
     """One tuple of engines, by runtime, for each engine that ran at the same time in the profile."""
     opened: dict[object, tuple[Engine, ...]] = {}
     by_runtime = []

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
-from tidal.allocation import allocation_stamp, usable_instances
+from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.metrics import PartitionedMetrics
 from tidal.arlo.policies import PartitionedPolicy
 from tidal.arlo.runner import Runner
 from tidal.arlo.service import ArloService
 from tidal.errors import InvalidArgument, TidalError
-from tidal.manifest import Manifest
+from tidal.repository.allocation import allocation_stamp, usable_instances
 from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
 from tidal.text import TextTokenizer
@@ -78,7 +78,7 @@ class PartitionedService:
     def __init__(
         self,
         context: ServiceContext,
-        manifest: Manifest,
+        manifest: ArloManifest,
         tokenizer: TextTokenizer,
         policy: PartitionedPolicy,
         runner: Runner,

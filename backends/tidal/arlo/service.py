@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from tidal.arlo.jobs import Answers, Job, Row
+from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.metrics import ArloMetrics
 from tidal.arlo.model import padded_length
 from tidal.arlo.policies import Batch, PlacementPolicy
 from tidal.arlo.reader import read_rows
 from tidal.arlo.runner import Runner
 from tidal.errors import Cancelled, Internal, TidalError, Unavailable
-from tidal.manifest import Manifest
 from tidal.requests import PendingRequest
 from tidal.service import ModelUnavailable, ServiceContext
 from tidal.text import TextTokenizer
@@ -49,7 +49,7 @@ class ArloService:
     def __init__(
         self,
         context: ServiceContext,
-        manifest: Manifest,
+        manifest: ArloManifest,
         tokenizer: TextTokenizer,
         policy: PlacementPolicy,
         runner: Runner,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from tidal.arlo.manifest import load_arlo_manifest
 from tidal.errors import InvalidArgument
-from tidal.manifest import load_manifest
 from tidal.simulator import TWEETS, ServiceTimes, from_profile, read_lengths, read_rates, read_table, scaled_lengths
 
 
 def service_times(profile: Path, runtimes: str | None) -> ServiceTimes:
     """Latencies from a table or a published version's folder, for its runtimes or others (`128,256`)."""
     if profile.is_dir():
-        manifest = load_manifest(profile)
+        manifest = load_arlo_manifest(profile)
         times = from_profile(manifest.profile, [runtime.max_length for runtime in manifest.runtimes])
     else:
         times = read_table(profile)

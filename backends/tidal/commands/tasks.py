@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from tidal.cascade import cascades_over
 from tidal.commands.connecting import DEFAULT_REPOSITORY, AsJson
 from tidal.commands.decoder_tasks import DecoderTasks
 from tidal.commands.encoder_tasks import EncoderTasks
@@ -19,8 +18,9 @@ from tidal.flover.manifest import FloverManifest
 from tidal.manifest import MANIFEST_FILE
 from tidal.otas.manifest import OtasManifest
 from tidal.pets.base import BASE_FILE
-from tidal.published import load_published
-from tidal.repository import ModelEntry, model_entries
+from tidal.repository.cascades import cascades_over
+from tidal.repository.entries import ModelEntry, model_entries
+from tidal.repository.published import load_published
 from tidal.server.state import running_servers
 from tidal.tasks.folder import remove_task, scan, tasks_folder
 from tidal.tasks.record import LabelledRecord, TaskRecord

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tidal.arlo.manifest import load_arlo_manifest
 from tidal.controller.decisions import ModelProfile
 from tidal.controller.following import ControlledServer
 from tidal.controller.series import Series, slo_of
 from tidal.errors import InvalidArgument
-from tidal.manifest import load_manifest
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.server.allocate import LiveFront, partitioned
 
 
@@ -48,7 +48,7 @@ def served_fronts(server: ControlledServer, series: Series, names: Sequence[str]
         if not live.serves():
             continue
         try:
-            manifest = load_manifest(ModelEntry(repository / model).version_dir(versions[-1]))
+            manifest = load_arlo_manifest(ModelEntry(repository / model).version_dir(versions[-1]))
         except InvalidArgument:  # a publish has just removed it
             continue
         lengths = live.kin.lengths

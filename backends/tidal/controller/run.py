@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tidal.allocation import read_allocation
 from tidal.arlo.scheduling import stages
 from tidal.controller.claim import claim
 from tidal.controller.decisions import Decision, ModelControl, Settings
@@ -18,6 +17,7 @@ from tidal.controller.journal import Journal, by_length, shown
 from tidal.controller.meters import Meters
 from tidal.controller.series import Series, counts_of, increases, parse_series
 from tidal.errors import NotFound, TidalError, Unsupported
+from tidal.repository.allocation import read_allocation
 from tidal.server.allocate import allocate, partitioned, wanted_now
 from tidal.server.gauges import read_metrics
 

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tidal import device
+from tidal.engine_model.manifest import EngineManifest
 from tidal.engines import Engine, open_engines
 from tidal.errors import Internal, InvalidArgument, TidalError
-from tidal.manifest import EngineManifest
 
 Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidal.allocation import ALLOCATION_FILE, read_allocation
 from tidal.errors import InvalidArgument
-from tidal.family import family, runtime_model
-from tidal.model_config import instance_count, read_config, served_versions, with_instances
-from tidal.repository import ModelEntry
+from tidal.repository.allocation import ALLOCATION_FILE, read_allocation
+from tidal.repository.config import instance_count, read_config, served_versions, with_instances
+from tidal.repository.entries import ModelEntry
+from tidal.repository.names import runtime_model
+from tidal.repository.partitioned import family
 from tidal.server.control import ServerControl
 from tidal.server.joint_config import joint_config, serving
 

@@ -18,12 +18,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidal.allocation import configured_instances, make_allocation, read_allocation, write_allocation
+from tidal.arlo.manifest import load_arlo_manifest
 from tidal.errors import NotFound, TidalError, Unavailable, Unsupported
-from tidal.family import Family, family, runtime_model
-from tidal.manifest import load_manifest
-from tidal.model_config import instance_count
-from tidal.repository import ModelEntry
+from tidal.repository.allocation import configured_instances, make_allocation, read_allocation, write_allocation
+from tidal.repository.config import instance_count
+from tidal.repository.entries import ModelEntry
+from tidal.repository.names import runtime_model
+from tidal.repository.partitioned import Family, family
 from tidal.server.active_config import load_model
 from tidal.server.control import ServerControl
 from tidal.server.gauges import used_instances
@@ -68,7 +69,7 @@ class LiveFront:
         """Whether the front serves with the runtimes of its newest publish, so that a change can take effect now."""
         entry = ModelEntry(self.repository / self.kin.front)
         try:
-            served = [load_manifest(entry.version_dir(version)) for version in self.versions()]
+            served = [load_arlo_manifest(entry.version_dir(version)) for version in self.versions()]
         except TidalError:
             return False
         return bool(served) and all(tuple(r.max_length for r in m.runtimes) == self.kin.lengths for m in served)

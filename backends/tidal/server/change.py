@@ -19,13 +19,14 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from tidal.allocation import make_allocation, read_allocation, write_allocation
-from tidal.cascade import Cascade, cascade, cascades
-from tidal.ensembles import Ensemble, ensemble
+from tidal.arlo.manifest import load_arlo_manifest
 from tidal.errors import Internal, NotFound, TidalError
-from tidal.family import family, front_of, runtime_model
-from tidal.manifest import load_manifest
-from tidal.repository import ModelEntry
+from tidal.repository.allocation import make_allocation, read_allocation, write_allocation
+from tidal.repository.cascades import Cascade, cascade, cascades
+from tidal.repository.ensembles import Ensemble, ensemble
+from tidal.repository.entries import ModelEntry
+from tidal.repository.names import runtime_model
+from tidal.repository.partitioned import family, front_of
 from tidal.server.active_config import (
     active_config,
     check_allocation,
@@ -230,7 +231,7 @@ def _called(repository: Path, front: str, versions: Collection[int]) -> set[str]
     called: set[str] = set()
     for version in versions:
         with suppress(TidalError):  # its files may be gone
-            manifest = load_manifest(repository / front / str(version))
+            manifest = load_arlo_manifest(repository / front / str(version))
             if manifest.placement == "partitioned":
                 called.update(runtime_model(front, runtime.max_length) for runtime in manifest.runtimes)
     return called

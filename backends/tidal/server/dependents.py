@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from tidal.cascade import cascades
-from tidal.ensembles import ensembles
-from tidal.family import front_of
+from tidal.repository.cascades import cascades
+from tidal.repository.ensembles import ensembles
+from tidal.repository.partitioned import front_of
 
 
 def dependents(repository: Path, model: str, among: Collection[str]) -> list[str]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
+from tidal.engine_model.manifest import EngineManifest, load_engine_manifest
 from tidal.errors import InvalidArgument
-from tidal.manifest import EngineManifest, Manifest, load_engine_manifest, load_manifest
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 
 
 def joint_config(
@@ -36,7 +37,7 @@ def joint_config(
     compared = sorted(set(versions) | (named & set(runtime.versions())))
     try:
         engines = {version: load_engine_manifest(runtime.version_dir(version)) for version in compared}
-        fronts = [load_manifest(front.version_dir(version)) for version in compared]
+        fronts = [load_arlo_manifest(front.version_dir(version)) for version in compared]
     except InvalidArgument:
         return None
     if any(manifest.native for manifest in fronts):
@@ -70,6 +71,6 @@ def _outputs(declared: Sequence[Mapping[str, Any]], engines: Sequence[EngineMani
     return [*map(dict, declared), *({"name": name, "data_type": "TYPE_FP32", "dims": ["-1"]} for name in lacking)]
 
 
-def _native_shape(manifest: Manifest) -> tuple[object, ...]:
+def _native_shape(manifest: ArloManifest) -> tuple[object, ...]:
     """What the config of a runtime on Triton's own backend is made of, beside its version and instances."""
     return manifest.native, manifest.runtimes, manifest.inputs, manifest.extra_outputs, len(manifest.labels)

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidal.cascade import cascades
-from tidal.ensembles import Ensemble, ensembles, lacking, with_steps
 from tidal.errors import InvalidArgument, NotFound, did_you_mean
-from tidal.family import family, front_of
-from tidal.repository import ModelEntry, model_entries
+from tidal.repository.cascades import cascades
+from tidal.repository.ensembles import Ensemble, ensembles, lacking, with_steps
+from tidal.repository.entries import ModelEntry, model_entries
+from tidal.repository.partitioned import family, front_of
 from tidal.server.control import ADMIN_APIS, ADMIN_HEADER, ServerControl
 from tidal.server.endpoints import Endpoints
 from tidal.server.extra_options import grpc_tls

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tidal.errors import TidalError
 from tidal.manifest import MANIFEST_FILE, Published
-from tidal.model_config import instance_count, read_config
 from tidal.otas.manifest import OtasManifest
-from tidal.published import AnyManifest, load_published
-from tidal.repository import ModelEntry, model_entries
+from tidal.repository.config import instance_count, read_config
+from tidal.repository.entries import ModelEntry, model_entries
+from tidal.repository.published import AnyManifest, load_published
 from tidal.server.active_config import active_config
 from tidal.server.control import ModelState
 

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from tidal.access_log.target import ACCESS_LOG_VARIABLE, inherited
-from tidal.allocation import ALLOCATION_VARIABLE
 from tidal.errors import Internal
+from tidal.repository.allocation import ALLOCATION_VARIABLE
 from tidal.server.aftermath import clean_up
 from tidal.server.control import ModelState
 from tidal.server.launch import Launch

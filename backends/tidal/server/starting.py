@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidal.allocation import Allocation, make_allocation, read_allocation, write_allocation
-from tidal.cascade import cascade
-from tidal.ensembles import ensemble
 from tidal.errors import InvalidArgument, TidalError, Unavailable
-from tidal.family import family
+from tidal.repository.allocation import Allocation, make_allocation, read_allocation, write_allocation
+from tidal.repository.cascades import cascade
+from tidal.repository.ensembles import ensemble
+from tidal.repository.partitioned import family
 from tidal.server.active_config import ActiveConfig, active_config, check_allocation, load_model
 from tidal.server.allocate import changing
 from tidal.server.control import ServerControl

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tidal.arlo.embedded import EmbeddedModels, load_embedded
+from tidal.arlo.manifest import load_arlo_manifest
 from tidal.errors import InvalidArgument
-from tidal.manifest import load_manifest
 from tidal.service import Service, ServiceContext
 from tidal.tabi.choice import Choice
 from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
@@ -73,7 +73,7 @@ def absent_levels(repository: Path, manifest: TabiManifest, levels: Iterable[int
                 f"level {index + 1} needs version {level.version} of model '{level.model}', which is not in "
                 f"{repository}; {rebuild}"
             )
-        elif load_manifest(folder).fingerprint != level.fingerprint:
+        elif load_arlo_manifest(folder).fingerprint != level.fingerprint:
             raise InvalidArgument(
                 f"version {level.version} of model '{level.model}' is not the one that the cascade '{manifest.name}' "
                 f"was built with; {rebuild}"

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
+from tidal.arlo.manifest import load_arlo_manifest
 from tidal.errors import InvalidArgument
-from tidal.manifest import load_manifest
 from tidal.tabi.manifest import TabiManifest
 
 
@@ -35,6 +35,6 @@ def _polymorphic(repository: Path, manifest: TabiManifest, index: int) -> bool:
     if level.task is not None:
         return False
     try:
-        return load_manifest(repository / level.model / str(level.version)).placement == "polymorphic"
+        return load_arlo_manifest(repository / level.model / str(level.version)).placement == "polymorphic"
     except InvalidArgument:
         return False

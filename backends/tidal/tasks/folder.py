@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tidal.errors import InvalidArgument, NotFound, TidalError
-from tidal.repository import STAGING_PREFIX, sync, sync_tree
+from tidal.repository.entries import STAGING_PREFIX, sync, sync_tree
 from tidal.tasks.names import check_task_name, is_task_name, unknown_task
 from tidal.tasks.record import TASK_FILE, TENSORS_FILE, TaskRecord
 from tidal.tensor_file import Array, parse_tensors, read_bounded

@@ -19,11 +19,11 @@ import triton_python_backend_utils as pb_utils
 from tidal.access_log.record import RequestRecord
 from tidal.access_log.writer import open_access_log
 from tidal.engine_model.claims import CoreClaim, GpuClaim, claims_folder
+from tidal.engine_model.manifest import EngineManifest, load_engine_manifest
 from tidal.engine_model.model import Array, open_engine_model
 from tidal.engine_model.parameters import EngineParameters
 from tidal.errors import Internal, TidalError, Unavailable, Unsupported
 from tidal.gpus import visible_gpus
-from tidal.manifest import EngineManifest, load_engine_manifest
 from tidal.metrics import Counter
 from tidal.options import FROM_MODEL, parse_options
 from tidal.triton.errors import error_response

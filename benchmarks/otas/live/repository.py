@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.otas.live.artefacts import BASE, LARGE, SMALL
 from tidal.manifest import MANIFEST_FILE
 from tidal.otas.manifest import OtasManifest, load_otas_manifest
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.tasks.folder import tasks_folder
 
 #: Served models, γ chosen by labels and as published.

@@ -6,9 +6,9 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.parameters import SLO_LATENCIES
-from tidal.manifest import Manifest
-from tidal.repository import write_atomically
+from tidal.repository.entries import write_atomically
 from tidal_builders.arlo.config import config_pbtxt
 from tidal_builders.arlo.plan import Plan, make_plan
 from tidal_builders.arlo.publish import publish
@@ -131,7 +131,7 @@ def _completed(spec: ArloSpec, plan: Plan, begin: float, serve_versions: int) ->
     )
 
 
-def _of_manifest(manifest: Manifest) -> BuildReport:
+def _of_manifest(manifest: ArloManifest) -> BuildReport:
     return BuildReport(
         name=manifest.name,
         outcome="current",
@@ -144,7 +144,7 @@ def _of_manifest(manifest: Manifest) -> BuildReport:
     )
 
 
-def _write_config(spec: ArloSpec, plan: Plan, manifest: Manifest, serve_versions: int) -> None:
+def _write_config(spec: ArloSpec, plan: Plan, manifest: ArloManifest, serve_versions: int) -> None:
     """Write `config.pbtxt` where there is none; one that is there belongs to the operator."""
     path = plan.entry.folder / "config.pbtxt"
     if path.exists():

@@ -10,8 +10,8 @@ from typing import Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel
 
+from tidal.arlo.manifest import Placement, Trial
 from tidal.engines import Engine
-from tidal.manifest import Placement, Trial
 from tidal_builders.arlo.opened import Compiled, Opened, open_form
 from tidal_builders.arlo.reference import Facts
 from tidal_builders.arlo.samples import Batch, synthetic

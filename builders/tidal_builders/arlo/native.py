@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from tidal.arlo.manifest import ArloManifest
+from tidal.engine_model.manifest import EngineManifest
 from tidal.engines.plan_profiles import profiles_for
-from tidal.manifest import EngineManifest, Manifest
 
 # The file that Triton's TensorRT backend reads from a version folder.
 PLAN_FILE = "model.plan"
@@ -51,7 +52,7 @@ def native_config_pbtxt(
     )
 
 
-def single_query_profile(manifest: Manifest, place: int) -> int:
+def single_query_profile(manifest: ArloManifest, place: int) -> int:
     """Number of the profile for one query of the runtime at this place, in the plan that the runtime is opened from.
 
     A plan that all runtimes share has the profiles of each length after those of the shorter ones.

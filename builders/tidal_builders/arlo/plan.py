@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.errors import InvalidArgument
-from tidal.manifest import Manifest, load_manifest
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal_builders.arlo.runtimes import missing_runtimes
 from tidal_builders.fingerprint import fingerprint, ingredients, source_folder
 from tidal_builders.foreign.recognise import SINGLE_LABEL, Task, require
@@ -28,7 +28,7 @@ class Plan:
     samples: Path | None
     ingredients: dict[str, str]
     fingerprint: str
-    published: Manifest | None
+    published: ArloManifest | None
     reasons: tuple[str, ...]
     missing: tuple[str, ...] = ()
 
@@ -57,7 +57,7 @@ def make_plan(spec: ArloSpec, repository: Path, base: Path, *, accepted: Collect
         raise InvalidArgument(f"field 'samples': there is no file {samples}")
     parts = ingredients(spec, source, samples)
     entry = ModelEntry(repository / spec.name)
-    published, reasons = compare(entry, load_manifest, parts)
+    published, reasons = compare(entry, load_arlo_manifest, parts)
     missing: list[str] = []
     if published is not None and not reasons:
         missing = missing_runtimes(entry, published, entry.versions()[-1])

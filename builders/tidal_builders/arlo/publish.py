@@ -8,15 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tidal import device
+from tidal.arlo.manifest import ArloManifest
+from tidal.engine_model.manifest import ExtraOutput, Runtime
 from tidal.engines import EngineKind
-from tidal.manifest import (
-    MANIFEST_FILE,
-    ExtraOutput,
-    Manifest,
-    Runtime,
-    Source,
-    TokenizerInfo,
-)
+from tidal.manifest import MANIFEST_FILE, Source, TokenizerInfo
 from tidal_builders.arlo.profiling import Profiles
 from tidal_builders.arlo.reference import TOKENIZER
 from tidal_builders.arlo.runtimes import publish_family
@@ -26,7 +21,7 @@ from tidal_builders.planning import file_records, libraries_of
 CURVE_DATA, CURVE_PLOT = "latency_curve.json", "latency_curve.png"
 
 
-def publish(stages: Stages, spec_file: str, needed: Collection[int]) -> tuple[Manifest, int]:
+def publish(stages: Stages, spec_file: str, needed: Collection[int]) -> tuple[ArloManifest, int]:
     """Gather engine, tokenizer, curve and manifest aside and make them the newest version, all at once.
 
     Of a partitioned model, each runtime's model gets the version before. Older versions that are `needed` stay.
@@ -70,10 +65,10 @@ def _copy_engines(stages: Stages, staging: Path) -> list[str]:
 
 def _manifest(
     stages: Stages, profiles: Profiles, spec_file: str, engine_paths: Sequence[str], staging: Path
-) -> Manifest:
+) -> ArloManifest:
     spec, plan, facts = stages.spec, stages.plan, stages.reference.facts
     kind: EngineKind = spec.engine
-    return Manifest(
+    return ArloManifest(
         kind="arlo",
         name=spec.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

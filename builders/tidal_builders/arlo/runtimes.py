@@ -14,18 +14,20 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidal.arlo.manifest import ArloManifest
+from tidal.engine_model.manifest import EngineInput, EngineManifest, load_engine_manifest
 from tidal.errors import InvalidArgument
-from tidal.family import runtime_model
 from tidal.gpus import visible_gpus
-from tidal.manifest import MANIFEST_FILE, EngineInput, EngineManifest, Manifest, load_engine_manifest
-from tidal.repository import ModelEntry, write_atomically
+from tidal.manifest import MANIFEST_FILE
+from tidal.repository.entries import ModelEntry, write_atomically
+from tidal.repository.names import runtime_model
 from tidal_builders.arlo.config import runtime_config_pbtxt
 from tidal_builders.arlo.native import PLAN_FILE, native_config_pbtxt, single_query_profile
 
 
 def publish_family(
     front: ModelEntry,
-    manifest: Manifest,
+    manifest: ArloManifest,
     staging: Path,
     report: Callable[[str, float], None],
     needed: Collection[int] = (),
@@ -58,13 +60,13 @@ def publish_family(
     return version
 
 
-def complete_family(front: ModelEntry, manifest: Manifest, version: int) -> None:
+def complete_family(front: ModelEntry, manifest: ArloManifest, version: int) -> None:
     """Make what the runtimes' models lack to serve with the front's newest version, from that version."""
     _place(front, manifest, front.version_dir(version), version)
     _settle(front, manifest, version)
 
 
-def missing_runtimes(front: ModelEntry, manifest: Manifest, version: int) -> list[str]:
+def missing_runtimes(front: ModelEntry, manifest: ArloManifest, version: int) -> list[str]:
     """What the runtimes' models lack to serve with the front's newest version, a clause each."""
     if manifest.placement != "partitioned":
         return []
@@ -96,7 +98,7 @@ def instance_gpus(counts: Sequence[int], place: int, gpus: int) -> list[int]:
     return [number % max(1, gpus) for number in range(first, first + counts[place])]
 
 
-def _place(front: ModelEntry, manifest: Manifest, folder: Path, version: int) -> None:
+def _place(front: ModelEntry, manifest: ArloManifest, folder: Path, version: int) -> None:
     """Make each runtime's model have this version; those that have it are left.
 
     `folder` is the front's version, staged or published; engine files are hard-linked from it where possible.
@@ -119,7 +121,7 @@ def _place(front: ModelEntry, manifest: Manifest, folder: Path, version: int) ->
         entry.place(staging, version)
 
 
-def _settle(front: ModelEntry, manifest: Manifest, version: int) -> None:
+def _settle(front: ModelEntry, manifest: ArloManifest, version: int) -> None:
     """Once the front's version is placed: let the runtimes' models serve it, and remove what no version needs."""
     if manifest.placement == "partitioned":
         for model in _models(front, manifest, front.version_dir(version)):
@@ -143,7 +145,7 @@ class _Model:
     sources: dict[str, Path]
 
 
-def _models(front: ModelEntry, manifest: Manifest, folder: Path) -> list[_Model]:
+def _models(front: ModelEntry, manifest: ArloManifest, folder: Path) -> list[_Model]:
     """Each runtime's model, as the front's version in `folder` makes it."""
     from tokenizers import Tokenizer
 
@@ -222,7 +224,7 @@ def _same_file(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
 
 
-def _config(manifest: Manifest, model: _Model, version: int) -> str:
+def _config(manifest: ArloManifest, model: _Model, version: int) -> str:
     workers = len(visible_gpus()) if manifest.device.kind == "gpu" else manifest.profile.concurrency
     counts = default_instances(len(manifest.runtimes), workers)
     place = [runtime.max_length for runtime in manifest.runtimes].index(model.manifest.max_length)

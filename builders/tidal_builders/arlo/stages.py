@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
+from tidal.arlo.manifest import Placement, Trial
 from tidal.device import DeviceKind
 from tidal.engines import EngineKind, Precision, choose_device, compile_engine, engine_file, stored_as
 from tidal.errors import Internal, InvalidArgument, TidalError, Unsupported, did_you_mean
 from tidal.gpus import visible_gpus
-from tidal.manifest import Placement, Trial, Verification
+from tidal.manifest import Verification
 from tidal_builders.arlo.choices import (
     WORTH,
     FormChoice,

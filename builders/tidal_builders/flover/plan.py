@@ -13,7 +13,7 @@ from tidal.engines import choose_device
 from tidal.flover.manifest import FloverManifest, load_flover_manifest
 from tidal.flover.native.library import library, library_path
 from tidal.manifest import sha256_file
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal_builders.fingerprint import hash_files, source_folder
 from tidal_builders.flover.spec import FloverSpec
 from tidal_builders.foreign.recognise import DECODERS, require

@@ -11,7 +11,7 @@ import tidal
 import tidal_builders
 from tidal.engines import EngineKind, PlanOptions, choose_device
 from tidal.otas.manifest import OtasManifest, load_otas_manifest
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal_builders.fingerprint import hash_files, source_folder
 from tidal_builders.foreign.recognise import VISION, require
 from tidal_builders.otas.spec import OtasSpec

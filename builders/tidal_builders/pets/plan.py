@@ -13,7 +13,7 @@ from tidal.engines import choose_device
 from tidal.manifest import sha256_file
 from tidal.pets.engine.native import source_folder as native_sources
 from tidal.pets.manifest import PetsManifest, load_pets_manifest
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal_builders.fingerprint import hash_files, source_folder
 from tidal_builders.foreign.recognise import ENCODERS, require
 from tidal_builders.pets.spec import PetsSpec

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tidal.errors import InvalidArgument, TidalError
-from tidal.repository import write_atomically
+from tidal.repository.entries import write_atomically
 from tidal.tabi.manifest import TabiManifest
 from tidal.tabi.selection import select
 from tidal_builders.foreign.recognise import SINGLE_OUTPUT

@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 import tidal
+from tidal.arlo.manifest import load_arlo_manifest
 from tidal.arlo.model import EncoderModel, TokenRow, open_model
 from tidal.errors import InvalidArgument
-from tidal.manifest import MANIFEST_FILE, load_manifest, sha256_file
+from tidal.manifest import MANIFEST_FILE, sha256_file
 from tidal.requests import Array
 from tidal.text.words import EncodedWords, WordTokenizer
 from tidal_builders.arrays import write_arrays
@@ -50,7 +51,7 @@ class _Model:
     """A level that is a model of its own; see `TaskRunner`, which is one that is a task."""
 
     def __init__(self, version_dir: Path) -> None:
-        manifest = load_manifest(version_dir)
+        manifest = load_arlo_manifest(version_dir)
         self.tokenizer, self.max_length = manifest.tokenizer.file, manifest.max_length
         self.attention = any(output.name == _ATTENTION for output in manifest.extra_outputs)
         self._folder = version_dir

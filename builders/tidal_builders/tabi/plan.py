@@ -13,7 +13,7 @@ import tidal_builders
 from tidal.device import library_version
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE, sha256_file
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.tabi.manifest import Metric, TabiManifest, load_tabi_manifest
 from tidal_builders.arlo.plan import Plan, make_plan
 from tidal_builders.fingerprint import changes, fingerprint, hash_files, source_folder

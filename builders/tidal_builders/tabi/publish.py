@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE, TokenizerInfo, sha256_file
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.tabi.manifest import Level, TabiManifest, load_tabi_manifest
 from tidal_builders.planning import file_records, libraries_of
 from tidal_builders.tabi.figures import plot_candidates, plot_reliability

@@ -15,8 +15,8 @@ from typing import Literal
 
 import numpy as np
 
+from tidal.arlo.manifest import load_arlo_manifest
 from tidal.errors import Internal, TidalError
-from tidal.manifest import load_manifest
 from tidal.server.backend_directory import assemble
 from tidal.server.endpoints import choose_endpoints
 from tidal.server.installation import find_installation
@@ -87,7 +87,7 @@ def measure_serving(
     """
     rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(_QUERIES, len(rows))).astype(int))]
     for level in levels:
-        if level.version.task is None and load_manifest(level.version.folder).placement == "partitioned":
+        if level.version.task is None and load_arlo_manifest(level.version.folder).placement == "partitioned":
             raise CannotServe(f"level '{level.name}' is partitioned, and its runtimes are models of a running server")
     with TemporaryDirectory(prefix="tidal-build-") as folder:
         repository = Path(folder) / "repository"

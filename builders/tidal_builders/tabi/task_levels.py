@@ -12,7 +12,6 @@ import numpy as np
 
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE, sha256_file
-from tidal.model_config import read_config
 from tidal.pets.base import load_base_layers
 from tidal.pets.engine.base import Engine, LoadedTask
 from tidal.pets.engine.description import ATTENTION_RECEIVED
@@ -20,8 +19,9 @@ from tidal.pets.engine.opening import open_pets_engine
 from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest, load_pets_manifest
 from tidal.pets.tasks.folder import load_task
 from tidal.pets.tasks.manifest import TaskInfo, read_task_info
-from tidal.published import load_published
-from tidal.repository import ModelEntry
+from tidal.repository.config import read_config
+from tidal.repository.entries import ModelEntry
+from tidal.repository.published import load_published
 from tidal.requests import Array
 from tidal.tasks.folder import check_base, read_task, tasks_folder
 from tidal.text.words import EncodedWords

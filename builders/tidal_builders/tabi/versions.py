@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidal.manifest import TokenizerInfo, load_manifest
+from tidal.arlo.manifest import load_arlo_manifest
+from tidal.manifest import TokenizerInfo
 from tidal_builders.tabi.plan import LevelPlan
 from tidal_builders.tabi.task_levels import TaskLevel
 
@@ -43,6 +44,6 @@ def newest(planned: LevelPlan | TaskLevel) -> LevelVersion:
         )
     folder = planned.plan.entry.latest()
     assert folder is not None
-    built = load_manifest(folder)
+    built = load_arlo_manifest(folder)
     attention = any(output.name == "attention_received" for output in built.extra_outputs)
     return LevelVersion(folder, built.name, built.fingerprint, built.tokenizer, built.max_length, attention)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from testing.decoders import VOCABULARY, tiny_model
 from tests.flover.generating import searched_by_transformers
-from tests.flover.tiny import VOCABULARY, tiny_model
 from tidal.flover.beams import BeamSearch, BeamSettings
 
 COUNT = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.flover.tiny import tiny_config
+from testing.decoders import tiny_config
 from tidal.errors import InvalidArgument
 from tidal.flover.memory.available import available_bytes
 from tidal.flover.memory.buffers import KeyValueBuffers, buffer_bytes

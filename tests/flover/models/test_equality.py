@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from testing.decoders import FAMILIES, VOCABULARY, tiny_model, tiny_runner
 from tests.flover.generating import generate_together, generated_by_transformers, random_sequences
-from tests.flover.tiny import FAMILIES, VOCABULARY, tiny_model, tiny_runner
 from tidal.flover.memory.slots import Move
 
 _ROPE = {"rope_theta": 10000.0}

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from tests.flover.tiny import FAMILIES, tiny_config, tiny_model
+from testing.decoders import FAMILIES, tiny_config, tiny_model
 from tidal.errors import InvalidArgument
 from tidal.flover.models.form import DecoderForm, form_of
 from tidal.flover.models.weights import convert, load_weights, named_tensors, save_weights

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.flover.tiny import FAMILIES, VOCABULARY, tiny_model, tiny_runner
+from testing.decoders import FAMILIES, VOCABULARY, tiny_model, tiny_runner
 from tidal.errors import Internal
 from tidal.flover.models.form import Product
 from tidal.flover.native.build import build

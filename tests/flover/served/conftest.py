@@ -15,11 +15,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.arlo.conftest import parameter
+from testing.config import parameter
+from testing.decoders import EOS, tiny_model, write_decoder
+from testing.servers import RunningServer, running_server
 from tests.flover.generating import generated_by_transformers
 from tests.flover.tasks.adapters import peft_model, save_adapter
-from tests.flover.tiny import EOS, tiny_model, write_decoder
-from tests.servers import RunningServer, running_server
 from tidal.commands.tasks import tasks as tasks_command
 from tidal_builders.flover.build import build_flover
 from tidal_builders.specs import load_spec

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from testing.waiting import until
 from tests.tabi.serving import Request
-from tests.waiting import until
 from tidal.flover.answers import OUTPUTS
 from tidal.flover.fusion import Decoder, Fusion, Seat, Turn
 from tidal.flover.memory.slots import Copy, Move, Slots

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.flover.cancels import Target, run
+from testing.decoders import POSITIONS, VOCABULARY
 from tests.flover.served.conftest import SLOTS, Served
-from tests.flover.tiny import POSITIONS, VOCABULARY
 
 pytestmark = pytest.mark.server
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from testing.decoders import tiny_model, tiny_runner
+from testing.waiting import until
 from tests.flover.generating import generated_by_transformers, searched_by_transformers
 from tests.flover.served.serving import EOS, MAX_LENGTH, VOCABULARY, Asked, HandMade, greedy, logits_of, running
 from tests.flover.served.test_service import Gate
-from tests.flover.tiny import tiny_model, tiny_runner
-from tests.waiting import until
 from tidal.errors import Cancelled, Internal, InvalidArgument, Unavailable
 from tidal.flover.beams import BeamSearch, BeamSettings
 from tidal.flover.memory.slots import Copy

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.waiting import until
+from testing.waiting import until
 from tidal.flover.responder import Pace, Responder
 from tidal.flover.streams import Stream
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 
+from testing.decoders import EOS, POSITIONS
+from testing.waiting import until
 from tests.flover.served.conftest import FAMILIES, MOST_OPEN, SLOTS, Served
-from tests.flover.tiny import EOS, POSITIONS
-from tests.waiting import until
 from tidal_client import AsyncClient, Client, DeadlineExceeded, InvalidArgument, NotFound, Unavailable
 
 pytestmark = pytest.mark.server

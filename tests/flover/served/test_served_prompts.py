@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from testing.decoders import EOS, POSITIONS
+from testing.waiting import until
 from tests.flover.generating import searched_by_transformers
 from tests.flover.served.conftest import Served
 from tests.flover.served.test_command import run
 from tests.flover.served.test_served import answer_ids
-from tests.flover.tiny import EOS, POSITIONS
-from tests.waiting import until
 from tidal_client import AsyncClient, Client, InvalidArgument
 
 pytestmark = pytest.mark.server

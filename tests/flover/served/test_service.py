@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from testing.waiting import until
 from tests.flover.served.serving import EOS, MAX_LENGTH, Asked, Fusing, HandMade, Running, greedy, running
-from tests.waiting import until
 from tidal.errors import Cancelled, Internal, InvalidArgument, TidalError, Unavailable
 
 

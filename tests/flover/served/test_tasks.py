@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from testing.decoders import EOS, write_decoder
+from testing.waiting import until
 from tests.flover.served.conftest import TASKS, Served, run_tasks
 from tests.flover.tasks.adapters import edit
-from tests.flover.tiny import EOS, write_decoder
-from tests.waiting import until
 from tidal.commands.tasks import tasks as tasks_command
 from tidal_builders.flover.importing import import_lora
 from tidal_client import AsyncClient, Client, InvalidArgument

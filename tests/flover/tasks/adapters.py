@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from tests.flover.tiny import tiny_model
+from testing.decoders import tiny_model
 from tidal.flover.models.form import form_of
 from tidal.flover.tasks.adapter import Adapter, adapter_of
 from tidal.flover.tasks.folder import DecoderBase

@@ -12,7 +12,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.flover.tiny import VOCABULARY, tiny_model, tiny_runner
+from testing.decoders import VOCABULARY, tiny_model, tiny_runner
 from tidal.flover.models.form import DecoderForm, Product, form_of
 from tidal.flover.runner import FloverRunner
 from tidal.flover.tasks.adapter import Adapter, adapter_of

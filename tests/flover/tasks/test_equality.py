@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from testing.decoders import FAMILIES, VOCABULARY, tiny_model, tiny_runner
 from tests.flover.generating import generate_together, generated_by_transformers, random_sequences
 from tests.flover.tasks.adapters import adapter, peft_model
 from tests.flover.tasks.conftest import SHAPES
-from tests.flover.tiny import FAMILIES, VOCABULARY, tiny_model, tiny_runner
 from tidal.flover.models import linear
 from tidal.flover.runner import FloverRunner
 

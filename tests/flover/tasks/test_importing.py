@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
+from testing.decoders import tiny_model
 from tests.flover.tasks.adapters import DIGEST, base_of, edit, peft_model, save_adapter
-from tests.flover.tiny import tiny_model
 from tidal.errors import InvalidArgument, TidalError, Unsupported
 from tidal.flover.tasks.adapter import adapter_of
 from tidal.flover.tasks.folder import DecoderBase, FloverProvenance, add_task, copy_task, load_task

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from testing.waiting import until
 from tests.flover.served.serving import BASE, EOS, Asked, HandMade, greedy, running
 from tests.flover.served.test_prompts import ids_of
 from tests.flover.served.test_service import Gate
-from tests.waiting import until
 from tidal.errors import Cancelled, InvalidArgument
 from tidal.flover.tasks.folder import FloverProvenance, add_task
 from tidal.tasks.folder import remove_task

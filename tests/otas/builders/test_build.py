@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.otas.builders import tiny
-from tests.otas.vits import tiny_vit
+from testing import tiny_vision as tiny
+from testing.vits import tiny_vit
 from tidal.errors import InvalidArgument
 from tidal.otas.manifest import OtasManifest
 from tidal.otas.runner import open_runner
-from tidal.published import load_published
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
+from tidal.repository.published import load_published
 from tidal_builders.otas.engines import batch_sizes, graphs
 from tidal_builders.otas.profiling import _rising
 from tidal_builders.otas.report import OtasReport

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.otas.builders import tiny
+from testing import tiny_vision as tiny
+from testing.vits import tiny_vit
 from tests.otas.builders.test_training import digits
-from tests.otas.vits import tiny_vit
 from tidal.commands.tasks import tasks
 from tidal.otas.runner import open_runner
 from tidal.otas.tasks import load_task

@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.otas.builders import timm_models, tiny
+from testing import tiny_vision as tiny
+from tests.otas.builders import timm_models
 from tidal.errors import InvalidArgument, NotFound
 from tidal_builders.otas.timm_child import FOLDER_VARIABLE, export_timm_model, has_timm, vision_folder
 from tidal_builders.otas.timm_export import REFERENCE_FILE

@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from tests.otas.builders import tiny
-from tests.otas.vits import tiny_config, tiny_vit
+from testing import tiny_vision as tiny
+from testing.vits import tiny_config, tiny_vit
 from tidal.errors import InvalidArgument
 from tidal.otas.images import ImageDecoder
 from tidal.otas.manifest import OtasForm

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from testing.vits import tiny_config, tiny_vit
 from tests.otas.builders import reference
-from tests.otas.vits import tiny_config, tiny_vit
 from tidal.errors import InvalidArgument
 from tidal_builders.otas.gammas import (
     LEAST_PATCHES,

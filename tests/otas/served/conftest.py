@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.arlo.conftest import parameter
-from tests.metrics import Publishing
-from tests.otas.served.models import Vision, publish_tiny
-from tests.servers import RunningServer, running_server
+from testing.config import parameter
+from testing.metrics import Publishing
+from testing.servers import RunningServer, running_server
+from testing.vision import Vision, publish_tiny
 from tidal.tasks.folder import tasks_folder
 
 TASKS = {"animals": 3, "digits": 10, "moods": 2}

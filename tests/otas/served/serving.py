@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.metrics import Counting
+from testing.metrics import Counting
+from testing.waiting import until
 from tests.otas.test_manifest import CONTENT
 from tests.tabi.serving import Request
-from tests.waiting import until
 from tidal.metrics import Metrics
 from tidal.otas.images import FloatArray, ImageDecoder
 from tidal.otas.library import OtasLibrary, open_library

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.otas.served.models import Vision
+from testing.vision import Vision
 from tests.otas.served.serving import OUTPUTS
 from tidal.errors import InvalidArgument
 from tidal.metrics import Metrics

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from testing.waiting import Gate, until
 from tests.otas.served.serving import GAMMA, Scripted, ask, pixels, running
 from tests.otas.test_images import encoded, photo
 from tests.tabi.serving import Request, column
-from tests.waiting import Gate, until
 from tidal.errors import Cancelled, Internal, InvalidArgument, TidalError, Unavailable
 from tidal.tasks.folder import remove_task
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.models import make_tiny_classifier
+from testing.models import make_tiny_classifier
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.base import load_base_layers
 from tidal.pets.engine.engine import open_engine
 from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest, load_pets_manifest
-from tidal.published import load_published
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
+from tidal.repository.published import load_published
 from tidal_builders.pets import verify
 from tidal_builders.pets.build import build_pets
 from tidal_builders.pets.profiling import _profile, _rising, activation_bytes, grid_of, tasks_together

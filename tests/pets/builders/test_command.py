@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.models import make_tiny_classifier
+from testing.models import make_tiny_classifier
 from tests.tabi.builders.command import tidal_build
 from tidal.server.model_facts import model_facts
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.models import make_tiny_classifier
+from testing.models import make_tiny_classifier
 from tests.pets.bases import random_task, small_base
 from tests.pets.policies.costs import make_profile
 from tidal.pets.policies.streams import Operator, assign_streams, operational_intensity

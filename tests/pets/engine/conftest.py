@@ -18,7 +18,7 @@ from transformers import (
     RobertaModel,
 )
 
-from tests.pets.engine.truth import KINDS, Exported, Truth, random_terms, randomise
+from testing.truth import KINDS, Exported, Truth, random_terms, randomise
 from tidal.pets.engine import native
 from tidal.pets.engine.base import LoadedTask
 from tidal.pets.engine.engine import open_engine

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from testing.truth import KINDS, Exported, attention_received, randomise
 from tests.pets.engine.conftest import ENCODERS, VOCABULARY, Bench, load_tasks
-from tests.pets.engine.truth import KINDS, Exported, attention_received, randomise
 from tidal.errors import Unsupported
 from tidal.pets.engine.engine import open_engine
 from tidal.pets.merging import unmerged

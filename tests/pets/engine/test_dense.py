@@ -14,9 +14,9 @@ import openvino as ov
 import pytest
 import torch
 
+from testing.truth import Exported, Truth, random_terms
 from tests.pets.engine.conftest import VOCABULARY, Bench, Loaded
 from tests.pets.engine.test_equality import compare
-from tests.pets.engine.truth import Exported, Truth, random_terms
 from tidal.engines import Artifact
 from tidal.engines.exporting import export_program, write_onnx
 from tidal.errors import InvalidArgument, Unavailable, Unsupported

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from testing.truth import KINDS, Exported, Truth, random_terms
 from tests.pets.engine.conftest import ENCODERS, VOCABULARY, Bench, Loaded
-from tests.pets.engine.truth import KINDS, Exported, Truth, random_terms
 from tidal.pets.engine.base import answer
 from tidal.pets.engine.engine import open_engine
 from tidal.pets.merging import unmerged

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
 
+from testing.truth import Exported
 from tests.pets.engine.conftest import ENCODERS
-from tests.pets.engine.truth import Exported
 from tidal.errors import Unsupported
 from tidal.pets.engine.description import read_description
 from tidal_builders.pets.base import base_layers, export_encoder

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.truth import Exported, random_terms
 from tests.pets.engine.conftest import VOCABULARY, Bench
-from tests.pets.engine.truth import Exported, random_terms
 from tidal.errors import InvalidArgument, NotFound
 from tidal.pets.engine import build as building
 from tidal.pets.engine import native

@@ -18,8 +18,8 @@ import pytest
 import torch
 
 import tidal
+from testing.truth import Exported, random_terms
 from tests.pets.engine.conftest import VOCABULARY
-from tests.pets.engine.truth import Exported, random_terms
 from tidal.pets.torch_engine.bound import InTurn, bind
 from tidal.pets.torch_engine.engine import open_torch_engine
 from tidal.pets.torch_engine.plan import ROUNDED, Plan, make_plan, power_of_two

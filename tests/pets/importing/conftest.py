@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForSequenceClassification
 
-from tests.models import make_tiny_classifier
+from testing.models import make_tiny_classifier
 from tidal_builders.pets.base import base_layers
 from tidal_builders.pets.encoder import read_encoder
 from tidal_builders.pets.importing.found import Base

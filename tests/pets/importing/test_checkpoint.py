@@ -20,7 +20,7 @@ from transformers import (
     RobertaModel,
 )
 
-from tests.models import make_tiny_classifier
+from testing.models import make_tiny_classifier
 from tests.pets.bases import same_terms
 from tests.pets.importing.reference import answer, logits
 from tidal.errors import InvalidArgument, Unsupported

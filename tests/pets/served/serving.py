@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.metrics import Counting
+from testing.metrics import Counting
+from testing.waiting import until
 from tests.pets.bases import MADE, WIDTH, random_task, small_base
 from tests.tabi.serving import Request, write_tokenizer
-from tests.waiting import until
 from tidal.metrics import Metrics
 from tidal.pets.copies import Merging
 from tidal.pets.engine.base import Attended

@@ -16,9 +16,9 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from typer.testing import CliRunner, Result
 
-from tests.models import make_tiny_classifier
-from tests.pets.served.conftest import Base, build
-from tests.servers import RunningServer, running_server
+from testing.models import make_tiny_classifier
+from testing.pets import Base, build
+from testing.servers import RunningServer, running_server
 from tidal.commands import tasks as command
 from tidal.pets.base import load_base_layers
 from tidal.pets.tasks.folder import load_task

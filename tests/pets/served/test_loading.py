@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.pets.served.conftest import Base
+from testing.pets import Base
 from tests.pets.served.serving import OUTPUTS
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.metrics import Metrics

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.pets.served.conftest import Base, Served
-from tests.waiting import until
+from testing.pets import Base
+from testing.waiting import until
+from tests.pets.served.conftest import Served
 from tidal.tasks.folder import remove_task
 from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Unavailable
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.waiting import Gate, until
 from tests.pets.served.serving import MAX_BATCH, OUTPUTS, Running, ask, running
 from tests.tabi.serving import Request
-from tests.waiting import Gate, until
 from tidal.errors import Cancelled, Internal, InvalidArgument, TidalError, Unavailable
 from tidal.pets.policies import Fixed
 from tidal.tasks.folder import remove_task

@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from typer.testing import CliRunner, Result
 
-from tests.pets.served.conftest import Base
+from testing.pets import Base
 from tidal.commands import tasks as command
 from tidal.tasks.folder import tasks_folder
 from tidal_builders.pets.importing.held import agreement

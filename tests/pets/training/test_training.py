@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from tests.models import make_tiny_classifier
+from testing.models import make_tiny_classifier
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.tasks.folder import add_task, load_task
 from tidal.pets.tasks.manifest import Provenance

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from tidal.allocation import usable_instances
+from tidal.arlo.manifest import load_arlo_manifest
 from tidal.errors import TidalError
-from tidal.family import runtime_model
-from tidal.manifest import load_manifest
+from tidal.repository.allocation import usable_instances
+from tidal.repository.names import runtime_model
 
 
 class TritonPythonModel:
@@ -19,7 +19,7 @@ class TritonPythonModel:
         self.name = args["model_name"]
         self.version = int(args["model_version"])
         self.folder = Path(args["model_repository"])
-        manifest = load_manifest(self.folder / args["model_version"])
+        manifest = load_arlo_manifest(self.folder / args["model_version"])
         self.lengths = [runtime.max_length for runtime in manifest.runtimes]
         self.allowed = usable_instances(self.folder, self.lengths)
         self.running = dict.fromkeys(self.lengths, 0)

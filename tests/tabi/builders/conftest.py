@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from tests.models import make_tiny_classifier
+from testing.models import make_tiny_classifier
 from tests.tabi.builders.command import Done, tidal_build
 from tidal.text.words import EncodedWords
 from tidal_builders.tabi import search

@@ -14,10 +14,10 @@ import yaml
 
 from tests.tabi.builders.command import tidal_build
 from tests.tabi.builders.conftest import LABELS, Built, answers_of, steady_latencies, write_spec
+from tidal.arlo.manifest import load_arlo_manifest
 from tidal.errors import InvalidArgument
-from tidal.manifest import load_manifest
-from tidal.model_config import read_config
-from tidal.repository import ModelEntry
+from tidal.repository.config import read_config
+from tidal.repository.entries import ModelEntry
 from tidal.tabi.manifest import TabiManifest, Target, load_tabi_manifest
 from tidal.tabi.selection import select
 from tidal_builders.tabi.collect import Runner, collect
@@ -56,7 +56,7 @@ def test_the_version_says_what_was_measured(built: Built, labelled: Path) -> Non
     for level in manifest.levels:
         assert level.calibration.ece_before is not None
         assert level.calibration.ece_after is not None
-        assert level.fingerprint == load_manifest(built.repository / level.model / "1").fingerprint
+        assert level.fingerprint == load_arlo_manifest(built.repository / level.model / "1").fingerprint
         assert (built.repository / "reviews/1" / level.tokenizer.file).is_file()
     assert manifest.candidates[manifest.chosen].selection.score >= 0.9
     assert manifest.chosen == select(manifest.candidates, manifest.target)
@@ -70,12 +70,12 @@ def test_levels_with_the_same_tokenizer_share_its_file(built: Built) -> None:
 
 def test_levels_are_models_of_their_own(built: Built) -> None:
     for name, outputs in (("small", ["attention_received"]), ("large", [])):
-        manifest = load_manifest(built.repository / f"reviews_{name}" / "1")
+        manifest = load_arlo_manifest(built.repository / f"reviews_{name}" / "1")
         assert [output.name for output in manifest.extra_outputs] == outputs
         config = read_config(built.repository / f"reviews_{name}")
         assert config["version_policy"] == {"latest": {"num_versions": 2}}
         assert config["backend"] == "arlo"
-    assert load_manifest(built.repository / "reviews_large/1").labels == LABELS[::-1]
+    assert load_arlo_manifest(built.repository / "reviews_large/1").labels == LABELS[::-1]
 
 
 def test_the_config_declares_what_the_backend_gives(built: Built) -> None:

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tests.tabi.manifests import candidate, manifest
+from testing.candidates import candidate, manifest
 from tidal.tabi.confidence import confidence
 from tidal.tabi.dispatcher import reroute_probability
 from tidal.tabi.manifest import Calibration, Expected, Metric, RegressionCalibration

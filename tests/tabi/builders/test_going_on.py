@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.tabi.builders.conftest import write_spec
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal_builders.specs import load_spec
 from tidal_builders.tabi.build import build_tabi
 from tidal_builders.tabi.collect import Runner, answers_key

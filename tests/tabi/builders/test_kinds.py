@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models import make_tiny_classifier
+from testing.candidates import candidate
+from testing.cascades import PRUNING, OpenLevel, Walked, walk
+from testing.config import parameter
+from testing.models import make_tiny_classifier
 from tests.tabi.builders.command import tidal_build
 from tests.tabi.builders.conftest import LABELS, Built, short_search, write_spec
-from tests.tabi.conftest import PRUNING, OpenLevel, Walked, parameter, walk
-from tests.tabi.manifests import candidate
-from tidal.manifest import MANIFEST_FILE, load_manifest
+from tidal.arlo.manifest import load_arlo_manifest
+from tidal.manifest import MANIFEST_FILE
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.tabi.confidence import confidence
 from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
@@ -158,7 +160,7 @@ def test_the_levels_are_what_they_are_to_be(repository: Path, served: dict[str, 
     assert levels["small"].tokenizer.file == levels["large"].tokenizer.file != levels["middle"].tokenizer.file
     assert levels["large"].order == (2, 1, 0)
     assert cascade.manifest.levels[-1].name == "large"
-    placements = {name: load_manifest(repository / level.model / "1").placement for name, level in levels.items()}
+    placements = {name: load_arlo_manifest(repository / level.model / "1").placement for name, level in levels.items()}
     assert placements == {"small": "polymorphic", "middle": "polymorphic", "large": "partitioned"}
     assert len({len(level.read(TEXTS[0]).ids) for level in cascade.levels}) == 2
 

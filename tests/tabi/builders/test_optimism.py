@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.tabi.manifests import candidate, expected
+from testing.candidates import candidate, expected
 from tidal_builders.tabi.optimism import optimism_bound, optimism_warning, standard_error
 
 

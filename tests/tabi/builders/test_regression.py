@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.tabi.builders.conftest import RATED_COLUMNS, Built
-from tidal.model_config import read_config
+from tidal.repository.config import read_config
 from tidal.tabi.manifest import load_tabi_manifest
 from tidal_builders.tabi.data import read_queries
 from tidal_builders.tabi.outputs import REPORT

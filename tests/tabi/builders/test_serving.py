@@ -15,7 +15,7 @@ from tests.tabi.builders.command import Done, tidal_build
 from tests.tabi.builders.conftest import Built, settled_code, steady_latencies
 from tests.tabi.builders.toy import Toy, tokenizer_of
 from tidal.errors import NotFound
-from tidal.repository import ModelEntry
+from tidal.repository.entries import ModelEntry
 from tidal.tabi.manifest import Onward, ServingOverhead, TabiManifest, Target, load_tabi_manifest
 from tidal.tabi.selection import select
 from tidal_builders.tabi.overhead import Times, disturbance_warning, overhead

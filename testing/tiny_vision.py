@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from tests.otas.vits import tiny_vit
+from testing.vits import tiny_vit
 from tidal.otas.manifest import OtasManifest, load_otas_manifest
 from tidal.otas.tasks import Head, OtasProvenance, OtasTask, TaskParameters, add_task
 from tidal.tasks.folder import tasks_folder

@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from tidal.errors import InvalidArgument
-from tidal.model_config import read_config
-from tidal.repository import ModelEntry, model_entries
+from tidal.repository.config import read_config
+from tidal.repository.entries import ModelEntry, model_entries
 from tidal.tabi.choice import Choice
 from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
 from tidal.tabi.parameters import TabiParameters

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.serve.served import TIDAL
-from tests.waiting import until
+from testing.serving import TIDAL
+from testing.waiting import until
 from tidal_client import AsyncClient
 
 # Four clients that each wait this long between two requests: as many as the instances answer with ease.

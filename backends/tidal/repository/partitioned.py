@@ -9,15 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidal.arlo.manifest import ArloManifest
+from tidal.engine_model.manifest import EngineManifest
 from tidal.errors import InvalidArgument
-from tidal.manifest import EngineManifest, Manifest
-from tidal.published import AnyManifest, load_published
-from tidal.repository import ModelEntry
-
-
-def runtime_model(front: str, max_length: int) -> str:
-    """Name of the Triton model that runs a front's runtime of this length."""
-    return f"{front}_len{max_length}"
+from tidal.repository.entries import ModelEntry
+from tidal.repository.names import runtime_model
+from tidal.repository.published import AnyManifest, load_published
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ def family(repository: Path, model: str) -> Family | None:
     if isinstance(manifest, EngineManifest):
         model = manifest.front or model
         manifest = _newest(repository, model)
-    if not isinstance(manifest, Manifest) or manifest.placement != "partitioned":
+    if not isinstance(manifest, ArloManifest) or manifest.placement != "partitioned":
         return None
     lengths = tuple(runtime.max_length for runtime in manifest.runtimes)
     return Family(model, ModelEntry(repository / model).versions()[-1], lengths)

@@ -6,17 +6,19 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from tidal.arlo.manifest import ArloManifest
+from tidal.engine_model.manifest import EngineManifest
 from tidal.errors import InvalidArgument, did_you_mean
 from tidal.flover.manifest import FloverManifest
-from tidal.manifest import MANIFEST_FILE, EngineManifest, Manifest, read_manifest
+from tidal.manifest import MANIFEST_FILE, read_manifest
 from tidal.otas.manifest import OtasManifest
 from tidal.pets.manifest import PetsManifest
 from tidal.tabi.manifest import TabiManifest
 
-AnyManifest = Manifest | EngineManifest | TabiManifest | PetsManifest | OtasManifest | FloverManifest
+AnyManifest = ArloManifest | EngineManifest | TabiManifest | PetsManifest | OtasManifest | FloverManifest
 
 KINDS: dict[str, type[AnyManifest]] = {
-    "arlo": Manifest,
+    "arlo": ArloManifest,
     "engine": EngineManifest,
     "tabi": TabiManifest,
     "pets": PetsManifest,

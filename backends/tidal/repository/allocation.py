@@ -21,9 +21,9 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tidal.errors import InvalidArgument
-from tidal.family import runtime_model
-from tidal.model_config import instance_count, read_config
-from tidal.repository import write_atomically
+from tidal.repository.config import instance_count, read_config
+from tidal.repository.entries import write_atomically
+from tidal.repository.names import runtime_model
 
 ALLOCATION_FILE = "allocation.json"
 # Set to `file` in the environment of a server whose models are loaded by their allocation.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.errors import InvalidArgument
-from tidal.model_config import read_config
-from tidal.repository import ModelEntry, model_entries
+from tidal.repository.config import read_config
+from tidal.repository.entries import ModelEntry, model_entries
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tests.otas.builders.tiny import build, manifest_of, random_parameters, write_source
-from tests.otas.vits import tiny_vit
+from testing.tiny_vision import build, manifest_of, random_parameters, write_source
+from testing.vits import tiny_vit
 from tidal.manifest import MANIFEST_FILE
 from tidal.otas.images import FloatArray
 from tidal.otas.manifest import OtasManifest

@@ -20,7 +20,7 @@ import psutil
 import tritonclient.grpc
 import tritonclient.http
 
-from tests.waiting import until
+from testing.waiting import until
 
 TIDAL = [sys.executable, "-m", "tidal_client.main"]
 FREE_PORTS = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]

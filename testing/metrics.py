@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tests.servers import RunningServer
-from tests.waiting import until
+from testing.servers import RunningServer
+from testing.waiting import until
 from tidal.metrics import Metrics
 
 
