@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 
 from tidal.service import ModelUnavailable
+from tidal.serving.backoff import backoff_s
 from tidal.tabi.calling import LevelAnswer, LevelModels
 from tidal.tabi.jobs import Visit
 
@@ -57,7 +58,7 @@ class PatientModels:
         """
         patience_s = _PATIENCE_S if has_answer else _PATIENCE_WITHOUT_ANSWER_S
         readings = [query.reading for query in visit.job.going if query.reading is not None]
-        pause_s, deaths = _FIRST_PAUSE_S, 0
+        retries, deaths = 0, 0
         while True:
             began = time.monotonic()
             latency_ms = max((visit.until - began) * 1e3, _LEAST_MS)
@@ -65,12 +66,13 @@ class PatientModels:
                 answer = self._models.ask(visit.level, readings, attention=attention, latency_ms=latency_ms)
             except ModelUnavailable as error:
                 now = time.monotonic()
+                pause_s = backoff_s(retries, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
                 deaths += error.died
                 away_s = now - self._away.setdefault(visit.level, now)
                 in_vain = visit.ended or now + pause_s >= visit.until
                 if in_vain or deaths >= _MOST_DEATHS or away_s > patience_s or self._ending.wait(pause_s):
                     raise
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                retries += 1
             else:
                 self._away.pop(visit.level, None)
                 return Asked(answer, began, time.monotonic())

@@ -7,25 +7,10 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from tidal.serving.softmax import softmax
 from tidal.tabi.manifest import Calibration, RegressionCalibration
 
 Floats = npt.NDArray[np.float64]
-
-
-def softmax(logits: npt.ArrayLike, temperature: float = 1.0) -> Floats:
-    """Probabilities of the classes, Eq. 2; with a temperature other than 1 as Eq. 3 has them.
-
-    Args:
-        logits: [n, classes], or [classes] of one query.
-        temperature: above 0; larger ones make the classes more alike.
-
-    Returns:
-        float64 of the shape of `logits`; sums to 1 over the classes, for logits of any size.
-    """
-    values = np.asarray(logits, np.float64)
-    # The largest exponent is 0, so nothing overflows.
-    powers = np.exp((values - values.max(axis=-1, keepdims=True)) / temperature)
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True), np.float64)
 
 
 def confidence(calibration: Calibration, logits: npt.ArrayLike) -> Floats:

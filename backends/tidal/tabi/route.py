@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tidal.errors import Internal
-from tidal.tabi.confidence import Floats, confidence, softmax
+from tidal.serving.softmax import softmax
+from tidal.tabi.confidence import Floats, confidence
 from tidal.tabi.dispatcher import draw, reroute_probability
 from tidal.tabi.ensemble import combine
 from tidal.tabi.manifest import Candidate, TabiManifest

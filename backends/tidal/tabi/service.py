@@ -12,6 +12,8 @@ from tidal.arlo.embedded import EmbeddedModels
 from tidal.errors import Cancelled, Internal, TidalError, Unavailable
 from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
+from tidal.serving.endings import cancellation, failure, model_stops
+from tidal.serving.threads import join_until, remaining_s
 from tidal.tabi.asking import PatientModels
 from tidal.tabi.calling import LevelModels
 from tidal.tabi.choice import Choice
@@ -26,8 +28,6 @@ from tidal.tabi.stations import Station
 from tidal.tabi.task_levels import SharedTasks
 from tidal.tabi.watch import Watch
 
-# Asking whether a client has gone costs a call to the server process: not worth it for a query that hardly waited.
-_CHECK_CANCELLED_AFTER_S = 0.05
 # Threads lost in calls that never end, over all levels, that others take the place of.
 _SPARE_THREADS = 32
 
@@ -96,16 +96,14 @@ class TabiService:
         for request in requests:
             try:
                 job = self._routing.open(request, self._manifest.candidates[self._candidate(request)])
-            except TidalError as error:
-                request.fail(error)
             except Exception as error:  # one request must not cost the others their service
-                request.fail(Internal(f"the request could not be read: {error}"))
+                request.fail(failure(error, "the request could not be read"))
             else:
                 with self._lock:
                     refused = self._closing
                     self._open += not refused
                 if refused:
-                    request.fail(Unavailable("the model stops serving here; send the request again"))
+                    request.fail(model_stops())
                 else:
                     self._proceed(job, partial(_first_level, job))
 
@@ -117,10 +115,9 @@ class TabiService:
             self._none_open.wait_for(lambda: not self._open, timeout_s)
         self._ending.set()
         threads = [thread for station in self._stations.values() for thread in station.close()]
-        self._watch.close(max(0.0, until - time.monotonic()))
-        self._own.close(max(0.0, until - time.monotonic()))
-        for thread in threads:
-            thread.join(max(0.0, until - time.monotonic()))
+        self._watch.close(remaining_s(until))
+        self._own.close(remaining_s(until))
+        join_until(until, threads)
 
     def _candidate(self, request: PendingRequest) -> int:
         """Index of the candidate for a request."""
@@ -228,8 +225,8 @@ def _refused(error: TidalError) -> Following:
 
 
 def _check_wanted(job: Job) -> None:
-    waited_s = time.monotonic() - job.request.arrival
     if job.request.answered:
         raise Cancelled("the request was answered while it waited")
-    if waited_s > _CHECK_CANCELLED_AFTER_S and job.request.cancelled():
-        raise Cancelled("the client cancelled the request while it waited")
+    cancelled = cancellation(job.request, time.monotonic())
+    if cancelled is not None:
+        raise cancelled

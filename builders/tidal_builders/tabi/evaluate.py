@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tidal.tabi.confidence import confidence, softmax
+from tidal.serving.softmax import softmax
+from tidal.tabi.confidence import confidence
 from tidal.tabi.dispatcher import reroute_probability
 from tidal.tabi.ensemble import combine
 from tidal.tabi.manifest import Calibration, Expected, Metric
