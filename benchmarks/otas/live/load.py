@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from benchmarks.otas.inputs import TABLE_2
 from benchmarks.otas.live.artefacts import LiveTask
-from tidal.simulator.otas import QueryType, Trace, fluctuating
+from tidal.simulator.otas import QueryTrace, QueryType, fluctuating
 from tidal_client.codec import image_inputs
 from tidal_client.load import Schedule, Times, Variant
 
@@ -94,7 +94,7 @@ def types_of(accuracies: Mapping[str, float]) -> tuple[QueryType, ...]:
 
 def make_load(rates: Sequence[float], types: Sequence[QueryType], tasks: Sequence[LiveTask], seed: int) -> Load:
     """Poisson arrivals at these rates by second, each of a type at random, each image once as far as they go."""
-    queries = list(Trace(rates, types, seed=seed))
+    queries = list(QueryTrace(rates, types, seed=seed))
     if not queries:
         raise ValueError(f"no query in {len(rates)} s at {max(rates):.3g} a second: the machine is too slow for this")
     places = {(each.task, each.latency_s, each.utility): place for place, each in enumerate(types)}
