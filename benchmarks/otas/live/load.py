@@ -12,7 +12,7 @@ from benchmarks.otas.inputs import TABLE_2
 from benchmarks.otas.live.artefacts import LiveTask
 from tidal.simulator.otas import QueryTrace, QueryType, fluctuating
 from tidal_client.codec import image_inputs
-from tidal_client.load import Schedule, Times, Variant
+from tidal_client.load import RequestVariant, Schedule, Times
 
 #: Least, mean and most of a trace's rates, of the throughput at γ 0: 200, 350 and 700 queries a second in the paper,
 #: where Table I has about 380 for γ 0 and Figure 4 has 580.
@@ -117,7 +117,9 @@ def make_load(rates: Sequence[float], types: Sequence[QueryType], tasks: Sequenc
 def schedule_of(load: Load) -> Schedule:
     """As the load generator takes it."""
     mix = tuple(
-        Variant(1.0, {"task": each.task, "latency_ms": 1e3 * (each.latency_s - ON_THE_WAY_S), "utility": each.utility})
+        RequestVariant(
+            1.0, {"task": each.task, "latency_ms": 1e3 * (each.latency_s - ON_THE_WAY_S), "utility": each.utility}
+        )
         for each in load.types
     )
     schedule = Schedule(load.times, [image_inputs(image) for image in load.images], mix)
