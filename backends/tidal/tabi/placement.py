@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
-from tidal.arlo.manifest import load_arlo_manifest
+from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.errors import InvalidArgument
 from tidal.tabi.manifest import TabiManifest
 
 
 def embedded_levels(
-    repository: Path, manifest: TabiManifest, levels: Literal["embedded", "models"], asked: Iterable[int]
+    repository: Path,
+    manifest: TabiManifest,
+    levels: Literal["embedded", "models"],
+    asked: Iterable[int],
+    read: Callable[[Path], ArloManifest] = load_arlo_manifest,
 ) -> tuple[int, ...]:
     """Indices of the levels that run in the cascade's process, of those that it asks.
 
@@ -24,17 +28,18 @@ def embedded_levels(
         manifest: of the cascade.
         levels: the parameter of the cascade's config.
         asked: indices of levels.
+        read: Reader of the manifest in a version's folder; raises InvalidArgument where it is not one of an Arlo model.
     """
     if levels == "models":
         return ()
-    return tuple(index for index in asked if _polymorphic(repository, manifest, index))
+    return tuple(index for index in asked if _polymorphic(repository, manifest, index, read))
 
 
-def _polymorphic(repository: Path, manifest: TabiManifest, index: int) -> bool:
+def _polymorphic(repository: Path, manifest: TabiManifest, index: int, read: Callable[[Path], ArloManifest]) -> bool:
     level = manifest.levels[index]
     if level.task is not None:
         return False
     try:
-        return load_arlo_manifest(repository / level.model / str(level.version)).placement == "polymorphic"
+        return read(repository / level.model / str(level.version)).placement == "polymorphic"
     except InvalidArgument:
         return False
