@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from tidal.errors import InvalidArgument
 from tidal.repository.config import read_config
 from tidal.repository.entries import ModelEntry, model_entries
-from tidal.tabi.choice import Choice
+from tidal.tabi.choice import CandidateChoice
+from tidal.tabi.levels import embedded_levels
 from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
 from tidal.tabi.parameters import TabiParameters
-from tidal.tabi.placement import embedded_levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _asked(repository: Path, entry: ModelEntry, manifest: TabiManifest) -> tuple
         raw = read_config(entry.folder).get("parameters", {})
         own = {name: raw[name].get("string_value", "") for name in raw if name in TabiParameters.model_fields}
         parameters = TabiParameters.model_validate(own)
-        levels = Choice(manifest, parameters.target()).levels
+        levels = CandidateChoice(manifest, parameters.target()).levels
         embedded = embedded_levels(repository, manifest, parameters.levels, levels)
         return tuple(index for index in levels if index not in embedded)
     except (InvalidArgument, ValidationError):
