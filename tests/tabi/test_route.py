@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from testing.candidates import candidate, manifest
 from tidal.errors import Internal
-from tidal.tabi.equations import draw, reroute_probability, softmax
+from tidal.serving.softmax import softmax
+from tidal.tabi.equations import draw, reroute_probability
 from tidal.tabi.manifest import Calibration, Candidate, RegressionCalibration, TabiManifest
 from tidal.tabi.route import Route
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.requests import column
 from testing.waiting import until
 from tests.tabi.serving import (
     MAX_LENGTH,
@@ -17,7 +18,6 @@ from tests.tabi.serving import (
     Levels,
     Request,
     cascades,
-    column,
     holding,
     running,
     word_id,

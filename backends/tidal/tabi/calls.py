@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.requests import Array
 from tidal.service import NEWEST, ModelCall, ModelUnavailable
+from tidal.serving.backoff import backoff_s
 from tidal.tabi.jobs import LevelCall
 from tidal.tabi.levels import TaskLevels, TaskUnavailable
 from tidal.tabi.manifest import Level, TabiManifest
@@ -134,7 +135,7 @@ class RetryingLevels:
         """
         patience_s = _PATIENCE_S if has_answer else _PATIENCE_WITHOUT_ANSWER_S
         queries = [query.encoded for query in call.job.active if query.encoded is not None]
-        pause_s, crashes = _FIRST_PAUSE_S, 0
+        retries, crashes = 0, 0
         while True:
             started = time.monotonic()
             latency_ms = max((call.expires - started) * 1e3, _MIN_REMAINING_MS)
@@ -142,12 +143,13 @@ class RetryingLevels:
                 answer = self._models.call(call.level, queries, attention=attention, latency_ms=latency_ms)
             except ModelUnavailable as error:
                 now = time.monotonic()
+                pause_s = backoff_s(retries, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
                 crashes += error.died
                 unavailable_s = now - self._unavailable_since.setdefault(call.level, now)
                 too_late = call.ended or now + pause_s >= call.expires
                 if too_late or crashes >= _MAX_CRASHES or unavailable_s > patience_s or self._stop.wait(pause_s):
                     raise
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                retries += 1
             else:
                 self._unavailable_since.pop(call.level, None)
                 return TimedAnswer(answer, started, time.monotonic())

@@ -1,4 +1,4 @@
-"""The equations of a cascade: confidence (Tabi Eq. 2, 3), re-routing (Eq. 4) and the ensemble (Eq. 6)."""
+"""The equations of a cascade: confidence (Tabi Eq. 3), re-routing (Eq. 4) and the ensemble (Eq. 6)."""
 
 from __future__ import annotations
 
@@ -10,25 +10,10 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
+from tidal.serving.softmax import softmax
 from tidal.tabi.manifest import Calibration, RegressionCalibration
 
 Floats = npt.NDArray[np.float64]
-
-
-def softmax(logits: npt.ArrayLike, temperature: float = 1.0) -> Floats:
-    """Return the class probabilities of Eq. 2; with a temperature other than 1, those of Eq. 3.
-
-    Args:
-        logits: Logits [n, classes], or [classes] of one query.
-        temperature: Temperature T, above 0; a larger value gives a flatter distribution.
-
-    Returns:
-        float64 with the shape of `logits`; sums to 1 over the classes, whatever the size of the logits.
-    """
-    values = np.asarray(logits, np.float64)
-    # The largest exponent is 0, so nothing overflows.
-    powers = np.exp((values - values.max(axis=-1, keepdims=True)) / temperature)
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True), np.float64)
 
 
 def confidence(calibration: Calibration, logits: npt.ArrayLike) -> Floats:

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tidal.errors import Internal
-from tidal.tabi.equations import Floats, combine, confidence, draw, reroute_probability, softmax
+from tidal.serving.softmax import softmax
+from tidal.tabi.equations import Floats, combine, confidence, draw, reroute_probability
 from tidal.tabi.manifest import Candidate, TabiManifest
 
 

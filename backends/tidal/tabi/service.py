@@ -12,6 +12,8 @@ from tidal.arlo.embedded import EmbeddedModels
 from tidal.errors import Cancelled, Internal, TidalError, Unavailable
 from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
+from tidal.serving.endings import cancellation, failure, model_stops
+from tidal.serving.threads import join_until, remaining_s
 from tidal.tabi.calls import LevelModels, RetryingLevels
 from tidal.tabi.choice import CandidateChoice, OverloadControl
 from tidal.tabi.jobs import CascadeJob, LevelCall, ReplyBuilder
@@ -23,8 +25,6 @@ from tidal.tabi.queues import CallTimer, LevelQueue
 from tidal.tabi.routing import ANSWER_S, NextStage, Router
 from tidal.tabi.tokenization import LevelTokenizers
 
-# Checking whether a client has cancelled costs a call to the server process: skipped for a query that hardly waited.
-_CHECK_CANCELLED_AFTER_S = 0.05
 # Lost workers, over all levels, that are replaced: their calls never end.
 _SPARE_THREADS = 32
 
@@ -97,16 +97,14 @@ class TabiService:
         for request in requests:
             try:
                 job = self._router.open(request, self._manifest.candidates[self._candidate(request)])
-            except TidalError as error:
-                request.fail(error)
             except Exception as error:  # one request must not stop the service for the others
-                request.fail(Internal(f"the request could not be read: {error}"))
+                request.fail(failure(error, "the request could not be read"))
             else:
                 with self._lock:
                     refused = self._closing
                     self._open += not refused
                 if refused:
-                    request.fail(Unavailable("the model is being unloaded; send the request again"))
+                    request.fail(model_stops())
                 else:
                     self._proceed(job, partial(_first_level, job))
 
@@ -122,10 +120,9 @@ class TabiService:
             self._none_open.wait_for(lambda: not self._open, timeout_s)
         self._stop_retries.set()
         threads = [thread for queue in self._queues.values() for thread in queue.close()]
-        self._timer.close(max(0.0, until - time.monotonic()))
-        self._embedded.close(max(0.0, until - time.monotonic()))
-        for thread in threads:
-            thread.join(max(0.0, until - time.monotonic()))
+        self._timer.close(remaining_s(until))
+        self._embedded.close(remaining_s(until))
+        join_until(until, threads)
 
     def _candidate(self, request: PendingRequest) -> int:
         """Return the index of the candidate for a request."""
@@ -234,8 +231,8 @@ def _failed(error: TidalError) -> NextStage:
 
 def _check_wanted(job: CascadeJob) -> None:
     """Raise `Cancelled` if the request needs no answer any more."""
-    waited_s = time.monotonic() - job.request.arrival
     if job.request.answered:
         raise Cancelled("the request was answered while it waited")
-    if waited_s > _CHECK_CANCELLED_AFTER_S and job.request.cancelled():
-        raise Cancelled("the client cancelled the request while it waited")
+    cancelled = cancellation(job.request, time.monotonic())
+    if cancelled is not None:
+        raise cancelled

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from tidal.server.state import ServerState, running_servers, write_state
 from tidal_client import InvalidArgument
-from tidal_client import running as client_side
+from tidal_client import local_servers as client_side
 from tidal_client.main import build_app
 
 
@@ -42,8 +42,8 @@ def test_both_sides_find_the_same_servers(runtime: Path) -> None:
         write_state(state(port))
     assert [each.http for each in running_servers()] == ["127.0.0.1:9000", "127.0.0.1:10000"]
     assert client_side.running_servers() == [
-        client_side.RunningServer("127.0.0.1:9000", "127.0.0.1:9001"),
-        client_side.RunningServer("127.0.0.1:10000", "127.0.0.1:10001"),
+        client_side.LocalServer("127.0.0.1:9000", "127.0.0.1:9001"),
+        client_side.LocalServer("127.0.0.1:10000", "127.0.0.1:10001"),
     ]
 
 

@@ -12,14 +12,14 @@ import numpy as np
 
 from tidal.arlo.scheduling import Autoscaler, InstanceLoad, Scaling, least_busy
 from tidal.errors import InvalidArgument
-from tidal.simulator.workload import Floats
+from tidal.simulator.requests import Floats
 
 _CALM_S = 60
 _RECENT_S = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class ClusterObservation:
     """What happened in the second before.
 
     Args:
@@ -36,7 +36,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ScalingChange:
     """One GPU more for a runtime, or one less of it."""
 
     scaling: Scaling
@@ -46,7 +46,7 @@ class Change:
 class Scaler(Protocol):
     """Decides once a second."""
 
-    def decide(self, now: float, seen: Observation) -> Change | None:
+    def decide(self, now: float, seen: ClusterObservation) -> ScalingChange | None:
         """What to do about the number of GPUs."""
 
 
@@ -57,7 +57,7 @@ class TargetTracking:
         self._autoscaler = Autoscaler(slo_s, fewest=fewest, most=most)
         self._busy = _BusyMinute()
 
-    def decide(self, now: float, seen: Observation) -> Change | None:
+    def decide(self, now: float, seen: ClusterObservation) -> ScalingChange | None:
         """What to do about the number of GPUs."""
         self._busy.add(seen)
         scaler, latencies = self._autoscaler, seen.latencies_s
@@ -65,7 +65,7 @@ class TargetTracking:
         scaler.observe(len(latencies), slow, critical)
         scaling = scaler.decide(now, seen.gpus)
         if scaling is Scaling.ADD:
-            return Change(scaling, len(seen.instances) - 1)
+            return ScalingChange(scaling, len(seen.instances) - 1)
         return self._busy.release(seen) if scaling is Scaling.RELEASE else None
 
 
@@ -92,7 +92,7 @@ class Headroom:
         self._busy = _BusyMinute()
         self._quiet_until = 0.0
 
-    def decide(self, now: float, seen: Observation) -> Change | None:
+    def decide(self, now: float, seen: ClusterObservation) -> ScalingChange | None:
         """What to do about the number of GPUs."""
         self._busy.add(seen)
         recent = self._busy.mean(_RECENT_S)
@@ -102,7 +102,7 @@ class Headroom:
             self._quiet_until = now + _RECENT_S
             each = [used / count if count else -math.inf for used, count in zip(recent, seen.instances, strict=True)]
             self._busy.clear()
-            return Change(Scaling.ADD, each.index(max(each)))
+            return ScalingChange(Scaling.ADD, each.index(max(each)))
         minute = self._busy.mean(_CALM_S)
         if minute is None or seen.gpus <= self._fewest or sum(minute) > self._most_used * (seen.gpus - 1):
             return None
@@ -115,7 +115,7 @@ class _BusyMinute:
     def __init__(self) -> None:
         self._seconds: deque[Sequence[float]] = deque(maxlen=_CALM_S)
 
-    def add(self, seen: Observation) -> None:
+    def add(self, seen: ClusterObservation) -> None:
         self._seconds.append(seen.busy_s)
 
     def clear(self) -> None:
@@ -128,7 +128,7 @@ class _BusyMinute:
         recent = list(self._seconds)[-seconds:]
         return [sum(column) / seconds for column in zip(*recent, strict=True)]
 
-    def release(self, seen: Observation) -> Change | None:
+    def release(self, seen: ClusterObservation) -> ScalingChange | None:
         """One instance less of the runtime whose instances were least busy (never the last of the longest)."""
         used = self.mean(len(self._seconds)) or [0.0] * len(seen.instances)
         loads = [
@@ -140,4 +140,4 @@ class _BusyMinute:
         if chosen is None:
             return None
         self.clear()
-        return Change(Scaling.RELEASE, chosen.runtime)
+        return ScalingChange(Scaling.RELEASE, chosen.runtime)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tidal.simulator.result import Result
-from tidal.simulator.workload import Floats
+from tidal.simulator.arlo.result import ClusterResult
+from tidal.simulator.requests import Floats
 
 _POINTS = 2000
 
 
-def plot(results: Sequence[Result], file: Path, *, title: str = "", slo_s: float | None = None) -> None:
+def plot(results: Sequence[ClusterResult], file: Path, *, title: str = "", slo_s: float | None = None) -> None:
     """Write a picture in the format that the file's name ends in: Figures 6 and 10 above, 8 or 12 below.
 
     GPUs by runtime are shown for the first result with several runtimes; GPUs in sum where the number varies.
@@ -40,7 +40,7 @@ def plot(results: Sequence[Result], file: Path, *, title: str = "", slo_s: float
     figure.savefig(file, dpi=120)
 
 
-def _gpus(axes: object, results: Sequence[Result]) -> None:
+def _gpus(axes: object, results: Sequence[ClusterResult]) -> None:
     from matplotlib import colormaps
     from matplotlib.axes import Axes
 

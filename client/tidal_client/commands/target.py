@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from tidal_client.errors import ConnectionFailed, InvalidArgument, RequestError
-from tidal_client.running import choose_url, running_servers
+from tidal_client.local_servers import choose_url, running_servers
 from tidal_client.transports import parse_url
 
 Url = Annotated[
@@ -24,21 +24,21 @@ Url = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class TargetServer:
     """A server's URL, and whether it is only the default because no server was found."""
 
     url: str
-    guessed: bool
+    is_default: bool
 
     def message(self, error: RequestError) -> str:
         """Code and sentence of an error, with what to do where nothing answers at the default port."""
         text = f"{error.code}: {error}"
-        if self.guessed and isinstance(error, ConnectionFailed):
+        if self.is_default and isinstance(error, ConnectionFailed):
             return f"{text}; no server of this user is running: start one with tidal serve, or name one by --url"
         return text
 
 
-def choose(url: str | None, protocol: Literal["http", "grpc"]) -> Chosen:
+def choose_target(url: str | None, protocol: Literal["http", "grpc"]) -> TargetServer:
     """The named server, else the only running one, else the default port.
 
     Raises:
@@ -49,4 +49,4 @@ def choose(url: str | None, protocol: Literal["http", "grpc"]) -> Chosen:
         parse_url(found)
     except InvalidArgument as error:
         raise typer.BadParameter(str(error), param_hint="--url") from None
-    return Chosen(found, guessed=url is None and not running_servers())
+    return TargetServer(found, is_default=url is None and not running_servers())

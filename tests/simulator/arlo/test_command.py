@@ -62,7 +62,7 @@ def test_a_published_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     profile = LatencyProfile(lengths=(64, 256), batches=(1, 2), median_ms=grid, p95_ms=grid, threads=1)
     runtimes = [SimpleNamespace(max_length=64), SimpleNamespace(max_length=256)]
     manifest = SimpleNamespace(profile=profile, runtimes=runtimes)
-    monkeypatch.setattr(simulate_inputs, "load_manifest", lambda folder: manifest)
+    monkeypatch.setattr(simulate_inputs, "load_arlo_manifest", lambda folder: manifest)
     found = rows(tmp_path, "-r", "50", "-s", "5", "--system", "arlo", "--system", "polymorphic")
     assert list(found["arlo"]["instances"]) == ["64", "256"]
     assert found["polymorphic"]["requests"] == found["arlo"]["requests"]

@@ -14,22 +14,36 @@ from tidal.arlo.policies import PartitionedPolicy, Query
 from tidal.arlo.policies.levels import Instance
 from tidal.arlo.scheduling import Autoscaler, InstanceLoad, Scaling, least_busy
 from tidal.errors import InvalidArgument
-from tidal.simulator import Failures, History, Name, Result, Scale, ServiceTimes, Workload, make_system, simulate
-from tidal.simulator.scaling import Change, Headroom, Observation
+from tidal.simulator.arlo import (
+    ClusterResult,
+    GpuFailures,
+    LengthHistory,
+    ScalingBounds,
+    ServiceTimes,
+    SyntheticRequests,
+    SystemName,
+    make_system,
+    simulate,
+)
+from tidal.simulator.arlo.scaling import ClusterObservation, Headroom, ScalingChange
 
 TIMES = ServiceTimes((64, 128, 256), (0.01, 0.02, 0.04), tuple(0.02 + n * 1e-4 for n in range(257)))
 SLO_S = 0.4
 MIX: dict[str, Any] = {"lengths": [30, 100, 200], "weights": [4, 2, 1], "longest": 256}
 
 
-def run(name: str, workload: Workload, gpus: int = 6, scale: Scale | None = None, **options: Any) -> Result:
+def run(
+    name: str, workload: SyntheticRequests, gpus: int = 6, scale: ScalingBounds | None = None, **options: Any
+) -> ClusterResult:
     made = {k: options.pop(k) for k in ("history", "period_s", "least_gain", "fill") if k in options}
-    return simulate(make_system(Name(name), TIMES, gpus=gpus, slo_s=SLO_S, scale=scale, **made), workload, **options)
+    return simulate(
+        make_system(SystemName(name), TIMES, gpus=gpus, slo_s=SLO_S, scale=scale, **made), workload, **options
+    )
 
 
-@pytest.mark.parametrize("name", [each.value for each in Name])
+@pytest.mark.parametrize("name", [each.value for each in SystemName])
 def test_every_request_is_answered_once_by_every_system(name: str) -> None:
-    workload = Workload([150.0] * 5 + [600.0] * 2 + [150.0] * 5, **MIX)  # overloaded in the middle
+    workload = SyntheticRequests([150.0] * 5 + [600.0] * 2 + [150.0] * 5, **MIX)  # overloaded in the middle
     result = run(name, workload)
     arrived = sum(len(second.times) for second in workload)
     assert result.requests == arrived == len(result.latencies_s)
@@ -40,10 +54,10 @@ def test_every_request_is_answered_once_by_every_system(name: str) -> None:
     assert result.name == name
 
 
-@pytest.mark.parametrize("failures", [None, Failures(every_s=20.0, repair_s=2.0, seed=5)])
-def test_equal_seeds_give_equal_runs(failures: Failures | None) -> None:
-    def once(seed: int) -> Result:
-        return run("arlo", Workload([200.0] * 30, seed=seed, **MIX), failures=failures, period_s=10)
+@pytest.mark.parametrize("failures", [None, GpuFailures(every_s=20.0, repair_s=2.0, seed=5)])
+def test_equal_seeds_give_equal_runs(failures: GpuFailures | None) -> None:
+    def once(seed: int) -> ClusterResult:
+        return run("arlo", SyntheticRequests([200.0] * 30, seed=seed, **MIX), failures=failures, period_s=10)
 
     one, again, other = once(1), once(1), once(2)
     np.testing.assert_array_equal(one.latencies_s, again.latencies_s)
@@ -52,7 +66,7 @@ def test_equal_seeds_give_equal_runs(failures: Failures | None) -> None:
 
 
 def test_the_overhead_is_added_to_each_and_keeps_no_gpu_busy() -> None:
-    workload = Workload([100.0] * 5, **MIX)
+    workload = SyntheticRequests([100.0] * 5, **MIX)
     without, with_it = run("arlo", workload, overhead_s=0.0), run("arlo", workload, overhead_s=0.1)
     np.testing.assert_allclose(with_it.latencies_s, without.latencies_s + 0.1)
     assert with_it.busy_s == without.busy_s
@@ -60,7 +74,7 @@ def test_the_overhead_is_added_to_each_and_keeps_no_gpu_busy() -> None:
 
 class TestAllocation:
     def test_it_follows_the_mix_every_period_and_not_before(self) -> None:
-        workload = Workload([100.0] * 25, [30], [1], longest=256)
+        workload = SyntheticRequests([100.0] * 25, [30], [1], longest=256)
         result = run("arlo", workload, gpus=6, period_s=10)
         by_second = {int(each.at): each.instances for each in result.moments}
         assert by_second[1] == by_second[10] == (2, 2, 2)
@@ -70,36 +84,39 @@ class TestAllocation:
         assert by_second[20][2] >= 1
 
     def test_what_gains_too_little_or_was_never_asked_for_changes_nothing(self) -> None:
-        workload = Workload([100.0] * 25, [30], [1], longest=256)
+        workload = SyntheticRequests([100.0] * 25, [30], [1], longest=256)
         assert run("arlo", workload, period_s=10, least_gain=0.0).replaced > 0
         assert run("arlo", workload, period_s=10, least_gain=0.9).replaced == 0
-        assert run("arlo", Workload([0.0] * 25, [30], [1], longest=256), period_s=10, least_gain=0.0).replaced == 0
+        assert (
+            run("arlo", SyntheticRequests([0.0] * 25, [30], [1], longest=256), period_s=10, least_gain=0.0).replaced
+            == 0
+        )
 
     def test_even_and_infaas_stay_as_they_are(self) -> None:
-        workload = Workload([100.0] * 25, [30], [1], longest=256)
+        workload = SyntheticRequests([100.0] * 25, [30], [1], longest=256)
         for name in ("even", "infaas", "global"):
             result = run(name, workload, period_s=10)
             assert {each.instances for each in result.moments} == {(2, 2, 2)}
             assert result.replaced == 0
 
     def test_history_decides_the_start_where_it_is_of_use(self) -> None:
-        history = History({30: 1000}, 10.0)
-        workload = Workload([10.0] * 2, [30], [1], longest=256)
+        history = LengthHistory({30: 1000}, 10.0)
+        workload = SyntheticRequests([10.0] * 2, [30], [1], longest=256)
         starts = {n: run(n, workload, history=history).moments[0].instances for n in ("arlo", "global", "even")}
         assert starts["arlo"] == starts["global"] == (5, 0, 1)
         assert starts["even"] == (2, 2, 2)
 
     def test_it_answers_sooner_than_an_even_one(self) -> None:
-        workload = Workload([250.0] * 30, [30, 100, 200], [20, 3, 1], longest=256)
+        workload = SyntheticRequests([250.0] * 30, [30, 100, 200], [20, 3, 1], longest=256)
         assert run("arlo", workload, period_s=10).mean_ms < run("even", workload, period_s=10).mean_ms
 
 
 class TestScaling:
-    BURST = Workload([50.0] * 5 + [700.0] * 60 + [20.0] * 400, **MIX)
+    BURST = SyntheticRequests([50.0] * 5 + [700.0] * 60 + [20.0] * 400, **MIX)
 
     @pytest.mark.parametrize("name", ["arlo", "st", "dt", "infaas"])
     def test_it_grows_and_shrinks_within_its_bounds(self, name: str) -> None:
-        result = run(name, self.BURST, gpus=4, scale=Scale(fewest=3, most=8))
+        result = run(name, self.BURST, gpus=4, scale=ScalingBounds(fewest=3, most=8))
         gpus = [each.gpus for each in result.moments]
         assert max(gpus) == 8
         assert gpus[464] < 8
@@ -108,7 +125,12 @@ class TestScaling:
         assert set(steps.tolist()) <= {-1, 0, 1}
 
     def test_the_last_of_the_longest_runtime_stays(self) -> None:
-        result = run("arlo", Workload([1.0] * 600, [30], [1], longest=256), gpus=3, scale=Scale(fewest=1, most=4))
+        result = run(
+            "arlo",
+            SyntheticRequests([1.0] * 600, [30], [1], longest=256),
+            gpus=3,
+            scale=ScalingBounds(fewest=1, most=4),
+        )
         assert result.moments[-1].gpus == 1
         assert result.moments[-1].instances == (0, 0, 1)
 
@@ -118,29 +140,29 @@ class TestScaling:
     def test_headroom_by_hand(self) -> None:
         scaler = Headroom(0.2, fewest=1, most=4)
 
-        def tell(now: float, *busy: float) -> Change | None:
-            return scaler.decide(now, Observation(3, (2, 1), np.empty(0), busy))
+        def tell(now: float, *busy: float) -> ScalingChange | None:
+            return scaler.decide(now, ClusterObservation(3, (2, 1), np.empty(0), busy))
 
         assert [tell(i, 1.5, 0.85) for i in range(4)] == [None] * 4
         assert tell(4, 1.5, 0.95) is None  # 2.37 of 2.4 on the mean
-        assert tell(5, 1.5, 1.1) == Change(Scaling.ADD, 1)  # its instances were busier: 0.92 against 0.75
+        assert tell(5, 1.5, 1.1) == ScalingChange(Scaling.ADD, 1)  # its instances were busier: 0.92 against 0.75
         assert [tell(6 + i, 1.5, 1.0) for i in range(4)] == [None] * 4  # begins to look anew
         calm = Headroom(0.2, fewest=1, most=4)
-        told = [calm.decide(i, Observation(3, (2, 1), np.empty(0), (0.1, 0.2))) for i in range(60)]
+        told = [calm.decide(i, ClusterObservation(3, (2, 1), np.empty(0), (0.1, 0.2))) for i in range(60)]
         assert told[:59] == [None] * 59
-        assert told[59] == Change(Scaling.RELEASE, 0)
+        assert told[59] == ScalingChange(Scaling.RELEASE, 0)
         enough = Headroom(0.2, fewest=1, most=4)  # but not for one GPU less: 1.7 of 1.6
-        assert {enough.decide(i, Observation(3, (2, 1), np.empty(0), (0.7, 1.0))) for i in range(99)} == {None}
+        assert {enough.decide(i, ClusterObservation(3, (2, 1), np.empty(0), (0.7, 1.0))) for i in range(99)} == {None}
         full = Headroom(0.2, fewest=3, most=3)
-        assert {full.decide(i, Observation(3, (2, 1), np.empty(0), (2.0, 1.0))) for i in range(9)} == {None}
+        assert {full.decide(i, ClusterObservation(3, (2, 1), np.empty(0), (2.0, 1.0))) for i in range(9)} == {None}
 
     def test_nothing_is_released_while_gpus_are_being_replaced(self) -> None:
         class Hasty:
-            def decide(self, now: float, seen: Observation) -> Change | None:
-                return Change(Scaling.RELEASE, 1) if now >= 11 and seen.gpus > 5 else None
+            def decide(self, now: float, seen: ClusterObservation) -> ScalingChange | None:
+                return ScalingChange(Scaling.RELEASE, 1) if now >= 11 and seen.gpus > 5 else None
 
-        system = make_system(Name.ARLO, TIMES, gpus=6, slo_s=SLO_S, period_s=10)
-        workload = Workload([100.0] * 19, [30, 100], [9, 1], longest=256)
+        system = make_system(SystemName.ARLO, TIMES, gpus=6, slo_s=SLO_S, period_s=10)
+        workload = SyntheticRequests([100.0] * 19, [30, 100], [9, 1], longest=256)
         result = simulate(replace(system, scaler=Hasty()), workload, replaced_at_once=1, replacement_s=3.5)
         gpus = {int(each.at): each.gpus for each in result.moments}
         assert result.moments[10].instances != (2, 2, 2)
@@ -156,40 +178,45 @@ class TestScaling:
             return decide(self, now, gpus)
 
         monkeypatch.setattr(Autoscaler, "decide", noted)
-        result = run("arlo", Workload([10.0] * 7, **MIX), scale=Scale(fewest=1, most=9))
+        result = run("arlo", SyntheticRequests([10.0] * 7, **MIX), scale=ScalingBounds(fewest=1, most=9))
         assert asked == [each.at for each in result.moments]
         assert least_busy([InstanceLoad(0, 1, 0.0)], 1) is None
 
 
 class TestFailures:
     def test_nothing_is_lost_and_it_costs_time(self) -> None:
-        workload = Workload([120.0] * 60, **MIX)
-        sound, failing = run("arlo", workload), run("arlo", workload, failures=Failures(30.0, 5.0))
+        workload = SyntheticRequests([120.0] * 60, **MIX)
+        sound, failing = run("arlo", workload), run("arlo", workload, failures=GpuFailures(30.0, 5.0))
         assert failing.requests == len(failing.latencies_s) == sound.requests
         assert failing.failed_batches > 5
         assert failing.mean_ms > sound.mean_ms
         assert sound.failed_batches == 0
 
     def test_with_reallocation_and_scaling_at_once(self) -> None:
-        workload = Workload([400.0] * 40 + [40.0] * 150, drift=0.4, drift_s=20, **MIX)
+        workload = SyntheticRequests([400.0] * 40 + [40.0] * 150, drift=0.4, drift_s=20, **MIX)
         result = run(
-            "arlo", workload, scale=Scale(fewest=2, most=12), failures=Failures(40.0, 5.0), period_s=10, gpus=5
+            "arlo",
+            workload,
+            scale=ScalingBounds(fewest=2, most=12),
+            failures=GpuFailures(40.0, 5.0),
+            period_s=10,
+            gpus=5,
         )
         assert result.requests == len(result.latencies_s)
         assert all(each.instances[-1] >= 1 and 2 <= each.gpus <= 12 for each in result.moments)
 
     def test_polymorphic_placement_has_no_instances_that_fail_or_scale(self) -> None:
         with pytest.raises(InvalidArgument, match="failures need lanes that are instances"):
-            run("polymorphic", Workload([1.0], **MIX), failures=Failures(1.0))
+            run("polymorphic", SyntheticRequests([1.0], **MIX), failures=GpuFailures(1.0))
         with pytest.raises(InvalidArgument, match="no instances to scale"):
-            run("polymorphic", Workload([1.0], **MIX), scale=Scale(1, 2))
+            run("polymorphic", SyntheticRequests([1.0], **MIX), scale=ScalingBounds(1, 2))
 
 
 class TestDispatch:
     """Who gets a query where Algorithm 1 is replaced."""
 
     def chosen(self, name: str, loads: list[list[int]], length: int, fill: float = 0.25) -> tuple[int, int]:
-        system = make_system(Name(name), TIMES, gpus=sum(map(len, loads)), slo_s=SLO_S, fill=fill)
+        system = make_system(SystemName(name), TIMES, gpus=sum(map(len, loads)), slo_s=SLO_S, fill=fill)
         policy = system.policy
         assert isinstance(policy, PartitionedPolicy)
         policy.allocate([len(each) for each in loads])
@@ -235,29 +262,29 @@ class TestDispatch:
 )
 def test_bad_inputs_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidArgument, match=says):
-        run("arlo", Workload([1.0], **MIX), **options)
+        run("arlo", SyntheticRequests([1.0], **MIX), **options)
 
 
 def test_bad_bounds_and_failures_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="fewest must lie between 1 and most"):
-        run("dt", Workload([1.0], **MIX), scale=Scale(5, 4))
+        run("dt", SyntheticRequests([1.0], **MIX), scale=ScalingBounds(5, 4))
     with pytest.raises(InvalidArgument, match="headroom must lie between 0 and 1"):
-        run("dt", Workload([1.0], **MIX), scale=Scale(1, 4, headroom=1.0))
+        run("dt", SyntheticRequests([1.0], **MIX), scale=ScalingBounds(1, 4, headroom=1.0))
     with pytest.raises(InvalidArgument, match="mean time between failures must be a positive"):
-        Failures(0.0)
+        GpuFailures(0.0)
     with pytest.raises(InvalidArgument, match="SLO must be a positive"):
-        make_system(Name.ST, TIMES, gpus=1, slo_s=0.0)
+        make_system(SystemName.ST, TIMES, gpus=1, slo_s=0.0)
 
 
-def percentages(result: Result) -> Sequence[float]:
+def percentages(result: ClusterResult) -> Sequence[float]:
     return [result.percentile_ms(p) for p in (0, 50, 98, 100)]
 
 
 def test_results_say_what_they_hold() -> None:
-    result = run("arlo", Workload([100.0] * 5, **MIX), gpus=20)
+    result = run("arlo", SyntheticRequests([100.0] * 5, **MIX), gpus=20)
     assert percentages(result) == sorted(percentages(result))
     assert result.share_over(0.0) == 1.0
     assert result.share_over(10.0) == 0.0
-    empty = run("arlo", Workload([0.0] * 3, **MIX))
+    empty = run("arlo", SyntheticRequests([0.0] * 3, **MIX))
     assert (empty.mean_ms, empty.percentile_ms(98), empty.share_over(0.1), empty.requests) == (0, 0, 0, 0)
     assert Counter(each.waiting for each in empty.moments) == {0: 3}

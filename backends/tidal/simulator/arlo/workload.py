@@ -11,56 +11,31 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from tidal.errors import InvalidArgument
+from tidal.simulator.requests import Floats, RequestsInSecond, RequestSource
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Second:
-    """The requests of one second: arrivals in seconds from the start of the workload, ascending, and lengths."""
-
-    start: float
-    times: Floats
-    lengths: Ints
-
-
-class Requests(Protocol):
-    """What arrives, the same every time it is asked for."""
-
-    @property
-    def seconds(self) -> int:
-        """How long requests arrive."""
-
-    @property
-    def longest(self) -> int:
-        """No request is longer, tokens."""
-
-    def __iter__(self) -> Iterator[Second]:
-        """All seconds, those without requests too."""
+#: Lengths of tweets in tokens by percentile (92,403 public English tweets), cut at the 125 tokens that the paper names.
+TWEETS = "0=3,5=9,25=17,50=24,75=30,95=50,98=64,99=71,100=125"
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class LengthHistory:
     """Requests of the past by length, and over how many seconds they were counted."""
 
     by_length: Mapping[int, float]
     seconds: float
 
 
-def history_of(requests: Requests, first_s: float = math.inf) -> History:
+def length_history(requests: RequestSource, first_s: float = math.inf) -> LengthHistory:
     """The requests of the first seconds, or of all, counted."""
     counts = np.zeros(requests.longest + 1, np.int64)
     for second in itertools.islice(requests, None if first_s == math.inf else math.ceil(first_s)):
         counts += np.bincount(second.lengths, minlength=requests.longest + 1)
     by_length = {int(length): float(counts[length]) for length in np.flatnonzero(counts)}
-    return History(
+    return LengthHistory(
         by_length, float(min(math.ceil(first_s), requests.seconds) if first_s < math.inf else requests.seconds)
     )
 
@@ -92,7 +67,7 @@ class Bursts:
 
 
 @dataclass(frozen=True)
-class Workload:
+class SyntheticRequests:
     """Requests by the second, the same ones every time they are asked for.
 
     Args:
@@ -141,7 +116,7 @@ class Workload:
         """Requests a second, over the whole workload."""
         return float(np.mean(self.rates))
 
-    def __iter__(self) -> Iterator[Second]:
+    def __iter__(self) -> Iterator[RequestsInSecond]:
         arrivals, mixes = (np.random.default_rng([self.seed, stream]) for stream in (1, 2))
         moments, expected = self._expected
         values = np.asarray(self.lengths, np.float64)
@@ -153,7 +128,7 @@ class Workload:
             times = np.interp(np.sort(arrivals.uniform(low, high, number)), expected, moments)
             drawn = values[np.searchsorted(upto, mixes.random(number) * upto[-1], side="right")]
             lengths = np.clip(np.ceil(drawn * scale), 1, self.longest).astype(np.int64)
-            yield Second(float(second), times, lengths)
+            yield RequestsInSecond(float(second), times, lengths)
 
     @cached_property
     def scales(self) -> Floats:

@@ -18,14 +18,14 @@ from tidal.arlo.scheduling import (
 )
 from tidal.errors import InvalidArgument
 from tidal.profiles import LatencyProfile
-from tidal.simulator.cluster import Seconds
-from tidal.simulator.dispatch import BinPacking, LeastLoaded, LeastPadding
-from tidal.simulator.scaling import Headroom, Scaler, TargetTracking
-from tidal.simulator.service_times import ServiceTimes
-from tidal.simulator.workload import History
+from tidal.simulator.arlo.cluster import Seconds
+from tidal.simulator.arlo.dispatch import BinPacking, LeastLoaded, LeastPadding
+from tidal.simulator.arlo.scaling import Headroom, Scaler, TargetTracking
+from tidal.simulator.arlo.service_times import ServiceTimes
+from tidal.simulator.arlo.workload import LengthHistory
 
 
-class Name(StrEnum):
+class SystemName(StrEnum):
     """What can be simulated."""
 
     ARLO = "arlo"
@@ -40,7 +40,7 @@ class Name(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class ScalingBounds:
     """Bounds of autoscaling, and the share of GPU time that the baselines keep free."""
 
     fewest: int
@@ -48,7 +48,7 @@ class Scale:
     headroom: float = 0.05
 
 
-class Reallocation:
+class PeriodicReallocation:
     """The Runtime Scheduler's periodic decision, by the rule that the controller uses (§3.3).
 
     Args:
@@ -69,11 +69,11 @@ class Reallocation:
         self._least_gain = least_gain
         self.profiles = tuple(RuntimeProfile.from_service(each, slo_s, period_s) for each in times.static_s)
 
-    def demand(self, history: History) -> tuple[float, ...]:
+    def demand(self, history: LengthHistory) -> tuple[float, ...]:
         """Mean number of requests in one SLO period by runtime (Q_i)."""
         return demand_by_runtime(history.by_length, self._max_lengths, observed_s=history.seconds, slo_s=self._slo_s)
 
-    def wanted(self, present: Sequence[int], history: History) -> tuple[int, ...]:
+    def wanted(self, present: Sequence[int], history: LengthHistory) -> tuple[int, ...]:
         """The instances by runtime from now on, for what was seen: those present where others gain too little."""
         problem = AllocationProblem(sum(present), self.profiles, self.demand(history))
         found = reallocate(problem, present, self._least_gain)
@@ -81,7 +81,7 @@ class Reallocation:
 
 
 @dataclass(frozen=True)
-class System:
+class SimulatedSystem:
     """All that decides in one simulated system. Made anew for every run.
 
     Args:
@@ -94,30 +94,30 @@ class System:
         scaler: None where the number of GPUs stays.
     """
 
-    name: Name
+    name: SystemName
     max_lengths: tuple[int, ...]
     policy: PlacementPolicy
     instances: tuple[int, ...] | None
     seconds: Seconds
-    reallocation: Reallocation | None = None
+    reallocation: PeriodicReallocation | None = None
     scaler: Scaler | None = None
 
 
 def make_system(
-    name: Name,
+    name: SystemName,
     times: ServiceTimes,
     *,
     gpus: int,
     slo_s: float,
-    history: History | None = None,
-    scale: Scale | None = None,
+    history: LengthHistory | None = None,
+    scale: ScalingBounds | None = None,
     period_s: float = 120.0,
     least_gain: float = LEAST_GAIN,
     threshold: float = 0.85,
     decay: float = 0.9,
     peek: int = 6,
     fill: float = 0.05,
-) -> System:
+) -> SimulatedSystem:
     """A system on so many GPUs.
 
     Args:
@@ -141,46 +141,48 @@ def make_system(
         raise InvalidArgument(f"gpus must be at least 1, got {gpus}")
     if not 0 < slo_s < math.inf:
         raise InvalidArgument(f"the SLO must be a positive, finite number of seconds, got {slo_s:g}")
-    if name is Name.POLYMORPHIC:
+    if name is SystemName.POLYMORPHIC:
         return _polymorphic(times, gpus, scale)
-    if name in (Name.ST, Name.DT):
+    if name in (SystemName.ST, SystemName.DT):
         return _one_runtime(name, times, gpus, slo_s, scale)
     arguments = (times.max_lengths, times.static_s, slo_s)
-    reallocation = Reallocation(times, slo_s, period_s, least_gain)
+    reallocation = PeriodicReallocation(times, slo_s, period_s, least_gain)
     demand = None
-    if history is not None and name not in (Name.EVEN, Name.INFAAS):
+    if history is not None and name not in (SystemName.EVEN, SystemName.INFAAS):
         demand = reallocation.demand(history)
     instances = start_allocation(gpus, reallocation.profiles, demand)
     policy: PartitionedPolicy
     scaler: Scaler | None = None
-    if name is Name.INFAAS:
+    if name is SystemName.INFAAS:
         policy = BinPacking(*arguments, instances, fill=fill)
         scaler = _headroom(scale)
     else:
-        dispatch = {Name.ILB: LeastPadding, Name.IG: LeastLoaded}.get(name, PartitionedPolicy)
+        dispatch = {SystemName.ILB: LeastPadding, SystemName.IG: LeastLoaded}.get(name, PartitionedPolicy)
         policy = dispatch(*arguments, instances, threshold=threshold, decay=decay, peek=peek)
         scaler = None if scale is None else TargetTracking(slo_s, fewest=scale.fewest, most=scale.most)
     static = times.static_s
-    return System(
+    return SimulatedSystem(
         name,
         times.max_lengths,
         policy,
         instances,
         lambda batch: static[batch.runtime],
-        None if name in (Name.EVEN, Name.GLOBAL, Name.INFAAS) else reallocation,
+        None if name in (SystemName.EVEN, SystemName.GLOBAL, SystemName.INFAAS) else reallocation,
         scaler,
     )
 
 
-def _headroom(scale: Scale | None) -> Headroom | None:
+def _headroom(scale: ScalingBounds | None) -> Headroom | None:
     return None if scale is None else Headroom(scale.headroom, fewest=scale.fewest, most=scale.most)
 
 
-def _one_runtime(name: Name, times: ServiceTimes, gpus: int, slo_s: float, scale: Scale | None) -> System:
+def _one_runtime(
+    name: SystemName, times: ServiceTimes, gpus: int, slo_s: float, scale: ScalingBounds | None
+) -> SimulatedSystem:
     """ST and DT: one runtime for all lengths, padded to the longest or of dynamic shape; the least loaded instance."""
     seconds: Seconds
     longest_s = times.static_s[-1]
-    if name is Name.ST:
+    if name is SystemName.ST:
 
         def seconds(batch: Batch) -> float:
             return longest_s
@@ -195,10 +197,10 @@ def _one_runtime(name: Name, times: ServiceTimes, gpus: int, slo_s: float, scale
 
     policy = LeastPadding([times.longest], [longest_s], slo_s, [gpus])
     scaler = _headroom(scale)
-    return System(name, (times.longest,), policy, (gpus,), seconds, None, scaler)
+    return SimulatedSystem(name, (times.longest,), policy, (gpus,), seconds, None, scaler)
 
 
-def _polymorphic(times: ServiceTimes, gpus: int, scale: Scale | None) -> System:
+def _polymorphic(times: ServiceTimes, gpus: int, scale: ScalingBounds | None) -> SimulatedSystem:
     """Every GPU holds all runtimes and runs the one that fits; batches as large as were measured."""
     if scale is not None:
         raise InvalidArgument("polymorphic placement has no instances to scale; leave autoscaling out")
@@ -210,8 +212,8 @@ def _polymorphic(times: ServiceTimes, gpus: int, scale: Scale | None) -> System:
     policy = PolymorphicPolicy(times.max_lengths, profile, dynamic=False, max_batch=profile.max_batch)
     table: list[list[float]] = (profile.table_ms / 1e3).tolist()
     padded: Sequence[int] = times.max_lengths
-    return System(
-        Name.POLYMORPHIC,
+    return SimulatedSystem(
+        SystemName.POLYMORPHIC,
         times.max_lengths,
         policy,
         None,

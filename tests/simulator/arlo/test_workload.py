@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tidal.errors import InvalidArgument
-from tidal.simulator import Bursts, Workload, history_of, scaled_lengths
+from tidal.simulator.arlo import Bursts, SyntheticRequests, length_history, scaled_lengths
 
 
-def all_of(workload: Workload) -> tuple[Any, Any]:
+def all_of(workload: SyntheticRequests) -> tuple[Any, Any]:
     seconds = list(workload)
     return np.concatenate([s.times for s in seconds]), np.concatenate([s.lengths for s in seconds])
 
@@ -25,7 +25,7 @@ def fano(times: Any, window: float, until: float) -> float:
 @pytest.mark.parametrize("bursts", [None, Bursts()])
 def test_times_ascend_within_their_second_and_rates_follow_the_trace(bursts: Bursts | None) -> None:
     rates = [2000.0, 500.0, 0.0, 4000.0] * 25
-    workload = Workload(rates, [10], [1], bursts=bursts, seed=3)
+    workload = SyntheticRequests(rates, [10], [1], bursts=bursts, seed=3)
     counts = np.zeros(4)
     for i, second in enumerate(workload):
         assert second.start == i
@@ -41,8 +41,8 @@ def test_times_ascend_within_their_second_and_rates_follow_the_trace(bursts: Bur
 
 
 def test_stable_is_poisson_and_bursty_is_not() -> None:
-    stable, _ = all_of(Workload([1000.0] * 200, [10], [1]))
-    bursty, _ = all_of(Workload([1000.0] * 200, [10], [1], bursts=Bursts(2.0, 0.2, 0.2)))
+    stable, _ = all_of(SyntheticRequests([1000.0] * 200, [10], [1]))
+    bursty, _ = all_of(SyntheticRequests([1000.0] * 200, [10], [1], bursts=Bursts(2.0, 0.2, 0.2)))
     assert fano(stable, 0.1, 200) == pytest.approx(1, abs=0.15)
     assert fano(bursty, 0.1, 200) > 5
     # The share of time in bursts: with lulls at 0.75 and bursts at 2 times the mean, either is plain to see.
@@ -52,8 +52,8 @@ def test_stable_is_poisson_and_bursty_is_not() -> None:
 
 
 def test_equal_seeds_give_equal_requests_and_others_do_not() -> None:
-    def make(seed: int) -> Workload:
-        return Workload([300.0] * 5, [10, 20, 30], [1, 1, 1], bursts=Bursts(), drift=0.3, seed=seed)
+    def make(seed: int) -> SyntheticRequests:
+        return SyntheticRequests([300.0] * 5, [10, 20, 30], [1, 1, 1], bursts=Bursts(), drift=0.3, seed=seed)
 
     for one, other in zip(all_of(make(1)), all_of(make(1)), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -63,11 +63,11 @@ def test_equal_seeds_give_equal_requests_and_others_do_not() -> None:
 
 
 def test_the_mix_follows_the_weights_and_is_cut_at_the_longest() -> None:
-    _, lengths = all_of(Workload([5000.0] * 10, [10, 20, 900], [1, 2, 1]))
+    _, lengths = all_of(SyntheticRequests([5000.0] * 10, [10, 20, 900], [1, 2, 1]))
     counts = np.bincount(lengths, minlength=513) / len(lengths)
     assert counts[[10, 20, 512]] == pytest.approx([0.25, 0.5, 0.25], abs=0.01)
-    workload = Workload([5000.0] * 10, [10, 20, 900], [1, 2, 1])
-    everything, beginning = history_of(workload), history_of(workload, 2.5)
+    workload = SyntheticRequests([5000.0] * 10, [10, 20, 900], [1, 2, 1])
+    everything, beginning = length_history(workload), length_history(workload, 2.5)
     assert everything.by_length == {n: int((lengths == n).sum()) for n in (10, 20, 512)}
     assert (everything.seconds, beginning.seconds) == (10.0, 3.0)
     first = [len(second.times) for second in workload][:3]
@@ -75,13 +75,13 @@ def test_the_mix_follows_the_weights_and_is_cut_at_the_longest() -> None:
 
 
 def test_the_mix_drifts_over_minutes_and_not_within_seconds() -> None:
-    workload = Workload([1.0] * 40_000, [100], [1], drift=0.3, drift_s=100.0)
+    workload = SyntheticRequests([1.0] * 40_000, [100], [1], drift=0.3, drift_s=100.0)
     logs = np.log(workload.scales)
     assert logs.std() == pytest.approx(0.3, rel=0.2)
     assert logs.mean() == pytest.approx(0, abs=0.1)
     correlation = [float(np.corrcoef(logs[:-lag], logs[lag:])[0, 1]) for lag in (1, 100, 1000)]
     assert correlation == pytest.approx([0.99, np.exp(-1), 0.0], abs=0.15)
-    assert (Workload([1.0] * 10, [100], [1]).scales == 1).all()
+    assert (SyntheticRequests([1.0] * 10, [100], [1]).scales == 1).all()
 
 
 def test_tweets_scaled_to_512() -> None:
@@ -105,7 +105,7 @@ def test_tweets_scaled_to_512() -> None:
 )
 def test_bad_workloads_are_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidArgument, match=says):
-        Workload(**{"rates": [1.0], "lengths": [10], "weights": [1.0], **change})
+        SyntheticRequests(**{"rates": [1.0], "lengths": [10], "weights": [1.0], **change})
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidal.simulator.workload import Floats
+from tidal.simulator.requests import Floats
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ClusterSample:
     """The end of a second.
 
     Args:
@@ -27,7 +27,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Result:
+class ClusterResult:
     """One run of one system; every request was answered.
 
     Args:
@@ -48,7 +48,7 @@ class Result:
     requests: int
     seconds: float
     latencies_s: Floats
-    moments: tuple[Moment, ...]
+    moments: tuple[ClusterSample, ...]
     busy_s: tuple[float, ...]
     demotions: int
     replaced: int

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidal.arlo.policies import Batch, PartitionedPolicy, Query
-from tidal.simulator.cluster import Cluster
+from tidal.simulator.arlo.cluster import Cluster
 
 RUNTIMES = (64, 128, 256)
 SERVICE = (0.01, 0.02, 0.04)

@@ -15,12 +15,12 @@ _UNKNOWN_INPUT = re.compile(
 )
 
 
-def may_be_another_kind(error: RequestError) -> bool:
+def may_be_unknown_input(error: RequestError) -> bool:
     """Whether a request may have failed because its model takes other inputs."""
     return isinstance(error, InvalidArgument) and _UNKNOWN_INPUT.search(str(error)) is not None
 
 
-def another_kind(error: RequestError, request: InferRequest, metadata: ModelMetadata) -> RequestError:
+def unknown_input_error(error: RequestError, request: InferRequest, metadata: ModelMetadata) -> RequestError:
     """The error of a request with an input that its model does not have, with what the model takes; else `error`."""
     inputs = [tensor.name for tensor in metadata.inputs]
     unknown = [f"'{name}'" for name in request.inputs if name not in inputs]

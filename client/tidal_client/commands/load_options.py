@@ -23,7 +23,7 @@ from tidal_client.load.inputs import (
     text_inputs,
 )
 from tidal_client.load.lengths import draw_lengths
-from tidal_client.load.mix import Variant, parse_mix, read_mix
+from tidal_client.load.mix import RequestVariant, parse_mix, read_mix
 from tidal_client.load.run import Schedule
 from tidal_client.load.traces import read_trace
 
@@ -33,7 +33,7 @@ _MOST_INPUTS = 20_000
 _MOST_IMAGES = 200
 
 
-class Arrivals(StrEnum):
+class ArrivalProcess(StrEnum):
     """How requests arrive."""
 
     POISSON = "poisson"
@@ -52,13 +52,13 @@ _UNIT_S = {TraceUnit.S: 1.0, TraceUnit.MS: 1e-3, TraceUnit.US: 1e-6}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LoadOptions:
     """The options of `tidal load` that say what is sent and when; see its help."""
 
     rate: float | None
     seconds: float | None
     requests: int | None
-    arrivals: Arrivals
+    arrivals: ArrivalProcess
     burst_factor: float
     burst_seconds: float
     burst_share: float
@@ -80,7 +80,7 @@ class Plan:
 
 
 @contextmanager
-def blame(option: str) -> Iterator[None]:
+def usage_errors(option: str) -> Iterator[None]:
     """Turn what the library refuses into a usage error of this option, or of the one that the message begins with."""
     try:
         yield
@@ -97,106 +97,111 @@ def blame(option: str) -> Iterator[None]:
         ) from None
 
 
-def make_schedule(plan: Plan) -> Schedule:
+def make_schedule(options: LoadOptions) -> Schedule:
     """What to send and when.
 
     Raises:
         typer.BadParameter: an option that is wrong, by its name.
     """
-    for name, number in (("--rate", plan.rate), ("--seconds", plan.seconds), ("--requests", plan.requests)):
+    for name, number in (("--rate", options.rate), ("--seconds", options.seconds), ("--requests", options.requests)):
         if number is not None and not 0 < number < float("inf"):
             raise typer.BadParameter(f"expected a number above 0, got {number:g}", param_hint=name)
-    if plan.seconds is not None and plan.requests is not None:
+    if options.seconds is not None and options.requests is not None:
         raise typer.BadParameter("give --seconds or --requests, not both", param_hint="--requests")
-    if plan.trace is None:
-        for name, given in (("--trace-column", plan.trace_column), ("--trace-count", plan.trace_count)):
+    if options.trace is None:
+        for name, given in (("--trace-column", options.trace_column), ("--trace-count", options.trace_count)):
             if given is not None:
                 raise typer.BadParameter("has no meaning without --trace", param_hint=name)
-    times = _drawn(plan) if plan.trace is None else _recorded(plan, plan.trace)
-    with blame("--mix"):
-        mix = _mix(plan.mix)
-    inputs = _images(plan, len(times)) if plan.images or plan.image_size else _inputs(plan, len(times))
-    return Schedule(times, prompt_inputs(inputs) if plan.generate else inputs, mix, plan.seed)
+    times = _drawn(options) if options.trace is None else _recorded(options, options.trace)
+    with usage_errors("--mix"):
+        mix = _mix(options.mix)
+    inputs = _images(options, len(times)) if options.images or options.image_size else _inputs(options, len(times))
+    return Schedule(times, prompt_inputs(inputs) if options.generate else inputs, mix, options.seed)
 
 
-def _drawn(plan: Plan) -> Times:
-    if plan.rate is None:
+def _drawn(options: LoadOptions) -> Times:
+    if options.rate is None:
         raise typer.BadParameter("needed unless --trace is given", param_hint="--rate")
-    seconds = None if plan.requests else plan.seconds or _DEFAULT_SECONDS
-    with blame("--arrivals"):
-        if plan.arrivals is Arrivals.POISSON:
-            times = poisson(plan.rate, count=plan.requests, seconds=seconds, seed=plan.seed)
+    seconds = None if options.requests else options.seconds or _DEFAULT_SECONDS
+    with usage_errors("--arrivals"):
+        if options.arrivals is ArrivalProcess.POISSON:
+            times = poisson(options.rate, count=options.requests, seconds=seconds, seed=options.seed)
         else:
             times = bursty(
-                plan.rate,
-                burst_factor=plan.burst_factor,
-                burst_s=plan.burst_seconds,
-                burst_share=plan.burst_share,
-                count=plan.requests,
+                options.rate,
+                burst_factor=options.burst_factor,
+                burst_s=options.burst_seconds,
+                burst_share=options.burst_share,
+                count=options.requests,
                 seconds=seconds,
-                seed=plan.seed,
+                seed=options.seed,
             )
     if not len(times):
         raise typer.BadParameter("no request arrives in this time at this rate", param_hint="--seconds")
     return times
 
 
-def _recorded(plan: Plan, trace: Path) -> Times:
+def _recorded(options: LoadOptions, trace: Path) -> Times:
     """A trace's arrivals, cut to what is wanted before they are rescaled."""
-    count, seconds = plan.requests, plan.seconds
-    if plan.rate is not None and seconds is not None:
-        count, seconds = max(1, round(plan.rate * seconds)), None
-    with blame("--trace"):
+    count, seconds = options.requests, options.seconds
+    if options.rate is not None and seconds is not None:
+        count, seconds = max(1, round(options.rate * seconds)), None
+    with usage_errors("--trace"):
         times = read_trace(
             trace,
-            column=plan.trace_column,
-            count_column=plan.trace_count,
-            unit_s=_UNIT_S[plan.trace_unit],
-            start_s=plan.trace_start,
+            column=options.trace_column,
+            count_column=options.trace_count,
+            unit_s=_UNIT_S[options.trace_unit],
+            start_s=options.trace_start,
             count=count,
             seconds=seconds,
-            seed=plan.seed,
+            seed=options.seed,
         )
         if count is not None and len(times) < count:
             typer.echo(f"the trace has {len(times)} of the {count} arrivals that were asked for", err=True)
-        return times if plan.rate is None else rescaled(times, plan.rate)
+        return times if options.rate is None else rescaled(times, options.rate)
 
 
-def _mix(text: str) -> Sequence[Variant]:
+def _mix(text: str) -> Sequence[RequestVariant]:
     if Path(text).suffix in (".json", ".yaml", ".yml"):
         return read_mix(Path(text))
-    return parse_mix(text) if text else (Variant(),)
+    return parse_mix(text) if text else (RequestVariant(),)
 
 
-def _images(plan: Plan, count: int) -> Sequence[Inputs]:
+def _images(options: LoadOptions, count: int) -> Sequence[Inputs]:
     """Files, or made images of a size."""
-    hint = "--image" if plan.images else "--image-size"
-    others = {"--file": plan.file, "--lengths": plan.lengths, "--tokenizer": plan.tokenizer, "--ids": plan.ids}
-    others |= {"--generate": plan.generate}
+    hint = "--image" if options.images else "--image-size"
+    others = {
+        "--file": options.file,
+        "--lengths": options.lengths,
+        "--tokenizer": options.tokenizer,
+        "--ids": options.ids,
+    }
+    others |= {"--generate": options.generate}
     for name, given in others.items():
         if given:
             raise typer.BadParameter(f"has no meaning with {hint}", param_hint=name)
-    if plan.images and plan.image_size is not None:
+    if options.images and options.image_size is not None:
         raise typer.BadParameter("give --image or --image-size, not both", param_hint="--image-size")
-    with blame(hint):
-        if plan.image_size is not None:
-            return made_images(plan.image_size, min(count, _MOST_IMAGES), seed=plan.seed)
-        return image_files(plan.images)
+    with usage_errors(hint):
+        if options.image_size is not None:
+            return made_images(options.image_size, min(count, _MOST_IMAGES), seed=options.seed)
+        return image_files(options.images)
 
 
-def _inputs(plan: Plan, requests: int) -> Sequence[Inputs]:
+def _inputs(options: LoadOptions, requests: int) -> Sequence[Inputs]:
     """Lines of a file, or made inputs."""
     count = min(requests, _MOST_INPUTS)
-    if plan.file is not None:
-        for name, given in (("--lengths", plan.lengths), ("--tokenizer", plan.tokenizer), ("--ids", plan.ids)):
+    if options.file is not None:
+        for name, given in (("--lengths", options.lengths), ("--tokenizer", options.tokenizer), ("--ids", options.ids)):
             if given:
                 raise typer.BadParameter("has no meaning for the texts of --file", param_hint=name)
-        with blame("--file"):
-            return text_inputs(read_texts(plan.file))
-    with blame("--lengths"):
-        lengths = draw_lengths(plan.lengths or "16", count, seed=plan.seed)
-    if plan.ids:
-        with blame("--vocabulary"):
-            return id_inputs(lengths, plan.vocabulary, seed=plan.seed)
-    with blame("--tokenizer"):
-        return text_inputs(made_texts(lengths, plan.tokenizer, seed=plan.seed))
+        with usage_errors("--file"):
+            return text_inputs(read_texts(options.file))
+    with usage_errors("--lengths"):
+        lengths = draw_lengths(options.lengths or "16", count, seed=options.seed)
+    if options.ids:
+        with usage_errors("--vocabulary"):
+            return id_inputs(lengths, options.vocabulary, seed=options.seed)
+    with usage_errors("--tokenizer"):
+        return text_inputs(made_texts(lengths, options.tokenizer, seed=options.seed))

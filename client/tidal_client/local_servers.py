@@ -22,7 +22,7 @@ _DEFAULT_PORTS: Final = {"http": 8000, "grpc": 8001}
 
 
 @dataclass(frozen=True, slots=True)
-class RunningServer:
+class LocalServer:
     """Where a running server listens, host:port each."""
 
     http: str
@@ -77,7 +77,7 @@ def is_alive(pid: int, started: float) -> bool:
     return found is not None and abs(found - started) < 1.0
 
 
-def running_servers() -> list[RunningServer]:
+def running_servers() -> list[LocalServer]:
     """Servers of this user that run, by HTTP port; none where the folder of the state files is not this user's own."""
     if sys.platform != "linux":  # where `tidal serve` does not run, and user ids and /proc may be missing
         return []
@@ -104,11 +104,11 @@ def choose_url(protocol: Literal["http", "grpc"]) -> str:
     return servers[0].url(protocol) if servers else f"{protocol}://127.0.0.1:{_DEFAULT_PORTS[protocol]}"
 
 
-def _read(file: Path) -> Iterator[RunningServer]:
+def _read(file: Path) -> Iterator[LocalServer]:
     """The server of a state file, or nothing where it has ended or the file is no state."""
     try:
         state: Any = json.loads(file.read_bytes())
-        server = RunningServer(state["http"], state["grpc"], bool(state.get("grpc_tls")))
+        server = LocalServer(state["http"], state["grpc"], bool(state.get("grpc_tls")))
         alive = is_alive(state["pid"], state["pid_started"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return

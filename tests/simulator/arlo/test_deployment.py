@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidal.arlo.scheduling import at_once
 from tidal.errors import InvalidArgument
-from tidal.simulator.deployment import Deployment
+from tidal.simulator.arlo.deployment import Deployment
 
 
 class Recorder:

@@ -8,7 +8,7 @@ import pytest
 
 from tidal.errors import InvalidArgument
 from tidal.profiles import LatencyProfile
-from tidal.simulator import Name, ServiceTimes, from_profile, make_system, read_table
+from tidal.simulator.arlo import ServiceTimes, SystemName, from_profile, make_system, read_table
 
 TABLE = "length,static_ms,dynamic_ms\n64,1,3\n128,2,4\n256,4,5\n"
 
@@ -40,7 +40,7 @@ def test_what_a_build_measured() -> None:
     times = from_profile(profile, (32, 64))
     assert (times.max_lengths, times.static_s, times.profile) == ((32, 64), (0.001, 0.002), profile)
     with pytest.raises(InvalidArgument, match="dt needs latencies of dynamic shapes"):
-        make_system(Name.DT, times, gpus=1, slo_s=1.0)
+        make_system(SystemName.DT, times, gpus=1, slo_s=1.0)
     with pytest.raises(InvalidArgument, match="dynamic latency for each length, got 2"):
         ServiceTimes((32, 64), (0.001, 0.002), (0.001, 0.002))
 

@@ -12,19 +12,20 @@ import numpy as np
 from tidal.arlo.policies import PartitionedPolicy
 from tidal.arlo.scheduling import Scaling
 from tidal.errors import InvalidArgument
-from tidal.simulator.cluster import Cluster
-from tidal.simulator.deployment import Deployment
-from tidal.simulator.result import Moment, Result
-from tidal.simulator.scaling import Change, Observation
-from tidal.simulator.systems import System
-from tidal.simulator.workload import Floats, History, Ints, Requests, Second
+from tidal.simulator.arlo.cluster import Cluster
+from tidal.simulator.arlo.deployment import Deployment
+from tidal.simulator.arlo.result import ClusterResult, ClusterSample
+from tidal.simulator.arlo.scaling import ClusterObservation, ScalingChange
+from tidal.simulator.arlo.systems import SimulatedSystem
+from tidal.simulator.arlo.workload import LengthHistory
+from tidal.simulator.requests import Floats, Ints, RequestsInSecond, RequestSource
 
 #: What happens around a query besides its execution, seconds: network, and copies from and to the GPU (Arlo §5.2).
 OVERHEAD_S = 0.0008
 
 
 @dataclass(frozen=True, slots=True)
-class Failures:
+class GpuFailures:
     """GPUs that fail: each after an exponentially distributed time in service.
 
     Args:
@@ -44,15 +45,15 @@ class Failures:
 
 
 def simulate(
-    system: System,
-    workload: Requests,
+    system: SimulatedSystem,
+    workload: RequestSource,
     *,
     overhead_s: float = OVERHEAD_S,
     replacement_s: float = 1.0,
     replaced_at_once: int | None = None,
-    failures: Failures | None = None,
+    failures: GpuFailures | None = None,
     on_second: Callable[[float], None] | None = None,
-) -> Result:
+) -> ClusterResult:
     """Run a system until every request is answered.
 
     Args:
@@ -80,12 +81,12 @@ def simulate(
 class _Run:
     def __init__(
         self,
-        system: System,
-        workload: Requests,
+        system: SimulatedSystem,
+        workload: RequestSource,
         overhead_s: float,
         replacement_s: float,
         replaced_at_once: int | None,
-        failures: Failures | None,
+        failures: GpuFailures | None,
     ) -> None:
         self._system = system
         self._workload = workload
@@ -103,7 +104,7 @@ class _Run:
         self._seen = np.zeros(workload.longest + 1, np.int64)
         self._seen_since = 0.0
         self._latencies: list[Floats] = []
-        self._moments: list[Moment] = []
+        self._moments: list[ClusterSample] = []
         self._busy = [0.0] * len(system.max_lengths)
         self._requests = 0
 
@@ -111,14 +112,14 @@ class _Run:
     def now(self) -> float:
         return self._cluster.now
 
-    def silence(self) -> Iterable[Second]:
+    def silence(self) -> Iterable[RequestsInSecond]:
         """Seconds without arrivals, as many as it takes to answer all."""
         start = self._workload.seconds
         while len(self._system.policy) or self._cluster.running:
-            yield Second(float(start), np.empty(0), np.empty(0, np.int64))
+            yield RequestsInSecond(float(start), np.empty(0), np.empty(0, np.int64))
             start += 1
 
-    def second(self, second: Second) -> None:
+    def second(self, second: RequestsInSecond) -> None:
         end = second.start + 1.0
         times, lengths = second.times.tolist(), second.lengths.tolist()
         for at, event in self._events(second.start, end):
@@ -130,9 +131,9 @@ class _Run:
         self._note(second.lengths)
         self._decide(end)
 
-    def result(self) -> Result:
+    def result(self) -> ClusterResult:
         policy = self._system.policy
-        return Result(
+        return ClusterResult(
             name=self._system.name.value,
             max_lengths=self._system.max_lengths,
             requests=self._requests,
@@ -194,21 +195,23 @@ class _Run:
         gpus = system.policy.most_running
         if deployment is not None:
             held, gpus = deployment.held, deployment.gpus
-        self._moments.append(Moment(now, gpus, tuple(held), len(system.policy)))
+        self._moments.append(ClusterSample(now, gpus, tuple(held), len(system.policy)))
         if deployment is None:
             return
         if system.scaler is not None:
-            seen = Observation(gpus, tuple(deployment.instances), self._latencies[-1], busy)
+            seen = ClusterObservation(gpus, tuple(deployment.instances), self._latencies[-1], busy)
             self._scale(now, deployment, system.scaler.decide(now, seen))
         reallocation = system.reallocation
         if reallocation is not None and now - self._seen_since >= reallocation.period_s:
-            history = History({int(n): int(self._seen[n]) for n in np.flatnonzero(self._seen)}, now - self._seen_since)
+            history = LengthHistory(
+                {int(n): int(self._seen[n]) for n in np.flatnonzero(self._seen)}, now - self._seen_since
+            )
             deployment.replace(now, reallocation.wanted(deployment.held, history))
             self._seen[:] = 0
             self._seen_since = now
         self._cluster.start()
 
-    def _scale(self, now: float, deployment: Deployment, change: Change | None) -> None:
+    def _scale(self, now: float, deployment: Deployment, change: ScalingChange | None) -> None:
         if change is None:
             return
         if change.scaling is Scaling.ADD:
