@@ -11,8 +11,7 @@ import numpy.typing as npt
 from benchmarks.tabi.offline import OpenLevel, Pruned, collect, prune, tokens_and_outputs
 from benchmarks.tabi.tasks import Queries
 from tidal.serving.softmax import softmax
-from tidal.tabi.confidence import confidence
-from tidal.tabi.dispatcher import reroute_probability
+from tidal.tabi.equations import confidence, reroute_probability
 from tidal.tabi.manifest import Candidate, TabiManifest
 from tidal_builders.tabi.evaluate import Chain
 from tidal_builders.tabi.outputs import LevelOutputs

@@ -1,4 +1,4 @@
-"""How each level reads a query: with its own tokenizer, and what pruning left of it."""
+"""Tokens of a query for each level: its own tokenizer, and the words that pruning left."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from tidal.text import TextTokenizer
 from tidal.text.limits import Limits
 from tidal.text.words import EncodedWords, WordTokenizer
 
-Texts = tuple[bytes, ...]
+# The text of a query, or the two texts of a pair, in UTF-8.
+QueryTexts = tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
-    """A query as the next level reads it.
+class PrunedQuery:
+    """A query as it is sent to the next level.
 
     Attributes:
-        encoded: its tokens and words.
-        seen: words that it had; 0 where nothing was to be pruned.
-        removed: how many of them pruning removed.
+        encoded: Its tokens and words.
+        seen: Number of words before pruning; 0 if nothing was to be pruned.
+        removed: Number of words that pruning removed.
     """
 
     encoded: EncodedWords
@@ -35,16 +36,16 @@ class Pruned:
     removed: int
 
 
-class Readers:
-    """The tokenizers of a cascade's levels; levels with the same file and limit share one.
+class LevelTokenizers:
+    """The tokenizers of a cascade's levels; levels with the same file and maximum length share one.
 
-    Each level reads as much of a query as fits it. A query that no level reads as a whole is refused, unless queries
-    are to be cut.
+    Each level's tokens are cut to its maximum length. A query that is too long for every level is rejected, unless
+    `truncate` is set.
 
     Args:
-        manifest: of the cascade.
-        version_dir: where its tokenizers' files lie.
-        truncate: cut a longer query instead of refusing it.
+        manifest: Manifest of the cascade being served.
+        version_dir: Folder of the version, with the tokenizers' files.
+        truncate: Cut a query that is too long for every level instead of rejecting it.
     """
 
     def __init__(self, manifest: TabiManifest, version_dir: Path, *, truncate: bool) -> None:
@@ -57,95 +58,98 @@ class Readers:
             if key not in shared:
                 shared[key] = WordTokenizer(version_dir / level.tokenizer.file, level.max_length, truncate=True)
         self._tokenizers = [shared[key] for key in zip(self._hashes, self._lengths, strict=True)]
-        # The longest level of each tokenizer, the longest of all at the end: what refuses a query is told by that.
+        # The longest level of each tokenizer, the longest of all last: the error of a rejected query is from that one.
         ascending = sorted(zip(self._lengths, self._hashes, manifest.levels, strict=True), key=lambda each: each[0])
         longest = {key: (level.tokenizer.file, length) for length, key, level in ascending}
         self._strict = [] if truncate else [TextTokenizer(version_dir / file, n) for file, n in longest.values()]
 
-    def first(self, level: int, queries: Sequence[Texts]) -> list[EncodedWords]:
-        """Queries as a level reads them before any other has.
+    def encode(self, level: int, queries: Sequence[QueryTexts]) -> list[EncodedWords]:
+        """Tokenise queries for the first level that they go to.
 
         Args:
-            level: index of the level.
-            queries: of each query its text, or its two texts.
+            level: Index of the level.
+            queries: Text of each query, or its two texts.
 
         Raises:
-            InvalidArgument: a text is empty, not valid UTF-8 or too long; names the input and the row.
+            InvalidArgument: A text is empty, not valid UTF-8 or too long; the message names the input and the row.
         """
-        read = self._encode(level, queries)
-        if self._strict and any(self._cut(level, each, texts) for each, texts in zip(read, queries, strict=True)):
+        encoded = self._encode(level, queries)
+        if self._strict and any(self._cut(level, each, texts) for each, texts in zip(encoded, queries, strict=True)):
             columns = _columns(queries)
             for by_tokenizer in zip(*(each.encode(*columns) for each in self._strict), strict=True):
                 refusals = [each for each in by_tokenizer if isinstance(each, InvalidArgument)]
                 if len(refusals) == len(by_tokenizer):
                     raise refusals[-1]
-        return read
+        return encoded
 
-    def next(
+    def encode_next(
         self,
         below: int,
         level: int,
         encoded: EncodedWords,
         importance: npt.NDArray[np.float32] | None,
         scale: float | None,
-    ) -> Pruned:
-        """A query as the next level reads it: without the words that the level below paid no attention to.
+    ) -> PrunedQuery:
+        """Return a query for the next level, without the words that received little attention at the level below.
 
         Args:
-            below: index of the level that has read it.
-            level: index of the level that will.
-            encoded: as `below` read it.
-            importance: [length], attention that each of its tokens received there; None prunes nothing.
-            scale: α of Eq. 5; None prunes nothing.
+            below: Index of the level that has answered it.
+            level: Index of the next level.
+            encoded: Tokens of the query for `below`.
+            importance: Attention that each of its tokens received there, [length]; None prunes nothing.
+            scale: Scale α of Eq. 5; None prunes nothing.
         """
-        alike = self._hashes[below] == self._hashes[level]
+        same_tokenizer = self._hashes[below] == self._hashes[level]
         if importance is None or scale is None:
-            return Pruned(self._whole(below, level, encoded), 0, 0)  # its words are found only where they are read
+            return PrunedQuery(self._whole(below, level, encoded), 0, 0)  # word spans are computed only when needed
         kept = kept_words(encoded, importance, scale)
         seen = len(encoded.spans)
         if kept.all():
-            return Pruned(self._whole(below, level, encoded), seen, 0)
+            return PrunedQuery(self._whole(below, level, encoded), seen, 0)
         removed = seen - int(kept.sum())
-        if alike and encoded.separable:
+        if same_tokenizer and encoded.separable:
             shorter = prune_ids(encoded, kept)
             if len(shorter.ids) <= self._lengths[level]:
-                return Pruned(shorter, seen, removed)
-        return Pruned(self._again(level, prune_text(encoded.texts, encoded.spans, kept)), seen, removed)
+                return PrunedQuery(shorter, seen, removed)
+        return PrunedQuery(self._re_encode(level, prune_text(encoded.texts, encoded.spans, kept)), seen, removed)
 
     def _whole(self, below: int, level: int, encoded: EncodedWords) -> EncodedWords:
-        alike = self._hashes[below] == self._hashes[level]
-        as_it_is = alike and (self._lengths[below] == self._lengths[level] or self._fits(below, level, encoded))
-        return encoded if as_it_is else self._again(level, encoded.texts)
+        """Return a query for the next level without pruning, with the tokens it has if those are the same."""
+        same_tokenizer = self._hashes[below] == self._hashes[level]
+        unchanged = same_tokenizer and (
+            self._lengths[below] == self._lengths[level] or self._fits(below, level, encoded)
+        )
+        return encoded if unchanged else self._re_encode(level, encoded.texts)
 
     def _fits(self, below: int, level: int, encoded: EncodedWords) -> bool:
         texts = tuple(text.encode() for text in encoded.texts)
         return not self._cut(below, encoded, texts) and len(encoded.ids) <= self._lengths[level]
 
-    def _cut(self, level: int, encoded: EncodedWords, texts: Texts) -> bool:
-        """Whether a level may have read less than the whole query."""
+    def _cut(self, level: int, encoded: EncodedWords, texts: QueryTexts) -> bool:
+        """Return whether a level's tokens may be fewer than those of the whole query."""
         return len(encoded.ids) >= self._lengths[level] or max(map(len, texts)) > self._bytes[level]
 
-    def _again(self, level: int, texts: tuple[str, ...]) -> EncodedWords:
+    def _re_encode(self, level: int, texts: tuple[str, ...]) -> EncodedWords:
         return self._encode(level, [tuple(text.encode() for text in texts)])[0]
 
-    def _encode(self, level: int, queries: Sequence[Texts]) -> list[EncodedWords]:
-        read = []
+    def _encode(self, level: int, queries: Sequence[QueryTexts]) -> list[EncodedWords]:
+        encoded = []
         for item in self._tokenizers[level].encode(*_columns(queries)):
             if isinstance(item, InvalidArgument):
                 raise item
-            read.append(item)
-        return read
+            encoded.append(item)
+        return encoded
 
 
-def read_texts(inputs: Mapping[str, Array], *, pairs: bool) -> list[Texts]:
-    """The texts of a request's rows.
+def request_texts(inputs: Mapping[str, Array], *, pairs: bool) -> list[QueryTexts]:
+    """Return the texts of a request's rows.
 
     Args:
-        inputs: `text_input` and, for pairs, `text_pair`, BYTES [rows, 1].
-        pairs: whether the cascade compares two texts.
+        inputs: Input tensors: `text_input` and, for pairs, `text_pair`, BYTES [rows, 1].
+        pairs: Whether the cascade compares two texts.
 
     Raises:
-        InvalidArgument: names the input, what came and what is accepted.
+        InvalidArgument: An input is missing or has a wrong shape; the message names it and what is accepted.
     """
     if "text_input" not in inputs:
         raise InvalidArgument("the request has no text_input, which is the text to classify")
@@ -156,15 +160,15 @@ def read_texts(inputs: Mapping[str, Array], *, pairs: bool) -> list[Texts]:
     names = ("text_input", "text_pair") if pairs else ("text_input",)
     for name in names:
         if inputs[name].ndim != 2 or inputs[name].shape[1] != 1:
-            raise InvalidArgument(f"{name} has shape {list(inputs[name].shape)}; accepted is [rows, 1]")
+            raise InvalidArgument(f"{name} has shape {list(inputs[name].shape)}; expected [rows, 1]")
     if pairs and len(inputs["text_pair"]) != len(inputs["text_input"]):
         raise InvalidArgument(
-            f"text_pair has {len(inputs['text_pair'])} rows, text_input {len(inputs['text_input'])}; accepted is one "
-            "for each"
+            f"text_pair has {len(inputs['text_pair'])} rows, text_input {len(inputs['text_input'])}; expected the "
+            "same number of rows"
         )
     return list(zip(*(inputs[name][:, 0].tolist() for name in names), strict=True))
 
 
-def _columns(queries: Sequence[Texts]) -> tuple[list[bytes], list[bytes] | None]:
-    """Rows of `text_input` and of `text_pair`."""
+def _columns(queries: Sequence[QueryTexts]) -> tuple[list[bytes], list[bytes] | None]:
+    """Return the rows of `text_input` and, for pairs, of `text_pair`."""
     return [texts[0] for texts in queries], [texts[1] for texts in queries] if len(queries[0]) > 1 else None
