@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tidal.errors import NotFound, Unavailable
-from tidal.server.choose import Connection, choose_server, explained
+from tidal.server.connection import Connection, choose_server, explained
 from tidal.server.control import ServerControl
 from tidal.server.progress import SILENCE_S, LogReader, Progress, follow
 from tidal.server.state import ServerState, remove_state, running_servers, write_state

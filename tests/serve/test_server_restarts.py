@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from testing.serving import Served, publish, serving
 from testing.waiting import until
 from tidal.server.backoff import PAUSES_S, WELL_AFTER_S, Restarts
-from tidal.server.lives import Ended, started_again
+from tidal.server.lifecycle import Ended, started_again
 from tidal.server.signals import Flag
 
 

@@ -23,7 +23,7 @@ from tidal.server.allocate import (
     wanted_now,
     write_wanted,
 )
-from tidal.server.choose import Connection
+from tidal.server.connection import Connection
 
 _COUNT = re.compile(r"([1-9]\d*)=(\d+)", re.ASCII)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tidal.commands.output import one_sentence
-from tidal.server.choose import Connection, choose_server
+from tidal.server.connection import Connection, choose_server
 from tidal.server.state import running_servers
 
 NO_SERVER = 3

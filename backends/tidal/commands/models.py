@@ -15,7 +15,7 @@ from tidal.commands.output import fail, one_sentence, print_json, print_table
 from tidal.errors import InvalidArgument, TidalError
 from tidal.server import change
 from tidal.server.backend_directory import python_backends
-from tidal.server.choose import Connection, choose_server, explained
+from tidal.server.connection import Connection, choose_server, explained
 from tidal.server.control import ServerControl
 from tidal.server.model_facts import model_facts
 from tidal.server.reasons import sentence

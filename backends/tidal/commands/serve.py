@@ -12,7 +12,7 @@ from tidal.repository.graph import ModelGraph
 from tidal.server import backend_directory
 from tidal.server.installation import find_installation
 from tidal.server.launch import check_path, select_models, stock_command
-from tidal.server.lives import Ended
+from tidal.server.lifecycle import Ended
 from tidal.server.protection import MAX_INPUT_SIZE, MAX_MESSAGE_SIZE, RequestLimits, protection, with_guard_in
 from tidal.server.ready_report import ReadyReport
 from tidal.server.session import Options, serve_until_ended

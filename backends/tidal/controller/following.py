@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.errors import Unavailable
-from tidal.server.choose import Connection, choose_server
+from tidal.server.connection import Connection, choose_server
 from tidal.server.control import ServerControl
 from tidal.server.state import ServerState, running_servers
 

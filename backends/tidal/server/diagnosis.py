@@ -19,7 +19,7 @@ from tidal.engines.base import EngineKind
 from tidal.engines.registry import available_kinds, engine_version
 from tidal.errors import TidalError
 from tidal.flover.native import library as kernels
-from tidal.server.aftermath import SHARED_MEMORY, leftovers, orphans
+from tidal.server.cleanup import SHARED_MEMORY, leftovers, orphans
 from tidal.server.endpoints import holder_of, is_free
 from tidal.server.exposure import Exposure, describe_protection, describe_release, exposures
 from tidal.server.installation import TritonInstallation, find_installation

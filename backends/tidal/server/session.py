@@ -20,7 +20,7 @@ from tidal.server.extra_options import check_extra
 from tidal.server.guardian import Guardian
 from tidal.server.installation import find_installation
 from tidal.server.launch import Launch, check_key, check_path, select_models
-from tidal.server.lives import Ended, Lives, names_of
+from tidal.server.lifecycle import Ended, ServerLifecycle, names_of
 from tidal.server.process import KILL_AFTER_S
 from tidal.server.protection import RequestLimits, protection
 from tidal.server.ready_report import ReadyReport
@@ -108,7 +108,7 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
         _warn(options, launch)
         status = Status()
         with handled_signals() as signals, status_endpoint(endpoints.status_host, endpoints.status, status):
-            lives = Lives(launch, options.models, log, signals, status, options.strict)
+            lives = ServerLifecycle(launch, options.models, log, signals, status, options.strict)
             ended = lives.first(plan, selection, ready)
             return lives.again(options.server_restarts) if ended is Ended.BY_ITSELF else ended
     finally:

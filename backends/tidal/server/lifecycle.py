@@ -26,6 +26,7 @@ from tidal.server.launch import Launch, Selection, select_models
 from tidal.server.process import ServerProcess
 from tidal.server.progress import LogReader, Progress, follow
 from tidal.server.readiness import Wanted
+from tidal.server.readiness_watch import ReadinessWatch
 from tidal.server.ready_report import ReadyReport
 from tidal.server.reasons import sentence
 from tidal.server.signals import Signals
@@ -33,7 +34,6 @@ from tidal.server.starting import StartPlan, forget_changes, load_rest, plan_sta
 from tidal.server.state import ServerState, write_state
 from tidal.server.status import Status
 from tidal.server.supervision import Supervisor
-from tidal.server.watching import ReadinessWatch
 
 _log = logging.getLogger("tidal.serve")
 
@@ -50,7 +50,7 @@ class Ended(Enum):
 
 
 @dataclass(slots=True)
-class Lives:
+class ServerLifecycle:
     """What stays the same while one tritonserver follows another.
 
     Attributes:
