@@ -29,10 +29,10 @@ from tidal.repository.entries import ModelEntry
 from tidal.repository.graph import ModelGraph
 from tidal.server.change import load
 from tidal.server.launch import select_models
-from tidal.tabi.dispatcher import request_key
+from tidal.tabi.equations import request_key
 from tidal.tabi.manifest import Level, TabiManifest, load_tabi_manifest
 from tidal.tabi.pruning import kept_words, prune_text
-from tidal.tabi.route import Answer, Route
+from tidal.tabi.route import CascadeAnswer, Route
 from tidal.tasks.folder import remove_task, tasks_folder
 from tidal.text.words import EncodedWords, WordTokenizer
 from tidal_builders.tabi import search
@@ -188,7 +188,7 @@ class OpenTask:
         return self._world.logits(self._task, query), self._world.received(self._task, query)
 
 
-def offline(world: World, name: str, text: str, request_id: str) -> tuple[Answer, str]:
+def offline(world: World, name: str, text: str, request_id: str) -> tuple[CascadeAnswer, str]:
     """A query's answer and what the last level read, computed without the server."""
     manifest = world.manifest(name)
     version_dir = world.repository / name / "1"

@@ -27,10 +27,10 @@ from tidal.repository.config import read_config
 from tidal.repository.entries import ModelEntry, model_entries
 from tidal.repository.names import runtime_model
 from tidal.repository.published import AnyManifest, load_published
-from tidal.tabi.choice import Choice
+from tidal.tabi.choice import CandidateChoice
+from tidal.tabi.levels import embedded_levels
 from tidal.tabi.manifest import TabiManifest
 from tidal.tabi.parameters import TabiParameters
-from tidal.tabi.placement import embedded_levels
 
 _T = TypeVar("_T")
 
@@ -244,7 +244,7 @@ class ModelGraph:
             raw = self.config(model).get("parameters", {})
             own = {name: raw[name].get("string_value", "") for name in raw if name in TabiParameters.model_fields}
             parameters = TabiParameters.model_validate(own)
-            levels = Choice(manifest, parameters.target()).levels
+            levels = CandidateChoice(manifest, parameters.target()).levels
             embedded = embedded_levels(self.entry(model).folder.parent, manifest, parameters.levels, levels, self._arlo)
             called = (index for index in levels if index not in embedded)
         except (InvalidArgument, ValidationError):
