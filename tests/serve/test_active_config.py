@@ -18,11 +18,18 @@ from tidal.repository.allocation import read_allocation, usable_instances
 from tidal.repository.config import instance_count, read_config, with_instances
 from tidal.repository.graph import ModelGraph
 from tidal.server.active_config import active_config, load_model, restart_model
-from tidal.server.allocate import changing, partitioned_model, plan_steps, shown, wanted_now, write_wanted
+from tidal.server.allocate import (
+    exclusive_change,
+    format_counts,
+    partitioned_model,
+    plan_steps,
+    wanted_now,
+    write_wanted,
+)
 from tidal.server.control import ModelState, ServerControl
 from tidal.server.gauges import parse_instances
 from tidal.server.launch import select_models
-from tidal.server.starting import StartPlan, forget_changes, plan_start
+from tidal.server.starting import StartPlan, clear_unfinished_changes, plan_start
 
 
 @pytest.fixture
@@ -187,15 +194,15 @@ class TestStarting:
 
     def test_forgets_what_an_unfinished_change_had_loaded(self, repository: Path) -> None:
         set_instances(repository, "m", {16: 2, 64: 1}, loaded={16: 1, 64: 1})
-        forget_changes(repository, self.ALL)
+        clear_unfinished_changes(repository, self.ALL)
         left = read_allocation(repository / "m")
         assert left is not None
         assert (left.instances, left.loaded) == ({16: 2, 64: 1}, None)
 
     def test_leaves_a_change_that_runs_alone(self, repository: Path) -> None:
         set_instances(repository, "m", {16: 2, 64: 1}, loaded={16: 1, 64: 1})
-        with changing(repository / "m"):
-            forget_changes(repository, self.ALL)
+        with exclusive_change(repository / "m"):
+            clear_unfinished_changes(repository, self.ALL)
         left = read_allocation(repository / "m")
         assert left is not None
         assert left.loaded == {16: 1, 64: 1}
@@ -258,7 +265,7 @@ class TestPlanning:
     def test_tells_what_it_does(self) -> None:
         (batch,) = plan_steps("m", {16: 2, 64: 1}, {16: 1, 64: 1})
         assert list(map(str, batch)) == ["m_len16: 2 -> 1 instances"]
-        assert shown({64: 2, 16: 1}) == "16=1 64=2"
+        assert format_counts({64: 2, 16: 1}) == "16=1 64=2"
 
     def test_a_file_for_other_runtimes_counts_where_it_fits(self, repository: Path) -> None:
         model = partitioned_model(repository, "m")
@@ -271,7 +278,7 @@ class TestPlanning:
             write_wanted(repository, model, {64: 2})
 
     def test_one_change_at_a_time(self, repository: Path) -> None:
-        with changing(repository / "m"), pytest.raises(Unavailable, match="being changed already"):
+        with exclusive_change(repository / "m"), pytest.raises(Unavailable, match="being changed already"):
             write_wanted(repository, partitioned_model(repository, "m"), {16: 1, 64: 1})
         write_wanted(repository, partitioned_model(repository, "m"), {16: 1, 64: 1})
 

@@ -19,7 +19,7 @@ from tidal.repository.graph import ModelGraph
 from tidal.repository.names import runtime_model
 from tidal.server import change
 from tidal.server.active_config import load_model, restart_model
-from tidal.server.allocate import changing
+from tidal.server.allocate import exclusive_change
 from tidal.server.control import ModelState, ServerControl
 
 
@@ -101,13 +101,13 @@ class TestUnload:
         assert control.served == {}
 
     def test_waits_for_its_turn_with_changes_of_instances(self, repository: Path, control: FakeControl) -> None:
-        with changing(repository / "m"), pytest.raises(Unavailable, match="being changed already"):
+        with exclusive_change(repository / "m"), pytest.raises(Unavailable, match="being changed already"):
             change.unload(control, repository, "m")
         assert sorted(control.served) == ["m", "m_len16", "m_len64"]
         refused = []
 
         def another() -> None:
-            with pytest.raises(Unavailable), changing(repository / "m"):
+            with pytest.raises(Unavailable), exclusive_change(repository / "m"):
                 pass
             refused.append(True)
 
