@@ -39,7 +39,7 @@ from benchmarks.tabi.crowd import Crowd
 from benchmarks.tabi.serial import Cell
 from demo.texts import LABELS
 from tests.pets.policies.costs import make_profile
-from tests.serve.families import publish_family
+from tests.serve.partitioned import publish_partitioned
 from tests.serve.test_cascades import add
 from tests.tabi.serving import cascades, write_cascade
 from tidal.arlo.manifest import load_arlo_manifest
@@ -70,8 +70,8 @@ def artefacts(tmp_path: Path) -> Artefacts:
     add(repository, CASCADE, backend="tabi")
     for level in LEVELS:
         for prefix in (CASCADE, STATIC):
-            publish_family(repository, f"{prefix}_{level}", [64, 512], placement="polymorphic")
-        publish_family(repository, f"{PARTITIONED}_{level}", [64, 512])
+            publish_partitioned(repository, f"{prefix}_{level}", [64, 512], placement="polymorphic")
+        publish_partitioned(repository, f"{PARTITIONED}_{level}", [64, 512])
     return Artefacts(repository, "0")
 
 

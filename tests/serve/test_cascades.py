@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.families import publish_family
+from tests.serve.partitioned import publish_partitioned
 from tests.serve.test_changing_models import FakeControl
 from tests.tabi.serving import VERSION, cascades, write_cascade
 from tidal.errors import Internal, InvalidArgument
@@ -55,7 +55,7 @@ def test_what_needs_a_model(repository: Path) -> None:
     (repository / "both" / "config.pbtxt").write_text(
         'platform: "ensemble"\nensemble_scheduling { step [ { model_name: "c" }, { model_name: "other" } ] }\n'
     )
-    publish_family(repository, "m", [16])
+    publish_partitioned(repository, "m", [16])
     graph = ModelGraph.read(repository)
     every = [entry.name for entry in model_entries(repository)]
     assert graph.dependents("c_l0", every) == ["both", "c"]

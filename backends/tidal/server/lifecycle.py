@@ -19,28 +19,28 @@ import psutil
 from tidal.errors import Internal, TidalError
 from tidal.repository.graph import ModelGraph
 from tidal.server.backend_directory import assemble, python_backends
-from tidal.server.backoff import WELL_AFTER_S, Restarts
+from tidal.server.backoff import STABLE_AFTER_S, Restarts
 from tidal.server.endpoints import choose_endpoints
 from tidal.server.extra_options import grpc_tls
 from tidal.server.launch import Launch, Selection, select_models
 from tidal.server.process import ServerProcess
-from tidal.server.progress import LogReader, Progress, follow
-from tidal.server.readiness import Wanted
+from tidal.server.progress import LogReader, StartProgress, follow
+from tidal.server.readiness import WantedModels
+from tidal.server.readiness_watch import ReadinessWatch
 from tidal.server.ready_report import ReadyReport
 from tidal.server.reasons import sentence
 from tidal.server.signals import Signals
-from tidal.server.starting import StartPlan, forget_changes, load_rest, plan_start
+from tidal.server.starting import StartPlan, clear_unfinished_changes, load_later, plan_start
 from tidal.server.state import ServerState, write_state
-from tidal.server.status import Status
+from tidal.server.status import ServeStatus
 from tidal.server.supervision import Supervisor
-from tidal.server.watching import ReadinessWatch
 
 _log = logging.getLogger("tidal.serve")
 
 Ready = Callable[[ReadyReport], None]
 
 
-class Ended(Enum):
+class ServeOutcome(Enum):
     """How a run ended."""
 
     CLEANLY = "ended cleanly"
@@ -50,7 +50,7 @@ class Ended(Enum):
 
 
 @dataclass(slots=True)
-class Lives:
+class ServerLifecycle:
     """What stays the same while one tritonserver follows another.
 
     Attributes:
@@ -69,13 +69,13 @@ class Lives:
     models: tuple[str, ...]
     log: Path | None
     signals: Signals
-    status: Status
+    status: ServeStatus
     strict: bool
     restarts: dict[str, int] = field(default_factory=dict)
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: WantedModels = field(default_factory=WantedModels)
     last_end: str | None = None
 
-    def first(self, plan: StartPlan, selection: Selection, ready: Ready) -> Ended:
+    def first(self, plan: StartPlan, selection: Selection, ready: Ready) -> ServeOutcome:
         """Serve with a tritonserver until it ends or is asked to.
 
         Args:
@@ -88,11 +88,11 @@ class Lives:
         """
         return self._run(plan, selection, ready, 0)
 
-    def again(self, most: int) -> Ended:
+    def again(self, most: int) -> ServeOutcome:
         """Serve with one tritonserver after the other, up to `most` in a row that end by themselves."""
-        return started_again(self._attempt, most, self.signals.stop.wait)
+        return restart_while_failing(self._attempt, most, self.signals.stop.wait)
 
-    def _attempt(self, number: int) -> tuple[Ended, float]:
+    def _attempt(self, number: int) -> tuple[ServeOutcome, float]:
         """Serve once more, with what is published now; how that ended, and for how many seconds it served."""
         began, served = time.monotonic(), float("inf")
         _log.warning("starting tritonserver again (restart %d)", number)
@@ -111,26 +111,26 @@ class Lives:
             # Somebody else's server may have come; and whoever cleans temporary folders takes what nobody has opened.
             choose_endpoints(endpoints.host, endpoints.http, endpoints.grpc, endpoints.metrics)
             assemble(self.launch.backend_directory, self.launch.installation)
-            forget_changes(repository, plan.models)
+            clear_unfinished_changes(repository, plan.models)
             ended = self._run(plan, selection, ready, number)
         except (TidalError, OSError) as error:
             _log.error("tritonserver did not come back: %s", error)
-            ended = Ended.BY_ITSELF
+            ended = ServeOutcome.BY_ITSELF
         return ended, max(0.0, time.monotonic() - served)
 
-    def _run(self, plan: StartPlan, selection: Selection, ready: Ready, number: int) -> Ended:
+    def _run(self, plan: StartPlan, selection: Selection, ready: Ready, number: int) -> ServeOutcome:
         server = ServerProcess(dataclasses.replace(self.launch, models=plan.by_server), self.log, append=number > 0)
         try:
             served = self._start(server, plan, selection, number)
-            return served if isinstance(served, Ended) else self._serve(server, *served, ready)
+            return served if isinstance(served, ServeOutcome) else self._serve(server, *served, ready)
         finally:
             server.end(self.signals.at_once)
 
     def _start(
         self, server: ServerProcess, plan: StartPlan, selection: Selection, number: int
-    ) -> tuple[ServerState, ReadyReport] | Ended:
+    ) -> tuple[ServerState, ReadyReport] | ServeOutcome:
         launch, names = server.launch, names_of(selection)
-        progress = Progress(plan.models, lambda model: ModelGraph.read(launch.repository).dependents(model, names))
+        progress = StartProgress(plan.models, lambda model: ModelGraph.read(launch.repository).dependents(model, names))
         _log.info("loading %d models; Triton's log: %s", len(plan.models), server.log or "here")
         for name, reason in plan.refused:
             progress.failure(name, reason)
@@ -142,16 +142,16 @@ class Lives:
 
         if not server.wait_live(self.signals.stop, loading):
             server.kill()
-            return Ended.CLEANLY if number else Ended.NOT_STARTED
+            return ServeOutcome.CLEANLY if number else ServeOutcome.NOT_STARTED
         for row in server.failed_models():
             progress.failure(row.name, sentence(row.reason))
         for name in sorted(set(plan.by_server) - progress.failed.keys()):  # where the log does not tell
             progress.succeeded(name)
-        if not load_rest(server.control, launch.repository, plan, self.signals.stop, progress, strict=self.strict):
+        if not load_later(server.control, launch.repository, plan, self.signals.stop, progress, strict=self.strict):
             if number:  # clients know the ports, and some models answer already
                 return self._end(server)
             server.kill()
-            return Ended.NOT_STARTED
+            return ServeOutcome.NOT_STARTED
         if progress.failed and (self.strict or not progress.loaded):
             server.kill()
             raise Internal("; ".join(progress.sentence(name) for name in progress.failed))
@@ -176,7 +176,7 @@ class Lives:
         )
         return state, ReadyReport.of(state, launch, server.control, selection, progress.failed)
 
-    def _serve(self, server: ServerProcess, state: ServerState, report: ReadyReport, ready: Ready) -> Ended:
+    def _serve(self, server: ServerProcess, state: ServerState, report: ReadyReport, ready: Ready) -> ServeOutcome:
         self.status.restarted(state.server_restarts)
         lost = False
         with self._supervised(server, state):
@@ -185,26 +185,26 @@ class Lives:
             while not lost and not self.signals.stop.wait(0.2):
                 lost = server.exit_status() is not None
             if lost:
-                self._lost(server, state)
+                self._report_exit(server, state)
         if not lost:
             return self._end(server)
-        self._write_lost(state)  # again: the supervisor may have written what it saw before
-        return Ended.BY_ITSELF
+        self._write_restarting(state)  # again: the supervisor may have written what it saw before
+        return ServeOutcome.BY_ITSELF
 
-    def _lost(self, server: ServerProcess, state: ServerState) -> None:
+    def _report_exit(self, server: ServerProcess, state: ServerState) -> None:
         """Report a tritonserver that ended by itself."""
         how = server.ending()
         where = f"; its log: {server.log}" if server.log else ""
         _log.error("tritonserver ended by itself (%s)%s", how, where)
         self.last_end = f"{how} at {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
-        self._write_lost(state)
+        self._write_restarting(state)
         self.status.restarting(f"tritonserver ended by itself ({how}) and is restarting")
 
-    def _write_lost(self, state: ServerState) -> None:
+    def _write_restarting(self, state: ServerState) -> None:
         said = {"restarting": f"it ended by itself, {self.last_end}", "last_end": self.last_end}
         write_state(state.model_copy(update={**said, "restarts": dict(self.restarts)}))
 
-    def _end(self, server: ServerProcess) -> Ended:
+    def _end(self, server: ServerProcess) -> ServeOutcome:
         self.status.ending()
         return _end(server, self.signals)
 
@@ -239,32 +239,32 @@ class Lives:
             self.wanted = watch.wanted
 
 
-def started_again(
-    attempt: Callable[[int], tuple[Ended, float]],
+def restart_while_failing(
+    attempt: Callable[[int], tuple[ServeOutcome, float]],
     most: int,
     wait: Callable[[float], bool],
     clock: Callable[[], float] = time.monotonic,
-) -> Ended:
+) -> ServeOutcome:
     """Try again where a server ended by itself, with pauses that grow, until it does so too often in a row.
 
     Args:
         attempt: given its number from 1, serves once; returns how that ended, and for how many seconds it served.
-        most: attempts in a row; one that served for `WELL_AFTER_S` begins a new row.
+        most: attempts in a row; one that served for `STABLE_AFTER_S` begins a new row.
         wait: waits so many seconds; True: an end is asked for.
         clock: now, in seconds.
     """
     restarts, number = Restarts(), 0
     while restarts.count < most:
         if wait(restarts.pause_s(clock())):
-            return Ended.CLEANLY
+            return ServeOutcome.CLEANLY
         number += 1
         ended, served_s = attempt(number)
-        if ended is not Ended.BY_ITSELF:
+        if ended is not ServeOutcome.BY_ITSELF:
             return ended
-        restarts = Restarts() if served_s >= WELL_AFTER_S else restarts.another(clock())
+        restarts = Restarts() if served_s >= STABLE_AFTER_S else restarts.another(clock())
     if most:
         _log.error("tritonserver ended by itself again after %d restarts in a row: giving up", most)
-    return Ended.BY_ITSELF
+    return ServeOutcome.BY_ITSELF
 
 
 def names_of(selection: Selection) -> list[str]:
@@ -272,16 +272,16 @@ def names_of(selection: Selection) -> list[str]:
     return [entry.name for entry in selection.served]
 
 
-def _end(server: ServerProcess, signals: Signals) -> Ended:
+def _end(server: ServerProcess, signals: Signals) -> ServeOutcome:
     began = time.monotonic()
     if not server.end(signals.at_once):
         if server.was_idle:
             _log.info("tritonserver had unloaded every model and did not end: ended it")
-            return Ended.CLEANLY
+            return ServeOutcome.CLEANLY
         _log.error("tritonserver did not end within %.0f s and was killed", time.monotonic() - began)
-        return Ended.CUT_SHORT
+        return ServeOutcome.CUT_SHORT
     if server.exit_status() != 0:
         # At its own exit timeout it ends with status 1 and leaves what is in flight unanswered.
         _log.error("tritonserver did not end cleanly (%s): requests may be unanswered", server.ending())
-        return Ended.CUT_SHORT
-    return Ended.CLEANLY
+        return ServeOutcome.CUT_SHORT
+    return ServeOutcome.CLEANLY

@@ -21,7 +21,7 @@ _ANSWER_S = 1.0
 _MODEL_SERIES = re.compile(r"^nv_inference_request_success\{", re.MULTILINE)
 
 
-class Leaving:
+class ExitWatch:
     """Observes a server that was asked to end."""
 
     def __init__(self, server_pid: int, metrics: str) -> None:

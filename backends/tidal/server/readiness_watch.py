@@ -7,8 +7,8 @@ import threading
 
 from tidal.errors import TidalError
 from tidal.server.control import ServerControl
-from tidal.server.readiness import Look, ModelReadiness, Wanted, judge
-from tidal.server.status import Status
+from tidal.server.readiness import ModelReadiness, ReadinessObservation, WantedModels, evaluate
+from tidal.server.status import ServeStatus
 from tidal.server.supervision import Supervisor
 
 POLL_S = 0.5
@@ -21,7 +21,9 @@ _log = logging.getLogger("tidal.serve")
 class ReadinessWatch:
     """Judges the readiness of a server's models every `POLL_S` seconds."""
 
-    def __init__(self, control: ServerControl, supervisor: Supervisor, status: Status, wanted: Wanted) -> None:
+    def __init__(
+        self, control: ServerControl, supervisor: Supervisor, status: ServeStatus, wanted: WantedModels
+    ) -> None:
         """Watch a server.
 
         Args:
@@ -41,7 +43,7 @@ class ReadinessWatch:
             try:
                 report = self.look()
                 if report is not None:
-                    self._status.looked(report)
+                    self._status.observed(report)
             except TidalError:  # it ends, or hangs: the status knows since when it has not answered
                 pass
             except Exception:
@@ -58,13 +60,13 @@ class ReadinessWatch:
         Raises:
             Unavailable: the server does not answer.
         """
-        before = self._supervisor.troubles()
+        before = self._supervisor.failing_models()
         index = self._control.index(_ANSWER_S)
-        after = self._supervisor.troubles()
+        after = self._supervisor.failing_models()
         # A restart that began or ended while the server answered explains what the answer shows, too.
         interrupted = {**before.interrupted, **after.interrupted}
         unrecovered = {**before.unrecovered, **after.unrecovered}
         if before.interrupted.keys() - after.interrupted.keys():
             return None
-        report, self.wanted = judge(self.wanted, Look(index, interrupted, unrecovered))
+        report, self.wanted = evaluate(self.wanted, ReadinessObservation(index, interrupted, unrecovered))
         return report

@@ -15,7 +15,7 @@ _NOTICED_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ServerConnection:
     """The admin side of a server, with its state where `tidal serve` of this user runs it."""
 
     control: ServerControl
@@ -30,7 +30,7 @@ def restarting(state: ServerState) -> str:
     )
 
 
-def explained(connection: Connection, error: TidalError) -> TidalError:
+def explained(connection: ServerConnection, error: TidalError) -> TidalError:
     """An error of a command, or that tritonserver is restarting where that is the reason.
 
     It may have ended while the command talked to it, and `tidal serve` notices within a moment.
@@ -47,7 +47,7 @@ def explained(connection: Connection, error: TidalError) -> TidalError:
     return error
 
 
-def choose_server(which: str | None) -> Connection:
+def choose_server(which: str | None) -> ServerConnection:
     """The server that the user names, or the only one that runs.
 
     Args:
@@ -70,10 +70,10 @@ def choose_server(which: str | None) -> Connection:
     address = which if ":" in which else f"127.0.0.1:{which}"
     control = ServerControl(address, os.environ.get("TIDAL_ADMIN_KEY"))
     control.version()  # raises with the reason
-    return Connection(control, None)
+    return ServerConnection(control, None)
 
 
-def _connect(state: ServerState) -> Connection:
+def _connect(state: ServerState) -> ServerConnection:
     if state.restarting:
         raise Unavailable(restarting(state))
-    return Connection(state.control(), state)
+    return ServerConnection(state.control(), state)

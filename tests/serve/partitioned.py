@@ -16,7 +16,7 @@ from tidal.profiles import LatencyProfile
 from tidal.repository.allocation import make_allocation, write_allocation
 from tidal.repository.names import runtime_model
 
-_CODE = Path(__file__).with_name("family")
+_CODE = Path(__file__).with_name("partitioned_code")
 _CONFIG = """
 backend: "python"
 input [ { name: "SECONDS" data_type: TYPE_FP32 dims: [ 1 ] } ]
@@ -25,7 +25,7 @@ instance_group [ { kind: KIND_CPU count: 1 } ]
 """
 
 
-def publish_family(
+def publish_partitioned(
     repository: Path, front: str, lengths: Sequence[int], version: int = 1, placement: Placement = "partitioned"
 ) -> None:
     """Publish a version of a front and its runtimes, the front last; every config.pbtxt asks for 1 instance.
@@ -63,7 +63,9 @@ def publish_family(
     _write(repository / front, version, manifest, "front.py")
 
 
-def want(repository: Path, front: str, instances: dict[int, int], loaded: dict[int, int] | None = None) -> None:
+def set_instances(
+    repository: Path, front: str, instances: dict[int, int], loaded: dict[int, int] | None = None
+) -> None:
     write_allocation(repository / front, make_allocation(instances, loaded))
 
 
