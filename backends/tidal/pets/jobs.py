@@ -10,10 +10,10 @@ import numpy as np
 
 from tidal.arlo.model import TokenRow, probabilities
 from tidal.errors import TidalError
-from tidal.pets.engine.base import LoadedTask
+from tidal.pets.engine.contract import LoadedTask
 from tidal.pets.engine.description import ATTENTION_RECEIVED
 from tidal.pets.library import ServedTask
-from tidal.pets.policies import Query
+from tidal.pets.policies import PetsQuery
 from tidal.pets.terms import FloatArray
 from tidal.requests import Array, PendingRequest
 from tidal.tasks.lease import Lease
@@ -29,7 +29,7 @@ class Vectors(NamedTuple):
     received: FloatArray | None
 
 
-class Job:
+class PetsJob:
     """A request, its tokens, and its task, which it keeps in memory while any of its rows waits or runs."""
 
     def __init__(self, request: PendingRequest, task: str, tokens: list[TokenRow]) -> None:
@@ -42,13 +42,13 @@ class Job:
         self._unanswered = self._held = len(tokens)
         self._lock = threading.Lock()
 
-    def rows(self, lease: Lease[ServedTask]) -> list[Row]:
+    def rows(self, lease: Lease[ServedTask]) -> list[PetsRow]:
         """The job's queries, now that its task is in memory; each of them is to `leave` once."""
         self._lease = lease
         loaded, kind, request = lease.handle.loaded, lease.handle.info.kind, self.request
         utility = 1.0 if request.options.utility is None else request.options.utility
         return [
-            Row(
+            PetsRow(
                 self.task, kind, len(tokens.ids), request.arrival, request.deadline, utility,
                 tokens=tokens, job=self, index=index, loaded=loaded,
             )
@@ -98,16 +98,16 @@ class Job:
 
 
 @dataclass(eq=False, slots=True)
-class Row(Query):
+class PetsRow(PetsQuery):
     """A query in the scheduler's queue, with what is needed to run and answer it."""
 
     tokens: TokenRow = field(kw_only=True)
-    job: Job = field(kw_only=True)
+    job: PetsJob = field(kw_only=True)
     index: int = field(kw_only=True)
     loaded: LoadedTask = field(kw_only=True)
 
 
-def reply(job: Job, task: LoadedTask) -> None:
+def reply(job: PetsJob, task: LoadedTask) -> None:
     """Answer a request whose rows are all there, by its task's own classifier."""
     head, request = task.head, job.request
     logits = np.asarray(job.pooled @ head.weight.T + head.bias, np.float32)

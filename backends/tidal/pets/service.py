@@ -12,13 +12,13 @@ import numpy as np
 
 from tidal.errors import Cancelled, Internal, TidalError, Unavailable
 from tidal.pets.copies import Copies, Merging
-from tidal.pets.engine.base import Engine, LoadedTask
+from tidal.pets.engine.contract import LoadedTask, PetsEngine
 from tidal.pets.engine.description import ATTENTION_RECEIVED
-from tidal.pets.jobs import OUTPUTS, Job, Row, Vectors, reply
+from tidal.pets.inputs import read_token_rows
+from tidal.pets.jobs import OUTPUTS, PetsJob, PetsRow, Vectors, reply
 from tidal.pets.library import PetsLibrary, ServedTask
 from tidal.pets.metrics import PetsMetrics
-from tidal.pets.policies import Batch, PetsScheduler
-from tidal.pets.reading import read_tokens
+from tidal.pets.policies import PetsBatch, PetsScheduler
 from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
 from tidal.tasks.intake import LEAVING, Intake
@@ -31,7 +31,7 @@ _CHECK_CANCELLED_AFTER_S = 0.05
 _PLANNING_MARGIN_S = 0.0005
 
 # A request whose rows all ran, and its task.
-_Finished = tuple[Job, LoadedTask]
+_Finished = tuple[PetsJob, LoadedTask]
 
 
 class PetsService:
@@ -59,7 +59,7 @@ class PetsService:
         self,
         context: ServiceContext,
         tokenizer: TextTokenizer,
-        engine: Engine,
+        engine: PetsEngine,
         library: PetsLibrary,
         scheduler: PetsScheduler,
         merging: Merging,
@@ -106,15 +106,15 @@ class PetsService:
         self._copies.close(max(0.0, until - time.monotonic()))
         self._intake.close(max(0.0, until - time.monotonic()))
 
-    def _read(self, request: PendingRequest, task: str) -> Job:
-        job = Job(request, task, read_tokens(request, self._tokenizer))
+    def _read(self, request: PendingRequest, task: str) -> PetsJob:
+        job = PetsJob(request, task, read_token_rows(request, self._tokenizer))
         for row in job.tokens:
             self._metrics.length(len(row.ids))
         if request.record is not None:
             request.record.tokens = sum(len(row.ids) for row in job.tokens)
         return job
 
-    def _admit(self, job: Job, lease: Lease[ServedTask]) -> bool:
+    def _admit(self, job: PetsJob, lease: Lease[ServedTask]) -> bool:
         with self._changed:
             if self._ended:
                 return False
@@ -175,11 +175,11 @@ class PetsService:
                 finished = self._run(batch, now)
                 ran = True
 
-    def _next(self) -> tuple[list[Row], Batch | None, float]:
+    def _next(self) -> tuple[list[PetsRow], PetsBatch | None, float]:
         """Queries that are too late, the batch to start, and the moment that was decided for."""
         now = time.monotonic()
         batch = self._scheduler.next_batch(now)
-        late = cast(list[Row], self._scheduler.expired(now))
+        late = cast(list[PetsRow], self._scheduler.expired(now))
         if batch is not None:
             self._plan_at = now + max(0.0, batch.seconds - 2 * self._planning_s - _PLANNING_MARGIN_S)
             # The other runner waits for the moment to plan.
@@ -199,7 +199,7 @@ class PetsService:
             self._planning_s = time.monotonic() - now
         return None
 
-    def _refuse(self, late: Sequence[Row], now: float) -> None:
+    def _refuse(self, late: Sequence[PetsRow], now: float) -> None:
         for row in late:
             self._metrics.refused("deadline", 1)
             waited = (now - row.arrival) * 1e3
@@ -211,9 +211,9 @@ class PetsService:
             )
             row.job.leave()
 
-    def _run(self, batch: Batch, now: float) -> list[_Finished]:
+    def _run(self, batch: PetsBatch, now: float) -> list[_Finished]:
         """Run a batch; the requests that it completed."""
-        taken = cast(Sequence[Row], batch.queries)
+        taken = cast(Sequence[PetsRow], batch.queries)
         finished: list[_Finished] = []
         try:
             rows = [row for row in taken if self._still_wanted(row, now)]
@@ -235,7 +235,7 @@ class PetsService:
                 row.job.leave()
         return finished
 
-    def _vectors(self, rows: Sequence[Row], merged: str | None) -> list[Vectors]:
+    def _vectors(self, rows: Sequence[PetsRow], merged: str | None) -> list[Vectors]:
         """What becomes of rows, by the copy of the task `merged` or by the shared base."""
         lengths = np.array([row.length for row in rows], np.int32)
         ids = np.zeros((len(rows), int(lengths.max())), np.int32)
@@ -257,7 +257,7 @@ class PetsService:
         return [Vectors(pooled, received[: row.length]) for row, pooled, received in each]
 
     @staticmethod
-    def _still_wanted(row: Row, now: float) -> bool:
+    def _still_wanted(row: PetsRow, now: float) -> bool:
         job = row.job
         if job.failed or job.request.answered:
             return False

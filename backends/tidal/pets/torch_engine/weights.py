@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from tidal.errors import InvalidArgument
-from tidal.pets.engine.checks import fitted
+from tidal.pets.engine.checks import checked_terms
 from tidal.pets.engine.description import WEIGHTS_FILE, Description, read_description
 from tidal.pets.merging import dense
 from tidal.pets.terms import FloatArray, TaskTerms
@@ -39,7 +39,7 @@ def read_weights(folder: Path, merged: TaskTerms | None = None) -> tuple[Descrip
         raise InvalidArgument(f"{folder} holds no encoder for torch: it has no form")
     weights = {name: array.astype(np.float32) for name, array in arrays.items()}
     if merged is not None:
-        _merge(weights, description, fitted(merged, description))
+        _merge(weights, description, checked_terms(merged, description))
     return description, weights
 
 
