@@ -14,7 +14,7 @@ from tidal.pets.merging import dense
 from tidal.pets.terms import FloatArray, TaskTerms
 from tidal.pets.torch_engine.pools import Pools
 from tidal.pets.torch_engine.tasks import Numbers
-from tidal.tensor_file import parse_tensors
+from tidal.tensor_file import map_tensors
 
 Weights = dict[str, FloatArray]
 
@@ -30,11 +30,7 @@ def read_weights(folder: Path, merged: TaskTerms | None = None) -> tuple[Descrip
         InvalidArgument: the files cannot be read, or `merged` does not fit them.
     """
     description = read_description(folder)
-    path = folder / WEIGHTS_FILE
-    try:
-        arrays = parse_tensors(path.read_bytes(), str(path))
-    except OSError as error:
-        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
+    arrays = map_tensors(folder / WEIGHTS_FILE)
     if description.form is None:
         raise InvalidArgument(f"{folder} holds no encoder for torch: it has no form")
     weights = {name: array.astype(np.float32) for name, array in arrays.items()}
