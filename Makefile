@@ -8,6 +8,7 @@ BIN    := $(VENV)/bin
 TORCH_INDEX ?=
 DATA ?=
 NATIVE := backends/pets/native
+SHARED := backends/native
 BATCHER := backends/batcher
 KERNELS := backends/flover/native
 GUARD := backends/http_guard
@@ -23,9 +24,9 @@ help: ## List the targets
 install: $(NATIVE)/build/.built $(BATCHER)/build/.built $(KERNELS)/build/.built $(GUARD)/build/.built ## Make the virtual environment with everything in it
 
 # What stands in the graphs of encoders that serve many tasks: operations of our own, compiled against OpenVINO's wheel.
-$(NATIVE)/build/.built: $(VENV)/.installed $(wildcard $(NATIVE)/*.cpp $(NATIVE)/*.hpp)
+$(NATIVE)/build/.built: $(VENV)/.installed $(wildcard $(NATIVE)/*.cpp $(NATIVE)/*.hpp $(SHARED)/*.hpp)
 	@echo "== compiling the pets backend's operations (some seconds)"
-	@$(BIN)/python -m tidal.pets.engine.build >/dev/null
+	@$(BIN)/python -m tidal.pets.openvino_engine.build >/dev/null
 	@touch $@
 
 # A shared object for tritonserver, which only models that name it need.
@@ -34,7 +35,7 @@ $(BATCHER)/build/.built: $(VENV)/.installed $(wildcard $(BATCHER)/*.cpp $(BATCHE
 	@if $(BIN)/python -m tidal.batcher.build >/dev/null; then touch $@; else echo "== going on without the custom batcher"; fi
 
 # Products and attention of decoding steps, without which decoders run in torch alone.
-$(KERNELS)/build/.built: $(VENV)/.installed $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.hpp)
+$(KERNELS)/build/.built: $(VENV)/.installed $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.hpp $(SHARED)/*.hpp)
 	@echo "== compiling the kernels of decoders (some seconds)"
 	@if $(BIN)/python -m tidal.flover.native.build >/dev/null; then touch $@; else echo "== going on in torch alone"; fi
 

@@ -153,8 +153,8 @@ class TestUtility:
     def test_with_time_for_all_every_system_earns_all(self) -> None:
         queries = draw_queries(TABLES, 40.0, 3.0, seed=1)
         systems: list[System] = [
-            Scheduler(TABLES, by_worth=False),
-            Scheduler(TABLES, by_worth=True),
+            Scheduler(TABLES, by_utility=False),
+            Scheduler(TABLES, by_utility=True),
             DearestFirst(TABLES, 16),
             OtasPlan(TextCosts.of(TABLES, queries)),
         ]

@@ -51,25 +51,25 @@ class EncoderTasks:
         check_free(tasks, wish.name, replace=wish.replace)
         with needs_extra("import a task"):
             from tidal_builders.foreign.trained_on import source_on_this_machine
-            from tidal_builders.pets.importing.found import Base, Wishes
+            from tidal_builders.pets.importing.found import Base, ImportOptions
             from tidal_builders.pets.importing.recognise import import_task
-        wishes = Wishes(wish.labels, wish.sparsity, wish.data, wish.base_model, wish.force, wish.min_agreement)
+        options = ImportOptions(wish.labels, wish.sparsity, wish.data, wish.base_model, wish.force, wish.min_agreement)
         made_of = _made_of(self.version)
         name, folder = "", None
         if made_of is not None:
             name, folder = made_of.source.model, source_on_this_machine(made_of)
-        found = import_task(wish.source, Base(base, load_base_info(self.version), name, folder), wishes)
+        found = import_task(wish.source, Base(base, load_base_info(self.version), name, folder), options)
         with needs_extra("import a task"):
             from tidal_builders.pets.importing.held import Comparison, hold  # transformers: slow to load
             from tidal_builders.pets.importing.sparsity import choose_sparsity
         comparison = Comparison(found, self.version, wish.data)
         if found.at_sparsity is not None:
             progress_note("choosing a sparsity by the task's answers")
-            found = choose_sparsity(found, comparison, wishes)
+            found = choose_sparsity(found, comparison, options)
 
         def confirm(task: Task) -> Provenance:
             progress_note("comparing the stored task with its source model")
-            return hold(task, found, comparison, wishes, half=wish.half)
+            return hold(task, found, comparison, options, half=wish.half)
 
         task = add_task(
             tasks, wish.name, found.kind, found.terms, base, found.provenance,

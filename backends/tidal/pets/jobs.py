@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tidal.arlo.model import TokenRow
-from tidal.pets.engine.base import LoadedTask
+from tidal.pets.engine.contract import LoadedTask
 from tidal.pets.engine.description import ATTENTION_RECEIVED
 from tidal.pets.library import ServedTask
-from tidal.pets.policies import Query
+from tidal.pets.policies import PetsQuery
 from tidal.pets.terms import FloatArray
 from tidal.requests import Array, PendingRequest
 from tidal.serving.rows import RequestRows
@@ -31,14 +31,14 @@ class Vectors(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRequest:
+class PetsRequest:
     """A request, the name of its task, and the tokens of its rows."""
 
     request: PendingRequest
     task: str
     tokens: list[TokenRow]
 
-    def rows(self, lease: Lease[ServedTask]) -> list[Row]:
+    def rows(self, lease: Lease[ServedTask]) -> list[PetsRow]:
         """Make the request's queries; each of them has to release `lease` once.
 
         Args:
@@ -48,7 +48,7 @@ class ReadRequest:
         utility = 1.0 if request.options.utility is None else request.options.utility
         parent, shared = Request(request, len(self.tokens)), SharedLease(lease, len(self.tokens))
         return [
-            Row(
+            PetsRow(
                 self.task, kind, len(tokens.ids), request.arrival, request.deadline, utility,
                 tokens=tokens, parent=parent, index=index, loaded=loaded, lease=shared,
             )
@@ -60,7 +60,7 @@ Request = RequestRows[Vectors]
 
 
 @dataclass(eq=False, slots=True)
-class Row(Query):
+class PetsRow(PetsQuery):
     """A query in the scheduler's queue, with what is needed to run and answer it."""
 
     tokens: TokenRow = field(kw_only=True)

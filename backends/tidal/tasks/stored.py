@@ -71,7 +71,7 @@ class StoredTensors:
         return part in self._left
 
     def values(self, part: str, shape: tuple[int | None, ...], meaning: str) -> FloatArray:
-        """Take finite numbers, as float32 of their own memory.
+        """Take finite numbers, as float32.
 
         Args:
             part: its name.
@@ -92,7 +92,7 @@ class StoredTensors:
             raise self.refuse(part, f"has the shape {list(array.shape)}; accepted is [{sizes}], {meaning}")
         if not np.isfinite(array).all():
             raise self.refuse(part, "has values that are not finite")
-        return np.array(array, np.float32)
+        return array.astype(np.float32, copy=False)
 
     def octets(self, part: str) -> npt.NDArray[np.uint8]:
         """Take unsigned bytes [n]; raises as `values`."""

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import tidal
 import tidal_builders
+from tidal.compiling import shared_headers
 from tidal.engines import choose_device
 from tidal.manifest import sha256_file
-from tidal.pets.engine.native import source_folder as native_sources
 from tidal.pets.manifest import PetsManifest, load_pets_manifest
+from tidal.pets.openvino_engine.native import source_folder as native_sources
 from tidal.repository.entries import ModelEntry
 from tidal_builders.fingerprint import hash_files, source_folder
 from tidal_builders.foreign.recognise import ENCODERS, require
@@ -70,9 +71,12 @@ def _code_hash() -> str:
         builders / "texts.py",
     ]
     used = [
-        path for name in ("engine", "torch_engine", "tensorrt_engine") for path in library.glob(f"pets/{name}/*.py")
+        path
+        for name in ("engine", "openvino_engine", "torch_engine", "tensorrt_engine")
+        for path in library.glob(f"pets/{name}/*.py")
     ]
     used += [*library.glob("pets/policies/*.py"), library / "manifest.py"]
-    used += [library / "pets" / f"{name}.py" for name in ("base", "manifest", "profile", "terms")]
+    used += [library / "pets" / f"{name}.py" for name in ("base", "manifest", "opening", "profile", "terms")]
     hashes = hash_files(builders, own) + hash_files(library, used) + hash_files(native, native.glob("*.?pp"))
+    hashes += hash_files(shared_headers(), shared_headers().glob("*.hpp"))
     return hashlib.sha256(hashes.encode()).hexdigest()

@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, Field
 
 from tidal.manifest import Verification
-from tidal.pets.engine.base import Engine, PetsPrecision
+from tidal.pets.engine.contract import PetsEngine, PetsPrecision
 from tidal.pets.terms import BaseLayers, FloatArray, TaskTerms
 from tidal_builders.arlo.samples import Row, batches, draw_samples, longest, pad
 from tidal_builders.pets.source import BaseSource
@@ -62,7 +62,7 @@ class _Sample:
 
 
 def verify(
-    engine: Engine,
+    engine: PetsEngine,
     source: BaseSource,
     layers: BaseLayers,
     texts: Sequence[str],

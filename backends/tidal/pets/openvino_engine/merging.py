@@ -7,8 +7,8 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from tidal.pets.engine.description import Description
-from tidal.pets.engine.tasks import load_task
 from tidal.pets.merging import dense
+from tidal.pets.openvino_engine.tasks import load_task
 from tidal.pets.terms import FloatArray, TaskTerms
 
 

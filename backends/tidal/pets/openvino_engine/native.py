@@ -9,11 +9,10 @@ from pathlib import Path
 
 import openvino as ov
 
-from tidal.compiling import source_folder as shared_source_folder
-from tidal.compiling import sources_digest
+from tidal import compiling
 from tidal.errors import Internal, InvalidArgument, NotFound, Unsupported
 
-BUILD_COMMAND = "python -m tidal.pets.engine.build"
+BUILD_COMMAND = "python -m tidal.pets.openvino_engine.build"
 
 _POINTER = ctypes.c_void_p
 _COUNT = ctypes.c_uint32
@@ -48,13 +47,14 @@ def source_folder() -> Path:
     Raises:
         NotFound: the installation lacks them.
     """
-    return shared_source_folder("pets/native", "api.cpp")
+    return compiling.source_folder("pets/native", "api.cpp")
 
 
 def library_path() -> Path:
     """Where the library for these sources and this OpenVINO lies, or will lie once it is built."""
     folder = source_folder()
-    return folder / "build" / f"libtidal_pets-{sources_digest(folder, version('openvino'))}.so"
+    digest = compiling.sources_digest(folder, compiling.shared_headers(), against=version("openvino"))
+    return folder / "build" / f"libtidal_pets-{digest}.so"
 
 
 @cache
@@ -87,7 +87,7 @@ def core() -> ov.Core:
     return found
 
 
-def hold(done: object) -> None:
+def raise_on_failure(done: object) -> None:
     """Raise what the library reports where a call returned nothing.
 
     Raises:

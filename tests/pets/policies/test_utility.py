@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pets.policies.costs import make_profile
-from tidal.pets.policies import Batch, PetsScheduler, Pool, Query, batch_seconds
-from tidal.pets.policies.worth import Worth, all_in_time
+from tidal.pets.policies import PetsBatch, PetsQuery, PetsScheduler, Pool, batch_seconds
+from tidal.pets.policies.utility import UtilitySelector, all_in_time
 
 # A pass takes 2 ms and something for every token, and each task in it something.
 PROFILE = make_profile(
@@ -20,18 +20,18 @@ PROFILE = make_profile(
 TABLES = PROFILE.tables(memory_bytes=120)
 
 
-def seconds(*queries: Query) -> float:
+def seconds(*queries: PetsQuery) -> float:
     pool = Pool.of(TABLES, ((query.task, query.kind, query.length) for query in queries))
     return float(batch_seconds(pool, [np.arange(len(pool))], TABLES)[0])
 
 
-def query(length: int = 4, deadline: float | None = 1.0, utility: float = 1.0, task: str = "a0") -> Query:
-    return Query(task, task[0], length, 0.0, deadline, utility)
+def query(length: int = 4, deadline: float | None = 1.0, utility: float = 1.0, task: str = "a0") -> PetsQuery:
+    return PetsQuery(task, task[0], length, 0.0, deadline, utility)
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 0.02), st.floats(0.0, 0.06)), max_size=5))
 def test_all_in_time_is_whether_any_order_would_do(batches: list[tuple[float, float]]) -> None:
-    plan = [Batch([query(deadline=deadline)], None, takes) for takes, deadline in batches]
+    plan = [PetsBatch([query(deadline=deadline)], None, takes) for takes, deadline in batches]
 
     def in_order(order: tuple[int, ...]) -> bool:
         now = 0.0
@@ -59,10 +59,10 @@ class TestBest:
     def test_it_may_be_is_in_time_and_earns_more_than_the_dearest_alone(self, drawn: list[tuple]) -> None:
         alone = [TABLES.alone(TABLES.kind(task[0]), length) for length, _, _, task in drawn]
         waiting = [
-            Query(task, task[0], length, -0.05, None if room is None else room + takes, utility)
+            PetsQuery(task, task[0], length, -0.05, None if room is None else room + takes, utility)
             for (length, room, utility, task), takes in zip(drawn, alone, strict=True)
         ]
-        worth = Worth(TABLES)
+        worth = UtilitySelector(TABLES)
         for each in waiting:
             worth.came(each)
         batch = worth.best(waiting, 0.0)
@@ -77,20 +77,20 @@ class TestBest:
 
     def test_short_ones_of_equal_worth_first(self) -> None:
         long, short = query(16), query(1)
-        assert Worth(TABLES).best([long, short], 0.0).queries[0] is short
+        assert UtilitySelector(TABLES).best([long, short], 0.0).queries[0] is short
 
     def test_one_that_would_make_a_dearer_one_late_stays_behind(self) -> None:
         dear = query(utility=9.0, deadline=seconds(query()) + 1e-4)
         others = [query(utility=2.0, task=f"a{number}") for number in range(3)]
-        assert Worth(TABLES).best([*others, dear], 0.0).queries == [dear]
+        assert UtilitySelector(TABLES).best([*others, dear], 0.0).queries == [dear]
 
     def test_what_is_worth_nothing_runs_where_there_is_nothing_else(self) -> None:
-        assert len(Worth(TABLES).best([query(utility=0.0) for _ in range(5)], 0.0).queries) == 5
+        assert len(UtilitySelector(TABLES).best([query(utility=0.0) for _ in range(5)], 0.0).queries) == 5
 
 
 class TestPrice:
     def test_is_what_the_last_query_earns_that_there_is_no_time_for(self) -> None:
-        worth = Worth(TABLES)
+        worth = UtilitySelector(TABLES)
         queries = [query(utility=utility) for utility in (3.0, 1.0, 4.0, 2.0)]
         for each in queries:
             worth.came(each)
@@ -100,10 +100,10 @@ class TestPrice:
         assert worth.price(4.5 * takes) == 0.0
 
     def test_of_nothing_that_came_is_nothing(self) -> None:
-        assert Worth(TABLES).price(1.0) == 0.0
+        assert UtilitySelector(TABLES).price(1.0) == 0.0
 
     def test_keeps_out_what_is_worth_less(self) -> None:
-        worth = Worth(TABLES)
+        worth = UtilitySelector(TABLES)
         cheap, dear = query(utility=0.1), [query(utility=5.0) for _ in range(3)]
         for each in (cheap, *dear):
             worth.came(each)
@@ -113,31 +113,31 @@ class TestPrice:
 
 
 class TestScheduler:
-    def scheduler(self, queries: list[Query], *, by_worth: bool) -> PetsScheduler:
-        found = PetsScheduler(TABLES, by_worth=by_worth)
+    def scheduler(self, queries: list[PetsQuery], *, by_utility: bool) -> PetsScheduler:
+        found = PetsScheduler(TABLES, by_utility=by_utility)
         for each in queries:
             found.submit(each)
         return found
 
-    def started(self, queries: list[Query], *, by_worth: bool) -> set[Query]:
-        batch = self.scheduler(queries, by_worth=by_worth).next_batch(0.0)
+    def started(self, queries: list[PetsQuery], *, by_utility: bool) -> set[PetsQuery]:
+        batch = self.scheduler(queries, by_utility=by_utility).next_batch(0.0)
         assert batch is not None
         return set(batch.queries)
 
     def test_with_time_for_all_utility_changes_nothing(self) -> None:
         queries = [query(length, utility=length) for length in (1, 1, 1, 16, 16)]
-        assert self.started(queries, by_worth=True) == self.started(queries, by_worth=False) == set(queries[:3])
+        assert self.started(queries, by_utility=True) == self.started(queries, by_utility=False) == set(queries[:3])
 
     def test_without_it_the_dearest_run(self) -> None:
         late = seconds(*(query(16) for _ in range(2))) + 1e-4
         queries = [query(length, late, utility=length**2) for length in (1, 1, 1, 16, 16)]
-        assert self.started(queries, by_worth=False).isdisjoint(queries[3:])
-        assert self.started(queries, by_worth=True) >= set(queries[3:])
+        assert self.started(queries, by_utility=False).isdisjoint(queries[3:])
+        assert self.started(queries, by_utility=True) >= set(queries[3:])
 
     def test_what_is_left_out_is_planned_for_or_expires(self) -> None:
         late = seconds(*(query(16) for _ in range(2))) + 1e-4
         queries = [query(16, late, utility=utility) for utility in (1.0, 5.0, 5.0, 1.0)]
-        scheduler = self.scheduler(queries, by_worth=True)
+        scheduler = self.scheduler(queries, by_utility=True)
         batch = scheduler.next_batch(0.0)
         assert batch is not None
         assert set(batch.queries) == set(queries[1:3])
@@ -147,12 +147,12 @@ class TestScheduler:
 
     def test_a_query_without_a_deadline_does_not_wait_for_ever_for_dearer_ones(self) -> None:
         """A stream that nobody could serve in time, each worth a thousand times as much."""
-        modest = Query("m", "a", 16, 0.0, None, 0.001)
-        scheduler = self.scheduler([modest], by_worth=True)
+        modest = PetsQuery("m", "a", 16, 0.0, None, 0.001)
+        scheduler = self.scheduler([modest], by_utility=True)
         now, batches = 0.0, 0
         while batches < 200:
             for _ in range(12):
-                scheduler.submit(Query("d", "a", 16, now, now + 3 * seconds(query(16)), 1.0))
+                scheduler.submit(PetsQuery("d", "a", 16, now, now + 3 * seconds(query(16)), 1.0))
             scheduler.expired(now)
             batch = scheduler.next_batch(now)
             assert batch is not None

@@ -47,15 +47,24 @@ class Attended:
     received: FloatArray
 
 
-class Engine(Protocol):
-    """What runs batches whose rows have tasks of their own; see `PetsEngine` for all that each of them does."""
+class PetsEngine(Protocol):
+    """What runs batches whose rows have tasks of their own; see `OpenVinoPetsEngine` for all that each of them does."""
 
     @property
     def description(self) -> Description:
         """Of the encoder."""
 
-    def add(self, terms: TaskTerms) -> LoadedTask:
-        """Take a task into memory."""
+    def add(self, terms: TaskTerms, *, cost_key: str | None = None) -> LoadedTask:
+        """Load a task into the engine's memory.
+
+        Args:
+            terms: Terms of the task, in the unified form.
+            cost_key: Name under which the encoder's profile lists what the task's operators cost; only engines that
+                spread operators over streams use it. None: the profile does not list them.
+
+        Raises:
+            InvalidArgument: The terms do not fit the encoder.
+        """
 
     def remove(self, task: LoadedTask) -> None:
         """Let a task go; batches that run with it end undisturbed."""
@@ -86,18 +95,18 @@ class Engine(Protocol):
 
 
 def answer(
-    engine: Engine, tasks: Sequence[LoadedTask], ids: Ids, lengths: Ids, type_ids: Ids | None = None
+    engine: PetsEngine, tasks: Sequence[LoadedTask], ids: Ids, lengths: Ids, type_ids: Ids | None = None
 ) -> list[FloatArray]:
     """Answer a batch: for every row the logits of its task, [classes]; arguments and errors as of `Engine.pooled`."""
     pooled = engine.pooled(tasks, ids, lengths, type_ids)
     return [task.head.weight @ vector + task.head.bias for task, vector in zip(tasks, pooled, strict=True)]
 
 
-def without_attention() -> Unsupported:
+def no_attention_error() -> Unsupported:
     """The error for an encoder that was exported without the attention that tokens receive."""
     return Unsupported("this encoder gives no attention_received: build it with attention_received, on engine openvino")
 
 
-def not_of_this_engine(task: LoadedTask) -> InvalidArgument:
+def foreign_task_error(task: LoadedTask) -> InvalidArgument:
     """The error for a task that another kind of engine made."""
     return InvalidArgument(f"a {type(task).__name__} is of another engine; accepted are tasks that `add` returned")

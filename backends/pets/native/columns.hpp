@@ -1,102 +1,33 @@
-// Vectors of as many floats as the level has, functions of them, and transposing with them.
+// Arrays in terms of vectors: sums, activations, and transposing tokens to columns and back.
 //
 // Included once in each level's compilation; everything is local to it, see kernels.hpp.
 #pragma once
 
 #include "kernels.hpp"
-
-#ifndef TIDAL_LEVEL
-#error "TIDAL_LEVEL names the level that is compiled: avx512, avx2 or plain"
-#endif
+#include "vectors.hpp"
 
 namespace tidal {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int kLanes = 16;
-constexpr int kTileTokens = 8;
-#elif defined(__AVX2__)
-constexpr int kLanes = 8;
-constexpr int kTileTokens = 4;
-#else
-constexpr int kLanes = 4;
-constexpr int kTileTokens = 4;
-#endif
-// Rows of a slice that have their sums in registers at the same time: enough to hide the latency of the additions.
+constexpr int kTileTokens = kLanes == 16 ? 8 : 4;
+// Rows of a slice whose sums are in registers at the same time: enough to hide the latency of the additions.
 constexpr int kRows = kLanes == 16 ? kSlice : 4;
 
-typedef float Vector __attribute__((vector_size(kLanes * 4), may_alias));
-typedef std::int32_t Integers __attribute__((vector_size(kLanes * 4), may_alias));
-typedef float Unaligned __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
-
-inline Vector load(const float* from) { return *reinterpret_cast<const Unaligned*>(from); }
-inline void store(float* to, Vector vector) { *reinterpret_cast<Unaligned*>(to) = vector; }
-inline Vector all(float value) { return Vector{} + value; }
-inline Vector select(Integers where, Vector yes, Vector no) { return where ? yes : no; }
-inline Vector absolute(Vector x) { return reinterpret_cast<Vector>(reinterpret_cast<Integers>(x) & 0x7fffffff); }
-
+// The sum of a vector's lanes, added in their order.
 inline float sum(Vector x) {
     float total = 0;
     for (int lane = 0; lane < kLanes; ++lane) total += x[lane];
     return total;
 }
 
-// e to the power of x, to about one unit in the last place; 0 below the smallest normal number.
-inline Vector exponential(Vector x) {
-    x = select(x > 88.0f, all(88.0f), x);
-    const Integers vanishes = x < -87.0f;
-    x = select(vanishes, all(-87.0f), x);
-    // Adding and subtracting 1.5 * 2^23 rounds to the nearest whole number.
-    const Vector whole = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
-    const Vector rest = (x - whole * 0.693145752f) - whole * 1.42860677e-6f;
-    Vector power = all(1.0f / 5040);
-    power = power * rest + 1.0f / 720;
-    power = power * rest + 1.0f / 120;
-    power = power * rest + 1.0f / 24;
-    power = power * rest + 1.0f / 6;
-    power = power * rest + 0.5f;
-    power = power * rest + 1.0f;
-    power = power * rest + 1.0f;
-    const Integers exponent = (__builtin_convertvector(whole, Integers) + 127) << 23;
-    return select(vanishes, Vector{}, power * reinterpret_cast<Vector>(exponent));
-}
-
-// The error function by Abramowitz and Stegun 7.1.26, to 1.5e-7.
-inline Vector error_function(Vector x) {
-    const Vector size = absolute(x);
-    const Vector t = 1.0f / (size * 0.3275911f + 1.0f);
-    Vector polynomial = all(1.061405429f);
-    polynomial = polynomial * t - 1.453152027f;
-    polynomial = polynomial * t + 1.421413741f;
-    polynomial = polynomial * t - 0.284496736f;
-    polynomial = polynomial * t + 0.254829592f;
-    const Vector positive = 1.0f - polynomial * t * exponential(-size * size);
-    return select(x < 0.0f, -positive, positive);
-}
-
-inline Vector hyperbolic_tangent(Vector x) { return 1.0f - 2.0f / (exponential(x + x) + 1.0f); }
-
-template <Activation kind>
-inline Vector activated(Vector x) {
-    switch (kind) {
-        case Activation::relu: return select(x > 0.0f, x, Vector{});
-        case Activation::gelu: return 0.5f * x * (error_function(x * 0.70710678f) + 1.0f);
-        case Activation::silu: return x / (exponential(-x) + 1.0f);
-        case Activation::gelu_tanh:
-            return 0.5f * x * (hyperbolic_tangent(0.79788456f * (x + 0.044715f * x * x * x)) + 1.0f);
-        case Activation::tanh: return hyperbolic_tangent(x);
-        default: return x;
-    }
-}
-
 template <Activation kind>
 void activate_as(float* x, int count) {
     int i = 0;
-    for (; i + kLanes <= count; i += kLanes) store(x + i, activated<kind>(load(x + i)));
+    for (; i + kLanes <= count; i += kLanes) store(x + i, activated(kind, load(x + i)));
     if (i == count) return;
     float last[kLanes] = {};
     for (int j = i; j < count; ++j) last[j - i] = x[j];
-    store(last, activated<kind>(load(last)));
+    store(last, activated(kind, load(last)));
     for (int j = i; j < count; ++j) x[j] = last[j - i];
 }
 

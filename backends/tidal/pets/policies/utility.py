@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tidal.pets.policies.base import Batch, Query
+from tidal.pets.policies.base import PetsBatch, PetsQuery
 from tidal.pets.policies.order import NEVER, due
 from tidal.pets.profile import Tables
 
@@ -25,7 +25,7 @@ _REMEMBERED = 128
 _LOOKED_AT, _PASSED_OVER = 256, 64
 
 
-def all_in_time(plan: Iterable[Batch], now: float) -> bool:
+def all_in_time(plan: Iterable[PetsBatch], now: float) -> bool:
     """Whether all batches keep the deadlines of all their queries, when they run from now on by deadline."""
     for deadline, seconds in sorted((min(map(due, batch.queries)), batch.seconds) for batch in plan):
         now += seconds
@@ -34,7 +34,7 @@ def all_in_time(plan: Iterable[Batch], now: float) -> bool:
     return True
 
 
-class Worth:
+class UtilitySelector:
     """Chooses by utility a second, and by the price of a second: what queries that are still to come would earn in it.
 
     The price is OTAS's kind of dual: the utility a second below which queries like the last ones are to be left out, so
@@ -55,11 +55,11 @@ class Worth:
             self._in_company = np.where(many > 1, (last - first) / np.maximum(many - 1, 1), first)
         self._recent: deque[tuple[float, float, float]] = deque(maxlen=_REMEMBERED)
 
-    def came(self, query: Query) -> None:
+    def came(self, query: PetsQuery) -> None:
         """A query has arrived."""
         self._recent.append((query.arrival, self.a_second(query), self._takes(query)))
 
-    def a_second(self, query: Query) -> float:
+    def a_second(self, query: PetsQuery) -> float:
         """Utility of a query by what it takes in a batch of many like it."""
         return query.utility / self._takes(query)
 
@@ -72,11 +72,11 @@ class Worth:
                 return a_second
         return 0.0
 
-    def _takes(self, query: Query) -> float:
+    def _takes(self, query: PetsQuery) -> float:
         terms = self._tables.terms[self._tables.kind(query.kind), query.length, 1]
         return max(float(self._in_company[query.length] + terms), _LEAST_S)
 
-    def best(self, queries: Iterable[Query], now: float) -> Batch:
+    def best(self, queries: Iterable[PetsQuery], now: float) -> PetsBatch:
         """The batch to run now.
 
         Queries are put together by their utility a second, the dearest first, leaving out those that would make
@@ -87,7 +87,7 @@ class Worth:
             queries: at least one, each of which is in time if it runs now and alone.
             now: seconds.
         """
-        taken: list[Query] = []
+        taken: list[PetsQuery] = []
         groups: dict[str, tuple[int, int]] = {}  # queries and longest of each task
         terms, longest, earliest, utility, passed_over = 0.0, 0, NEVER, 0.0, 0
         best, most, best_s, price = 0, -NEVER, 0.0, self.price(now)
@@ -110,4 +110,4 @@ class Worth:
                 best, most, best_s = len(taken), utility - price * seconds, seconds
             if len(taken) == self._tables.most:
                 break
-        return Batch(taken[:best], None, best_s)
+        return PetsBatch(taken[:best], None, best_s)

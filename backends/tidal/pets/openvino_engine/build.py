@@ -1,4 +1,4 @@
-"""Builds the library with the graph's operations: `python -m tidal.pets.engine.build [--force]`."""
+"""Builds the library with the graph's operations: `python -m tidal.pets.openvino_engine.build [--force]`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import openvino as ov
 
-from tidal.compiling import build_command, compile_sources, find_compiler, run_compiler
+from tidal.compiling import build_command, compile_sources, find_compiler, run_compiler, shared_headers
 from tidal.errors import NotFound
-from tidal.pets.engine.native import library_path, source_folder
+from tidal.pets.openvino_engine.native import library_path, source_folder
 
 _COMMON = (
     "-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-Wall",
@@ -45,7 +45,7 @@ def build(*, force: bool = False) -> Path:
     sources = source_folder()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        flags = (*_COMMON, "-isystem", str(package / "include"))
+        flags = (*_COMMON, f"-I{shared_headers()}", "-isystem", str(package / "include"))
         objects = compile_sources(compiler, sources, Path(scratch), flags, {"kernels.cpp": _LEVELS})
         linked = f"{scratch}/{target.name}"
         # No run path: `native` imports OpenVINO first, and the loader then takes the libraries that are loaded already.

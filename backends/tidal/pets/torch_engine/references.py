@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tidal.errors import InvalidArgument
-from tidal.pets.engine.base import REMOVED, LoadedTask, not_of_this_engine
+from tidal.pets.engine.contract import REMOVED, LoadedTask, foreign_task_error
 from tidal.pets.torch_engine.tasks import TorchTask
 
 
-class HeldTasks:
+class TaskReferences:
     """Frees a removed task's memory with the last batch that runs with it; from any thread."""
 
     def __init__(self) -> None:
@@ -62,5 +62,5 @@ class HeldTasks:
 
 def _own(task: LoadedTask) -> TorchTask:
     if not isinstance(task, TorchTask):
-        raise not_of_this_engine(task)
+        raise foreign_task_error(task)
     return task

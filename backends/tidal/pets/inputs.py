@@ -9,7 +9,7 @@ from tidal.requests import PendingRequest
 from tidal.text import TextTokenizer
 
 
-def read_tokens(request: PendingRequest, tokenizer: TextTokenizer) -> list[TokenRow]:
+def read_token_rows(request: PendingRequest, tokenizer: TextTokenizer) -> list[TokenRow]:
     """Token rows of a request with `text_input` (and `text_pair`) or `input_ids`, as an `arlo` model takes them.
 
     Raises:

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tidal.errors import InvalidArgument
-from tidal.pets.engine.base import REMOVED, LoadedTask
-from tidal.pets.engine.checks import fitted
+from tidal.pets.engine.checks import checked_terms
+from tidal.pets.engine.contract import REMOVED, LoadedTask
 from tidal.pets.engine.description import Description
-from tidal.pets.engine.native import hold, library
+from tidal.pets.openvino_engine.native import library, raise_on_failure
 from tidal.pets.terms import Bottleneck, Head, LinearTerms, LowRankDelta, NormTerms, SparseDelta, TaskTerms
 
-# As native/kernels.hpp numbers them.
-_ACTIVATIONS = {"relu": 1, "gelu": 2, "silu": 3}
+# As backends/native/activation.hpp numbers them.
+_ACTIVATIONS = {"relu": 1, "gelu": 2, "silu": 4}
 
 Array = npt.NDArray[Any]
 
@@ -55,12 +55,12 @@ class NativeTask(LoadedTask):
 
 def load_task(terms: TaskTerms, description: Description) -> NativeTask:
     """Check a task's terms against the layers of a graph, copy and pack them; raises as `fitted`."""
-    terms = fitted(terms, description)
+    terms = checked_terms(terms, description)
     linear = {place.path: (number, place.outputs, place.inputs) for number, place in enumerate(description.linear)}
     norm = {place.path: number for number, place in enumerate(description.norm)}
     head = Head(terms.head.weight.copy(), terms.head.bias.copy(), terms.head.labels)
     handle = library().tidal_task_create(len(linear), len(norm))
-    hold(handle)
+    raise_on_failure(handle)
     try:
         for path, own in terms.linear.items():
             _add_linear(handle, *linear[path], own)
@@ -95,7 +95,9 @@ def _add_norm(handle: int, number: int, own: NormTerms) -> None:
 
 def _call(name: str, handle: int, *arguments: Array | float) -> None:
     function: Callable[..., object] = getattr(library(), name)
-    hold(function(handle, *(_pointer(each) if isinstance(each, np.ndarray) else each for each in arguments)))
+    raise_on_failure(
+        function(handle, *(_pointer(each) if isinstance(each, np.ndarray) else each for each in arguments))
+    )
 
 
 def _pointer(array: Array) -> ctypes.c_void_p:

@@ -13,25 +13,18 @@ import numpy.typing as npt
 import openvino as ov
 
 from tidal.errors import InvalidArgument, Unsupported
-from tidal.pets.engine.base import (
-    Attended,
-    Ids,
-    LoadedTask,
-    PetsPrecision,
-    not_of_this_engine,
-    without_attention,
-)
-from tidal.pets.engine.checks import fitted_batch
+from tidal.pets.engine.checks import checked_batch
+from tidal.pets.engine.contract import Attended, Ids, LoadedTask, PetsPrecision, foreign_task_error, no_attention_error
 from tidal.pets.engine.description import GRAPH_FILE, Description, read_description
-from tidal.pets.engine.merging import merge_into
-from tidal.pets.engine.native import core, hold, library
-from tidal.pets.engine.tasks import NativeTask, load_task
+from tidal.pets.openvino_engine.merging import merge_into
+from tidal.pets.openvino_engine.native import core, library, raise_on_failure
+from tidal.pets.openvino_engine.tasks import NativeTask, load_task
 from tidal.pets.terms import FloatArray, TaskTerms
 
 _HINTS: dict[PetsPrecision, str] = {"fp32": "f32", "bf16": "bf16"}
 
 
-class PetsEngine:
+class OpenVinoPetsEngine:
     """A frozen encoder that runs rows of any tasks in one batch.
 
     Tasks come and go at any time, while batches run too. `pooled` may be called from several threads; as many batches
@@ -46,7 +39,7 @@ class PetsEngine:
         # Held while handles are read: a task that another thread removes must not vanish in between.
         self._handles = threading.Lock()
 
-    def add(self, terms: TaskTerms) -> NativeTask:
+    def add(self, terms: TaskTerms, *, cost_key: str | None = None) -> NativeTask:
         """Copy a task's terms into the engine's memory, packed for its kernels.
 
         Raises:
@@ -78,14 +71,14 @@ class PetsEngine:
     ) -> Attended:
         """The same, and the attention that tokens receive. See `Engine`."""
         if not self.description.attention:
-            raise without_attention()
+            raise no_attention_error()
         return Attended(*self._run(tasks, ids, lengths, type_ids, outputs=2))
 
     def _run(
         self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None, *, outputs: int
     ) -> list[FloatArray]:
         """The first outputs of the graph."""
-        bounded, types = fitted_batch(self.description, tasks, ids, lengths, type_ids)
+        bounded, types = checked_batch(self.description, tasks, ids, lengths, type_ids)
         inputs: dict[str, npt.NDArray[Any]] = {"input_ids": bounded}
         if types is not None:
             inputs["token_type_ids"] = types
@@ -96,7 +89,7 @@ class PetsEngine:
             with self._handles:
                 handles[:] = [0 if task is None else _native(task).handle for task in tasks]
                 batch = library().tidal_batch_begin(len(tasks), handles.ctypes.data, counts.ctypes.data)
-            hold(batch)
+            raise_on_failure(batch)
             try:
                 inputs["batch"] = np.asarray([batch], np.int32)
                 for name, array in inputs.items():
@@ -111,14 +104,14 @@ class PetsEngine:
         return found
 
 
-def open_engine(
+def open_openvino_engine(
     folder: Path,
     *,
     threads: int,
     precision: PetsPrecision = "fp32",
     contexts: int = 1,
     merged: TaskTerms | None = None,
-) -> PetsEngine:
+) -> OpenVinoPetsEngine:
     """Open an encoder that `export_encoder` wrote.
 
     Args:
@@ -157,10 +150,10 @@ def open_engine(
     granted = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
     if granted != _HINTS[precision]:
         raise Unsupported(f"this processor does not run {precision}: OpenVINO grants {granted} instead")
-    return PetsEngine(compiled, description, contexts)
+    return OpenVinoPetsEngine(compiled, description, contexts)
 
 
 def _native(task: LoadedTask) -> NativeTask:
     if not isinstance(task, NativeTask):
-        raise not_of_this_engine(task)
+        raise foreign_task_error(task)
     return task
