@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Literal, Unpack, cast
 
 from tidal_builders.planning import BuildPlan
 from tidal_builders.report import BuildReport
@@ -29,10 +29,15 @@ class BuildableKind:
     build: str
     report: str
 
+    def load(self, part: Literal["spec", "plan", "build", "report"]) -> Any:
+        """Import one of its parts."""
+        module, _, name = str(getattr(self, part)).partition(":")
+        return getattr(import_module(module), name)
+
     @property
     def spec_type(self) -> type[ModelSpec]:
         """The class of its specs."""
-        return cast(type[ModelSpec], _load(self.spec))
+        return cast(type[ModelSpec], self.load("spec"))
 
     def make_plan(self, spec: ModelSpec, repository: Path, base: Path) -> BuildPlan[Any]:
         """Compare what is published with a spec.
@@ -45,7 +50,7 @@ class BuildableKind:
         Raises:
             TidalError: The spec cannot be built.
         """
-        return cast(BuildPlan[Any], _load(self.plan)(spec, repository, base))
+        return cast(BuildPlan[Any], self.load("plan")(spec, repository, base))
 
     def run(self, spec: ModelSpec, repository: Path, **options: Unpack[BuildOptions]) -> BuildReport:
         """Build a model, unless its newest version is current.
@@ -58,11 +63,11 @@ class BuildableKind:
         Raises:
             TidalError: The spec cannot be built, or a stage failed.
         """
-        return cast(BuildReport, _load(self.build)(spec, repository, **options))
+        return cast(BuildReport, self.load("build")(spec, repository, **options))
 
     def make_report(self, **fields: Any) -> BuildReport:
         """A report with these fields."""
-        return cast(type[BuildReport], _load(self.report))(**fields)
+        return cast(type[BuildReport], self.load("report"))(**fields)
 
 
 KINDS: dict[str, BuildableKind] = {
@@ -102,8 +107,3 @@ KINDS: dict[str, BuildableKind] = {
 def kind_of(spec: ModelSpec) -> BuildableKind:
     """The registry's entry for a spec."""
     return KINDS[spec.kind]
-
-
-def _load(place: str) -> Any:
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)

@@ -18,7 +18,6 @@ from tidal.repository.entries import ModelEntry
 from tidal_builders.fingerprint import changes, fingerprint, hash_source
 
 ManifestT = TypeVar("ManifestT", bound=Version)
-PublishedT = TypeVar("PublishedT", bound=Published)
 
 _LIBRARY = "library "
 
@@ -53,8 +52,8 @@ class BuildPlan(Generic[ManifestT]):
 
 
 def compare(
-    entry: ModelEntry, load: Callable[[Path], PublishedT], parts: Mapping[str, str]
-) -> tuple[PublishedT | None, tuple[str, ...]]:
+    entry: ModelEntry, load: Callable[[Path], ManifestT], parts: Mapping[str, str]
+) -> tuple[ManifestT | None, tuple[str, ...]]:
     """The newest published version and what makes it stale.
 
     Args:
@@ -72,7 +71,10 @@ def compare(
         manifest = load(latest)
         if reasons := changes(manifest.ingredients, parts):
             return manifest, tuple(reasons)
-        manifest.check(latest, device.here(manifest.device.kind))
+        if isinstance(manifest, Published):
+            manifest.check(latest, device.here(manifest.device.kind))
+        else:
+            manifest.check_files(latest)
     except InvalidArgument as error:
         return None, (str(error),)
     return manifest, ()

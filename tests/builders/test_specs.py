@@ -27,7 +27,7 @@ def test_defaults() -> None:
         ({"precision": "fp8"}, "field 'precision'.*'fp32', 'fp16', 'bf16', 'int8' or 'auto'"),
         ({"engine": "onnx"}, "field 'engine'.*'openvino', 'torch' or 'tensorrt'"),
         ({"device": "cuda"}, "field 'device'.*'auto', 'cpu' or 'gpu'"),
-        ({"tensorrt": {}}, "fields 'engine' and 'tensorrt': options of plans go with engine tensorrt, got openvino"),
+        ({"tensorrt": {}}, "fields 'engine' and 'tensorrt': plan options require engine tensorrt, got openvino"),
         (
             {"engine": "tensorrt", "tensorrt": {"workspce_mb": 1}},
             "field 'tensorrt': unknown field 'workspce_mb': did you mean 'workspace_mb'",
