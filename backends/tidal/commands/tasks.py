@@ -16,7 +16,7 @@ from tidal.commands.output import fail, one_sentence, print_json, print_table, s
 from tidal.commands.task_models import Model, Repository, find_task_model
 from tidal.commands.task_views import ModelTasks, record_data, task_data
 from tidal.errors import InvalidArgument, TidalError
-from tidal.repository.cascades import cascades_over
+from tidal.repository.graph import ModelGraph
 from tidal.tasks.folder import remove_task, scan, tasks_folder
 from tidal.tasks.record import LabelledRecord, TaskRecord
 
@@ -121,7 +121,7 @@ def remove(
         entry, _ = find_task_model(repository, model)
     for name in names:
         try:
-            users = [] if force else cascades_over(entry.folder.parent, model, name)
+            users = [] if force else ModelGraph.read(entry.folder.parent).cascades_over(model, name)
             if users:
                 raise InvalidArgument(
                     f"task '{name}' is a level of {', '.join(users)}: remove it with --force, after which a cascade "
