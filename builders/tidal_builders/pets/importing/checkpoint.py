@@ -22,7 +22,6 @@ from tidal.pets.kinds.positions import Places, sparse_delta
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import FloatArray, Head, LinearLayer, LinearTerms, NormTerms, TaskTerms
 from tidal.tasks.digests import tensor_digest
-from tidal_builders.arlo.source import quiet
 from tidal_builders.foreign.files import array_of, check_checkpoint
 from tidal_builders.foreign.recognise import SINGLE_LABEL, recognise
 from tidal_builders.pets.encoder import read_encoder
@@ -30,6 +29,7 @@ from tidal_builders.pets.importing.carried import carried_model
 from tidal_builders.pets.importing.found import Base, Imported, ImportOptions, labels_of
 from tidal_builders.pets.importing.ladder import LADDER
 from tidal_builders.pets.importing.sources import SourceModel, longest_input, source_tokenizer
+from tidal_builders.quiet import quiet_transformers
 
 # RoBERTa's head: the first of its layers is what BERT has as a pooler.
 _TWO_LAYERS = ("dense", "out_proj")
@@ -140,7 +140,7 @@ def load_classifier(folder: Path) -> Any:
         )
     check_checkpoint(folder)
     try:
-        with quiet():
+        with quiet_transformers():
             model, info = AutoModelForSequenceClassification.from_pretrained(
                 folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True, local_files_only=True
             )

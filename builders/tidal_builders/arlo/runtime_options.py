@@ -9,13 +9,9 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from tidal.arlo.parameters import SLO_LATENCIES
-from tidal.engines import PlanOptions
-
-# Largest difference of any logit from the source model, where a spec names none. Logits of classifiers lie some
-# units apart; fp16 keeps 11 bits of each number, bf16 8 and int8 about 7, which many layers turn into these.
-DEFAULT_TOLERANCE = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.1, "int8": 0.5}
-# Least share of verification samples that must keep their label: a wide tolerance alone does not protect answers.
-LEAST_AGREEMENT = {"fp32": 1.0, "fp16": 0.99, "bf16": 0.99, "int8": 0.97}
+from tidal.engines import EngineKind, PlanOptions
+from tidal_builders.spec import check_plan_options
+from tidal_builders.tolerances import DEFAULT_TOLERANCE, LEAST_AGREEMENT
 
 
 class TensorRtOptions(PlanOptions):
@@ -31,7 +27,7 @@ class RuntimeOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    engine: Literal["openvino", "torch", "tensorrt"] = Field("openvino", description="engine to compile for")
+    engine: EngineKind = Field("openvino", description="engine to compile for")
     device: Literal["auto", "cpu", "gpu"] = Field(
         "auto", description="where it runs; auto: on the GPU if the engine and this machine have one"
     )
@@ -112,10 +108,7 @@ class RuntimeOptions(BaseModel):
                 "fields 'placement' and 'slo_ms': polymorphic has no SLO of its own, only the requests' latency_ms; "
                 "accepted with slo_ms are placement partitioned and auto"
             )
-        if self.tensorrt is not None and self.engine != "tensorrt":
-            raise ValueError(
-                f"fields 'engine' and 'tensorrt': options of plans go with engine tensorrt, got {self.engine}"
-            )
+        check_plan_options(self.engine, self.tensorrt)
         if self.plan_options.native and self.placement != "partitioned":
             raise ValueError(
                 f"fields 'placement' and 'tensorrt': native takes placement partitioned, got {self.placement}"

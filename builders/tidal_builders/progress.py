@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 
 @contextmanager
-def progress(name: str) -> Iterator[Callable[[str, float], None]]:
+def progress_bars(name: str) -> Iterator[Callable[[str, float], None]]:
     """Bars on standard error, one a stage; a line a stage where that is no terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -41,7 +41,7 @@ def progress(name: str) -> Iterator[Callable[[str, float], None]]:
 
 
 @contextmanager
-def stdout_kept_clean() -> Iterator[None]:
+def clean_stdout() -> Iterator[None]:
     """Send what libraries print to standard error: standard output belongs to the result."""
     stdout = sys.stdout
     sys.stdout = sys.stderr
