@@ -103,7 +103,7 @@ class Registering:
         manifest.check(self.version, device.here(manifest.device.kind))
         check_task_name(self.name)
         if not self.replace and scan_one(tasks_folder(self.model), self.name) is not None:
-            raise InvalidArgument(f"task '{self.name}' is there already; replace it by --replace, or give another name")
+            raise InvalidArgument(f"task '{self.name}' already exists; use --replace to replace it, or another name")
         return manifest
 
     def _add(

@@ -101,7 +101,7 @@ class TestEveryKind:
             read(kind, tensors)
 
     def test_needs_a_row_of_the_head_for_each_label(self, kind: str) -> None:
-        with pytest.raises(InvalidArgument, match=r"'head/weight' has the shape \[3, 16\]; accepted is \[4, 16\]"):
+        with pytest.raises(InvalidArgument, match=r"'head/weight' has shape \[3, 16\]; accepted: \[4, 16\]"):
             read(kind, stored(kind)[1], labels=4)
 
 
