@@ -105,7 +105,7 @@ class TestShow:
         path = repository / "encoder/tasks/mood/task.safetensors"
         path.write_bytes(path.read_bytes()[:-1])
         found = run(repository, "show", "encoder", "mood")
-        assert (found.exit_code, "task 'mood' is refused: task.safetensors differs" in found.stderr) == (1, True)
+        assert (found.exit_code, "task 'mood' is refused: task.safetensors does not match" in found.stderr) == (1, True)
 
     def test_names_close_tasks(self, repository: Path) -> None:
         found = run(repository, "show", "encoder", "mod")
