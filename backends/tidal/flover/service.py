@@ -86,12 +86,12 @@ class FloverService:
         self._runner = context.start_thread("runner", self._work)
         self._responding = context.start_thread("responder", self._responder.run)
         self._intake = Intake(
-            context, library, self._metrics, self._read, self._admit, self._last_admitted, take_base=self._take_base
+            context, library, self._metrics, self._read, self._admit, self._last_admitted, admit_base=self._admit_base
         )
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
         """Hand requests to the thread that reads them; does not wait."""
-        if not self._intake.take(requests):
+        if not self._intake.accept(requests):
             for request in requests:
                 request.fail(model_stops())
 
@@ -118,7 +118,7 @@ class FloverService:
             self._changed.notify()
         return True
 
-    def _take_base(self, request: PendingRequest) -> bool:
+    def _admit_base(self, request: PendingRequest) -> bool:
         return self._admit(self._read(request, ""), None)
 
     def _last_admitted(self) -> None:

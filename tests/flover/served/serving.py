@@ -295,7 +295,7 @@ class Running:
 
     def arrives(self, *requests: Asked) -> bool:
         """Ask while an iteration is held; whether the next one will find the requests."""
-        service: Any = self.keeper._life.service
+        service: Any = self.keeper._current.service
         self.ask(*requests)
         return until(lambda: len(service._arrived) == len(requests), 5)
 
