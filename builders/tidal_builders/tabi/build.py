@@ -13,7 +13,7 @@ from tidal.tabi.selection import select
 from tidal_builders.foreign.recognise import SINGLE_OUTPUT
 from tidal_builders.report import BuildReport
 from tidal_builders.tabi.config import cascade_config_pbtxt
-from tidal_builders.tabi.data import Queries, read_queries
+from tidal_builders.tabi.data import LabelledQueries, read_queries
 from tidal_builders.tabi.plan import CascadePlan, plan_cascade
 from tidal_builders.tabi.report import CascadeReport, of_manifest
 from tidal_builders.tabi.spec import TabiSpec
@@ -97,7 +97,7 @@ def _build_levels(
 ) -> tuple[BuildReport, ...]:
     """Build the levels' models that are not current, up to the first that is not published."""
     from tidal_builders.arlo.build import build_arlo
-    from tidal_builders.tabi.publish import versions_named
+    from tidal_builders.tabi.publish import named_versions
 
     made: list[BuildReport] = []
     for level, planned in zip(spec.levels, plan.levels, strict=True):
@@ -110,7 +110,7 @@ def _build_levels(
                 spec_file=spec_file,
                 force=force,
                 serve_versions=_SERVED_VERSIONS,
-                needed=versions_named(plan.entry, planned.spec.name),
+                needed=named_versions(plan.entry, planned.spec.name),
                 accepted=SINGLE_OUTPUT,
                 report=_within(level.name, report),
             )
@@ -129,7 +129,7 @@ def _within(level: str, report: Report) -> Report:
 def _choose(
     spec: TabiSpec,
     plan: CascadePlan,
-    queries: Queries,
+    queries: LabelledQueries,
     spec_file: Path | None,
     work: Workspace,
     reasons: tuple[str, ...],
@@ -137,18 +137,18 @@ def _choose(
 ) -> CascadeReport:
     """Search candidates, unless that is done, and publish the choice; or say that none meets the target."""
     from tidal_builders.tabi.collect import answers_key
+    from tidal_builders.tabi.measured_search import retain_current, search_cascade, search_report
     from tidal_builders.tabi.publish import levels_of, publish_cascade
-    from tidal_builders.tabi.searching import report_of, retain_current, searched
-    from tidal_builders.tabi.versions import newest
+    from tidal_builders.tabi.versions import newest_version
 
-    versions = [newest(level) for level in plan.levels]
-    found = searched(spec, plan, queries, versions, work, report)
+    versions = [newest_version(level) for level in plan.levels]
+    found = search_cascade(spec, plan, queries, versions, work, report)
     levels, candidates = levels_of(spec, plan, found, versions), found.result.candidates
     names = [level.name for level in spec.levels]
     try:
         chosen = select(candidates, spec.target)
     except InvalidArgument as error:
-        search = report_of(found, names, plan.metric, spec.target, None)
+        search = search_report(found, names, plan.metric, spec.target, None)
         return CascadeReport(
             name=spec.name,
             outcome="missed",
@@ -162,7 +162,7 @@ def _choose(
             warnings=search.warnings,
             search=search,
         )
-    search = report_of(found, names, plan.metric, spec.target, chosen)
+    search = search_report(found, names, plan.metric, spec.target, chosen)
     report("publish", 0.0)
     origin = str(spec_file) if spec_file else f"<spec of {spec.name}>"
     manifest, version = publish_cascade(spec, plan, found, levels, versions, search, chosen, origin)

@@ -19,7 +19,7 @@ from tidal_builders.arlo.plan import Plan, make_plan
 from tidal_builders.fingerprint import changes, fingerprint, hash_files, source_folder
 from tidal_builders.foreign.recognise import SINGLE_OUTPUT
 from tidal_builders.specs import ArloSpec
-from tidal_builders.tabi.labels import Agreement, agree, classes_of, read_classes
+from tidal_builders.tabi.labels import LabelAgreement, agree_labels, classes_of, read_classes
 from tidal_builders.tabi.spec import TabiSpec
 from tidal_builders.tabi.task_levels import TaskLevel, find_task
 
@@ -64,7 +64,7 @@ class CascadePlan:
 
     entry: ModelEntry
     data: Path
-    agreement: Agreement
+    agreement: LabelAgreement
     metric: Metric
     levels: tuple[LevelPlan | TaskLevel, ...]
     ingredients: dict[str, str]
@@ -114,7 +114,7 @@ def plan_cascade(spec: TabiSpec, repository: Path, base: Path) -> CascadePlan:
         except InvalidArgument as error:
             raise InvalidArgument(f"level '{level.name}': {error}") from None
         classes.append(read_classes(level.name, folder, level.labels))
-    agreement = agree(classes, spec.labels)
+    agreement = agree_labels(classes, spec.labels)
     metric = _metric(spec, agreement)
     levels = tuple(
         tasks.get(level.name) or _level_plan(spec, place, agreement, repository, base)
@@ -128,7 +128,7 @@ def plan_cascade(spec: TabiSpec, repository: Path, base: Path) -> CascadePlan:
     return CascadePlan(entry, data, agreement, metric, levels, parts, published, tuple(reasons))
 
 
-def _metric(spec: TabiSpec, agreement: Agreement) -> Metric:
+def _metric(spec: TabiSpec, agreement: LabelAgreement) -> Metric:
     regression = agreement.task == "regression"
     metric: Metric = spec.metric or ("pearson" if regression else "accuracy")
     if regression == (metric == "accuracy"):
@@ -139,7 +139,7 @@ def _metric(spec: TabiSpec, agreement: Agreement) -> Metric:
     return metric
 
 
-def _level_plan(spec: TabiSpec, place: int, agreement: Agreement, repository: Path, base: Path) -> LevelPlan:
+def _level_plan(spec: TabiSpec, place: int, agreement: LabelAgreement, repository: Path, base: Path) -> LevelPlan:
     level = spec.levels[place]
     last = place == len(spec.levels) - 1
     model = ArloSpec(
@@ -159,7 +159,7 @@ def _level_plan(spec: TabiSpec, place: int, agreement: Agreement, repository: Pa
 
 
 def _ingredients(
-    spec: TabiSpec, data: Path, agreement: Agreement, metric: Metric, levels: tuple[LevelPlan | TaskLevel, ...]
+    spec: TabiSpec, data: Path, agreement: LabelAgreement, metric: Metric, levels: tuple[LevelPlan | TaskLevel, ...]
 ) -> dict[str, str]:
     """Everything that a cascade depends on, by name, each as a short text."""
     content = json.loads(spec.model_dump_json(include={"columns", "tolerance", "latencies", "parts"}))
