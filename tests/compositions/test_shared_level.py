@@ -26,6 +26,7 @@ from tidal.manifest import MANIFEST_FILE
 from tidal.pets.tasks.folder import add_task
 from tidal.pets.terms import FloatArray, Head, TaskTerms
 from tidal.repository.entries import ModelEntry
+from tidal.repository.graph import ModelGraph
 from tidal.server.change import load
 from tidal.server.launch import select_models
 from tidal.tabi.equations import request_key
@@ -316,7 +317,10 @@ def url(request: pytest.FixtureRequest, server: RunningServer) -> str:
 @pytest.mark.server
 class TestServed:
     def test_a_named_cascade_brings_the_encoder(self, world: World) -> None:
-        assert [entry.name for entry in select_models(world.repository, ["reviews"]).served] == ["base", "reviews"]
+        assert [entry.name for entry in select_models(ModelGraph.read(world.repository), ["reviews"]).served] == [
+            "base",
+            "reviews",
+        ]
 
     def test_answers_equal_the_ways_that_are_computed_offline(self, world: World, url: str) -> None:
         asked = [(name, text, text[:20]) for name in TASKS for text in world.texts[name][::2]]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
-from tidal.arlo.manifest import load_arlo_manifest
+from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.errors import InvalidArgument, Unavailable
 from tidal.pets.tasks.manifest import read_task_info
 from tidal.tabi.manifest import TabiManifest
@@ -18,7 +18,11 @@ class TaskUnavailable(Unavailable):
 
 
 def embedded_levels(
-    repository: Path, manifest: TabiManifest, placement: Literal["embedded", "models"], levels: Iterable[int]
+    repository: Path,
+    manifest: TabiManifest,
+    placement: Literal["embedded", "models"],
+    levels: Iterable[int],
+    read: Callable[[Path], ArloManifest] = load_arlo_manifest,
 ) -> tuple[int, ...]:
     """Return the indices of the levels that run in the cascade's process.
 
@@ -30,10 +34,11 @@ def embedded_levels(
         manifest: Manifest of the cascade.
         placement: Parameter `levels` of the cascade's config.pbtxt.
         levels: Indices of the levels that the cascade uses.
+        read: Reader of the manifest in a version's folder; raises InvalidArgument if it is not one of an Arlo model.
     """
     if placement == "models":
         return ()
-    return tuple(index for index in levels if _polymorphic(repository, manifest, index))
+    return tuple(index for index in levels if _polymorphic(repository, manifest, index, read))
 
 
 def missing_levels(repository: Path, manifest: TabiManifest, levels: Iterable[int]) -> list[str]:
@@ -131,11 +136,11 @@ class TaskLevels:
                 self._checked[index] = stamp
 
 
-def _polymorphic(repository: Path, manifest: TabiManifest, index: int) -> bool:
+def _polymorphic(repository: Path, manifest: TabiManifest, index: int, read: Callable[[Path], ArloManifest]) -> bool:
     level = manifest.levels[index]
     if level.task is not None:
         return False
     try:
-        return load_arlo_manifest(repository / level.model / str(level.version)).placement == "polymorphic"
+        return read(repository / level.model / str(level.version)).placement == "polymorphic"
     except InvalidArgument:
         return False
