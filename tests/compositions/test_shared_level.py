@@ -36,7 +36,7 @@ from tidal.tabi.route import CascadeAnswer, Route
 from tidal.tasks.folder import remove_task, tasks_folder
 from tidal.text.words import EncodedWords, WordTokenizer
 from tidal_builders.tabi import search
-from tidal_builders.tabi.collect import Runner
+from tidal_builders.tabi.collect import LevelRunner
 from tidal_builders.tabi.task_levels import TaskRunner
 from tidal_builders.texts import make_texts
 from tidal_builders.workspace import Workspace
@@ -237,8 +237,8 @@ class TestBuild:
         for name, (task, _) in TASKS.items():
             order = world.manifest(name).levels[0].order
             work = Workspace(world.repository / name / ".build/cascade")
-            runner = Runner("small", world.repository / "base/1", order, work, task=task)
-            read = runner.read([(text,) for text in world.texts[name]])
+            runner = LevelRunner("small", world.repository / "base/1", order, work, task=task)
+            read = runner.encode([(text,) for text in world.texts[name]])
             outputs = runner.run(read)
             assert outputs.importance is not None
             for query, logits, received in zip(read, outputs.logits, outputs.importance, strict=True):
@@ -262,13 +262,13 @@ class TestBuild:
         ("level", "message"),
         [
             ({"task": "moood"}, "level 'small': unknown task 'moood': did you mean 'mood'"),
-            ({"model": "nothing"}, "level 'small': no version of a model 'nothing' is published"),
+            ({"model": "nothing"}, "level 'small': no version of model 'nothing' is published"),
             (
                 {"model": "reviews_large"},
-                "level 'small': model 'reviews_large' is of kind arlo, accepted with a task is",
+                "level 'small': model 'reviews_large' is of kind arlo; a level with a task needs",
             ),
-            ({"labels": ["good", "bad"]}, "level 'small': field 'labels' has 2 names, the model has 3 classes"),
-            ({"labels": ["a", "b", "c"]}, "level 'large': its labels are not those of the cascade"),
+            ({"labels": ["good", "bad"]}, "level 'small': field 'labels' has 2 names, but the model has 3 classes"),
+            ({"labels": ["a", "b", "c"]}, "level 'large': its labels differ from those of the cascade"),
             ({"model": "./base"}, "fields 'task' and 'model': expected the name of a pets model"),
         ],
     )

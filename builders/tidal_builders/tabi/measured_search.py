@@ -1,4 +1,4 @@
-"""The part of a cascade's build that runs models: answers are collected, then candidates searched, each once."""
+"""The part of a cascade's build that runs models: collects the levels' answers, then searches candidates, each once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import numpy as np
 from pydantic import BaseModel
 
 from tidal.tabi.manifest import Metric, ServingOverhead, Target
-from tidal_builders.tabi.bench import ascending
-from tidal_builders.tabi.collect import Runner, Texts, collect
-from tidal_builders.tabi.data import Queries
+from tidal_builders.tabi.collect import LevelRunner, Texts, collect
+from tidal_builders.tabi.combinations import ascending
+from tidal_builders.tabi.data import REPORT, SELECTION, CollectedLevel, LabelledQueries, LevelOutputs
 from tidal_builders.tabi.optimism import optimism_warning
-from tidal_builders.tabi.outputs import REPORT, SELECTION, LevelFacts, LevelOutputs
 from tidal_builders.tabi.plan import CascadePlan
 from tidal_builders.tabi.report import LevelReport, SearchReport
 from tidal_builders.tabi.search import SearchResult, search
@@ -24,15 +23,15 @@ Report = Callable[[str, float], None]
 _PREFIX = "search-"
 
 
-class Searched(BaseModel):
-    """What a search found, and on what.
+class CascadeSearch(BaseModel):
+    """The result of a search, with the data it is from.
 
     Attributes:
-        result: levels and candidates.
-        rows: queries by part.
-        pairs: whether they are pairs of texts.
-        serving: what serving adds to the engines' time; None where the latencies are the engines' alone.
-        warnings: what the measurement warns of.
+        result: Levels and candidates.
+        rows: Number of queries by part.
+        pairs: Whether the queries are pairs of texts.
+        serving: Time that serving adds to the engines; None if the latencies are of the engines alone.
+        warnings: Warnings of the measurement.
     """
 
     result: SearchResult
@@ -42,59 +41,65 @@ class Searched(BaseModel):
     warnings: tuple[str, ...] = ()
 
 
-def searched(
+def search_cascade(
     spec: TabiSpec,
     plan: CascadePlan,
-    queries: Queries,
+    queries: LabelledQueries,
     versions: Sequence[LevelVersion],
     work: Workspace,
     report: Report,
-) -> Searched:
-    """Candidates of a cascade. They do not depend on the target, so another target finds them in the workspace.
+) -> CascadeSearch:
+    """Search the candidates of a cascade, or load them from the workspace: they do not depend on the target.
 
     Args:
-        spec: of the cascade.
-        plan: of the cascade, with all levels built.
-        queries: as `read_queries` gives them.
-        versions: the levels' published versions, in the order of the spec.
-        work: of the cascade.
-        report: told the stages and their shares.
+        spec: Spec of the cascade.
+        plan: Plan of the cascade, with all levels built.
+        queries: Labelled queries.
+        versions: Published versions of the levels, in the order of the spec.
+        work: Workspace of the cascade.
+        report: Receives the name and the completed share of each stage.
     """
     name = f"{_PREFIX}{plan.search_key[:16]}"
-    return work.record(name, Searched, lambda: _search(spec, plan, queries, versions, work, report))
+    return work.record(name, CascadeSearch, lambda: _search(spec, plan, queries, versions, work, report))
 
 
 def retain_current(plan: CascadePlan, keys: Sequence[str], work: Workspace) -> None:
-    """Remove what no build of the cascade as it is now would read again."""
+    """Remove the stages that no build of the cascade in its current state would use again.
+
+    Args:
+        plan: Plan of the cascade.
+        keys: Keys of the levels' answers to keep.
+        work: Workspace of the cascade.
+    """
     work.retain([f"{_PREFIX}{plan.search_key[:16]}", *keys])
 
 
 def _search(
     spec: TabiSpec,
     plan: CascadePlan,
-    queries: Queries,
+    queries: LabelledQueries,
     versions: Sequence[LevelVersion],
     work: Workspace,
     report: Report,
-) -> Searched:
+) -> CascadeSearch:
     data, regression = queries.data, plan.agreement.task == "regression"
     runners = [
-        Runner(level.name, version.folder, order, work, task=level.task)
+        LevelRunner(level.name, version.folder, order, work, task=level.task)
         for level, version, order in zip(spec.levels, versions, plan.agreement.orders, strict=True)
     ]
     outputs = collect(runners, data.texts, lambda share: report("run the levels", share))
 
     def rerun(level: int, texts: Texts) -> LevelOutputs:
         runner = runners[level]
-        return runner.run(runner.read(texts), lambda share: report(f"run {runner.name} on shortened queries", share))
+        return runner.run(runner.encode(texts), lambda share: report(f"run {runner.name} on pruned queries", share))
 
-    facts = [LevelFacts(runner.name, each, runner.tokenizer) for runner, each in zip(runners, outputs, strict=True)]
+    facts = [CollectedLevel(runner.name, each, runner.tokenizer) for runner, each in zip(runners, outputs, strict=True)]
     serving, warnings = _serving(spec, plan, queries, versions, runners, facts, report)
     scales = [1.0 if serving is None else serving.engine_scale[each.name] for each in facts]
     found = search(
         data,
         [
-            LevelFacts(each.name, each.outputs.slowed(scale), each.tokenizer)
+            CollectedLevel(each.name, each.outputs.slowed(scale), each.tokenizer)
             for each, scale in zip(facts, scales, strict=True)
         ],
         lambda level, texts: rerun(level, texts).slowed(scales[level]),
@@ -105,23 +110,23 @@ def _search(
     )
     counts = np.bincount(data.part, minlength=3).tolist()
     rows = dict(zip(Parts.model_fields, counts, strict=True))
-    return Searched(result=found, rows=rows, pairs=queries.pairs, serving=serving, warnings=warnings)
+    return CascadeSearch(result=found, rows=rows, pairs=queries.pairs, serving=serving, warnings=warnings)
 
 
 def _serving(
     spec: TabiSpec,
     plan: CascadePlan,
-    queries: Queries,
+    queries: LabelledQueries,
     versions: Sequence[LevelVersion],
-    runners: Sequence[Runner],
-    facts: Sequence[LevelFacts],
+    runners: Sequence[LevelRunner],
+    facts: Sequence[CollectedLevel],
     report: Report,
 ) -> tuple[ServingOverhead | None, tuple[str, ...]]:
-    """What serving adds to the engines' time, and a warning where it cannot be measured."""
+    """Measure the time that serving adds to the engines; with a warning if it cannot be measured."""
     if spec.latencies == "engines":
         return None, ()
     from tidal_builders.tabi.overhead import disturbance_warning, overhead
-    from tidal_builders.tabi.serving import CannotServe, ProbedLevel, measure_serving
+    from tidal_builders.tabi.served_latency import ProbedLevel, ServingUnavailable, measure_serving
 
     data, orders, order = queries.data, plan.agreement.orders, ascending(queries.data, facts, plan.metric)
     levels = [
@@ -137,10 +142,10 @@ def _serving(
             labels=plan.agreement.labels,
             progress=lambda share: report("measure through a server", share),
         )
-    except CannotServe as error:
+    except ServingUnavailable as error:
         return None, (
-            f"latencies are of the engines alone, without what a server adds: {error}. The chosen candidate may be "
-            "slower than another one that meets the target: build where a tritonserver runs, or set "
+            f"latencies are of the engines alone, without the time that a server adds: {error}. The chosen candidate "
+            "may be slower than another one that meets the target: build where tritonserver runs, or set "
             "'latencies: engines' in the spec to accept it",
         )
     names, collected = [level.name for level in levels], [facts[index].outputs.latency_ms for index in order]
@@ -148,28 +153,28 @@ def _serving(
     return overhead(names, times, collected), () if disturbance is None else (disturbance,)
 
 
-def _timing(runner: Runner, texts: Texts) -> Callable[[int], float]:
-    """Runs a level's engine on one of the texts, for the milliseconds that it takes."""
+def _timing(runner: LevelRunner, texts: Texts) -> Callable[[int], float]:
+    """Return a function that runs a level's engine on one of the texts and returns its milliseconds."""
 
     def run(row: int) -> float:
-        return runner.time(runner.read([texts[row]])[0])
+        return runner.time(runner.encode([texts[row]])[0])
 
     return run
 
 
-def report_of(
-    searched: Searched, names: Sequence[str], metric: Metric, target: Target, chosen: int | None
+def search_report(
+    search_cascade: CascadeSearch, names: Sequence[str], metric: Metric, target: Target, chosen: int | None
 ) -> SearchReport:
-    """The report of a search.
+    """Return the report of a search.
 
     Args:
         searched: what it found.
-        names: of the levels in the order that they were given to it.
-        metric: that it was for.
-        target: that the choice was for.
-        chosen: index of the chosen candidate; None where none meets the target.
+        names: Names of the levels, in the order of the spec.
+        metric: Metric of the scores.
+        target: Target of the choice.
+        chosen: Index of the chosen candidate; None if none meets the target.
     """
-    result = searched.result
+    result = search_cascade.result
     levels = tuple(
         LevelReport(
             name=names[each.index],
@@ -181,21 +186,21 @@ def report_of(
         )
         for each in result.levels
     )
-    warnings = searched.warnings
+    warnings = search_cascade.warnings
     if chosen is not None:
         optimism = optimism_warning(
-            metric, result.tried + len(levels), searched.rows["selection"], result.candidates[chosen]
+            metric, result.tried + len(levels), search_cascade.rows["selection"], result.candidates[chosen]
         )
         warnings += () if optimism is None else (optimism,)
     return SearchReport(
         metric=metric,
         target=target,
-        rows=searched.rows,
+        rows=search_cascade.rows,
         levels=levels,
         candidates=result.candidates,
         chosen=chosen,
         tried=result.tried,
         too_slow=result.too_slow,
-        serving=searched.serving,
+        serving=search_cascade.serving,
         warnings=warnings,
     )

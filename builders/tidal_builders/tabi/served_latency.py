@@ -1,4 +1,4 @@
-"""Measures levels and pairs of levels through a tritonserver that runs for as long as that takes."""
+"""Measures levels and pairs of levels through a tritonserver that runs for the duration of the measurement."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from tidal.server.endpoints import choose_endpoints
 from tidal.server.installation import find_installation
 from tidal.server.launch import Launch
 from tidal.server.process import ServerProcess
-from tidal_builders.tabi.overhead import Times
-from tidal_builders.tabi.passes import Indices
+from tidal_builders.tabi.data import Indices
+from tidal_builders.tabi.overhead import ServedTimes
 from tidal_builders.tabi.probe import Probe, write_probe
 from tidal_builders.tabi.versions import LevelVersion
 from tidal_builders.timing import Progress
 from tidal_client import Client, RequestError
 from tidal_client.load import text_inputs
 
-# Queries that each way is measured with, at most.
+# Maximum number of queries that each route is measured with.
 _QUERIES = 96
-# The ways take turns after so many queries, so that other work on the machine meets all of them.
+# The routes alternate after so many queries, so that other work on the machine affects all of them.
 _BLOCK = 16
 _WARM_UP = 3
-# An engine pauses before each query, as it does in a server that reads a query and answers the one before.
+# Pause of an engine before each query, as in a server that receives a query and answers the previous one.
 _PAUSE_S = 0.002
 _EXIT_S = 5
 
 
-class CannotServe(Exception):
-    """Why the build cannot measure through a server."""
+class ServingUnavailable(Exception):
+    """The build cannot measure through a server; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class ProbedLevel:
     """A level whose serving is measured.
 
     Attributes:
-        name: short name from the spec.
-        version: its published version.
-        order: place of each of the cascade's labels in its logits; None: the same order.
-        engine_ms: runs its engine in this process on a query, by its index, and returns the milliseconds that it took.
+        name: Short name from the spec.
+        version: Published version of the level.
+        order: Index of each of the cascade's labels in its logits; None: the same order.
+        engine_ms: Runs its engine in this process on a query, by index, and returns the milliseconds that it took.
     """
 
     name: str
@@ -69,26 +69,28 @@ def measure_serving(
     task: Literal["classification", "regression"],
     labels: Sequence[str],
     progress: Progress,
-) -> Times:
+) -> ServedTimes:
     """Measure each level alone and each pair of levels through a server, one query at a time.
 
-    The engines run by turns with the server: other work on the machine, which comes and goes, then meets both.
+    The engines alternate with the server, so that intermittent other work on the machine affects both.
 
     Args:
-        levels: ascending by score.
-        texts: all queries, n.
-        rows: indices of those to measure with; of many, evenly spread ones.
-        task: of the cascade.
-        labels: of the cascade.
-        progress: called with the share that is done.
+        levels: Levels, ascending by score.
+        texts: Texts of all queries, n.
+        rows: Indices of the queries to measure with; of many, an evenly spaced subset is used.
+        task: Task of the cascade.
+        labels: Labels of the cascade.
+        progress: Receives the completed share, 0 to 1.
 
     Raises:
-        CannotServe: there is no tritonserver, it does not start, a level cannot be served here, or a query fails.
+        ServingUnavailable: There is no tritonserver, it does not start, a level cannot be served, or a query fails.
     """
     rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(_QUERIES, len(rows))).astype(int))]
     for level in levels:
         if level.version.task is None and load_arlo_manifest(level.version.folder).placement == "partitioned":
-            raise CannotServe(f"level '{level.name}' is partitioned, and its runtimes are models of a running server")
+            raise ServingUnavailable(
+                f"level '{level.name}' is partitioned, and its runtimes are models of a running server"
+            )
     with TemporaryDirectory(prefix="tidal-build-") as folder:
         repository = Path(folder) / "repository"
         repository.mkdir()
@@ -109,7 +111,7 @@ def measure_serving(
             try:
                 return _measure(client, name, probe, levels, texts, rows, progress)
             except RequestError as error:
-                raise CannotServe(f"a query of the data was not answered: {error}") from None
+                raise ServingUnavailable(f"a query of the data was not answered: {error}") from None
 
 
 def _measure(
@@ -120,35 +122,38 @@ def _measure(
     texts: Sequence[tuple[str, ...]],
     rows: Indices,
     progress: Progress,
-) -> Times:
-    """Measure the probe's ways and the levels' engines, block by block."""
+) -> ServedTimes:
+    """Measure the probe's routes and the levels' engines, block by block."""
     inputs = text_inputs(*([list(column) for column in zip(*(texts[row] for row in rows), strict=True)]))
 
-    def ask(way: int, query: int) -> float:
+    def send(route: int, query: int) -> float:
         begin = time.perf_counter()
-        answer = client.infer(model, inputs[query], outputs=["confidence", "level"], accuracy=probe.accuracy(way))
+        answer = client.infer(model, inputs[query], outputs=["confidence", "level"], accuracy=probe.accuracy(route))
         took_ms = (time.perf_counter() - begin) * 1e3
-        if answer["level"].item() != probe.ways[way].levels[-1] + 1:
-            raise Internal(f"level {answer['level'].item()} answered a query that was sent to {probe.ways[way]}")
+        if answer["level"].item() != probe.routes[route].levels[-1] + 1:
+            raise Internal(f"level {answer['level'].item()} answered a query that was sent to {probe.routes[route]}")
         return took_ms
 
     def run(level: ProbedLevel, query: int) -> float:
         time.sleep(_PAUSE_S)
         return level.engine_ms(int(rows[query]))
 
-    turns = [*(partial(ask, way) for way in range(len(probe.ways))), *(partial(run, level) for level in levels)]
-    taken = np.zeros((len(turns), len(rows)))
+    measured = [
+        *(partial(send, route) for route in range(len(probe.routes))),
+        *(partial(run, level) for level in levels),
+    ]
+    times_ms = np.zeros((len(measured), len(rows)))
     starts = range(0, len(rows), _BLOCK)
     for number, start in enumerate(starts):
         block = range(start, min(start + _BLOCK, len(rows)))
-        for place in range(len(turns)):
-            progress((number + place / len(turns)) / len(starts))
-            turn = (place + number) % len(turns)
+        for place in range(len(measured)):
+            progress((number + place / len(measured)) / len(starts))
+            index = (place + number) % len(measured)
             for query in block[:_WARM_UP]:
-                turns[turn](query)
-            taken[turn, block] = [turns[turn](query) for query in block]
+                measured[index](query)
+            times_ms[index, block] = [measured[index](query) for query in block]
     progress(1.0)
-    return Times(probe.ways, rows, taken[: len(probe.ways)], taken[len(probe.ways) :])
+    return ServedTimes(probe.routes, rows, times_ms[: len(probe.routes)], times_ms[len(probe.routes) :])
 
 
 def _unused_name(models: set[str]) -> str:
@@ -160,7 +165,7 @@ def _unused_name(models: set[str]) -> str:
 
 @contextmanager
 def _server(folder: Path, repository: Path, models: tuple[str, ...]) -> Iterator[str]:
-    """A tritonserver on free ports of this machine alone, until the block ends; its gRPC address."""
+    """Run a tritonserver on free ports of the loopback interface until the block ends; yields its gRPC address."""
     prefix = f"tidal_build_{os.getpid()}_"
     try:
         installation = find_installation()
@@ -169,16 +174,16 @@ def _server(folder: Path, repository: Path, models: tuple[str, ...]) -> Iterator
         launch = Launch(installation, repository, backends, models, ports, prefix, None, _EXIT_S)
         process = ServerProcess(launch, folder / "log")
     except TidalError as error:
-        raise CannotServe(str(error)) from None
+        raise ServingUnavailable(str(error)) from None
     now = threading.Event()
     try:
         try:
             process.wait_live(now)
             failed = process.failed_models()
         except TidalError as error:
-            raise CannotServe(str(error)) from None
+            raise ServingUnavailable(str(error)) from None
         if failed:
-            raise CannotServe("; ".join(f"model '{each.name}' does not load: {each.reason}" for each in failed))
+            raise ServingUnavailable("; ".join(f"model '{each.name}' does not load: {each.reason}" for each in failed))
         yield f"grpc://{ports.address(ports.grpc)}"
     finally:
         process.end(now)
