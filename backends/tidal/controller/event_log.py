@@ -1,4 +1,4 @@
-"""What the controller tells: a line for each event, for people or as JSON."""
+"""The controller's log: one line per event, as text or JSON."""
 
 from __future__ import annotations
 
@@ -7,25 +7,32 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from tidal.controller.decisions import Decision, ModelProfile
+from tidal.controller.decisions import AllocationDecision, ModelProfile
 
 Write = Callable[[str], None]
 
 
-class Journal:
-    """Writes events as they happen; the single steps of a change are for programs only.
+class EventLog:
+    """Writes one line per event; the steps of a change appear in JSON only.
 
     Args:
-        write: takes a line.
-        as_json: one JSON object a line instead of a time and a sentence.
+        write: Receives each line, without a newline.
+        as_json: Whether to write JSON objects instead of a time and a sentence.
     """
 
     def __init__(self, write: Write, *, as_json: bool = False) -> None:
         self._write = write
         self._as_json = as_json
 
-    def tell(self, event: str, sentence: str, model: str | None = None, **facts: Any) -> None:
-        """An event: its kind, what to tell people of it, and what to tell programs beside that."""
+    def record(self, event: str, sentence: str, model: str | None = None, **facts: Any) -> None:
+        """Write an event.
+
+        Args:
+            event: Kind of the event, for programs.
+            sentence: Text of the event, for people.
+            model: Name of the model that the event concerns; None: all models.
+            facts: Further members of the JSON object.
+        """
         now = datetime.now().astimezone()
         if self._as_json:
             about = {} if model is None else {"model": model}
@@ -35,10 +42,10 @@ class Journal:
             who = "" if model is None else f"{model}: "
             self._write(f"{now:%Y-%m-%d %H:%M:%S} {who}{sentence}")
 
-    def decided(self, model: str, profile: ModelProfile, decision: Decision, dry_run: bool) -> None:
-        """A decision and its reason."""
+    def decided(self, model: str, profile: ModelProfile, decision: AllocationDecision, dry_run: bool) -> None:
+        """Write a decision, its reason and the observations behind it."""
         before, after = by_length(profile, decision.before), by_length(profile, decision.after)
-        changes = f"{shown(before)} -> {shown(after)}" if before != after else shown(before)
+        changes = f"{format_counts(before)} -> {format_counts(after)}" if before != after else format_counts(before)
         parts = [f"{'would ' if dry_run and before != after else ''}{decision.action} {changes}: {decision.reason}"]
         parts.append(observation(profile, decision))
         if decision.mean_before_s is not None and decision.mean_best_s is not None:
@@ -47,8 +54,8 @@ class Journal:
             )
         if decision.shortfall is not None:
             parts.append(decision.shortfall)
-        seen = decision.observed
-        self.tell(
+        observed = decision.observed
+        self.record(
             "decision",
             "; ".join(parts),
             model,
@@ -58,13 +65,13 @@ class Journal:
             before=before,
             after=after,
             observed={
-                "seconds": round(seen.seconds, 3),
-                "queries": dict(zip(profile.lengths, seen.queries, strict=True)),
+                "seconds": round(observed.seconds, 3),
+                "queries": dict(zip(profile.lengths, observed.queries, strict=True)),
                 "demand": dict(zip(profile.lengths, decision.demand, strict=False)),
-                "requests": seen.requests,
-                "above_half_slo": seen.slow,
-                "above_95_percent_of_slo": seen.critical,
-                "mean_latency_s": seen.mean_latency_s,
+                "requests": observed.requests,
+                "above_half_slo": observed.slow,
+                "above_95_percent_of_slo": observed.critical,
+                "mean_latency_s": observed.mean_latency_s,
             },
             predicted_mean_before_s=decision.mean_before_s,
             predicted_mean_best_s=decision.mean_best_s,
@@ -72,27 +79,27 @@ class Journal:
         )
 
 
-def observation(profile: ModelProfile, decision: Decision) -> str:
-    """What a decision rests on, as a part of a sentence."""
-    seen = decision.observed
-    queries = " ".join(f"{n}:{count:.0f}" for n, count in zip(profile.lengths, seen.queries, strict=True))
-    text = f"observed {sum(seen.queries):.0f} queries in {seen.seconds:.0f} s ({queries})"
-    if seen.mean_latency_s is not None:
-        slow, critical = 100 * seen.slow / seen.requests, 100 * seen.critical / seen.requests
+def observation(profile: ModelProfile, decision: AllocationDecision) -> str:
+    """Return the observations behind a decision as a clause."""
+    observed = decision.observed
+    queries = " ".join(f"{n}:{count:.0f}" for n, count in zip(profile.lengths, observed.queries, strict=True))
+    text = f"observed {sum(observed.queries):.0f} queries in {observed.seconds:.0f} s ({queries})"
+    if observed.mean_latency_s is not None:
+        slow, critical = 100 * observed.slow / observed.requests, 100 * observed.critical / observed.requests
         text += (
-            f", answered in {_ms(seen.mean_latency_s)} on average, {slow:.1f} % above half the SLO of "
+            f", answered in {_ms(observed.mean_latency_s)} on average, {slow:.1f} % above half the SLO of "
             f"{_ms(profile.slo_s)}, {critical:.1f} % above 95 % of it"
         )
     return text
 
 
 def by_length(profile: ModelProfile, instances: tuple[int, ...]) -> dict[int, int]:
-    """Instances by `max_length`."""
+    """Return instances by `max_length` from instances by runtime."""
     return dict(zip(profile.lengths, instances, strict=True))
 
 
-def shown(instances: dict[int, int]) -> str:
-    """Counts as `tidal models allocate` takes them: `64=1 512=2`."""
+def format_counts(instances: dict[int, int]) -> str:
+    """Return counts in the form that `tidal models allocate` accepts: `64=1 512=2`."""
     return " ".join(f"{length}={count}" for length, count in instances.items())
 
 

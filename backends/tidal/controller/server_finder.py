@@ -1,4 +1,4 @@
-"""Which server is controlled: found as by every subcommand, and found again after a restart."""
+"""Discovery of the server to control, also after it restarts on other ports."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class ControlledServer:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Differs after a restart, when its counters begin at 0."""
+        """Process ids of `tidal serve` and its tritonserver; they change with a restart, which resets all counters."""
         return self.state.pid, self.state.server_pid
 
 
 class ServerFinder:
-    """Finds the server anew at each call: after a restart it has other ports and another admin key.
+    """Discovers the server at each call, because a restart changes its ports and its admin key.
 
     Args:
-        which: what the user named, as `choose_server` takes it.
+        which: Server that the user named, in the form that `choose_server` accepts; None: the only running one.
     """
 
     def __init__(self, which: str | None) -> None:
@@ -36,10 +36,10 @@ class ServerFinder:
         self._repository: Path | None = None
 
     def __call__(self) -> ControlledServer:
-        """The server that was named, or the only one; once found, also the only one that serves the same repository.
+        """Return the named or only server; later also the only one that serves the same repository as before.
 
         Raises:
-            Unavailable: none runs, several run and none was named, or it is no `tidal serve` of this user.
+            Unavailable: No server runs, several run and none was named, or it is not a `tidal serve` of this user.
         """
         try:
             found = _controlled(choose_server(self._which))
@@ -55,6 +55,6 @@ class ServerFinder:
 def _controlled(connection: ServerConnection) -> ControlledServer:
     if connection.state is None:
         raise Unavailable(
-            f"the server at {connection.control.address} is no tidal serve of this user, which allocations are for"
+            f"the server at {connection.control.address} is not a `tidal serve` of this user and cannot be controlled"
         )
     return ControlledServer(connection.control, connection.state)

@@ -1,4 +1,4 @@
-"""One controller a model: two would undo each other's allocations."""
+"""The lock that allows one controller per model: two would undo each other's allocations."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from tidal.errors import Unavailable
 from tidal.server.state import state_folder
 
 
-def claim(model_dir: Path) -> int:
-    """Be the only controller of a model until this process ends or the descriptor is closed; gives the descriptor.
+def lock_model(model_dir: Path) -> int:
+    """Lock a model until this process ends or the returned file descriptor is closed.
+
+    Args:
+        model_dir: Folder of the model in the repository.
 
     Raises:
-        Unavailable: another process controls it.
+        Unavailable: Another process holds the lock.
     """
     digest = hashlib.sha256(str(model_dir.resolve()).encode()).hexdigest()[:16]
     descriptor = os.open(state_folder() / f"{digest}.controller", os.O_RDWR | os.O_CREAT, 0o600)
@@ -24,7 +27,7 @@ def claim(model_dir: Path) -> int:
     except BlockingIOError:
         holder = os.read(descriptor, 20).decode(errors="replace") or "unknown"
         os.close(descriptor)
-        raise Unavailable(f"'{model_dir.name}' is controlled already, by process {holder}") from None
+        raise Unavailable(f"'{model_dir.name}' is already controlled by process {holder}") from None
     os.ftruncate(descriptor, 0)
     os.write(descriptor, str(os.getpid()).encode())
     return descriptor

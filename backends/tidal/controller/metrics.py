@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from tidal.controller.decisions import Decision, ModelProfile
+from tidal.controller.decisions import AllocationDecision, ModelProfile
 from tidal.errors import InvalidArgument, Unavailable
 
 _CHANGE_BUCKETS = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 
-class Meters:
-    """All families, in a registry of their own."""
+class ControllerMetrics:
+    """The metric families, in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -25,25 +25,25 @@ class Meters:
             return f"tidal_controller_{name}"
 
         of = self.registry
-        self.server_up = Gauge(named("server_up"), "1 while the server answers", registry=of)
-        self.decisions = Counter(named("decisions"), "Decisions by what they were", [*model, "action"], registry=of)
+        self.server_up = Gauge(named("server_up"), "1 while the server answers, else 0", registry=of)
+        self.decisions = Counter(named("decisions"), "Decisions by action", [*model, "action"], registry=of)
         self.replacements = Counter(named("replacements"), "Instances changed, added or released", model, registry=of)
         self.failed = Counter(named("failed_changes"), "Changes that could not be completed", model, registry=of)
         self.change = Histogram(
-            named("change_seconds"), "Time to carry out a change", model, buckets=_CHANGE_BUCKETS, registry=of
+            named("change_seconds"), "Time to apply a change", model, buckets=_CHANGE_BUCKETS, registry=of
         )
-        self.instances = Gauge(named("instances"), "Instances wanted, by max_length", runtime, registry=of)
+        self.instances = Gauge(named("instances"), "Instances to run, by max_length", runtime, registry=of)
         self.demand = Gauge(named("demand_queries"), "Queries in one SLO period by max_length", runtime, registry=of)
         self.observed = Gauge(named("observed_latency_seconds"), "Mean latency in the last period", model, registry=of)
         self.predicted = Gauge(
-            named("predicted_latency_seconds"), "Predicted mean latency of the allocation in force", model, registry=of
+            named("predicted_latency_seconds"), "Predicted mean latency of the current allocation", model, registry=of
         )
-        self.short = Gauge(named("instances_short"), "Instances lacking for the SLO", model, registry=of)
+        self.short = Gauge(named("instances_short"), "Additional instances that the SLO requires", model, registry=of)
 
-    def decided(self, model: str, profile: ModelProfile, decision: Decision) -> None:
-        """A decision, to be carried out or not."""
+    def decided(self, model: str, profile: ModelProfile, decision: AllocationDecision) -> None:
+        """Record a decision, applied or not."""
         self.decisions.labels(model, decision.action).inc()
-        self.in_force(model, profile, decision.before)
+        self.set_instances(model, profile, decision.before)
         if decision.observed.mean_latency_s is not None:
             self.observed.labels(model).set(decision.observed.mean_latency_s)
         for length, queries in zip(profile.lengths, decision.demand, strict=False):
@@ -52,18 +52,22 @@ class Meters:
             self.predicted.labels(model).set(decision.mean_before_s)
             self.short.labels(model).set(decision.gpus_short)
 
-    def in_force(self, model: str, profile: ModelProfile, instances: tuple[int, ...]) -> None:
-        """The allocation that holds from now on."""
+    def set_instances(self, model: str, profile: ModelProfile, instances: tuple[int, ...]) -> None:
+        """Record the current allocation."""
         for length, count in zip(profile.lengths, instances, strict=True):
             self.instances.labels(model, str(length)).set(count)
 
     @contextmanager
     def published(self, host: str, port: int | None) -> Iterator[int | None]:
-        """Serve them on `/metrics` until the block ends; gives the port, which is a free one for 0.
+        """Serve the metrics on `/metrics` until the block ends, and yield the port.
+
+        Args:
+            host: IPv4 address to listen on.
+            port: Port; 0: a free port; None: serve nothing.
 
         Raises:
-            Unavailable: the port is taken.
-            InvalidArgument: the address cannot be listened on.
+            Unavailable: The port is in use, or the address is not one of this machine.
+            InvalidArgument: This user may not use the port.
         """
         if port is None:
             yield None
@@ -72,10 +76,10 @@ class Meters:
             server, thread = start_http_server(port, addr=host, registry=self.registry)
         except PermissionError:
             raise InvalidArgument(
-                f"--metrics-port {port} may not be used by this user: choose one above 1023"
+                f"--metrics-port {port} requires a privileged user: choose a port above 1023"
             ) from None
         except OSError as error:
-            reason = "is taken: choose another, or 0 for a free one"
+            reason = "is in use: choose another port, or 0 for a free one"
             if error.errno != errno.EADDRINUSE:
                 reason = f"cannot be used on --host {host}: {error.strerror or error}"
             raise Unavailable(f"--metrics-port {port} {reason}") from None
