@@ -15,7 +15,7 @@ GUARD := backends/http_guard
 SHELL := bash
 .SHELLFLAGS := -o pipefail -ec
 .DEFAULT_GOAL := help
-.PHONY: help install vision demo samples test lint wheel bench bench-artefacts reliability clean
+.PHONY: help install vision demo samples test lint docs wheel bench bench-artefacts reliability clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -82,6 +82,11 @@ lint: install ## ruff and mypy
 
 test: install vision lint ## Lint, types and all tests, through a real server
 	@$(BIN)/python -m pytest --numprocesses 2
+
+docs: install ## Write the reference pages from the code and build the searchable site into build/site; a broken link fails
+	@$(BIN)/python -m buildtools.reference
+	@$(BIN)/python -m mkdocs --quiet build --strict
+	@echo "build/site/index.html"
 
 wheel: install ## Pack dist/tidal-*.whl for this platform, with the native parts compiled in it
 	@mkdir -p dist
