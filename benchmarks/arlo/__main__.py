@@ -80,7 +80,7 @@ def main(
         print("gpu_static_vs_dynamic: not run, this machine has no GPU")
     report.finish(json)
     if json is not None:
-        plot.save(report, planned, json.with_suffix(".png"))
+        plot.save(report.document(), json.with_suffix(".png"))
     kept.unlink()
 
 

@@ -40,7 +40,7 @@ def main(
     _utility_served(report, artefacts, loads, quick=quick)
     report.finish(json)
     if json is not None:
-        plot(report.measured, json.with_suffix(".png"))
+        plot(report.document(), json.with_suffix(".png"))
 
 
 def _levels(report: Report, artefacts: Artefacts, data: Path | None, *, quick: bool) -> None:

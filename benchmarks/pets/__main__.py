@@ -77,11 +77,11 @@ def main(
     artefacts = prepare(data)
     _add_setting(report, artefacts)
     with tempfile.TemporaryDirectory(prefix="pets-repository-", dir=cache_folder()) as folder:
-        outcomes = _served(report, artefacts, Path(folder), size)
-    executed, memories = _in_process(report, artefacts, size)
+        _served(report, artefacts, Path(folder), size)
+    _in_process(report, artefacts, size)
     report.finish(json)
     if json is not None:
-        plot.save(json.with_suffix(".png"), outcomes, executed, memories)
+        plot.save(report.document(), json.with_suffix(".png"))
 
 
 def _add_setting(report: Report, artefacts: Artefacts) -> None:

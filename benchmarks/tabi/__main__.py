@@ -111,7 +111,7 @@ def main(
     outcome.add_claims(report, found.outcomes)
     report.finish(json)
     if json is not None:
-        plot.save(json.with_suffix(".png"), found.outcomes, found.cutoffs, found.scales)
+        plot.save(report.document(), json.with_suffix(".png"))
     for file in kept:
         file.unlink()
 
