@@ -43,8 +43,8 @@ from tests.serve.partitioned import publish_partitioned
 from tests.serve.test_cascades import add
 from tests.tabi.serving import cascades, write_cascade
 from tidal.arlo.manifest import load_arlo_manifest
+from tidal.catalog.graph import ModelGraph
 from tidal.engine_model.manifest import load_engine_manifest
-from tidal.repository.graph import ModelGraph
 from tidal.server.launch import select_models
 from tidal.tabi.manifest import load_tabi_manifest
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tidal.catalog.manifests import load_published
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE, sha256_file
 from tidal.pets.base import load_base_layers
@@ -21,7 +22,6 @@ from tidal.pets.tasks.folder import load_task
 from tidal.pets.tasks.manifest import TaskInfo, read_task_info
 from tidal.repository.config import read_config
 from tidal.repository.entries import ModelEntry
-from tidal.repository.published import load_published
 from tidal.requests import Array
 from tidal.tasks.folder import check_base, read_task, tasks_folder
 from tidal.text.words import EncodedWords

@@ -12,11 +12,11 @@ from typer.testing import CliRunner, Result
 
 from tests.pets.bases import MADE, random_task, small_base
 from tests.tabi.serving import cascades, write_cascade
+from tidal.catalog.graph import ModelGraph
 from tidal.commands import tasks as command
 from tidal.pets.base import load_base_info, load_base_layers, make_base_layers, write_base_layers
 from tidal.pets.tasks.folder import add_task, load_task
 from tidal.pets.terms import BaseLayers
-from tidal.repository.graph import ModelGraph
 from tidal_client.extras import install_command
 
 runner = CliRunner()

@@ -21,12 +21,12 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from tidal.arlo.manifest import ArloManifest
+from tidal.catalog.manifests import AnyManifest, load_published
 from tidal.engine_model.manifest import EngineManifest
 from tidal.errors import InvalidArgument
 from tidal.repository.config import read_config
 from tidal.repository.entries import ModelEntry, model_entries
 from tidal.repository.names import runtime_model
-from tidal.repository.published import AnyManifest, load_published
 from tidal.tabi.choice import CandidateChoice
 from tidal.tabi.levels import embedded_levels
 from tidal.tabi.manifest import TabiManifest
