@@ -60,15 +60,15 @@ class DecoderTasks:
         def confirm(task: FloverTask) -> FloverProvenance:
             progress_note("comparing the stored task with its source model")
             with needs_extra("import a task"):
-                from tidal_builders.flover.held import hold  # transformers: slow to load
-            return hold(
+                from tidal_builders.flover.task_verification import verify_task  # transformers: slow to load
+            return verify_task(
                 task, wish.source, trained.folder, self.version, self.manifest, half=wish.half, force=wish.force
             )
 
         task = add_task(
             tasks, wish.name, found.deltas, self._base,
             FloverProvenance(source=str(wish.source), notes=(trained.note,)),
-            storage=Storage(wish.half), replace=wish.replace, hold=confirm,
+            storage=Storage(wish.half), replace=wish.replace, verify=confirm,
         )  # fmt: skip
         return _told(task)
 
