@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from tidal.errors import TidalError, Unavailable
 from tidal.flover.engine.engine import Engine
 from tidal.flover.engine.generation import Generation
 from tidal.flover.engine.runners import SharedRunner
@@ -22,7 +21,9 @@ from tidal.flover.tasks.adapter import LoraAdapter
 from tidal.flover.tasks.library import FloverLibrary
 from tidal.requests import PendingRequest, StreamedRequest
 from tidal.service import ServiceContext
-from tidal.tasks.intake import LEAVING, Intake
+from tidal.serving.endings import model_stops
+from tidal.serving.threads import join_until, remaining_s
+from tidal.tasks.intake import Intake
 from tidal.tasks.lease import Lease
 
 # Idle time after which the cache is checked: a check takes up to a second of a large cache.
@@ -35,10 +36,6 @@ class ParsedRequest:
 
     request: StreamedRequest
     generations: list[Generation]
-
-    def fail(self, error: TidalError) -> None:
-        """Answer it with an error."""
-        self.request.fail(error)
 
 
 class FloverService:
@@ -80,7 +77,7 @@ class FloverService:
         """Hand requests to the thread that parses them; does not block."""
         if not self._intake.take(requests):
             for request in requests:
-                request.fail(Unavailable(LEAVING))
+                request.fail(model_stops())
 
     def close(self, timeout_s: float) -> None:
         """Finish all waiting and running generations, then end the threads.
@@ -90,11 +87,11 @@ class FloverService:
         """
         until = time.monotonic() + timeout_s
         self._intake.stop()
-        self._engine_thread.join(max(0.0, until - time.monotonic()))
+        join_until(until, [self._engine_thread])
         self._stop()
         self._responder.close()
-        self._responder_thread.join(max(0.0, until - time.monotonic()))
-        self._intake.close(max(0.0, until - time.monotonic()))
+        join_until(until, [self._responder_thread])
+        self._intake.close(remaining_s(until))
 
     def _parse(self, request: PendingRequest, _task: str) -> ParsedRequest:
         streamed = cast(StreamedRequest, request)

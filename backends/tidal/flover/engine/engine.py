@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from logging import Logger
 
-from tidal.errors import Cancelled, Internal, TidalError, Unavailable
+from tidal.errors import Cancelled, TidalError
 from tidal.flover.engine.generation import Generation
 from tidal.flover.engine.runners import SharedRunner
 from tidal.flover.engine.slots import GenerationSlots, SlotOwner
@@ -16,6 +16,7 @@ from tidal.flover.metrics import FloverMetrics, Outcome
 from tidal.flover.policies import FloverScheduler, PrefillChunk
 from tidal.flover.responder import Responder
 from tidal.flover.sampling import FloatArray
+from tidal.serving.endings import failure, missed_in_queue
 
 # Interval at which open requests are marked as making progress: shorter than any useful `answer_timeout_s`.
 _PROGRESS_INTERVAL_S = 0.2
@@ -111,12 +112,7 @@ class Engine:
     def _refuse(self, generation: Generation, now: float) -> None:
         self._metrics.ended(generation, "late")
         generation.response.generation_ended()
-        generation.request.fail(
-            Unavailable(
-                f"the deadline of {generation.request.options.latency_ms:g} ms cannot be met: "
-                f"{(now - generation.arrival) * 1e3:.0f} ms have passed in the queue"
-            )
-        )
+        generation.request.fail(missed_in_queue(generation.request, now))
 
     def _admit(self, generation: Generation, now: float) -> None:
         self._slots.allocate(generation)
@@ -240,9 +236,8 @@ class Engine:
             self._metrics.copied(len(placed), runner.copy_slots(placed))
 
     def _fail(self, generations: Iterable[Generation], error: Exception) -> None:
-        failure = error if isinstance(error, TidalError) else Internal(f"generating failed: {error}")
         for generation in list(generations):
-            self._finish(generation, "failed", failure)
+            self._finish(generation, "failed", failure(error, "generating failed"))
 
     def _finish(self, generation: Generation, outcome: Outcome, error: TidalError | None = None) -> None:
         """Free a generation's slots; an error is the answer to its whole request."""
