@@ -16,7 +16,7 @@ from tidal.arlo.parameters import ArloParameters
 from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
 from tidal.repository.entries import ModelEntry
 from tidal.service import Service, ServiceContext
-from tidal.simulator.dispatch import BinPacking
+from tidal.simulator.arlo.dispatch import BinPacking
 from tidal.text import TextTokenizer
 
 

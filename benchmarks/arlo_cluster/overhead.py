@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.arlo_cluster.inputs import LARGE, Data
 from tidal.arlo.policies import PartitionedPolicy, Query
-from tidal.simulator import Name, history_of, make_system, simulate
+from tidal.simulator.arlo import SystemName, length_history, make_system, simulate
 
 _RUNTIMES = 12
 _SLO_S = 0.45
@@ -73,10 +73,10 @@ class Speed:
 def simulation_speed(data: Data, repeats: int) -> Speed:
     """Arlo on 1,000 GPUs under the rate of Table 4, a second of it, again and again."""
     workload = data.workload(_SPEED_RATE, 1, drift=False)
-    history = history_of(workload)
+    history = length_history(workload)
     speeds, requests = [], 0
     for _ in range(repeats):
-        system = make_system(Name.ARLO, LARGE.times, gpus=1000, slo_s=LARGE.slo_s, history=history)
+        system = make_system(SystemName.ARLO, LARGE.times, gpus=1000, slo_s=LARGE.slo_s, history=history)
         gc.collect()
         start = time.process_time()
         requests = simulate(system, workload).requests

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from benchmarks.tabi.tasks import Queries
 from tidal.arlo.model import TokenRow, open_model
 from tidal.errors import InvalidArgument
-from tidal.tabi.dispatcher import request_key
+from tidal.tabi.equations import request_key
 from tidal.tabi.manifest import Candidate, TabiManifest
 from tidal.tabi.pruning import kept_words, prune_ids, prune_text
 from tidal.tabi.route import Route

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from benchmarks.tabi.offline import OpenLevel, Pruned, collect, prune, tokens_and_outputs
 from benchmarks.tabi.tasks import Queries
-from tidal.tabi.confidence import confidence, softmax
-from tidal.tabi.dispatcher import reroute_probability
+from tidal.serving.softmax import softmax
+from tidal.tabi.equations import confidence, reroute_probability
 from tidal.tabi.manifest import Candidate, TabiManifest
 from tidal_builders.tabi.evaluate import Chain
 from tidal_builders.tabi.outputs import LevelOutputs

@@ -20,7 +20,7 @@ from tidal.repository.allocation import make_allocation, write_allocation
 from tidal.repository.config import instance_count
 from tidal.repository.entries import ModelEntry
 from tidal.repository.names import runtime_model
-from tidal.server.allocate import partitioned, write_wanted
+from tidal.server.allocate import partitioned_model, write_wanted
 from tidal.server.change import reload
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.server.stubs import live_stubs
@@ -197,7 +197,7 @@ def test_other_lengths_and_more_outputs(
     with Traffic(server, expected) as traffic:
         with pytest.raises(InvalidArgument, match="tidal models allocate tiny 24=COUNT 64=COUNT"):
             reload(server.control, repository, "tiny")
-        write_wanted(repository, partitioned(repository, "tiny"), {24: 2, LONGEST: 1})
+        write_wanted(repository, partitioned_model(repository, "tiny"), {24: 2, LONGEST: 1})
         assert traffic.goes_on()
         assert set(traffic.answered) == {"new"}
         told = reload(server.control, repository, "tiny")

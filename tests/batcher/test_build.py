@@ -63,6 +63,13 @@ def test_a_missing_compiler_is_named(sources: Path, monkeypatch: pytest.MonkeyPa
 
 
 @needs_compiler
+def test_missing_headers_are_named(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tidal.batcher.build, "find_spec", lambda name: None)
+    with pytest.raises(NotFound, match="compiled against nlohmann-json: pip install nlohmann-json"):
+        build()
+
+
+@needs_compiler
 def test_the_doctor_says_where_it_is(sources: Path) -> None:
     assert batcher_check().verdict == "note"
     path = build()

@@ -22,7 +22,7 @@ from tests.serve.families import publish_family
 from tests.serve.test_cascades import add
 from tests.tabi.serving import VERSION, cascades, write_cascade
 from tidal.pets.tasks.folder import add_task
-from tidal.repository.cascades import Cascade, cascade
+from tidal.repository.graph import ModelGraph
 from tidal.tabi.manifest import load_tabi_manifest
 from tidal.tasks.folder import scan, tasks_folder
 
@@ -62,5 +62,6 @@ def test_systems_differ_in_their_small_levels_alone(artefacts: Artefacts, tmp_pa
     ]
     assert set(scan(tasks_folder(tmp_path / SHARED / BASE))) == {f"{TASK}_0", f"{TASK}_1"}
     assert not (tmp_path / OWN / BASE).exists()
-    assert cascade(tmp_path / SHARED, model(0)) == Cascade(model(0), (BASE,), ("cascade_0_l1",))
-    assert cascade(tmp_path / OWN, model(0)) == Cascade(model(0), (), ("cascade_0_l0", "cascade_0_l1"))
+    shared, own = ModelGraph.read(tmp_path / SHARED), ModelGraph.read(tmp_path / OWN)
+    assert (shared.requires(model(0)), shared.owned_by(model(0))) == ((BASE,), ("cascade_0_l1",))
+    assert (own.requires(model(0)), own.owned_by(model(0))) == ((), ("cascade_0_l0", "cascade_0_l1"))

@@ -20,7 +20,7 @@ from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE
 from tidal.repository.config import instance_count, read_config
 from tidal.repository.entries import KEPT_VERSIONS, ModelEntry
-from tidal.repository.partitioned import family
+from tidal.repository.graph import ModelGraph
 from tidal_builders.arlo import build_arlo
 from tidal_builders.arlo.choices import choose_placement
 from tidal_builders.arlo.runtimes import default_instances, publish_family
@@ -107,7 +107,7 @@ def served(repository: Path, model: str) -> list[int]:
 
 def check_family(repository: Path) -> None:
     """The newest front and its runtimes' models are complete and of one build."""
-    found = family(repository, "tiny")
+    found = ModelGraph.read(repository).partitioned("tiny")
     assert found is not None
     folder = repository / f"tiny/{found.version}"
     front = load_arlo_manifest(folder)

@@ -26,12 +26,13 @@ from tidal.manifest import MANIFEST_FILE
 from tidal.pets.tasks.folder import add_task
 from tidal.pets.terms import FloatArray, Head, TaskTerms
 from tidal.repository.entries import ModelEntry
+from tidal.repository.graph import ModelGraph
 from tidal.server.change import load
 from tidal.server.launch import select_models
-from tidal.tabi.dispatcher import request_key
+from tidal.tabi.equations import request_key
 from tidal.tabi.manifest import Level, TabiManifest, load_tabi_manifest
 from tidal.tabi.pruning import kept_words, prune_text
-from tidal.tabi.route import Answer, Route
+from tidal.tabi.route import CascadeAnswer, Route
 from tidal.tasks.folder import remove_task, tasks_folder
 from tidal.text.words import EncodedWords, WordTokenizer
 from tidal_builders.tabi import search
@@ -187,7 +188,7 @@ class OpenTask:
         return self._world.logits(self._task, query), self._world.received(self._task, query)
 
 
-def offline(world: World, name: str, text: str, request_id: str) -> tuple[Answer, str]:
+def offline(world: World, name: str, text: str, request_id: str) -> tuple[CascadeAnswer, str]:
     """A query's answer and what the last level read, computed without the server."""
     manifest = world.manifest(name)
     version_dir = world.repository / name / "1"
@@ -316,7 +317,10 @@ def url(request: pytest.FixtureRequest, server: RunningServer) -> str:
 @pytest.mark.server
 class TestServed:
     def test_a_named_cascade_brings_the_encoder(self, world: World) -> None:
-        assert [entry.name for entry in select_models(world.repository, ["reviews"]).served] == ["base", "reviews"]
+        assert [entry.name for entry in select_models(ModelGraph.read(world.repository), ["reviews"]).served] == [
+            "base",
+            "reviews",
+        ]
 
     def test_answers_equal_the_ways_that_are_computed_offline(self, world: World, url: str) -> None:
         asked = [(name, text, text[:20]) for name in TASKS for text in world.texts[name][::2]]

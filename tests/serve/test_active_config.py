@@ -16,8 +16,9 @@ from tests.serve.families import publish_family, want
 from tidal.errors import InvalidArgument, Unavailable
 from tidal.repository.allocation import read_allocation, usable_instances
 from tidal.repository.config import instance_count, read_config, with_instances
+from tidal.repository.graph import ModelGraph
 from tidal.server.active_config import active_config, load_model, restart_model
-from tidal.server.allocate import changing, partitioned, plan_steps, shown, wanted_now, write_wanted
+from tidal.server.allocate import changing, partitioned_model, plan_steps, shown, wanted_now, write_wanted
 from tidal.server.control import ModelState, ServerControl
 from tidal.server.gauges import parse_instances
 from tidal.server.launch import select_models
@@ -39,13 +40,13 @@ def names(selection: Any) -> list[str]:
 
 class TestActiveConfig:
     def test_of_a_model_by_itself_is_its_file(self, repository: Path) -> None:
-        assert active_config(repository, "alone") is None
-        assert active_config(repository, "m") is None
-        assert active_config(None, "m_len16") is None
+        assert active_config(ModelGraph.read(repository), "alone") is None
+        assert active_config(ModelGraph.read(repository), "m") is None
+        assert active_config(ModelGraph.read(None), "m_len16") is None
 
     def test_is_complete_and_has_the_wanted_count(self, repository: Path) -> None:
         want(repository, "m", {16: 3, 64: 1})
-        active = active_config(repository, "m_len16")
+        active = active_config(ModelGraph.read(repository), "m_len16")
         assert active is not None
         assert (active.instances, active.as_in_file) == (3, False)
         assert active.config == {
@@ -61,14 +62,14 @@ class TestActiveConfig:
         """After another count was loaded, a plain load would change nothing."""
         for prepared in (lambda: None, lambda: want(repository, "m", {16: 1, 64: 1})):
             prepared()
-            active = active_config(repository, "m_len16")
+            active = active_config(ModelGraph.read(repository), "m_len16")
             assert active is not None
             assert active.as_in_file
             assert active.config == read_config(repository / "m_len16")
 
     def test_wants_what_a_change_under_way_wants(self, repository: Path) -> None:
         want(repository, "m", {16: 2, 64: 1}, loaded={16: 1, 64: 3})
-        active = active_config(repository, "m_len16")
+        active = active_config(ModelGraph.read(repository), "m_len16")
         assert active is not None
         assert active.instances == 2
 
@@ -76,7 +77,7 @@ class TestActiveConfig:
         publish_family(repository, "m", [16, 64], version=2)
         config = repository / "m" / "config.pbtxt"
         config.write_text(config.read_text() + "version_policy { specific { versions: [ 1 ] } }\n")
-        active = active_config(repository, "m_len64")
+        active = active_config(ModelGraph.read(repository), "m_len64")
         assert active is not None
         assert active.config["version_policy"] == {"specific": {"versions": ["1"]}}
         assert not active.as_in_file
@@ -84,7 +85,7 @@ class TestActiveConfig:
     def test_has_the_versions_that_the_front_calls(self, repository: Path) -> None:
         publish_family(repository, "m", [16, 64], version=2)
         for called, served in (((), ["2"]), ({1}, ["1"]), ({2, 1}, ["1", "2"]), ({7}, ["2"])):
-            active = active_config(repository, "m_len64", called)
+            active = active_config(ModelGraph.read(repository), "m_len64", called)
             assert active is not None
             assert active.config["version_policy"] == {"specific": {"versions": served}}
             assert active.as_in_file == (served == ["2"])
@@ -92,13 +93,13 @@ class TestActiveConfig:
     def test_counts_where_the_allocation_is_for_an_earlier_version(self, repository: Path) -> None:
         want(repository, "m", {16: 2, 64: 3})
         publish_family(repository, "m", [32, 64], version=2)
-        active = [active_config(repository, f"m_len{n}") for n in (16, 32, 64)]
+        active = [active_config(ModelGraph.read(repository), f"m_len{n}") for n in (16, 32, 64)]
         assert [each.instances for each in active if each is not None] == [2, 1, 3]
 
     def test_loses_no_setting_that_is_not_known(self, repository: Path) -> None:
         (repository / "m_len16" / "config.pbtxt").write_text('backend: "python" not_known_here: 1')
         with pytest.raises(InvalidArgument, match="not_known_here"):
-            active_config(repository, "m_len16")
+            active_config(ModelGraph.read(repository), "m_len16")
 
 
 @dataclass(frozen=True)
@@ -126,27 +127,27 @@ class TestLoading:
     def test_a_runtime_without_instances_is_unloaded(self, repository: Path) -> None:
         want(repository, "m", {16: 0, 64: 1})
         control = FakeControl()
-        load_model(control, repository, "m_len16")
-        restart_model(control, repository, "m_len16")
+        load_model(control, ModelGraph.read(repository), "m_len16")
+        restart_model(control, ModelGraph.read(repository), "m_len16")
         assert control.calls == [("m_len16", "unload")] * 3
 
     def test_a_load_that_an_allocation_overtook_is_done_again(self, repository: Path) -> None:
         control = FakeControl(during=[lambda: want(repository, "m", {16: 2, 64: 1})])
-        load_model(control, repository, "m_len16")
+        load_model(control, ModelGraph.read(repository), "m_len16")
         assert control.calls == [("m_len16", 1), ("m_len16", 2)]
 
     def test_a_load_that_a_change_of_the_front_overtook_is_done_again(self, repository: Path) -> None:
         publish_family(repository, "m", [16, 64], version=2)
         control = FakeControl(serving={"m": 1})
         control.during.append(lambda: control.serving.update(m=2))
-        load_model(control, repository, "m_len16")
+        load_model(control, ModelGraph.read(repository), "m_len16")
         assert len(control.calls) == 2
 
     def test_a_restart_without_a_config_leaves_the_model_as_it_is(self, repository: Path) -> None:
         (repository / "m_len16" / "config.pbtxt").unlink()
         control = FakeControl()
         with pytest.raises(InvalidArgument):
-            restart_model(control, repository, "m_len16")
+            restart_model(control, ModelGraph.read(repository), "m_len16")
         assert control.calls == []
 
 
@@ -154,28 +155,30 @@ class TestStarting:
     ALL = ("alone", "m", "m_len16", "m_len64")
 
     def test_without_an_allocation_the_server_loads_all(self, repository: Path) -> None:
-        assert plan_start(repository, self.ALL) == StartPlan(self.ALL)
+        assert plan_start(ModelGraph.read(repository), self.ALL) == StartPlan(self.ALL)
 
     def test_with_the_counts_of_the_files_too(self, repository: Path) -> None:
         want(repository, "m", {16: 1, 64: 1})
-        assert plan_start(repository, self.ALL) == StartPlan(self.ALL)
+        assert plan_start(ModelGraph.read(repository), self.ALL) == StartPlan(self.ALL)
 
     def test_other_counts_come_later_and_the_front_last(self, repository: Path) -> None:
         want(repository, "m", {16: 1, 64: 2})
-        assert plan_start(repository, self.ALL) == StartPlan(("alone", "m_len16"), ("m_len64",), ("m",))
+        assert plan_start(ModelGraph.read(repository), self.ALL) == StartPlan(
+            ("alone", "m_len16"), (("m_len64",), ("m",))
+        )
 
     def test_no_instance_is_no_load(self, repository: Path) -> None:
         want(repository, "m", {16: 0, 64: 1})
-        assert plan_start(repository, self.ALL) == StartPlan(("alone", "m", "m_len64"))
+        assert plan_start(ModelGraph.read(repository), self.ALL) == StartPlan(("alone", "m", "m_len64"))
 
     def test_an_allocation_for_other_runtimes_is_refused(self, repository: Path) -> None:
         want(repository, "m", {32: 1, 64: 1})
         with pytest.raises(InvalidArgument, match=r"instances names 32.*tidal models allocate m 16=COUNT 64=COUNT"):
-            plan_start(repository, self.ALL)
+            plan_start(ModelGraph.read(repository), self.ALL)
 
     def test_leaves_a_family_out_whose_allocation_cannot_be_accepted(self, repository: Path) -> None:
         want(repository, "m", {32: 1, 64: 1})
-        plan = plan_start(repository, self.ALL, strict=False)
+        plan = plan_start(ModelGraph.read(repository), self.ALL, strict=False)
         assert plan.models == ("alone",)
         refused = dict(plan.refused)
         assert set(refused) == {"m", "m_len16", "m_len64"}
@@ -199,20 +202,20 @@ class TestStarting:
 
     def test_selects_families_whole_and_without_former_runtimes(self, repository: Path) -> None:
         publish_family(repository, "m", [32, 64], version=2)
-        assert names(select_models(repository, [])) == ["alone", "m", "m_len32", "m_len64"]
-        assert names(select_models(repository, ["m"])) == ["m", "m_len32", "m_len64"]
-        assert names(select_models(repository, ["alone"])) == ["alone"]
-        assert names(select_models(repository, ["m_len16"])) == ["m_len16"]
+        assert names(select_models(ModelGraph.read(repository), [])) == ["alone", "m", "m_len32", "m_len64"]
+        assert names(select_models(ModelGraph.read(repository), ["m"])) == ["m", "m_len32", "m_len64"]
+        assert names(select_models(ModelGraph.read(repository), ["alone"])) == ["alone"]
+        assert names(select_models(ModelGraph.read(repository), ["m_len16"])) == ["m_len16"]
 
     def test_selects_no_runtime_of_a_model_that_is_partitioned_no_more(self, repository: Path) -> None:
         publish_family(repository, "m", [64], version=2, placement="polymorphic")
-        assert names(select_models(repository, [])) == ["alone", "m"]
-        assert names(select_models(repository, ["m"])) == ["m"]
-        assert names(select_models(repository, ["m_len16"])) == ["m_len16"]
+        assert names(select_models(ModelGraph.read(repository), [])) == ["alone", "m"]
+        assert names(select_models(ModelGraph.read(repository), ["m"])) == ["m"]
+        assert names(select_models(ModelGraph.read(repository), ["m_len16"])) == ["m_len16"]
 
     def test_selects_runtimes_whose_front_is_not_published(self, repository: Path) -> None:
         (repository / "m").rename(repository.parent / "elsewhere")
-        assert names(select_models(repository, [])) == ["alone", "m_len16", "m_len64"]
+        assert names(select_models(ModelGraph.read(repository), [])) == ["alone", "m_len16", "m_len64"]
 
 
 class TestUsable:
@@ -258,19 +261,19 @@ class TestPlanning:
         assert shown({64: 2, 16: 1}) == "16=1 64=2"
 
     def test_a_file_for_other_runtimes_counts_where_it_fits(self, repository: Path) -> None:
-        kin = partitioned(repository, "m")
-        assert wanted_now(repository, kin) == {16: 1, 64: 1}
+        model = partitioned_model(repository, "m")
+        assert wanted_now(repository, model) == {16: 1, 64: 1}
         want(repository, "m", {32: 4, 64: 2})
-        assert wanted_now(repository, kin) == {16: 1, 64: 2}
-        write_wanted(repository, kin, {16: 2, 64: 2})
-        assert wanted_now(repository, kin) == {16: 2, 64: 2}
+        assert wanted_now(repository, model) == {16: 1, 64: 2}
+        write_wanted(repository, model, {16: 2, 64: 2})
+        assert wanted_now(repository, model) == {16: 2, 64: 2}
         with pytest.raises(InvalidArgument, match="instances lacks 16"):
-            write_wanted(repository, kin, {64: 2})
+            write_wanted(repository, model, {64: 2})
 
     def test_one_change_at_a_time(self, repository: Path) -> None:
         with changing(repository / "m"), pytest.raises(Unavailable, match="being changed already"):
-            write_wanted(repository, partitioned(repository, "m"), {16: 1, 64: 1})
-        write_wanted(repository, partitioned(repository, "m"), {16: 1, 64: 1})
+            write_wanted(repository, partitioned_model(repository, "m"), {16: 1, 64: 1})
+        write_wanted(repository, partitioned_model(repository, "m"), {16: 1, 64: 1})
 
 
 class TestInstanceGroups:

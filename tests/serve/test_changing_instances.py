@@ -20,7 +20,7 @@ from testing.serving import TIDAL, Served, serving
 from testing.waiting import until
 from tests.serve.families import publish_family, want
 from tidal.repository.allocation import read_allocation
-from tidal.server.allocate import LiveFront, partitioned, wanted_now
+from tidal.server.allocate import LiveFront, partitioned_model, wanted_now
 from tidal.server.allocate import allocate as change_instances
 from tidal.server.control import ServerControl
 from tidal.server.gauges import used_instances
@@ -117,9 +117,11 @@ def load_on(served: Served) -> Iterator[Load]:
 def allocate(served: Served, **counts: int) -> None:
     """As the command does it, without starting a process: `n16=1` for one instance of 16 tokens."""
     repository = Path(served.report["repository"])
-    kin = partitioned(repository, "m")
-    wanted = {**wanted_now(repository, kin), **{int(name[1:]): count for name, count in counts.items()}}
-    change_instances(LiveFront(control(served), served.report["metrics"], repository, kin), wanted, lambda _line: None)
+    model = partitioned_model(repository, "m")
+    wanted = {**wanted_now(repository, model), **{int(name[1:]): count for name, count in counts.items()}}
+    change_instances(
+        LiveFront(control(served), served.report["metrics"], repository, model), wanted, lambda _line: None
+    )
 
 
 def test_a_start_loads_what_is_wanted(family: Served, repository: Path) -> None:

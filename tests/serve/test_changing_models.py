@@ -15,6 +15,7 @@ from tidal.arlo.manifest import load_arlo_manifest
 from tidal.errors import Internal, Unavailable
 from tidal.repository.config import instance_count, read_config, served_versions
 from tidal.repository.entries import ModelEntry
+from tidal.repository.graph import ModelGraph
 from tidal.repository.names import runtime_model
 from tidal.server import change
 from tidal.server.active_config import load_model, restart_model
@@ -249,20 +250,20 @@ class TestBeforeAReload:
     def test_a_restart_keeps_what_the_front_calls(self, repository: Path, control: FakeControl) -> None:
         publish_family(repository, "m", [16, 64], version=2)
         control.watched.clear()
-        restart_model(control, repository, "m_len16")
+        restart_model(control, ModelGraph.read(repository), "m_len16")
         assert control.steps == ["m_len16 unloaded", "m_len16 [1]"]
 
     def test_a_change_of_counts_does_too(self, repository: Path, control: FakeControl) -> None:
         publish_family(repository, "m", [16, 64], version=2)
         want(repository, "m", {16: 2, 64: 1})
-        load_model(control, repository, "m_len16")
+        load_model(control, ModelGraph.read(repository), "m_len16")
         assert (control.served["m_len16"], control.instances["m_len16"]) == ([1], 2)
         told = change.load(control, repository, "m_len16")
         assert told == "m_len16: version 1 serves as its front calls it; version 2 is published too"
 
     def test_a_restart_of_the_front_takes_its_runtimes_along(self, repository: Path, control: FakeControl) -> None:
-        restart_model(control, repository, "m")
+        restart_model(control, ModelGraph.read(repository), "m")
         assert control.steps == ["m unloaded", "m [1]"]
         publish_family(repository, "m", [32, 64], version=2)
-        restart_model(control, repository, "m")
+        restart_model(control, ModelGraph.read(repository), "m")
         assert control.served == {"m": [2], "m_len16": [1], "m_len32": [2], "m_len64": [2]}

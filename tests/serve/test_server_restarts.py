@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from testing.serving import Served, publish, serving
 from testing.waiting import until
-from tidal.server.backoff import PAUSES_S, WELL_AFTER_S, Restarts
+from tidal.server.backoff import WELL_AFTER_S, Restarts
 from tidal.server.lives import Ended, started_again
 from tidal.server.signals import Flag
 
@@ -220,6 +220,10 @@ def test_a_flag_is_set_by_a_handler_while_it_is_waited_for() -> None:
         assert flag.is_set()
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+# Before the 1st, 2nd, 3rd … restart in a row.
+PAUSES_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 
 
 def test_pauses_grow_and_are_forgotten() -> None:

@@ -136,12 +136,6 @@ def _open_lanes(manifest: ArloManifest, version_dir: Path, profile: LatencyProfi
     return list(zip(*by_runtime, strict=True))
 
 
-def probabilities(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Softmax over the last axis; same shape."""
-    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True), np.float32)
-
-
 def stack_rows(rows: Sequence[Mapping[str, Array]], name: str) -> Array:
     """One output of several queries as an array of shape [rows, longest]; shorter rows end in zeros."""
     parts = [row[name] for row in rows]

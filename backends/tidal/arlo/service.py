@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from tidal.arlo.jobs import Answers, Job, Row
+from tidal.arlo.jobs import Answers, Request, Row
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.metrics import ArloMetrics
 from tidal.arlo.model import padded_length
 from tidal.arlo.policies import Batch, PlacementPolicy
 from tidal.arlo.reader import read_rows
 from tidal.arlo.runner import Runner
-from tidal.errors import Cancelled, Internal, TidalError, Unavailable
+from tidal.errors import Internal, Unavailable
 from tidal.requests import PendingRequest
 from tidal.service import ModelUnavailable, ServiceContext
+from tidal.serving.backoff import backoff_s
+from tidal.serving.endings import failure, missed_in_queue, model_stops
+from tidal.serving.threads import AnswerThread, join_until
 from tidal.text import TextTokenizer
 
-# Asking whether a client has gone costs a call to the server process: not worth it for a query that hardly waited.
-_CHECK_CANCELLED_AFTER_S = 0.05
 # A lane that could not run anything pauses, longer the more often its runtime fails in a row.
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
@@ -66,12 +66,11 @@ class ArloService:
         self._changed = threading.Condition()
         self._closing = False
         self._ending = threading.Event()
-        self._answers: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
         self._workers: set[threading.Thread] = set()
         self._wanted = 0
         with self._changed:
             self._staff()
-        self._responder = context.start_thread("responder", self._respond)
+        self._answers = AnswerThread(context, self._answer)
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
         """Read requests and queue their rows; one that cannot be read is answered here."""
@@ -129,10 +128,8 @@ class ArloService:
             self._closing = True
             self._changed.notify_all()
             workers = list(self._workers)
-        for worker in workers:
-            worker.join(max(0.0, until - time.monotonic()))
-        self._answers.put(None)
-        self._responder.join(max(0.0, until - time.monotonic()))
+        join_until(until, workers)
+        self._answers.close(until)
 
     def _staff(self) -> None:
         """Have a worker for each lane and one more: start those that lack, wake those that are too many."""
@@ -150,10 +147,8 @@ class ArloService:
         for request in requests:
             try:
                 rows.extend(self._read(request))
-            except TidalError as error:
-                request.fail(error)
             except Exception as error:  # one request must not cost the others their service
-                request.fail(Internal(f"the request could not be read: {error}"))
+                request.fail(failure(error, "the request could not be read"))
         return rows
 
     def _queue(self, rows: Sequence[Row]) -> bool:
@@ -165,13 +160,13 @@ class ArloService:
 
     def _read(self, request: PendingRequest) -> list[Row]:
         tokens = read_rows(request.inputs, self._tokenizer)
-        job = Job(request, len(tokens))
+        parent = Request(request, len(tokens))
         for row in tokens:
             self._metrics.length(len(row.ids))
         if request.record is not None:
             request.record.tokens = sum(len(row.ids) for row in tokens)
         return [
-            Row(len(row.ids), request.arrival, request.deadline, tokens=row, job=job, index=index)
+            Row(len(row.ids), request.arrival, request.deadline, tokens=row, parent=parent, index=index)
             for index, row in enumerate(tokens)
         ]
 
@@ -197,7 +192,7 @@ class ArloService:
     def _serve(self) -> None:
         ran: Batch | None = None
         took: float | None = None
-        finished: list[Job] = []
+        finished: list[Request] = []
         while True:
             with self._changed:
                 if ran is not None:
@@ -224,10 +219,6 @@ class ArloService:
                 finished, took = self._run(batch, now)
                 ran = batch
 
-    def _respond(self) -> None:
-        while (jobs := self._answers.get()) is not None:
-            self._answer(jobs)
-
     def _next(self) -> tuple[list[Row], Batch | None, float]:
         """Queries that are too late, the batch to start, and the moment that was decided for."""
         now = time.monotonic()
@@ -238,17 +229,11 @@ class ArloService:
 
     def _refuse(self, late: Sequence[Row], now: float) -> None:
         for row in late:
-            waited = (now - row.arrival) * 1e3
-            row.job.fail(
-                Unavailable(
-                    f"the deadline of {row.job.request.options.latency_ms:g} ms cannot be met: "
-                    f"{waited:.0f} ms have passed in the queue"
-                )
-            )
+            row.parent.fail(missed_in_queue(row.parent.request, now))
 
-    def _run(self, batch: Batch, now: float) -> tuple[list[Job], float | None]:
+    def _run(self, batch: Batch, now: float) -> tuple[list[Request], float | None]:
         """Run a batch; the requests that it completed, and the seconds that all of it took, None if not all ran."""
-        rows = [row for row in cast(Sequence[Row], batch.queries) if self._still_wanted(row, now)]
+        rows = [row for row in cast(Sequence[Row], batch.queries) if row.parent.wanted(now)]
         if not rows:
             return [], None
         deadline = min((row.deadline for row in rows if row.deadline is not None), default=None)
@@ -258,9 +243,9 @@ class ArloService:
             self._put_back(batch, rows, error)
             return [], None
         except Exception as error:
-            answer = error if isinstance(error, TidalError) else Internal(f"the engine failed: {error}")
+            answer = failure(error, "the engine failed")
             for row in rows:
-                row.job.fail(answer)
+                row.parent.fail(answer)
             return [], None
         took = time.monotonic() - now
         self._failures[batch.runtime] = 0
@@ -270,10 +255,10 @@ class ArloService:
         self._metrics.ran(runtime, lengths, padded, [now - row.arrival for row in rows], took)
         finished = []
         for place, row in enumerate(rows):
-            if row.job.request.record is not None:
-                row.job.request.record.ran(now, now + took)
-            if row.job.finish(row.index, self._make.row(outputs, place, row.length, runtime)):
-                finished.append(row.job)
+            if row.parent.request.record is not None:
+                row.parent.request.record.ran(now, now + took)
+            if row.parent.finish(row.index, self._make.row(outputs, place, row.length, runtime)):
+                finished.append(row.parent)
         return finished, took if len(rows) == len(batch.queries) else None
 
     def _put_back(self, batch: Batch, rows: Sequence[Row], error: ModelUnavailable) -> None:
@@ -286,34 +271,24 @@ class ArloService:
         for row in rows:
             row.deaths += error.died
             if row.deaths >= _MOST_DEATHS:
-                row.job.fail(
+                row.parent.fail(
                     Internal(f"{row.deaths} times the process that was to run this query died or was dead: {error}")
                 )
             elif self._closing:
-                row.job.fail(Unavailable(f"the model stops serving here, and {error}"))
+                row.parent.fail(Unavailable(f"the model stops serving here, and {error}"))
         with self._changed:
             self._policy.put_back(batch)
             self._metrics.waiting.set(len(self._policy))
             self._changed.notify(len(self._policy))
         failures = self._failures[batch.runtime]
         self._failures[batch.runtime] = failures + 1
-        self._ending.wait(min(_FIRST_PAUSE_S * 2.0 ** min(failures, 30), _LONGEST_PAUSE_S))
+        self._ending.wait(backoff_s(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
 
-    @staticmethod
-    def _still_wanted(row: Row, now: float) -> bool:
-        job = row.job
-        if job.failed or job.request.answered:
-            return False
-        if now - row.arrival > _CHECK_CANCELLED_AFTER_S and job.request.cancelled():
-            job.fail(Cancelled("the client cancelled the request while it waited"))
-            return False
-        return True
-
-    def _answer(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            self._make.reply(job)
+    def _answer(self, finished: Sequence[Request]) -> None:
+        for each in finished:
+            self._make.reply(each)
 
 
 def _refuse_all(rows: Sequence[Row]) -> None:
-    for job in {id(row.job): row.job for row in rows}.values():
-        job.request.fail(Unavailable("the model stops serving here; send the request again"))
+    for parent in {id(row.parent): row.parent for row in rows}.values():
+        parent.request.fail(model_stops())

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tidal.commands.output import one_sentence, print_json, print_table
+from tidal.repository.graph import ModelGraph
 from tidal.server import backend_directory
 from tidal.server.installation import find_installation
 from tidal.server.launch import check_path, select_models, stock_command
@@ -172,7 +173,7 @@ def serve(
 
 def _assemble(repository: Path, target: Path, names: list[str], limits: RequestLimits) -> None:
     installation = find_installation()
-    served = select_models(repository, names).served
+    served = select_models(ModelGraph.read(repository), names).served
     check_path(target)
     backend_directory.assemble(target, installation)
     protected = with_guard_in(target, protection(installation, limits), limits)

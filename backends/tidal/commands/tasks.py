@@ -18,8 +18,8 @@ from tidal.flover.manifest import FloverManifest
 from tidal.manifest import MANIFEST_FILE
 from tidal.otas.manifest import OtasManifest
 from tidal.pets.base import BASE_FILE
-from tidal.repository.cascades import cascades_over
 from tidal.repository.entries import ModelEntry, model_entries
+from tidal.repository.graph import ModelGraph
 from tidal.repository.published import load_published
 from tidal.server.state import running_servers
 from tidal.tasks.folder import remove_task, scan, tasks_folder
@@ -254,7 +254,7 @@ def remove(
         entry, _ = _model(repository, model)
     for name in names:
         try:
-            users = [] if force else cascades_over(entry.folder.parent, model, name)
+            users = [] if force else ModelGraph.read(entry.folder.parent).cascades_over(model, name)
             if users:
                 raise InvalidArgument(
                     f"task '{name}' is a level of {', '.join(users)}: remove it with --force, after which a cascade "

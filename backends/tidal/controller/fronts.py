@@ -11,7 +11,7 @@ from tidal.controller.following import ControlledServer
 from tidal.controller.series import Series, slo_of
 from tidal.errors import InvalidArgument
 from tidal.repository.entries import ModelEntry
-from tidal.server.allocate import LiveFront, partitioned
+from tidal.server.allocate import LiveFront, partitioned_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ServedFront:
     @property
     def model(self) -> str:
         """Its name."""
-        return self.live.kin.front
+        return self.live.model.name
 
 
 def served_fronts(server: ControlledServer, series: Series, names: Sequence[str]) -> Iterator[ServedFront]:
@@ -44,13 +44,13 @@ def served_fronts(server: ControlledServer, series: Series, names: Sequence[str]
         slo_s = slo_of(series, model, versions[-1]) if versions else None
         if not slo_s:
             continue
-        live = LiveFront(server.control, server.state.metrics, repository, partitioned(repository, model))
+        live = LiveFront(server.control, server.state.metrics, repository, partitioned_model(repository, model))
         if not live.serves():
             continue
         try:
             manifest = load_arlo_manifest(ModelEntry(repository / model).version_dir(versions[-1]))
         except InvalidArgument:  # a publish has just removed it
             continue
-        lengths = live.kin.lengths
+        lengths = live.model.lengths
         latencies = tuple(manifest.profile.latency_ms(length) / 1e3 for length in lengths)
         yield ServedFront(live, tuple(versions), ModelProfile(lengths, latencies, slo_s))

@@ -18,7 +18,7 @@ from tidal.controller.meters import Meters
 from tidal.controller.series import Series, counts_of, increases, parse_series
 from tidal.errors import NotFound, TidalError, Unsupported
 from tidal.repository.allocation import read_allocation
-from tidal.server.allocate import allocate, partitioned, wanted_now
+from tidal.server.allocate import allocate, partitioned_model, wanted_now
 from tidal.server.gauges import read_metrics
 
 _LOOK_EVERY_S = 1.0
@@ -102,7 +102,7 @@ class Controller:
             look = _Look(server.identity, time.monotonic(), parse_series(read_metrics(server.state.metrics)))
             if self._before is None:
                 for name in self._models:
-                    partitioned(server.state.repository, name)
+                    partitioned_model(server.state.repository, name)
             fronts = list(served_fronts(server, look.series, self._models))
         except (TidalError, OSError, ValueError) as error:  # a server that is just ending may answer anything
             if once or (self._before is None and isinstance(error, NotFound | Unsupported)):
@@ -142,7 +142,7 @@ class Controller:
 
     def _control(self, front: ServedFront, grown: Series, seconds: float, stop: threading.Event) -> None:
         live, now = front.live, time.monotonic()
-        wanted = wanted_now(live.repository, live.kin)
+        wanted = wanted_now(live.repository, live.model)
         present = tuple(wanted[length] for length in front.profile.lengths)
         controlled = self._take(front, present, now)
         control = controlled.control

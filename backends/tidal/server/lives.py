@@ -17,9 +17,9 @@ from pathlib import Path
 import psutil
 
 from tidal.errors import Internal, TidalError
+from tidal.repository.graph import ModelGraph
 from tidal.server.backend_directory import assemble, python_backends
 from tidal.server.backoff import WELL_AFTER_S, Restarts
-from tidal.server.dependents import dependents
 from tidal.server.endpoints import choose_endpoints
 from tidal.server.extra_options import grpc_tls
 from tidal.server.launch import Launch, Selection, select_models
@@ -105,8 +105,9 @@ class Lives:
 
         repository, endpoints = self.launch.repository, self.launch.endpoints
         try:
-            selection = select_models(repository, self.models)
-            plan = plan_start(repository, names_of(selection), strict=self.strict)
+            graph = ModelGraph.read(repository)
+            selection = select_models(graph, self.models)
+            plan = plan_start(graph, names_of(selection), strict=self.strict)
             # Somebody else's server may have come; and whoever cleans temporary folders takes what nobody has opened.
             choose_endpoints(endpoints.host, endpoints.http, endpoints.grpc, endpoints.metrics)
             assemble(self.launch.backend_directory, self.launch.installation)
@@ -129,7 +130,7 @@ class Lives:
         self, server: ServerProcess, plan: StartPlan, selection: Selection, number: int
     ) -> tuple[ServerState, ReadyReport] | Ended:
         launch, names = server.launch, names_of(selection)
-        progress = Progress(plan.models, lambda model: dependents(launch.repository, model, names))
+        progress = Progress(plan.models, lambda model: ModelGraph.read(launch.repository).dependents(model, names))
         _log.info("loading %d models; Triton's log: %s", len(plan.models), server.log or "here")
         for name, reason in plan.refused:
             progress.failure(name, reason)

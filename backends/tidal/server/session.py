@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.access_log.target import check_file, descriptor_target
+from tidal.repository.graph import ModelGraph
 from tidal.server.backend_directory import assemble
 from tidal.server.endpoints import choose_endpoints, with_status
 from tidal.server.extra_options import check_extra
@@ -74,8 +75,9 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
     """
     check_extra(options.extra)
     installation = find_installation()
-    selection = select_models(options.repository, options.models)
-    plan = plan_start(options.repository, names_of(selection), strict=options.strict)
+    graph = ModelGraph.read(options.repository)
+    selection = select_models(graph, options.models)
+    plan = plan_start(graph, names_of(selection), strict=options.strict)
     access_log = None if options.access_log is None else _access_log(options.access_log)
     key = None if options.open_admin else check_key(os.environ.get("TIDAL_ADMIN_KEY"))
     endpoints = choose_endpoints(options.host, options.http_port, options.grpc_port, options.metrics_port)

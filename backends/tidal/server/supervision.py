@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidal.errors import TidalError
+from tidal.repository.graph import ModelGraph
 from tidal.server.active_config import restart_model
 from tidal.server.backoff import Restarts
 from tidal.server.control import ServerControl
@@ -214,7 +215,7 @@ class Supervisor:
         _log.warning("model '%s' lost a Python stub: restarting it (restart %d)", model, count)
         began = time.monotonic()
         try:
-            restart_model(self._control, self._repository, model)
+            restart_model(self._control, ModelGraph.read(self._repository), model)
         except TidalError as error:
             why = sentence(str(error))
             self._unrecovered[model] = f"a Python process of it ended and it does not load again: {why}"

@@ -9,14 +9,15 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
 
-from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
+from tidal.errors import Internal, InvalidArgument, TidalError
 from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
+from tidal.serving.endings import model_stops
+from tidal.serving.threads import join_until
 from tidal.tasks.lease import Handle, Lease, Task, forget
 from tidal.tasks.library import TaskLibrary
 from tidal.tasks.metrics import IntakeMetrics
 
-LEAVING = "the model stops serving here; send the request again"
 # Between two looks at the folder of tasks.
 _SCAN_S = 1.0
 _FEW = 5
@@ -28,9 +29,6 @@ class ReadRequest(Protocol):
     @property
     def request(self) -> PendingRequest:
         """The request itself."""
-
-    def fail(self, error: TidalError) -> None:
-        """Answer it with an error."""
 
 
 Job = TypeVar("Job", bound=ReadRequest)
@@ -97,8 +95,7 @@ class Intake(Generic[Task, Handle, Job]):
         until = time.monotonic() + timeout_s
         self._leaving.set()
         self._library.close()
-        for thread in (*self._readers, self._watch):
-            thread.join(max(0.0, until - time.monotonic()))
+        join_until(until, (*self._readers, self._watch))
 
     def _look_for_tasks(self) -> None:
         while not self._leaving.wait(_SCAN_S):
@@ -147,14 +144,14 @@ class Intake(Generic[Task, Handle, Job]):
             self._metrics.refused("input", request.rows)
             raise
         if not taken:
-            raise Unavailable(LEAVING)
+            raise model_stops()
 
     def _loaded(self, job: Job, future: Future[Lease[Handle]]) -> None:
         """A task that a job waited for is in memory, or will never be; on the thread that loaded it."""
         try:
             self._admit(job, future)
         except Exception as error:
-            job.fail(error if isinstance(error, TidalError) else Internal(f"{type(error).__name__}: {error}"))
+            job.request.fail(error if isinstance(error, TidalError) else Internal(f"{type(error).__name__}: {error}"))
         finally:
             self._count(-1, -job.request.rows)
 
@@ -173,7 +170,7 @@ class Intake(Generic[Task, Handle, Job]):
             lease.release()
         elif not self._admit_job(job, lease):
             lease.release()
-            raise Unavailable(LEAVING)
+            raise model_stops()
 
     def _count(self, requests: int, queries: int) -> None:
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -79,6 +80,28 @@ class Lease(Generic[Handle]):
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+class SharedLease:
+    """A lease that several queries hold: the task may leave memory once all of them have released it.
+
+    Args:
+        lease: Lease that is shared.
+        holders: Number of queries that hold it.
+    """
+
+    def __init__(self, lease: Lease[Handle], holders: int) -> None:
+        self._release = lease.release
+        self._holders = holders
+        self._lock = threading.Lock()
+
+    def release(self) -> None:
+        """Release it for one query; each query calls this once."""
+        with self._lock:
+            self._holders -= 1
+            last = self._holders == 0
+        if last:
+            self._release()
 
 
 def forget(future: Future[Lease[Handle]]) -> None:

@@ -22,10 +22,11 @@ from tidal.engine_model.claims import CoreClaim, GpuClaim, claims_folder
 from tidal.engine_model.manifest import EngineManifest, load_engine_manifest
 from tidal.engine_model.model import Array, open_engine_model
 from tidal.engine_model.parameters import EngineParameters
-from tidal.errors import Internal, TidalError, Unavailable, Unsupported
+from tidal.errors import Internal, TidalError, Unsupported
 from tidal.gpus import visible_gpus
 from tidal.metrics import Counter
 from tidal.options import FROM_MODEL, parse_options
+from tidal.serving.endings import deadline_passed, failure
 from tidal.triton.errors import error_response
 from tidal.triton.logs import model_logger
 from tidal.triton.parameters import parse_own_parameters
@@ -81,7 +82,7 @@ class EngineHost:
             latency_ms, passed_ms = accepted[place].latency_ms, (time.monotonic() - arrival) * 1e3
             if latency_ms is None or passed_ms < latency_ms:
                 return None
-            return Unavailable(f"the deadline of {latency_ms:g} ms passed before the request could run")
+            return deadline_passed(latency_ms, "the request could run")
 
         ran = iter(self._model.run([each.inputs for each in accepted], overdue))
         answers = [each if isinstance(each, TidalError) else next(ran) for each in read]
@@ -101,10 +102,8 @@ class EngineHost:
         try:
             options = parse_options(read_parameters(raw))
             return _Request({tensor.name(): tensor.as_numpy() for tensor in raw.inputs()}, options.latency_ms)
-        except TidalError as error:
-            return error
         except Exception as error:
-            return Internal(f"the request could not be read: {error}")
+            return failure(error, "the request could not be read")
 
     def _response(self, raw: Any, answer: dict[str, Array] | TidalError) -> Any:
         if isinstance(answer, TidalError):

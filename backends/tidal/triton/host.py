@@ -22,9 +22,10 @@ import triton_python_backend_utils as pb_utils
 from pydantic import BaseModel
 
 from tidal.access_log.writer import open_access_log
-from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
+from tidal.errors import InvalidArgument, Unavailable
 from tidal.metrics import Metrics
 from tidal.service import Service, ServiceContext
+from tidal.serving.endings import failure
 from tidal.triton.acceptance import Acceptance
 from tidal.triton.bls import call_model
 from tidal.triton.housekeeping import Housekeeping
@@ -103,10 +104,8 @@ class BackendHost:
             sender = raw.get_response_sender()
             try:
                 request = self._acceptance.accept(raw, sender)
-            except TidalError as error:
-                self._acceptance.refuse(raw, sender, error)
             except Exception as error:
-                self._acceptance.refuse(raw, sender, Internal(f"the request could not be read: {error}"))
+                self._acceptance.refuse(raw, sender, failure(error, "the request could not be read"))
             else:
                 accepted.append(request)
                 if request.deadline is not None:

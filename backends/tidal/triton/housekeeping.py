@@ -15,6 +15,7 @@ import triton_python_backend_utils as pb_utils
 
 from tidal.access_log.record import RequestRecord
 from tidal.errors import Internal, Unavailable
+from tidal.serving.endings import deadline_passed
 from tidal.triton.errors import error_response
 from tidal.triton.metrics import MetricsPublisher
 from tidal.triton.outstanding import Outstanding
@@ -123,7 +124,7 @@ class Housekeeping:
         self._look_at = math.inf
         late, earliest = self._outstanding.past_deadline(now - _GRACE_S)
         for request in late:
-            request.fail(Unavailable(f"the deadline of {request.options.latency_ms:g} ms passed before an answer"))
+            request.fail(deadline_passed(request.options.latency_ms, "an answer"))
         self._look_at = earliest + _GRACE_S
 
     def _ring(self) -> None:

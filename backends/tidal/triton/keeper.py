@@ -13,6 +13,7 @@ from functools import partial
 from tidal.errors import Internal, TidalError, Unavailable
 from tidal.requests import PendingRequest
 from tidal.service import Service, ServiceContext
+from tidal.serving.backoff import backoff_s
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
@@ -35,7 +36,7 @@ class _Failures:
     @property
     def pause_s(self) -> float:
         """None after the first failure, then doubling."""
-        return 0.0 if self.count <= 1 else min(_FIRST_PAUSE_S * 2.0 ** min(self.count - 2, 30), _LONGEST_PAUSE_S)
+        return 0.0 if self.count <= 1 else backoff_s(self.count - 2, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
 
 class _Life:

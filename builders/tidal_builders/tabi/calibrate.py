@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy.optimize import isotonic_regression
 from scipy.special import ndtr
 
-from tidal.tabi.confidence import confidence
+from tidal.tabi.equations import confidence
 from tidal.tabi.manifest import Calibration, RegressionCalibration
 from tidal_builders.tabi.outputs import CALIBRATION, REPORT, Data
 from tidal_builders.tabi.report import Bin

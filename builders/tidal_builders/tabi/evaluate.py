@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tidal.tabi.confidence import confidence, softmax
-from tidal.tabi.dispatcher import reroute_probability
-from tidal.tabi.ensemble import combine
+from tidal.serving.softmax import softmax
+from tidal.tabi.equations import combine, confidence, reroute_probability
 from tidal.tabi.manifest import Calibration, Expected, Metric
 from tidal_builders.tabi.metrics import Floats, latency, score
 from tidal_builders.tabi.outputs import LevelOutputs

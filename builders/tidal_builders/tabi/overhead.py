@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.stats import trim_mean
 
 from tidal import device
-from tidal.tabi.manifest import Onward, ServingOverhead
+from tidal.tabi.manifest import EscalationOverhead, ServingOverhead
 from tidal_builders.tabi.passes import Indices
 from tidal_builders.tabi.probe import Way
 
@@ -72,7 +72,7 @@ def overhead(levels: Sequence[str], times: Times, collected: Sequence[Floats]) -
         below, above = way.levels
         pruned = Way(way.levels, pruned=True)
         onward.append(
-            Onward(
+            EscalationOverhead(
                 below=levels[below],
                 above=levels[above],
                 ms=hop(way),

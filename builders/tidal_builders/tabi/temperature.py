@@ -7,7 +7,7 @@ import numpy.typing as npt
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from tidal.tabi.confidence import softmax
+from tidal.serving.softmax import softmax
 from tidal.tabi.manifest import TemperatureChoice
 
 Floats = npt.NDArray[np.float64]

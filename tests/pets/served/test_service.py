@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.requests import TextRequest
 from testing.waiting import Gate, until
 from tests.pets.served.serving import MAX_BATCH, OUTPUTS, Running, ask, running
-from tests.tabi.serving import Request
 from tidal.errors import Cancelled, Internal, InvalidArgument, TidalError, Unavailable
 from tidal.pets.policies import Fixed
 from tidal.tasks.folder import remove_task
@@ -62,7 +62,7 @@ class TestAnswers:
             run.engine.before = gate
             run.ask(ask("t", "a"))
             assert gate.reached.wait(10)  # the others share a pass
-            asking = Request(*texts(4, 3), wanted=OUTPUTS | {"attention_received"}, task="t")
+            asking = TextRequest(*texts(4, 3), wanted=OUTPUTS | {"attention_received"}, task="t")
             other = ask("t", *texts(6))
             run.ask(asking, other)
             assert run.counts("waiting_queries", 3)
@@ -99,7 +99,7 @@ class TestRequests:
             (lambda: ask("tone", ""), "text_input row 0 is empty"),
             (lambda: ask("tone", *texts(17)), "17 tokens; this model reads at most 16"),
             (
-                lambda: Request(
+                lambda: TextRequest(
                     inputs={
                         "input_ids": np.array([[2, 5, 5, 3]], np.int64),
                         "attention_mask": np.array([[1, 0, 1, 1]], np.int64),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidal.tabi.confidence import confidence
+from tidal.tabi.equations import confidence
 from tidal.tabi.manifest import Calibration
 from tidal_builders.tabi.calibrate import (
     calibrate,

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from testing.candidates import candidate, manifest
-from tidal.tabi.confidence import confidence
-from tidal.tabi.dispatcher import reroute_probability
+from tidal.tabi.equations import confidence, reroute_probability
 from tidal.tabi.manifest import Calibration, Expected, Metric, RegressionCalibration
 from tidal.tabi.route import Route
 from tidal_builders.tabi.evaluate import Chain, Weights

@@ -16,7 +16,7 @@ from tests.tabi.builders.conftest import Built, settled_code, steady_latencies
 from tests.tabi.builders.toy import Toy, tokenizer_of
 from tidal.errors import NotFound
 from tidal.repository.entries import ModelEntry
-from tidal.tabi.manifest import Onward, ServingOverhead, TabiManifest, Target, load_tabi_manifest
+from tidal.tabi.manifest import EscalationOverhead, ServingOverhead, TabiManifest, Target, load_tabi_manifest
 from tidal.tabi.selection import select
 from tidal_builders.tabi.overhead import Times, disturbance_warning, overhead
 from tidal_builders.tabi.probe import Way
@@ -29,14 +29,14 @@ CHEAP = ServingOverhead(
     processor="x",
     queries=1,
     alone_ms={"level0": 1.0, "level1": 2.0},
-    onward=(Onward(below="level0", above="level1", ms=0.5),),
+    onward=(EscalationOverhead(below="level0", above="level1", ms=0.5),),
     engine_scale={"level0": 1.0, "level1": 1.0},
 )
 
 
 def dear(ms: float, pruned_ms: float) -> ServingOverhead:
     """Going on takes as long as that."""
-    onward = Onward(below="level0", above="level1", ms=ms, pruned_ms=pruned_ms)
+    onward = EscalationOverhead(below="level0", above="level1", ms=ms, pruned_ms=pruned_ms)
     return CHEAP.model_copy(update={"onward": (onward,)})
 
 

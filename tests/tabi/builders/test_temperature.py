@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tidal.tabi.confidence import softmax
+from tidal.serving.softmax import softmax
 from tidal.tabi.manifest import TemperatureChoice
 from tidal_builders.tabi.calibrate import calibration_error, reliability
 from tidal_builders.tabi.temperature import choose_temperature

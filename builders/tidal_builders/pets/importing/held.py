@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tidal import device
-from tidal.arlo.model import probabilities
 from tidal.errors import InvalidArgument, TidalError
 from tidal.pets.engine.contract import PetsEngine
 from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest, load_pets_manifest
@@ -19,6 +18,7 @@ from tidal.pets.opening import open_pets_engine
 from tidal.pets.tasks.folder import Task
 from tidal.pets.tasks.manifest import AccuracyComparison, AnswerComparison, Provenance
 from tidal.pets.terms import FloatArray, TaskTerms
+from tidal.serving.softmax import softmax
 from tidal.text.tokenizer import open_tokenizer
 from tidal_builders.pets.importing.found import Imported, ImportOptions
 from tidal_builders.pets.importing.sources import SourceModel
@@ -243,7 +243,7 @@ def agreement(wanted: FloatArray, answers: FloatArray) -> float:
     """
     if not np.isfinite(answers).all():
         return 0.0
-    distance = np.abs(probabilities(wanted) - probabilities(answers)).sum(axis=1) / 2
+    distance = np.abs(softmax(wanted, dtype=np.float32) - softmax(answers, dtype=np.float32)).sum(axis=1) / 2
     return min(float((wanted.argmax(1) == answers.argmax(1)).mean()), 1.0 - float(distance.mean()))
 
 
