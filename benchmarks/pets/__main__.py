@@ -21,9 +21,9 @@ from benchmarks.pets.waves import Shape
 from benchmarks.report import Report, progress
 from benchmarks.serving_path.prepare import cache_folder
 from benchmarks.texts import TextMaker
-from tidal.pets.engine.engine import open_engine
-from tidal.pets.kinds.kind import kept_kinds
+from tidal.pets.kinds.kind import unmergeable_kinds
 from tidal.pets.manifest import ENGINE_FOLDER
+from tidal.pets.openvino_engine.engine import open_openvino_engine
 from tidal.pets.policies.merging import crossover
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.tasks.folder import tasks_folder
@@ -175,7 +175,7 @@ def _add_crossover(report: Report, artefacts: Artefacts, outcomes: Sequence[Outc
     """From how many tasks on sharing is faster: measured against full models, and by Inequality 1 on the profile."""
     tables = artefacts.manifest.profile.tables()
     predicted = {
-        length: crossover(tables, KINDS, queries=1, length=length, most_tasks=32, kept=kept_kinds())
+        length: crossover(tables, KINDS, queries=1, length=length, most_tasks=32, kept=unmergeable_kinds())
         for length in (16, 32, 64)
     }
     report.measured["crossover"] = {"measured, 32 tokens": outcome.crossover(outcomes), "predicted": predicted}
@@ -193,7 +193,7 @@ def _in_process(
         held.append(capacity.measure_bert_base(artefacts))
     outcome.add_capacity(report, held)
     threads = artefacts.manifest.threads
-    engine = open_engine(artefacts.version / ENGINE_FOLDER, threads=threads)
+    engine = open_openvino_engine(artefacts.version / ENGINE_FOLDER, threads=threads)
     profile = artefacts.manifest.profile
     executed, tuned = strategies.compare(engine, artefacts.base, profile.tables(), profile.spread_tokens, size.batching)
     outcome.add_strategies(report, executed, tuned)

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.requests import make_context
 from tests.arlo.conftest import Built
 from tidal.arlo.embedded import EmbeddedModels, LoadedModel, LocalService, load_embedded
 from tidal.arlo.model import EncoderModel, TokenRow, open_model
-from tidal.arlo.policies import Batch, PolymorphicPolicy
+from tidal.arlo.policies import ArloBatch, PolymorphicPolicy
 from tidal.errors import Internal, InvalidArgument, NotFound, Unavailable
 from tidal.metrics import Metrics
 from tidal.requests import Array, PendingRequest
@@ -37,10 +38,10 @@ def elsewhere(
     raise NotFound(f"{model} {version} was asked of the server")
 
 
-def make_context(failures: list[BaseException]) -> ServiceContext:
+def outer_context(failures: list[BaseException]) -> ServiceContext:
     outputs = frozenset({"label"})
-    return ServiceContext(
-        "outer", 1, Path("outer"), Path("outer/1"), outputs, Metrics("tabi"), LOG, elsewhere, failures.append
+    return make_context(
+        Path("outer"), Metrics("tabi"), model="outer", outputs=outputs, call_model=elsewhere, failures=failures
     )
 
 
@@ -56,7 +57,7 @@ def failures() -> list[BaseException]:
 
 @pytest.fixture
 def models(loaded: LoadedModel, failures: list[BaseException]) -> Iterator[EmbeddedModels]:
-    context = make_context(failures)
+    context = outer_context(failures)
     found = EmbeddedModels(context, [loaded], {"tiny": context.metrics.within("runtime", level="1")})
     yield found
     found.close(5)
@@ -86,7 +87,7 @@ def test_answers_as_its_engines_do(models: EmbeddedModels, built: Built) -> None
 
 
 def test_counts_under_the_outer_model(loaded: LoadedModel) -> None:
-    context = make_context([])
+    context = outer_context([])
     models = EmbeddedModels(context, [loaded], {"tiny": context.metrics.within("runtime", level="2")})
     models("tiny", tokens(4), ["logits"], version=1)
     models.close(5)
@@ -148,7 +149,7 @@ class TestWhoRuns:
     ) -> None:
         caller, next_batch = threading.current_thread(), PolymorphicPolicy.next_batch
 
-        def broken(self: PolymorphicPolicy, now: float) -> Batch | None:
+        def broken(self: PolymorphicPolicy, now: float) -> ArloBatch | None:
             if threading.current_thread() is caller:
                 raise ValueError("broken")
             return next_batch(self, now)
@@ -188,7 +189,7 @@ class TestAServiceThatDoesNotAnswer:
             return made[0]
 
         model = dataclasses.replace(loaded, start=start)
-        context = make_context(failures)
+        context = outer_context(failures)
         models = EmbeddedModels(context, [model], {"tiny": context.metrics})
         return made[0], models
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -14,8 +13,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from testing.requests import FakeRequest, make_context
 from testing.waiting import until
-from tidal.arlo.instances import InstanceModels
+from tidal.arlo.instances import RuntimeModels
 from tidal.arlo.loading import load
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.model import TokenRow
@@ -24,18 +24,18 @@ from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
 from tidal.arlo.policies import PartitionedPolicy
 from tidal.device import cpu
 from tidal.engine_model.manifest import Runtime
-from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
+from tidal.errors import Internal, InvalidArgument, Unavailable
 from tidal.manifest import MANIFEST_FILE, FileRecord, Source, TokenizerInfo, Verification
 from tidal.metrics import Metrics
-from tidal.options import RequestOptions
 from tidal.profiles import LatencyProfile
 from tidal.repository.allocation import ALLOCATION_FILE, ALLOCATION_VARIABLE, make_allocation, write_allocation
 from tidal.requests import Array
-from tidal.service import ModelUnavailable, ServiceContext
+from tidal.service import ModelUnavailable
 from tidal.text import TextTokenizer
 from tidal.triton.parameters import parse_parameters
 
 LENGTHS = (16, 32, 64)
+OUTPUTS = frozenset({"logits", "max_length"})
 
 
 def make_manifest(*, tokenizer_sha: str = "a", labels: tuple[str, ...] = ("no", "yes")) -> ArloManifest:
@@ -67,40 +67,16 @@ class Tokenizer:
     vocab_size, max_length = 100, 64
 
 
-class Request:
-    """A request for one query of so many tokens; keeps its answer."""
-
-    request_id, rows, wanted = "", 1, frozenset({"logits", "max_length"})
-    record = None
+class Request(FakeRequest):
+    """A request for one query of `length` tokens."""
 
     def __init__(self, length: int, latency_ms: float | None = None) -> None:
-        self.inputs: dict[str, Array] = {"input_ids": np.full((1, length), 7)}
-        self.options = RequestOptions(latency_ms=latency_ms)
-        self.arrival = time.monotonic()
-        self.deadline = None if latency_ms is None else self.arrival + latency_ms / 1e3
-        self.outputs: Mapping[str, Array] | None = None
-        self.error: TidalError | None = None
-
-    @property
-    def answered(self) -> bool:
-        return self.outputs is not None or self.error is not None
+        super().__init__({"input_ids": np.full((1, length), 7)}, wanted=OUTPUTS, latency_ms=latency_ms)
 
     @property
     def ran_on(self) -> int:
         assert self.outputs is not None
         return int(self.outputs["max_length"][0, 0])
-
-    def wants(self, output: str) -> bool:
-        return output in self.wanted
-
-    def cancelled(self) -> bool:
-        return False
-
-    def reply(self, outputs: Mapping[str, Array]) -> None:
-        self.outputs = outputs
-
-    def fail(self, error: TidalError) -> None:
-        self.error = error
 
 
 class Instances:
@@ -132,25 +108,14 @@ class Instances:
                 self.running[runtime] -= 1
 
 
-def make_context(folder: Path, metrics: Metrics | None = None) -> ServiceContext:
-    def nobody(*_: object, **__: object) -> dict[str, Array]:
-        raise AssertionError("another model was asked")
-
-    def failed(error: BaseException) -> None:
-        raise AssertionError from error
-
-    outputs = frozenset({"logits", "max_length"})
-    metrics = metrics or Metrics("arlo")
-    return ServiceContext("m", 1, folder, folder / "1", outputs, metrics, logging.getLogger("test"), nobody, failed)
-
-
 @contextmanager
 def running(
     folder: Path, runner: Instances, instances: tuple[int, int, int] = (1, 1, 1), metrics: Metrics | None = None
 ) -> Iterator[PartitionedService]:
     """A service over a folder with this allocation."""
     write_allocation(folder, make_allocation(dict(zip(LENGTHS, instances, strict=True))))
-    context, manifest = make_context(folder, metrics), make_manifest()
+    context = make_context(folder, metrics or Metrics("arlo"), outputs=OUTPUTS)
+    manifest = make_manifest()
     allocation = WatchedAllocation(context, LENGTHS)
     policy = PartitionedPolicy(LENGTHS, [0.001] * 3, 0.02, allocation.instances)
     tokenizer = cast(TextTokenizer, Tokenizer())
@@ -274,7 +239,7 @@ class TestAllocation:
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         write_allocation(tmp_path, make_allocation({16: 2, 32: 1, 64: 1}))
-        watched = WatchedAllocation(make_context(tmp_path), LENGTHS)
+        watched = WatchedAllocation(make_context(tmp_path, outputs=OUTPUTS), LENGTHS)
         (tmp_path / ALLOCATION_FILE).write_text("{")
         assert [watched.refresh() for _ in range(3)] == [False] * 3
         assert watched.instances == [2, 1, 1]
@@ -297,7 +262,7 @@ class TestAllocation:
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write_allocation(tmp_path, make_allocation({16: 2, 32: 1, 64: 1}))
-        watched = WatchedAllocation(make_context(tmp_path), LENGTHS)
+        watched = WatchedAllocation(make_context(tmp_path, outputs=OUTPUTS), LENGTHS)
         monkeypatch.setattr("tidal.arlo.partitioned.usable_instances", lambda *_: {16: 1, 32: 1, 64: 0})
         (tmp_path / ALLOCATION_FILE).unlink()
         assert not watched.refresh()
@@ -308,7 +273,7 @@ class TestAllocation:
         file = tmp_path / ALLOCATION_FILE
         write_allocation(tmp_path, make_allocation({16: 2, 32: 1, 64: 1}))
         os.utime(file, ns=(0, 0))
-        watched = WatchedAllocation(make_context(tmp_path), LENGTHS)
+        watched = WatchedAllocation(make_context(tmp_path, outputs=OUTPUTS), LENGTHS)
         write_allocation(tmp_path, make_allocation({16: 1, 32: 2, 64: 1}))
         os.utime(file, ns=(0, 0))
         assert watched.refresh()
@@ -322,7 +287,7 @@ class TestAllocation:
         (tmp_path / "1").mkdir()
         (tmp_path / "1" / MANIFEST_FILE).write_text(make_manifest().model_dump_json())
         write_allocation(tmp_path, make_allocation({16: 2, 32: 1, 64: 1}))
-        context = make_context(tmp_path)
+        context = make_context(tmp_path, outputs=OUTPUTS)
         start = load(context, ArloParameters())
         write_allocation(tmp_path, make_allocation({16: 1, 32: 0, 64: 3}))
         service = start(context)
@@ -334,7 +299,7 @@ class TestAllocation:
     def test_at_the_start_a_broken_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / ALLOCATION_FILE).write_text('{"instances": {"16": 1}}')
         with pytest.raises(InvalidArgument, match="instances lacks 32, 64"):
-            WatchedAllocation(make_context(tmp_path), LENGTHS)
+            WatchedAllocation(make_context(tmp_path, outputs=OUTPUTS), LENGTHS)
 
 
 class Server:
@@ -363,15 +328,15 @@ class Server:
 
 
 class TestVersions:
-    def models(self, folder: Path, server: Server, *, version: int = 1, **others: ArloManifest) -> InstanceModels:
+    def models(self, folder: Path, server: Server, *, version: int = 1, **others: ArloManifest) -> RuntimeModels:
         """The instance models of a front of this version; `v2`, `v3` ... are published too."""
         for name, manifest in {"v1": make_manifest(), **others}.items():
             (folder / name[1:]).mkdir()
             (folder / name[1:] / MANIFEST_FILE).write_text(manifest.model_dump_json())
-        return InstanceModels(server, "m", folder, version, make_manifest())
+        return RuntimeModels(server, "m", folder, version, make_manifest())
 
     @staticmethod
-    def ask(models: InstanceModels, length: int = 10, deadline: float | None = None) -> dict[str, Any]:
+    def ask(models: RuntimeModels, length: int = 10, deadline: float | None = None) -> dict[str, Any]:
         row = np.ones(length, np.int64)
         return models.run(0, 1, [TokenRow(row, row, row)], deadline)
 

@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from testing.requests import FakeRequest, make_context
 from testing.waiting import until
 from tidal.errors import TidalError
 from tidal.metrics import Metrics
-from tidal.options import RequestOptions
-from tidal.requests import Array, PendingRequest
+from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
 from tidal.triton.keeper import ServiceKeeper, _Failures
-
-
-def no_models(*_: object, **__: object) -> dict[str, Array]:
-    """There is no server to ask another model of."""
-    raise AssertionError("another model was asked")
-
-
-class Request:
-    """A request that notes its answer."""
-
-    request_id, rows, arrival, deadline, wanted = "", 1, 0.0, None, frozenset[str]()
-    options = RequestOptions()
-    record = None
-
-    def __init__(self) -> None:
-        self.inputs: dict[str, Array] = {}
-        self.error: TidalError | None = None
-        self.answered = False
-
-    def wants(self, output: str) -> bool:
-        return False
-
-    def cancelled(self) -> bool:
-        return False
-
-    def reply(self, outputs: object) -> None:
-        self.answered = True
-
-    def fail(self, error: TidalError) -> None:
-        self.error, self.answered = self.error or error, True
 
 
 class Running:
@@ -73,19 +42,8 @@ class World:
         self.failed: list[TidalError] = []
         self.on_start = on_start
         self.starts = 0
-        here = Path()
         self.metrics = Metrics("test")
-        context = ServiceContext(
-            "m",
-            1,
-            here,
-            here,
-            frozenset(),
-            self.metrics,
-            logging.getLogger("test"),
-            no_models,
-            failed=lambda error: None,
-        )
+        context = make_context(Path(), self.metrics, failures=[])
         self.keeper = ServiceKeeper(context, self._start, self.failed.append)
 
     @property
@@ -99,8 +57,8 @@ class World:
         self.on_start(context)
         return service
 
-    def ask(self) -> Request:
-        request = Request()
+    def ask(self) -> FakeRequest:
+        request = FakeRequest({})
         self.keeper.submit([request])
         return request
 
@@ -179,7 +137,7 @@ def test_starts_that_fail_do_not_come_in_a_rush() -> None:
 
     world_up: list[int] = []
     world = World(on_start)
-    world.keeper._life.began -= 1000  # it has run long
+    world.keeper._current.began -= 1000  # it has run long
     world.services[0].context.failed(ValueError("broken"))
     assert until(lambda: world.starts == 4)
     assert world.keeper._failures.pause_s >= 0.2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from testing.requests import make_context
 from testing.servers import running_server
 from testing.waiting import until
 from tests.boundary.asking import (
@@ -23,8 +23,7 @@ from tests.boundary.asking import (
     write_model,
 )
 from tests.boundary.scraping import value
-from tests.boundary.test_keeper import Running, no_models
-from tidal.metrics import Metrics
+from tests.boundary.test_keeper import Running
 from tidal.service import ServiceContext
 from tidal.triton.keeper import ServiceKeeper
 
@@ -71,18 +70,7 @@ def test_a_failed_service_that_does_not_close_is_replaced_all_the_same() -> None
         services.append(Unending(context))
         return services[-1]
 
-    here = Path()
-    context = ServiceContext(
-        "m",
-        1,
-        here,
-        here,
-        frozenset(),
-        Metrics("test"),
-        logging.getLogger("test"),
-        no_models,
-        failed=lambda error: None,
-    )
+    context = make_context(Path(), failures=[])
     keeper = ServiceKeeper(context, start, lambda error: None)
     services[0].context.failed(ValueError("broken"))
     assert until(lambda: len(services) == 2)

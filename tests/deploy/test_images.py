@@ -123,6 +123,7 @@ def test_nothing_else_is_sent_to_the_build() -> None:
         assert not sent(ROOT / name), name
     for name in (
         "backends/tidal/py.typed",
+        "backends/native/vectors.hpp",
         "backends/pets/native/kernels.cpp",
         "model_repository/intents/config.pbtxt",
         "demo/tasks.yaml",

@@ -17,10 +17,10 @@ import pytest
 
 from demo import checking
 from demo.metrics import WANTED, sample_of
+from testing.requests import column
 from testing.waiting import until
 from tests.ensembles.conftest import CHECKS, IMAGE_TASKS
 from tests.otas.test_images import encoded, photo
-from tests.tabi.serving import column
 from tidal.repository.entries import ModelEntry
 from tidal.server.change import load
 from tidal.server.child import RunningServer

@@ -17,7 +17,7 @@ from testing.servers import RunningServer, running_server
 from testing.vision import publish_tiny
 from tests.flover.served.conftest import build as build_decoder
 from tests.tabi.conftest import cascades
-from tidal_builders.arlo import build_arlo
+from tidal_builders.arlo.build import build_arlo
 from tidal_builders.specs import parse_spec
 from tidal_builders.tabi.config import cascade_config_pbtxt
 

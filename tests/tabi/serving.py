@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,13 +14,11 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from testing.candidates import candidate, latency
 from testing.metrics import Counting
-from tidal.access_log.record import RequestRecord
+from testing.requests import TextRequest, make_context
 from tidal.errors import TidalError
 from tidal.manifest import MANIFEST_FILE, FileRecord, TokenizerInfo, sha256_file
 from tidal.metrics import Metrics
-from tidal.options import RequestOptions
 from tidal.requests import Array
-from tidal.service import ServiceContext
 from tidal.tabi.loading import load
 from tidal.tabi.manifest import Calibration, Candidate, Level, TabiManifest, Target
 from tidal.tabi.parameters import TabiParameters
@@ -30,6 +26,7 @@ from tidal.tabi.service import TabiService
 
 MAX_LENGTH = 16
 VERSION = 3
+OUTPUTS = frozenset({"label", "probabilities", "level", "confidence", "degraded", "pruned_text"})
 # By its first word a text is sure, unsure, or a matter of luck for the first level.
 WORDS = ("sure", "unsure", "perhaps", "keep", "drop", "a", "b", "c", "d", "e", "-", "!", "1", "5", ".")
 SURE, UNSURE = (5.0, 0.0), (0.1, 0.0)
@@ -136,81 +133,11 @@ def write_cascade(
     return manifest
 
 
-class Request:
-    """A request for some texts; keeps its answer."""
+class Request(TextRequest):
+    """A request for all outputs of a classification cascade."""
 
-    record: RequestRecord | None = None
-
-    def __init__(
-        self,
-        *texts: str,
-        pairs: Sequence[str] | None = None,
-        request_id: str = "",
-        latency_ms: float | None = None,
-        inputs: dict[str, Array] | None = None,
-        wanted: frozenset[str] = frozenset(
-            {"label", "probabilities", "level", "confidence", "degraded", "pruned_text"}
-        ),
-        **options: Any,
-    ) -> None:
-        self.request_id = request_id
-        self.rows = len(texts)
-        self.inputs: Mapping[str, Array] = inputs or {"text_input": column(texts)}
-        if pairs is not None:
-            self.inputs = {**self.inputs, "text_pair": column(pairs)}
-        self.options = RequestOptions(latency_ms=latency_ms, **options)
-        self.wanted = wanted
-        self.arrival = time.monotonic()
-        self.deadline = None if latency_ms is None else self.arrival + latency_ms / 1e3
-        self.outputs: Mapping[str, Array] | None = None
-        self.error: TidalError | None = None
-        self.answers = 0
-        self.withdrawn = False
-        self._done = threading.Event()
-
-    @property
-    def answered(self) -> bool:
-        return self._done.is_set()
-
-    def wants(self, output: str) -> bool:
-        return output in self.wanted
-
-    def cancelled(self) -> bool:
-        return self.withdrawn
-
-    def reply(self, outputs: Mapping[str, Array]) -> None:
-        self.outputs = outputs
-        self._settle()
-
-    def fail(self, error: TidalError) -> None:
-        if not self.answered:
-            self.error = error
-            self._settle()
-
-    def _settle(self) -> None:
-        self.answers += 1
-        self._done.set()
-
-    def wait(self) -> Mapping[str, Array]:
-        """The answer's outputs."""
-        assert self._done.wait(20), "no answer"
-        if self.error is not None:
-            raise self.error
-        assert self.outputs is not None
-        return self.outputs
-
-    def one(self, name: str) -> Any:
-        """An output of the only row."""
-        values = self.wait()[name]
-        assert len(values) == 1
-        return values[0].tolist() if values[0].shape != (1,) else values[0, 0]
-
-
-def column(texts: Sequence[str | bytes]) -> Array:
-    array = np.empty((len(texts), 1), object)
-    for row, text in enumerate(texts):
-        array[row, 0] = text.encode() if isinstance(text, str) else text
-    return array
+    def __init__(self, *texts: str, wanted: frozenset[str] = OUTPUTS, **named: Any) -> None:
+        super().__init__(*texts, wanted=wanted, **named)
 
 
 @dataclass
@@ -307,23 +234,12 @@ class Running(Counting):
         self.service.submit(list(requests))
 
 
-OUTPUTS = frozenset({"label", "probabilities", "level", "confidence", "degraded", "pruned_text"})
-
-
 @contextmanager
 def running(folder: Path, levels: Levels, outputs: frozenset[str] = OUTPUTS, **parameters: Any) -> Iterator[Running]:
     """The service of the cascade in a folder; it is to have ended, and without a failure of its own, at the end."""
     metrics, failures = Metrics("tabi"), list[BaseException]()
-    context = ServiceContext(
-        "c",
-        VERSION,
-        folder,
-        folder / str(VERSION),
-        outputs,
-        metrics,
-        logging.getLogger("test"),
-        levels,
-        failures.append,
+    context = make_context(
+        folder, metrics, model="c", version=VERSION, outputs=outputs, call_model=levels, failures=failures
     )
     start = load(context, TabiParameters(**parameters))
     service = start(context)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.requests import column
 from testing.waiting import until
 from tests.tabi.serving import (
     MAX_LENGTH,
@@ -17,14 +18,13 @@ from tests.tabi.serving import (
     Levels,
     Request,
     cascades,
-    column,
     holding,
     running,
     word_id,
     write_cascade,
 )
 from tidal.errors import Cancelled, InvalidArgument, Unavailable
-from tidal.tabi.dispatcher import draw, request_key
+from tidal.tabi.equations import draw, request_key
 
 
 def ids(text: str, first_id: int = 0) -> list[int]:

@@ -2,53 +2,31 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
 import numpy as np
 
 from tidal.arlo.manifest import ArloManifest
-from tidal.arlo.model import TokenRow, probabilities, stack_rows
-from tidal.arlo.policies import Query
+from tidal.arlo.model import TokenRow, stack_rows
+from tidal.arlo.policies import ArloQuery
 from tidal.engine_model.manifest import Runtime
-from tidal.errors import InvalidArgument, TidalError
-from tidal.requests import Array, PendingRequest
+from tidal.errors import InvalidArgument
+from tidal.requests import Array
+from tidal.serving.rows import RequestRows
+from tidal.serving.softmax import softmax
 
-
-class Job:
-    """A request and the rows of it that are still to be answered."""
-
-    def __init__(self, request: PendingRequest, rows: int) -> None:
-        self.request = request
-        self.results: list[dict[str, Array] | None] = [None] * rows
-        self.failed = False
-        self._left = rows
-        self._lock = threading.Lock()
-
-    def finish(self, row: int, result: dict[str, Array]) -> bool:
-        """Keep a row's outputs; whether it was the last row."""
-        self.results[row] = result
-        with self._lock:
-            self._left -= 1
-            return self._left == 0
-
-    def fail(self, error: TidalError) -> None:
-        """Answer the request with an error; its rows are of no use any more."""
-        if not self.failed:
-            self.failed = True
-            self.request.fail(error)
+ArloRequest = RequestRows[dict[str, Array]]
 
 
 @dataclass(eq=False, slots=True)
-class Row(Query):
+class ArloRow(ArloQuery):
     """A query in the policy's queue, with what is needed to run and answer it."""
 
     tokens: TokenRow = field(kw_only=True)
-    job: Job = field(kw_only=True)
+    parent: ArloRequest = field(kw_only=True)
     index: int = field(kw_only=True)
-    deaths: int = field(default=0, kw_only=True)  # times that the process that was to run it died or was dead
+    crashes: int = field(default=0, kw_only=True)  # times that the process that was to run it died or was dead
 
 
 _REGRESSION = (
@@ -57,7 +35,7 @@ _REGRESSION = (
 )
 
 
-class Answers:
+class AnswerBuilder:
     """Makes answers of engine outputs.
 
     Raises:
@@ -80,9 +58,9 @@ class Answers:
             result[name] = outputs[name][place, :length] if per_token else outputs[name][place]
         return result
 
-    def reply(self, job: Job) -> None:
+    def reply(self, answered: ArloRequest) -> None:
         """Answer a request whose rows are all there."""
-        request, rows = job.request, cast(list[dict[str, Array]], job.results)
+        request, rows = answered.request, answered.results
         logits = stack_rows(rows, "logits")
         outputs: dict[str, Array] = {"logits": logits}
         # The softmax of a single score is always 1, whatever the score.
@@ -90,7 +68,7 @@ class Answers:
             request.fail(InvalidArgument(_REGRESSION))
             return
         if request.wants("probabilities"):
-            outputs["probabilities"] = probabilities(logits)
+            outputs["probabilities"] = softmax(logits, dtype=np.float32)
         if request.wants("label"):
             outputs["label"] = self._labels[logits.argmax(-1)][:, None]
         for name in ("max_length", *self._extra):

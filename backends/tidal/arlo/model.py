@@ -42,7 +42,7 @@ class EncoderModel:
     locks: tuple[threading.Lock, ...]
 
     def run(self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None = None) -> dict[str, Array]:
-        """Run rows on an engine of this process; see `Runner`. An engine that runs cannot be interrupted."""
+        """Run rows on an engine of this process; see `BatchRunner`. An engine that runs cannot be interrupted."""
         inputs = padded_inputs(self.manifest, runtime, rows)
         with self.locks[lane]:
             return self.engines[lane][runtime].run(inputs)
@@ -134,12 +134,6 @@ def _open_lanes(manifest: ArloManifest, version_dir: Path, profile: LatencyProfi
             opened[key] = open_engines(artifact, contexts=profile.concurrency, threads=profile.threads)
         by_runtime.append(opened[key])
     return list(zip(*by_runtime, strict=True))
-
-
-def probabilities(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Softmax over the last axis; same shape."""
-    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True), np.float32)
 
 
 def stack_rows(rows: Sequence[Mapping[str, Array]], name: str) -> Array:

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from tidal.arlo.jobs import Answers, Job, Row
+from tidal.arlo.jobs import AnswerBuilder, ArloRequest, ArloRow
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.metrics import ArloMetrics
 from tidal.arlo.model import padded_length
-from tidal.arlo.policies import Batch, PlacementPolicy
+from tidal.arlo.policies import ArloBatch, PlacementPolicy
 from tidal.arlo.reader import read_rows
-from tidal.arlo.runner import Runner
-from tidal.errors import Cancelled, Internal, TidalError, Unavailable
+from tidal.arlo.runner import BatchRunner
+from tidal.errors import Internal, Unavailable
 from tidal.requests import PendingRequest
 from tidal.service import ModelUnavailable, ServiceContext
+from tidal.serving.backoff import backoff_s
+from tidal.serving.endings import failure, missed_in_queue, model_stops
+from tidal.serving.threads import AnswerThread, join_until
 from tidal.text import TextTokenizer
 
-# Asking whether a client has gone costs a call to the server process: not worth it for a query that hardly waited.
-_CHECK_CANCELLED_AFTER_S = 0.05
 # A lane that could not run anything pauses, longer the more often its runtime fails in a row.
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 # A query that met so many dead processes may be what they died of: it is not given to another one.
-_MOST_DEATHS = 3
+_MAX_CRASHES = 3
 
 
 class ArloService:
@@ -52,7 +52,7 @@ class ArloService:
         manifest: ArloManifest,
         tokenizer: TextTokenizer,
         policy: PlacementPolicy,
-        runner: Runner,
+        runner: BatchRunner,
     ) -> None:
         self._context = context
         self._manifest = manifest
@@ -60,22 +60,21 @@ class ArloService:
         self._tokenizer = tokenizer
         self._policy = policy
         self._runner = runner
-        self._make = Answers(manifest, context.outputs)
+        self._answer_builder = AnswerBuilder(manifest, context.outputs)
         self._metrics = ArloMetrics(context.metrics, [runtime.max_length for runtime in manifest.runtimes])
         self._failures = [0] * len(manifest.runtimes)  # in a row
         self._changed = threading.Condition()
         self._closing = False
         self._ending = threading.Event()
-        self._answers: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
         self._workers: set[threading.Thread] = set()
         self._wanted = 0
         with self._changed:
-            self._staff()
-        self._responder = context.start_thread("responder", self._respond)
+            self._match_workers()
+        self._answers = AnswerThread(context, self._answer)
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
         """Read requests and queue their rows; one that cannot be read is answered here."""
-        rows = self._readable(requests)
+        rows = self._tokenise(requests)
         with self._changed:
             taken = self._queue(rows)
             self._metrics.waiting.set(len(self._policy))
@@ -89,9 +88,9 @@ class ArloService:
         For a caller that waits for the answer anyway: no thread has to wake for it. Where the lanes are busy, or
         others go first, workers answer it later, as after `submit`.
         """
-        rows = self._readable([request])
-        batch: Batch | None = None
-        late: list[Row] = []
+        rows = self._tokenise([request])
+        batch: ArloBatch | None = None
+        late: list[ArloRow] = []
         try:
             with self._changed:
                 taken = self._queue(rows)
@@ -109,7 +108,7 @@ class ArloService:
                 self._policy.finished(batch, took)
                 self._wake()
         except BaseException as error:
-            self._abandon()
+            self._clear_queue()
             self._context.failed(error)
             raise
         self._answer(finished)
@@ -119,7 +118,7 @@ class ArloService:
         with self._changed:
             act()
             if not self._closing:
-                self._staff()
+                self._match_workers()
 
     def close(self, timeout_s: float) -> None:
         """Finish what waits, then end the threads; rows that are left after `timeout_s` stay unanswered."""
@@ -129,14 +128,12 @@ class ArloService:
             self._closing = True
             self._changed.notify_all()
             workers = list(self._workers)
-        for worker in workers:
-            worker.join(max(0.0, until - time.monotonic()))
-        self._answers.put(None)
-        self._responder.join(max(0.0, until - time.monotonic()))
+        join_until(until, workers)
+        self._answers.close(until)
 
-    def _staff(self) -> None:
+    def _match_workers(self) -> None:
         """Have a worker for each lane and one more: start those that lack, wake those that are too many."""
-        wanted = self._policy.most_running + 1
+        wanted = self._policy.max_concurrency + 1
         if wanted == self._wanted:
             return
         self._wanted = wanted
@@ -144,34 +141,32 @@ class ArloService:
             self._workers.add(self._context.start_thread("worker", self._work))
         self._changed.notify_all()
 
-    def _readable(self, requests: Sequence[PendingRequest]) -> list[Row]:
+    def _tokenise(self, requests: Sequence[PendingRequest]) -> list[ArloRow]:
         """The rows of requests that can be read; the others are answered."""
-        rows: list[Row] = []
+        rows: list[ArloRow] = []
         for request in requests:
             try:
                 rows.extend(self._read(request))
-            except TidalError as error:
-                request.fail(error)
             except Exception as error:  # one request must not cost the others their service
-                request.fail(Internal(f"the request could not be read: {error}"))
+                request.fail(failure(error, "the request could not be read"))
         return rows
 
-    def _queue(self, rows: Sequence[Row]) -> bool:
+    def _queue(self, rows: Sequence[ArloRow]) -> bool:
         """Queue rows, with the lock held; False: nothing is taken any more."""
         if not self._closing:
             for row in rows:
                 self._policy.submit(row)
         return not self._closing
 
-    def _read(self, request: PendingRequest) -> list[Row]:
+    def _read(self, request: PendingRequest) -> list[ArloRow]:
         tokens = read_rows(request.inputs, self._tokenizer)
-        job = Job(request, len(tokens))
+        parent = ArloRequest(request, len(tokens))
         for row in tokens:
             self._metrics.length(len(row.ids))
         if request.record is not None:
             request.record.tokens = sum(len(row.ids) for row in tokens)
         return [
-            Row(len(row.ids), request.arrival, request.deadline, tokens=row, job=job, index=index)
+            ArloRow(len(row.ids), request.arrival, request.deadline, tokens=row, parent=parent, index=index)
             for index, row in enumerate(tokens)
         ]
 
@@ -179,10 +174,10 @@ class ArloService:
         try:
             self._serve()
         except BaseException:
-            self._abandon()
+            self._clear_queue()
             raise
 
-    def _abandon(self) -> None:
+    def _clear_queue(self) -> None:
         """Leave nothing to run: the boundary answers what is outstanding and starts a fresh service."""
         with self._changed:
             self._closing = True
@@ -195,9 +190,9 @@ class ArloService:
             self._changed.notify()
 
     def _serve(self) -> None:
-        ran: Batch | None = None
+        ran: ArloBatch | None = None
         took: float | None = None
-        finished: list[Job] = []
+        finished: list[ArloRequest] = []
         while True:
             with self._changed:
                 if ran is not None:
@@ -224,43 +219,33 @@ class ArloService:
                 finished, took = self._run(batch, now)
                 ran = batch
 
-    def _respond(self) -> None:
-        while (jobs := self._answers.get()) is not None:
-            self._answer(jobs)
-
-    def _next(self) -> tuple[list[Row], Batch | None, float]:
+    def _next(self) -> tuple[list[ArloRow], ArloBatch | None, float]:
         """Queries that are too late, the batch to start, and the moment that was decided for."""
         now = time.monotonic()
-        late = cast(list[Row], self._policy.expired(now))
+        late = cast(list[ArloRow], self._policy.expired(now))
         batch = self._policy.next_batch(now)
         self._metrics.waiting.set(len(self._policy))
         return late, batch, now
 
-    def _refuse(self, late: Sequence[Row], now: float) -> None:
+    def _refuse(self, late: Sequence[ArloRow], now: float) -> None:
         for row in late:
-            waited = (now - row.arrival) * 1e3
-            row.job.fail(
-                Unavailable(
-                    f"the deadline of {row.job.request.options.latency_ms:g} ms cannot be met: "
-                    f"{waited:.0f} ms have passed in the queue"
-                )
-            )
+            row.parent.fail(missed_in_queue(row.parent.request, now))
 
-    def _run(self, batch: Batch, now: float) -> tuple[list[Job], float | None]:
+    def _run(self, batch: ArloBatch, now: float) -> tuple[list[ArloRequest], float | None]:
         """Run a batch; the requests that it completed, and the seconds that all of it took, None if not all ran."""
-        rows = [row for row in cast(Sequence[Row], batch.queries) if self._still_wanted(row, now)]
+        rows = [row for row in cast(Sequence[ArloRow], batch.queries) if row.parent.wanted(now)]
         if not rows:
             return [], None
         deadline = min((row.deadline for row in rows if row.deadline is not None), default=None)
         try:
             outputs = self._runner.run(batch.lane, batch.runtime, [row.tokens for row in rows], deadline)
         except ModelUnavailable as error:
-            self._put_back(batch, rows, error)
+            self._requeue(batch, rows, error)
             return [], None
         except Exception as error:
-            answer = error if isinstance(error, TidalError) else Internal(f"the engine failed: {error}")
+            answer = failure(error, "the engine failed")
             for row in rows:
-                row.job.fail(answer)
+                row.parent.fail(answer)
             return [], None
         took = time.monotonic() - now
         self._failures[batch.runtime] = 0
@@ -270,50 +255,40 @@ class ArloService:
         self._metrics.ran(runtime, lengths, padded, [now - row.arrival for row in rows], took)
         finished = []
         for place, row in enumerate(rows):
-            if row.job.request.record is not None:
-                row.job.request.record.ran(now, now + took)
-            if row.job.finish(row.index, self._make.row(outputs, place, row.length, runtime)):
-                finished.append(row.job)
+            if row.parent.request.record is not None:
+                row.parent.request.record.ran(now, now + took)
+            if row.parent.finish(row.index, self._answer_builder.row(outputs, place, row.length, runtime)):
+                finished.append(row.parent)
         return finished, took if len(rows) == len(batch.queries) else None
 
-    def _put_back(self, batch: Batch, rows: Sequence[Row], error: ModelUnavailable) -> None:
+    def _requeue(self, batch: ArloBatch, rows: Sequence[ArloRow], error: ModelUnavailable) -> None:
         """Let others run what this lane could not run, and let the lane pause.
 
         Each query is tried again until its deadline or the boundary's time for an answer passes, unless processes may
         have died of it.
         """
-        self._metrics.put_back(self._runtimes[batch.runtime], len(rows))
+        self._metrics.requeue(self._runtimes[batch.runtime], len(rows))
         for row in rows:
-            row.deaths += error.died
-            if row.deaths >= _MOST_DEATHS:
-                row.job.fail(
-                    Internal(f"{row.deaths} times the process that was to run this query died or was dead: {error}")
+            row.crashes += error.died
+            if row.crashes >= _MAX_CRASHES:
+                row.parent.fail(
+                    Internal(f"{row.crashes} times the process that was to run this query died or was dead: {error}")
                 )
             elif self._closing:
-                row.job.fail(Unavailable(f"the model stops serving here, and {error}"))
+                row.parent.fail(Unavailable(f"the model stops serving here, and {error}"))
         with self._changed:
-            self._policy.put_back(batch)
+            self._policy.requeue(batch)
             self._metrics.waiting.set(len(self._policy))
             self._changed.notify(len(self._policy))
         failures = self._failures[batch.runtime]
         self._failures[batch.runtime] = failures + 1
-        self._ending.wait(min(_FIRST_PAUSE_S * 2.0 ** min(failures, 30), _LONGEST_PAUSE_S))
+        self._ending.wait(backoff_s(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
 
-    @staticmethod
-    def _still_wanted(row: Row, now: float) -> bool:
-        job = row.job
-        if job.failed or job.request.answered:
-            return False
-        if now - row.arrival > _CHECK_CANCELLED_AFTER_S and job.request.cancelled():
-            job.fail(Cancelled("the client cancelled the request while it waited"))
-            return False
-        return True
-
-    def _answer(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            self._make.reply(job)
+    def _answer(self, finished: Sequence[ArloRequest]) -> None:
+        for each in finished:
+            self._answer_builder.reply(each)
 
 
-def _refuse_all(rows: Sequence[Row]) -> None:
-    for job in {id(row.job): row.job for row in rows}.values():
-        job.request.fail(Unavailable("the model stops serving here; send the request again"))
+def _refuse_all(rows: Sequence[ArloRow]) -> None:
+    for parent in {id(row.parent): row.parent for row in rows}.values():
+        parent.request.fail(model_stops())

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from tidal.errors import Cancelled, TidalError, Unavailable
+from tidal.errors import Cancelled
 from tidal.flover.answers import OUTPUTS
 from tidal.flover.fusion import Fusion
 from tidal.flover.iterations import Iterations
@@ -22,7 +22,9 @@ from tidal.flover.tasks.adapter import Adapter
 from tidal.flover.tasks.library import FloverLibrary
 from tidal.requests import PendingRequest, StreamedRequest
 from tidal.service import ServiceContext
-from tidal.tasks.intake import LEAVING, Intake
+from tidal.serving.endings import missed_in_queue, model_stops
+from tidal.serving.threads import join_until, remaining_s
+from tidal.tasks.intake import Intake
 from tidal.tasks.lease import Lease
 
 # So often open requests are told that they are worked on: more often than any `answer_timeout_s` that makes sense.
@@ -37,10 +39,6 @@ class _Read:
 
     request: StreamedRequest
     streams: list[Stream]
-
-    def fail(self, error: TidalError) -> None:
-        """Answer it with an error."""
-        self.request.fail(error)
 
 
 class FloverService:
@@ -88,24 +86,24 @@ class FloverService:
         self._runner = context.start_thread("runner", self._work)
         self._responding = context.start_thread("responder", self._responder.run)
         self._intake = Intake(
-            context, library, self._metrics, self._read, self._admit, self._last_admitted, take_base=self._take_base
+            context, library, self._metrics, self._read, self._admit, self._last_admitted, admit_base=self._admit_base
         )
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
         """Hand requests to the thread that reads them; does not wait."""
-        if not self._intake.take(requests):
+        if not self._intake.accept(requests):
             for request in requests:
-                request.fail(Unavailable(LEAVING))
+                request.fail(model_stops())
 
     def close(self, timeout_s: float) -> None:
         """Finish what waits and runs, then end the threads; what is left after `timeout_s` stays unanswered."""
         until = time.monotonic() + timeout_s
         self._intake.stop()
-        self._runner.join(max(0.0, until - time.monotonic()))
+        join_until(until, [self._runner])
         self._end()
         self._responder.close()
-        self._responding.join(max(0.0, until - time.monotonic()))
-        self._intake.close(max(0.0, until - time.monotonic()))
+        join_until(until, [self._responding])
+        self._intake.close(remaining_s(until))
 
     def _read(self, request: PendingRequest, _task: str) -> _Read:
         asked = cast(StreamedRequest, request)
@@ -120,7 +118,7 @@ class FloverService:
             self._changed.notify()
         return True
 
-    def _take_base(self, request: PendingRequest) -> bool:
+    def _admit_base(self, request: PendingRequest) -> bool:
         return self._admit(self._read(request, ""), None)
 
     def _last_admitted(self) -> None:
@@ -199,15 +197,9 @@ class FloverService:
 
     def _refuse(self, decision: Iteration, now: float) -> None:
         for stream in _streams(decision.refused):
-            waited = (now - stream.arrival) * 1e3
             self._metrics.ended(stream, "late")
             stream.answer.leave()
-            stream.request.fail(
-                Unavailable(
-                    f"the deadline of {stream.request.options.latency_ms:g} ms cannot be met: "
-                    f"{waited:.0f} ms have passed in the queue"
-                )
-            )
+            stream.request.fail(missed_in_queue(stream.request, now))
 
     def _show(self) -> None:
         self._metrics.waiting.set(self._scheduler.waiting)

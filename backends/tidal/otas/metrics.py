@@ -46,8 +46,14 @@ class OtasMetrics(IntakeMetrics):
         self._all.counter("batches_total", "Batches run, by their γ", gamma=gamma).inc()
         self._all.counter("executed_queries_total", "Queries run, by their batch's γ", gamma=gamma).inc(len(rows))
 
-    def settled(self, outcome: Outcome, queries: int, utility: float) -> None:
-        """Queries of so much utility each came to an end."""
+    def count_outcome(self, outcome: Outcome, queries: int, utility: float) -> None:
+        """Count queries that ended.
+
+        Args:
+            outcome: How they ended.
+            queries: Number of queries.
+            utility: Utility of each of them.
+        """
         self._all.counter("outcomes_total", "Queries by what became of them", outcome=outcome).inc(queries)
         self._all.counter("utility_total", "Utility of queries by what became of them", outcome=outcome).inc(
             utility * queries

@@ -1,34 +1,32 @@
-"""The `otas` service: reads images, and runs what waits in the batches and at the γ that its policy chooses."""
+"""The `otas` service: reads images, and runs waiting queries in the batches and at the γ that its policy chooses."""
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, cast
 
-from tidal.errors import Cancelled, Internal, TidalError, Unavailable
+from tidal.errors import TidalError
 from tidal.otas.images import FloatArray, ImageDecoder
-from tidal.otas.jobs import OUTPUTS, Job, Row, RowAnswer, batch_inputs, batch_logits, reply
 from tidal.otas.library import OtasLibrary
 from tidal.otas.metrics import OtasMetrics, Outcome
 from tidal.otas.policies import Batch, OtasPolicy, Query
 from tidal.otas.reading import read_images
+from tidal.otas.rows import OUTPUTS, OtasRequest, OtasRow, ReadImages, RowResult, batch_inputs, batch_logits, reply
 from tidal.otas.tasks import OtasTask
 from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
-from tidal.tasks.intake import LEAVING, Intake
+from tidal.serving.endings import cancellation, failure, missed_in_queue, model_stops
+from tidal.serving.threads import AnswerThread, join_until, remaining_s
+from tidal.tasks.intake import Intake
 from tidal.tasks.lease import Lease
 
-# Asking whether a client has gone costs a call to the server process: not worth it for a query that hardly waited.
-_CHECK_CANCELLED_AFTER_S = 0.05
+# Weight of the newest batch in the moving average of the time that answers take.
+_AVERAGING_STEP = 0.1
 
-# How fast the time that answers take lately follows that of each batch.
-_STEP = 0.1
-
-# A batch that ran or failed, and what the policy is to be told of it.
+# A batch that has run, and its seconds; None where it failed or some of its queries were not run.
 _Ran = tuple[Batch, float | None]
 
 
@@ -36,25 +34,31 @@ class Transformer(Protocol):
     """Runs batches, one at a time; see `tidal.otas.runner.OtasRunner.run`."""
 
     def __call__(self, gamma: int, pixel_values: FloatArray, prompts: FloatArray | None) -> FloatArray:
-        """Features [images, width] of pixels [images, channels, height, width], prompts [images, layers, γ, width]."""
+        """Return features [images, width].
+
+        Args:
+            gamma: The γ of the batch.
+            pixel_values: Images, of shape [images, channels, height, width].
+            prompts: Prompts, of shape [images, layers, γ, width]; None where γ is 0 or below.
+        """
 
 
 class OtasService:
     """An intake, a thread that runs batches, and one that answers.
 
-    Images are decoded, and tasks loaded, while a batch runs. Whenever the engine is free and something waits, the
-    policy says what runs next and whom to give up.
+    Images are decoded, and tasks loaded, while a batch runs. Whenever the engine is free and queries wait, the policy
+    decides which run next and which are evicted.
 
     Args:
-        context: what the service is started with.
-        run: the model.
-        decoder: of encoded images.
-        shape: channels, height and width of the images that the model sees.
-        library: the model's tasks; the service's own from now on.
-        policy: decides; the service's own from now on.
-        accuracies: by task and γ, as the policy looks them up; the service puts in the tasks that it has queries of.
-        default_latency_s: deadline of queries that name none, seconds after arrival.
-        readers: threads that decode.
+        context: Context that the service is started with.
+        run: The model.
+        decoder: Decoder of encoded images.
+        shape: Channels, height and width of the model's input.
+        library: The model's tasks; owned by the service from now on.
+        policy: Policy that decides; owned by the service from now on.
+        accuracies: Accuracy by task and γ, which the policy reads; the service adds the tasks of admitted queries.
+        default_latency_s: Seconds from arrival to deadline for requests without a deadline.
+        readers: Number of threads that decode images.
 
     Raises:
         InvalidArgument: config.pbtxt declares an output that the model does not give.
@@ -82,47 +86,46 @@ class OtasService:
         self._default_latency_s = default_latency_s
         self._metrics = OtasMetrics(context.metrics)
         self._changed = threading.Condition()
-        self._draining = False  # nothing more comes
-        self._ended = False  # nothing is run any more
-        self._answering_s = 0.0  # between the end of a batch and the last of its answers, lately
-        self._answers: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._draining = False  # no further request is admitted
+        self._ended = False  # no further batch is run
+        self._answering_s = 0.0  # moving average from the end of a batch to the last of its answers
+        self._answers = AnswerThread[Callable[[], None]](context, lambda answer: answer())
         self._runner = context.start_thread("runner", self._work)
-        self._responder = context.start_thread("responder", self._respond)
         self._intake = Intake(
             context, library, self._metrics, self._read, self._admit, self._last_admitted, readers=readers
         )
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
-        """Hand requests to the threads that read them; does not wait."""
-        if not self._intake.take(requests):
+        """Pass requests to the threads that read them; does not wait."""
+        if not self._intake.accept(requests):
             for request in requests:
-                request.fail(Unavailable(LEAVING))
+                request.fail(model_stops())
 
     def close(self, timeout_s: float) -> None:
-        """Finish what waits, then end the threads; rows that are left after `timeout_s` stay unanswered."""
+        """Run what waits, then end the threads; rows that are left after `timeout_s` seconds stay unanswered."""
         until = time.monotonic() + timeout_s
         self._intake.stop()
-        self._runner.join(max(0.0, until - time.monotonic()))
+        join_until(until, [self._runner])
         self._end()
-        self._answers.put(None)
-        self._responder.join(max(0.0, until - time.monotonic()))
-        self._intake.close(max(0.0, until - time.monotonic()))
+        self._answers.close(until)
+        self._intake.close(remaining_s(until))
 
-    def _read(self, request: PendingRequest, task: str) -> Job:
-        return Job(request, task, read_images(request.inputs, self._decoder, self._shape))
+    def _read(self, request: PendingRequest, task: str) -> ReadImages:
+        return ReadImages(request, task, read_images(request.inputs, self._decoder, self._shape))
 
-    def _admit(self, job: Job, lease: Lease[OtasTask]) -> bool:
+    def _admit(self, read: ReadImages, lease: Lease[OtasTask]) -> bool:
         with self._changed:
             if self._ended:
                 return False
             now = time.monotonic()
-            self._accuracies[job.task] = lease.handle.accuracy
+            self._accuracies[read.task] = lease.handle.accuracy
+            admitted = OtasRequest(read, lease, self._default_latency_s, 2 * self._answering_s)
             try:
-                for row in job.rows(lease, self._default_latency_s, 2 * self._answering_s):
+                for row in admitted.rows:
                     self._policy.add(row, now)
             except BaseException:
-                self._take_out(job)
-                job.settle()
+                self._dequeue(admitted)
+                admitted.end()
                 raise
             self._metrics.waiting.set(len(self._policy))
             if self._policy.can_start:
@@ -163,86 +166,81 @@ class OtasService:
                 now = time.monotonic()
                 decision = self._policy.next(now)
                 self._metrics.decision.observe(time.monotonic() - now)
-                evicted = self._with_siblings(decision.evicted)
+                evicted = self._evict(decision.evicted)
                 self._metrics.waiting.set(len(self._policy))
-            for job in evicted:
-                self._settle(job, "evicted")  # before the batch runs, which may hold another query of the job
+            for request in evicted:
+                self._count_end(request, "evicted")  # before the batch runs, which may have another row of the request
             if evicted:
                 self._answers.put(partial(self._refuse, evicted, now))
             if decision.batch is not None:
                 ran = decision.batch, self._run(decision.batch, now)
 
-    def _with_siblings(self, evicted: Sequence[Query]) -> list[Job]:
-        """The jobs of evicted queries; their other queries leave too, since one answer is for all."""
-        jobs = list(dict.fromkeys(cast(Row, query).job for query in evicted))
-        for job in jobs:
-            self._take_out(job)
-        return jobs
+    def _evict(self, queries: Sequence[Query]) -> list[OtasRequest]:
+        """Return the requests of evicted queries, whose other queries leave too: a request has one answer."""
+        requests = list(dict.fromkeys(cast(OtasRow, query).parent for query in queries))
+        for request in requests:
+            self._dequeue(request)
+        return requests
 
-    def _take_out(self, job: Job) -> None:
-        """Let none of a job's queries wait any more; with the lock held."""
-        for row in job.queries:
+    def _dequeue(self, request: OtasRequest) -> None:
+        """Remove the waiting queries of a request; called with the lock held."""
+        for row in request.rows:
             self._policy.remove(row)
 
     def _run(self, batch: Batch, now: float) -> float | None:
-        """Run a batch; its seconds, None where it failed or some of its queries were not run."""
-        taken = cast(Sequence[Row], batch.queries)
-        rows = [row for row in taken if self._still_wanted(row, now)]
+        """Run a batch and return its seconds; None where it failed or some of its queries were not run."""
+        planned = cast(Sequence[OtasRow], batch.queries)
+        rows = [row for row in planned if self._wanted(row.parent, now)]
         if not rows:
             return None
         try:
             features = self._transformer(batch.gamma, *batch_inputs(rows, batch.gamma))
         except Exception as error:
-            answer = error if isinstance(error, TidalError) else Internal(f"the engine failed: {error}")
-            for job in dict.fromkeys(row.job for row in rows):
-                self._give_up(job, "failed", answer)
+            answer = failure(error, "the engine failed")
+            for request in dict.fromkeys(row.parent for row in rows):
+                self._drop(request, "failed", answer)
             return None
         ended = time.monotonic()
         self._answers.put(partial(self._answer, rows, batch.gamma, now, ended, features))
         self._metrics.ran(batch, rows, now, ended - now)
-        return ended - now if len(rows) == len(taken) else None
+        return ended - now if len(rows) == len(planned) else None
 
-    def _still_wanted(self, row: Row, now: float) -> bool:
-        job = row.job
-        if job.settled:
+    def _wanted(self, request: OtasRequest, now: float) -> bool:
+        """Whether a row of a request should still run; counts a request that has ended meanwhile."""
+        if request.ended:
             return False
-        if job.request.answered:
-            self._give_up(job, "evicted")
+        if request.request.answered:  # by the boundary, at its deadline
+            self._drop(request, "evicted")
             return False
-        if now - row.arrival > _CHECK_CANCELLED_AFTER_S and job.request.cancelled():
-            self._give_up(job, "cancelled", Cancelled("the client cancelled the request while it waited"))
-            return False
-        return True
+        cancelled = cancellation(request.request, now)
+        if cancelled is not None:
+            self._drop(request, "cancelled", cancelled)
+        return cancelled is None
 
-    def _respond(self) -> None:
-        while (answer := self._answers.get()) is not None:
-            answer()
-
-    def _answer(self, rows: Sequence[Row], gamma: int, started: float, ended: float, features: FloatArray) -> None:
+    def _answer(self, rows: Sequence[OtasRow], gamma: int, started: float, ended: float, features: FloatArray) -> None:
         for row, logits in zip(rows, batch_logits(rows, gamma, features), strict=True):
-            job = row.job
-            if job.request.record is not None:
-                job.request.record.ran(started, ended)
-            if job.finish(row.index, RowAnswer(logits, gamma, started - row.arrival)):
-                reply(job, row.of.labels)
-                self._settle(job, "in_time" if time.monotonic() <= job.deadline else "late")
-        self._answering_s += _STEP * (time.monotonic() - ended - self._answering_s)
+            request = row.parent
+            if request.request.record is not None:
+                request.request.record.ran(started, ended)
+            if request.results.finish(row.index, RowResult(logits, gamma, started - row.arrival)):
+                reply(request, row.parameters.labels)
+                self._count_end(request, "in_time" if time.monotonic() <= request.deadline else "late")
+        self._answering_s += _AVERAGING_STEP * (time.monotonic() - ended - self._answering_s)
 
-    def _refuse(self, evicted: Sequence[Job], now: float) -> None:
-        for job in evicted:
-            arrival = job.request.arrival
-            waited, allowed = (now - arrival) * 1e3, (job.deadline - arrival) * 1e3
-            error = f"the deadline of {allowed:g} ms cannot be met: {waited:.0f} ms have passed in the queue"
-            job.request.fail(Unavailable(error))
+    def _refuse(self, evicted: Sequence[OtasRequest], now: float) -> None:
+        for each in evicted:
+            request = each.request
+            request.fail(missed_in_queue(request, now, latency_ms=(each.deadline - request.arrival) * 1e3))
 
-    def _give_up(self, job: Job, outcome: Outcome, error: TidalError | None = None) -> None:
+    def _drop(self, request: OtasRequest, outcome: Outcome, error: TidalError | None = None) -> None:
+        """End a request without running its other rows, and answer it with `error` unless it has been answered."""
         with self._changed:
-            self._take_out(job)
-        self._settle(job, outcome)
+            self._dequeue(request)
+        self._count_end(request, outcome)
         if error is not None:
-            job.request.fail(error)
+            request.request.fail(error)
 
-    def _settle(self, job: Job, outcome: Outcome) -> None:
-        """A job has come to its end; count what became of its queries."""
-        job.settle()
-        self._metrics.settled(outcome, len(job.queries), job.utility)
+    def _count_end(self, request: OtasRequest, outcome: Outcome) -> None:
+        """End a request and count the outcome of its queries."""
+        request.end()
+        self._metrics.count_outcome(outcome, len(request.rows), request.utility)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Sequence
@@ -10,28 +9,27 @@ from typing import cast
 
 import numpy as np
 
-from tidal.errors import Cancelled, Internal, TidalError, Unavailable
 from tidal.pets.copies import Copies, Merging
-from tidal.pets.engine.base import Engine, LoadedTask
+from tidal.pets.engine.contract import LoadedTask, PetsEngine
 from tidal.pets.engine.description import ATTENTION_RECEIVED
-from tidal.pets.jobs import OUTPUTS, Job, Row, Vectors, reply
+from tidal.pets.inputs import read_token_rows
+from tidal.pets.jobs import OUTPUTS, PetsRequest, PetsRow, Request, Vectors, attends, reply
 from tidal.pets.library import PetsLibrary, ServedTask
 from tidal.pets.metrics import PetsMetrics
-from tidal.pets.policies import Batch, PetsScheduler
-from tidal.pets.reading import read_tokens
+from tidal.pets.policies import PetsBatch, PetsScheduler
 from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
-from tidal.tasks.intake import LEAVING, Intake
+from tidal.serving.endings import failure, missed_in_queue, model_stops
+from tidal.serving.threads import AnswerThread, join_until, remaining_s
+from tidal.tasks.intake import Intake
 from tidal.tasks.lease import Lease
 from tidal.text import TextTokenizer
 
-# Asking whether a client has gone costs a call to the server process: not worth it for a query that hardly waited.
-_CHECK_CANCELLED_AFTER_S = 0.05
 # Planning begins so long before the engine is expected to be free, beside twice what planning took last.
 _PLANNING_MARGIN_S = 0.0005
 
 # A request whose rows all ran, and its task.
-_Finished = tuple[Job, LoadedTask]
+_Finished = tuple[Request, LoadedTask]
 
 
 class PetsService:
@@ -59,7 +57,7 @@ class PetsService:
         self,
         context: ServiceContext,
         tokenizer: TextTokenizer,
-        engine: Engine,
+        engine: PetsEngine,
         library: PetsLibrary,
         scheduler: PetsScheduler,
         merging: Merging,
@@ -79,46 +77,43 @@ class PetsService:
         self._ended = False  # nothing is run any more
         self._planning_s = 0.0
         self._plan_at: float | None = None  # when to plan while the engine runs; None: planned, or it does not run
-        self._answers: queue.SimpleQueue[list[_Finished] | None] = queue.SimpleQueue()
         self._copies = Copies(context, library, merging, self._have_copies)
         self._runners = [context.start_thread("runner", self._work) for _ in range(2)]
-        self._responder = context.start_thread("responder", self._respond)
+        self._answers = AnswerThread(context, self._answer)
         self._intake = Intake(context, library, self._metrics, self._read, self._admit, self._last_admitted)
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
         """Hand requests to the thread that reads them; does not wait."""
-        if not self._intake.take(requests):
+        if not self._intake.accept(requests):
             for request in requests:
-                request.fail(Unavailable(LEAVING))
+                request.fail(model_stops())
 
     def close(self, timeout_s: float) -> None:
         """Finish what waits, then end the threads; rows that are left after `timeout_s` stay unanswered."""
         until = time.monotonic() + timeout_s
         self._intake.stop()
-        for thread in self._runners:
-            thread.join(max(0.0, until - time.monotonic()))
+        join_until(until, self._runners)
         with self._changed:
             self._ended = True
             self._scheduler.clear()
             self._changed.notify_all()
-        self._answers.put(None)
-        self._responder.join(max(0.0, until - time.monotonic()))
-        self._copies.close(max(0.0, until - time.monotonic()))
-        self._intake.close(max(0.0, until - time.monotonic()))
+        self._answers.close(until)
+        self._copies.close(remaining_s(until))
+        self._intake.close(remaining_s(until))
 
-    def _read(self, request: PendingRequest, task: str) -> Job:
-        job = Job(request, task, read_tokens(request, self._tokenizer))
-        for row in job.tokens:
+    def _read(self, request: PendingRequest, task: str) -> PetsRequest:
+        tokens = read_token_rows(request, self._tokenizer)
+        for row in tokens:
             self._metrics.length(len(row.ids))
         if request.record is not None:
-            request.record.tokens = sum(len(row.ids) for row in job.tokens)
-        return job
+            request.record.tokens = sum(len(row.ids) for row in tokens)
+        return PetsRequest(request, task, tokens)
 
-    def _admit(self, job: Job, lease: Lease[ServedTask]) -> bool:
+    def _admit(self, read: PetsRequest, lease: Lease[ServedTask]) -> bool:
         with self._changed:
             if self._ended:
                 return False
-            rows = job.rows(lease)
+            rows = read.rows(lease)
             self._copies.note(rows)
             for row in rows:
                 self._scheduler.submit(row)
@@ -175,11 +170,11 @@ class PetsService:
                 finished = self._run(batch, now)
                 ran = True
 
-    def _next(self) -> tuple[list[Row], Batch | None, float]:
+    def _next(self) -> tuple[list[PetsRow], PetsBatch | None, float]:
         """Queries that are too late, the batch to start, and the moment that was decided for."""
         now = time.monotonic()
         batch = self._scheduler.next_batch(now)
-        late = cast(list[Row], self._scheduler.expired(now))
+        late = cast(list[PetsRow], self._scheduler.expired(now))
         if batch is not None:
             self._plan_at = now + max(0.0, batch.seconds - 2 * self._planning_s - _PLANNING_MARGIN_S)
             # The other runner waits for the moment to plan.
@@ -199,43 +194,37 @@ class PetsService:
             self._planning_s = time.monotonic() - now
         return None
 
-    def _refuse(self, late: Sequence[Row], now: float) -> None:
+    def _refuse(self, late: Sequence[PetsRow], now: float) -> None:
         for row in late:
             self._metrics.refused("deadline", 1)
-            waited = (now - row.arrival) * 1e3
-            row.job.fail(
-                Unavailable(
-                    f"the deadline of {row.job.request.options.latency_ms:g} ms cannot be met: "
-                    f"{waited:.0f} ms have passed in the queue"
-                )
-            )
-            row.job.leave()
+            row.parent.fail(missed_in_queue(row.parent.request, now))
+            row.lease.release()
 
-    def _run(self, batch: Batch, now: float) -> list[_Finished]:
+    def _run(self, batch: PetsBatch, now: float) -> list[_Finished]:
         """Run a batch; the requests that it completed."""
-        taken = cast(Sequence[Row], batch.queries)
+        taken = cast(Sequence[PetsRow], batch.queries)
         finished: list[_Finished] = []
         try:
-            rows = [row for row in taken if self._still_wanted(row, now)]
+            rows = [row for row in taken if row.parent.wanted(now)]
             if rows:
                 vectors = self._vectors(rows, batch.copy)
                 ended = time.monotonic()
                 self._metrics.ran(rows, now, ended - now)
                 for row, own in zip(rows, vectors, strict=True):
-                    if row.job.request.record is not None:
-                        row.job.request.record.ran(now, ended)
-                    if row.job.finish(row.index, own):
-                        finished.append((row.job, row.loaded))
+                    if row.parent.request.record is not None:
+                        row.parent.request.record.ran(now, ended)
+                    if row.parent.finish(row.index, own):
+                        finished.append((row.parent, row.loaded))
         except Exception as error:
-            answer = error if isinstance(error, TidalError) else Internal(f"the engine failed: {error}")
+            answer = failure(error, "the engine failed")
             for row in taken:
-                row.job.fail(answer)
+                row.parent.fail(answer)
         finally:
             for row in taken:
-                row.job.leave()
+                row.lease.release()
         return finished
 
-    def _vectors(self, rows: Sequence[Row], merged: str | None) -> list[Vectors]:
+    def _vectors(self, rows: Sequence[PetsRow], merged: str | None) -> list[Vectors]:
         """What becomes of rows, by the copy of the task `merged` or by the shared base."""
         lengths = np.array([row.length for row in rows], np.int32)
         ids = np.zeros((len(rows), int(lengths.max())), np.int32)
@@ -250,26 +239,12 @@ class PetsService:
         if copy is not None:
             self._metrics.merged.inc(len(rows))
             engine, tasks = copy.engine, [copy.task] * len(rows)
-        if not any(row.job.attends for row in rows):
+        if not any(attends(row.parent.request) for row in rows):
             return [Vectors(pooled, None) for pooled in engine.pooled(tasks, ids, lengths, types)]
         found = engine.attended(tasks, ids, lengths, types)
         each = zip(rows, found.pooled, found.received, strict=True)
         return [Vectors(pooled, received[: row.length]) for row, pooled, received in each]
 
-    @staticmethod
-    def _still_wanted(row: Row, now: float) -> bool:
-        job = row.job
-        if job.failed or job.request.answered:
-            return False
-        if now - row.arrival > _CHECK_CANCELLED_AFTER_S and job.request.cancelled():
-            job.fail(Cancelled("the client cancelled the request while it waited"))
-            return False
-        return True
-
-    def _respond(self) -> None:
-        while (finished := self._answers.get()) is not None:
-            self._answer(finished)
-
     def _answer(self, finished: Sequence[_Finished]) -> None:
-        for job, task in finished:
-            reply(job, task)
+        for answered, task in finished:
+            reply(answered, task)

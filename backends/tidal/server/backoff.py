@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Waits before the 1st, 2nd, 3rd … restart in a row.
-PAUSES_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+from tidal.serving.backoff import backoff_s
+
+# The 1st restart in a row is immediate; pauses before the 2nd and the later ones.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 # What served this long since its last restart is well again.
-WELL_AFTER_S = 120.0
+STABLE_AFTER_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +21,12 @@ class Restarts:
 
     def well(self, now_s: float) -> bool:
         """Whether the last restart is so long ago that the next one counts as the first."""
-        return now_s - self.last_s >= WELL_AFTER_S
+        return now_s - self.last_s >= STABLE_AFTER_S
 
     def pause_s(self, now_s: float) -> float:
         """What is left of the wait before the next restart."""
-        return max(0.0, self.last_s + PAUSES_S[min(self.count, len(PAUSES_S) - 1)] - now_s)
+        pause_s = backoff_s(self.count - 1, _FIRST_PAUSE_S, _LONGEST_PAUSE_S) if self.count else 0.0
+        return max(0.0, self.last_s + pause_s - now_s)
 
     def another(self, now_s: float) -> Restarts:
         """With a restart now."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pydantic import BaseModel, Field
+from rich.table import Table
 
 from tidal.tabi.manifest import Calibration, Candidate, Latency, Level, Metric, ServingOverhead, TabiManifest, Target
-from tidal_builders.report import BuildReport, BuildResult
+from tidal_builders.arlo.report import ArloReport
+from tidal_builders.report import BuildReport
 
 
 class Bin(BaseModel):
@@ -55,7 +57,7 @@ class SearchReport(BaseModel):
     warnings: tuple[str, ...] = ()
 
 
-class CascadeReport(BuildResult):
+class CascadeReport(BuildReport):
     """Outcome for a spec of a cascade.
 
     Attributes:
@@ -71,7 +73,7 @@ class CascadeReport(BuildResult):
         search: the same with what only tables and pictures show, of a build that searched; not part of the JSON.
     """
 
-    models: tuple[BuildReport, ...] = ()
+    models: tuple[ArloReport, ...] = ()
     metric: Metric | None = None
     target: Target | None = None
     rows: dict[str, int] = Field(default_factory=dict)
@@ -81,6 +83,22 @@ class CascadeReport(BuildResult):
     serving: ServingOverhead | None = None
     warnings: tuple[str, ...] = ()
     search: SearchReport | None = Field(None, exclude=True)
+
+    def tables(self) -> list[Table]:
+        """Levels and candidates of a search, also if none of the candidates meets the target."""
+        from tidal_builders.tabi.tables import candidate_table, level_table
+
+        return [level_table(self.search), candidate_table(self.search)] if self.search is not None else []
+
+    def remarks(self) -> list[str]:
+        """Sentences on the search."""
+        from tidal_builders.tabi.tables import remarks
+
+        return list(remarks(self.search)) if self.search is not None else []
+
+    def parts(self) -> tuple[BuildReport, ...]:
+        """Reports of the levels' own models."""
+        return self.models
 
 
 def of_manifest(manifest: TabiManifest, version: int | None) -> CascadeReport:

@@ -20,7 +20,7 @@ from tidal.flover.models.form import Activation, DecoderForm
 from tidal.flover.models.linear import _ACTIVATIONS, linear
 from tidal.flover.models.weights import Affine
 from tidal.flover.native import build, library
-from tidal.server.diagnosis import Check, kernels_check
+from tidal.server.diagnosis import DoctorCheck, kernels_check
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the library is compiled with g++")
 
@@ -179,7 +179,7 @@ def test_a_level_that_is_none_is_refused() -> None:
 
 
 def test_the_doctor_says_whether_they_are_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert kernels_check() == Check("decoder kernels", "ok", str(library.library_path()))
+    assert kernels_check() == DoctorCheck("decoder kernels", "ok", str(library.library_path()))
     monkeypatch.setattr(library, "library_path", lambda: tmp_path / "none.so")
     found = kernels_check()
     assert (found.verdict, found.advice) == ("note", "python -m tidal.flover.native.build")

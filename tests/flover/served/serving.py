@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,8 +17,8 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from testing.requests import FakeRequest, make_context
 from testing.waiting import until
-from tests.tabi.serving import Request
 from tidal.flover.answers import OUTPUTS
 from tidal.flover.fusion import Decoder, Fusion, Seat, Turn
 from tidal.flover.memory.slots import Copy, Move, Slots
@@ -61,8 +60,8 @@ def write_tokenizer(folder: Path) -> Path:
     return file
 
 
-class Asked(Request):
-    """A generation's request; `parts` are what came before the answer."""
+class Asked(FakeRequest):
+    """A request for a generation."""
 
     def __init__(
         self, prompt: str | Sequence[int] | Sequence[str] | None, *, stream: bool | None = None, **options: Any
@@ -77,24 +76,7 @@ class Asked(Request):
         if stream is not None:
             inputs["stream"] = np.array([stream])
         wanted = options.pop("wanted", frozenset(OUTPUTS))
-        inputs = options.pop("inputs", inputs)
-        super().__init__("", wanted=wanted, **options)
-        self.inputs = inputs
-        self.parts: list[Mapping[str, Array]] = []
-        self.progress: list[float] = []
-        self.asked = False  # whether its client has gone, after that had
-
-    def cancelled(self) -> bool:
-        self.asked = self.withdrawn
-        return super().cancelled()
-
-    def part(self, outputs: Mapping[str, Array]) -> None:
-        assert self.wanted.issuperset(outputs)
-        if not self.answered:
-            self.parts.append(outputs)
-
-    def progressed(self, now: float) -> None:
-        self.progress.append(now)
+        super().__init__(options.pop("inputs", inputs), wanted=wanted, **options)
 
     def tokens(self) -> list[int]:
         """Of all parts and the answer."""
@@ -313,7 +295,7 @@ class Running:
 
     def arrives(self, *requests: Asked) -> bool:
         """Ask while an iteration is held; whether the next one will find the requests."""
-        service: Any = self.keeper._life.service
+        service: Any = self.keeper._current.service
         self.ask(*requests)
         return until(lambda: len(service._arrived) == len(requests), 5)
 
@@ -365,8 +347,7 @@ def running(
         for request in opened:
             request.fail(error)
 
-    log = logging.getLogger("test")
-    context = ServiceContext(name, 1, folder, folder / "1", frozenset(OUTPUTS), metrics, log, None, lambda _error: None)  # type: ignore[arg-type]
+    context = make_context(folder, metrics, model=name, outputs=frozenset(OUTPUTS), failures=[])
     keeper = ServiceKeeper(context, start, fail_all)
     service = Running(keeper, decoder, metrics, opened)
     try:

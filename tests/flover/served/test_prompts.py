@@ -154,7 +154,7 @@ class TestBeams:
             assert service.metric("running_slots") == 6
             gone.withdrawn = True
             gate.let()
-            assert until(lambda: gone.asked, 5)  # beside step 3, or if it went just after that, beside step 4
+            assert until(lambda: gone.cancel_seen, 5)  # beside step 3, or if it went just after that, beside step 4
             gate.let()
             assert waiting.tokens() == searched([4], 1, 6)  # all slots were free before another step
             assert gate.reached <= 4

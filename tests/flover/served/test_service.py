@@ -175,7 +175,7 @@ class TestIterations:
             gone.withdrawn = True
             gate.let()  # the client went in step 0: it is asked about beside step 1
             assert gate.at(1)
-            assert until(lambda: gone.asked, 5)
+            assert until(lambda: gone.cancel_seen, 5)
             gate.let()
             assert until(lambda: gone.error is not None, 5)
             assert isinstance(gone.error, Cancelled)

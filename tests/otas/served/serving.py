@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from testing.metrics import Counting
+from testing.requests import TextRequest, make_context
 from testing.waiting import until
 from tests.otas.test_manifest import CONTENT
-from tests.tabi.serving import Request
 from tidal.metrics import Metrics
 from tidal.otas.images import FloatArray, ImageDecoder
 from tidal.otas.library import OtasLibrary, open_library
@@ -41,11 +40,11 @@ def pixels(*values: float) -> FloatArray:
     return np.stack([np.full(SHAPE, value, np.float32) for value in values])
 
 
-def ask(task: str | None, *values: float, inputs: Mapping[str, Any] | None = None, **options: Any) -> Request:
+def ask(task: str | None, *values: float, inputs: Mapping[str, Any] | None = None, **options: Any) -> TextRequest:
     """A request for a task, by images of one value."""
     sent = {"pixel_values": pixels(*values)} if inputs is None else dict(inputs)
     named = {} if task is None else {"task": task}
-    return Request(*map(str, values), inputs=sent, wanted=OUTPUTS, **named, **options)
+    return TextRequest(*map(str, values), inputs=sent, wanted=OUTPUTS, **named, **options)
 
 
 def features(gamma: int, values: Sequence[float], prompts: FloatArray | None) -> FloatArray:
@@ -158,11 +157,11 @@ class Running(Counting):
     transformer: FakeTransformer
     tasks: Tasks
     metrics: Metrics
-    open: list[Request]
+    open: list[TextRequest]
     policies: list[OtasPolicy]
     libraries: list[OtasLibrary]
 
-    def ask(self, *requests: Request) -> None:
+    def ask(self, *requests: TextRequest) -> None:
         self.open += requests
         self.keeper.submit(list(requests))
 
@@ -178,7 +177,7 @@ def running(
 ) -> Iterator[Running]:
     """A service over the tasks in `<folder>/tasks`; every request has been answered once at the end."""
     metrics, transformer, tasks = Metrics("otas"), FakeTransformer(), Tasks(tasks_folder(folder))
-    opened, policies, libraries = list[Request](), list[Any](), list[OtasLibrary]()
+    opened, policies, libraries = list[TextRequest](), list[Any](), list[OtasLibrary]()
 
     def start(context: ServiceContext) -> OtasService:
         policies.append(policy())
@@ -199,8 +198,7 @@ def running(
         for request in opened:
             request.fail(error)
 
-    log = logging.getLogger("test")
-    context = ServiceContext("v", 1, folder, folder / "1", OUTPUTS, metrics, log, None, lambda _error: None)  # type: ignore[arg-type]
+    context = make_context(folder, metrics, model="v", outputs=OUTPUTS, failures=[])
     keeper = ServiceKeeper(context, start, fail_all)
     try:
         yield Running(keeper, transformer, tasks, metrics, opened, policies, libraries)

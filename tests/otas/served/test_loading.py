@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from testing.requests import make_context
 from testing.vision import Vision
 from tests.otas.served.serving import OUTPUTS
 from tidal.errors import InvalidArgument
 from tidal.metrics import Metrics
 from tidal.otas.loading import load
 from tidal.otas.parameters import OtasParameters
-from tidal.service import ServiceContext
 from tidal.triton.parameters import parse_parameters
 
 
 def start(model: Path, outputs: frozenset[str] = OUTPUTS, **parameters: Any) -> None:
     """Load a model and end its service."""
-    log = logging.getLogger("test")
-    context = ServiceContext("v", 1, model, model / "1", outputs, Metrics("otas"), log, None, lambda _error: None)  # type: ignore[arg-type]
+    context = make_context(model, Metrics("otas"), model="v", outputs=outputs, failures=[])
     load(context, OtasParameters(**parameters))(context).close(5)
 
 

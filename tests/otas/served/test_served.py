@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.requests import column
 from testing.vision import GAMMAS, Vision
 from testing.waiting import until
 from tests.otas.served.conftest import TASKS, Served
 from tests.otas.test_images import HOSTILE, encoded, photo
-from tests.tabi.serving import column
 from tidal.otas.images import FloatArray, ImageDecoder
 from tidal.tasks.folder import remove_task
 from tidal_client import AsyncClient, Client, InvalidArgument, Unavailable

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from testing.requests import TextRequest, column
 from testing.waiting import Gate, until
 from tests.otas.served.serving import GAMMA, Scripted, ask, pixels, running
 from tests.otas.test_images import encoded, photo
-from tests.tabi.serving import Request, column
 from tidal.errors import Cancelled, Internal, InvalidArgument, TidalError, Unavailable
 from tidal.tasks.folder import remove_task
 
@@ -320,7 +320,7 @@ class TestFailures:
             assert run.counts("service_restarts_total", 1)
 
             def serves() -> bool:
-                request: Request = ask("t", 1.0)
+                request: TextRequest = ask("t", 1.0)
                 run.ask(request)
                 try:
                     return request.wait()["logits"].shape == (1, 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from testing.metrics import Counting
+from testing.requests import TextRequest, make_context
 from testing.waiting import until
 from tests.pets.bases import MADE, WIDTH, random_task, small_base
-from tests.tabi.serving import Request, write_tokenizer
+from tests.tabi.serving import write_tokenizer
 from tidal.metrics import Metrics
 from tidal.pets.copies import Merging
-from tidal.pets.engine.base import Attended
+from tidal.pets.engine.contract import Attended
 from tidal.pets.library import PetsLibrary, open_library
 from tidal.pets.policies import Batching, PetsScheduler, joint
 from tidal.pets.policies.merging import MergeRule
@@ -47,9 +47,9 @@ def profile(milliseconds: float, terms_ms: float) -> PetsProfile:
     )
 
 
-def ask(task: str | None, *texts: str, **options: Any) -> Request:
+def ask(task: str | None, *texts: str, **options: Any) -> TextRequest:
     """A request for a task."""
-    return Request(*texts, wanted=OUTPUTS, **({} if task is None else {"task": task}), **options)
+    return TextRequest(*texts, wanted=OUTPUTS, **({} if task is None else {"task": task}), **options)
 
 
 @dataclass
@@ -79,7 +79,7 @@ class FakeEngine:
     before: Callable[[int], None] = lambda _number: None
     adding: Callable[[TaskTerms], None] = lambda _terms: None
 
-    def add(self, terms: TaskTerms) -> FakeTask:
+    def add(self, terms: TaskTerms, *, cost_key: str | None = None) -> FakeTask:
         self.adding(terms)
         task = FakeTask(terms)
         self.tasks.append(task)
@@ -135,12 +135,12 @@ class Running(Counting):
     engine: FakeEngine
     tasks: Tasks
     metrics: Metrics
-    open: list[Request]
+    open: list[TextRequest]
     schedulers: list[PetsScheduler]
     libraries: list[PetsLibrary]
     copies: list[FakeEngine]
 
-    def ask(self, *requests: Request) -> None:
+    def ask(self, *requests: TextRequest) -> None:
         self.open += requests
         self.keeper.submit(list(requests))
 
@@ -155,12 +155,12 @@ def running(
     terms_ms: float = 0.0,
     merged_copies: int = 0,
     copying: Callable[[], None] = lambda: None,
-    by_worth: bool = False,
+    by_utility: bool = False,
     attention: bool = False,
 ) -> Iterator[Running]:
     """A service over the tasks in `<folder>/tasks`; `copying` is called before a merged copy is made, and may raise."""
     metrics, engine, tasks = Metrics("pets"), FakeEngine(), Tasks(folder / "tasks")
-    opened: list[Request] = []
+    opened: list[TextRequest] = []
     schedulers, libraries, copies = list[PetsScheduler](), list[PetsLibrary](), list[FakeEngine]()
     tokenizer = TextTokenizer(write_tokenizer(folder / "tokenizer.json"), MAX_LENGTH)
 
@@ -173,7 +173,7 @@ def running(
         return copy, copy.add(terms)
 
     def start(context: ServiceContext) -> PetsService:
-        scheduler = PetsScheduler(scheduler_tables, batching, by_worth=by_worth)
+        scheduler = PetsScheduler(scheduler_tables, batching, by_utility=by_utility)
         schedulers.append(scheduler)
         merging = Merging(open_copy, scheduler_tables, MergeRule(merged_copies))
         libraries.append(open_library(tasks.folder, BASE, engine, budget, metrics))
@@ -193,9 +193,8 @@ def running(
         for request in opened:
             request.fail(error)
 
-    log = logging.getLogger("test")
     outputs = OUTPUTS | {"attention_received"} if attention else OUTPUTS
-    context = ServiceContext("p", 1, folder, folder / "1", outputs, metrics, log, None, lambda _error: None)  # type: ignore[arg-type]
+    context = make_context(folder, metrics, model="p", outputs=outputs, failures=[])
     keeper = ServiceKeeper(context, start, fail_all)
     try:
         yield Running(keeper, engine, tasks, metrics, opened, schedulers, libraries, copies)

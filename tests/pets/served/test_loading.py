@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,18 @@ import pytest
 from pydantic import ValidationError
 
 from testing.pets import Base
+from testing.requests import make_context
 from tests.pets.served.serving import OUTPUTS
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.metrics import Metrics
 from tidal.pets.loading import load
 from tidal.pets.parameters import PetsParameters
-from tidal.service import ServiceContext
 from tidal.triton.parameters import parse_parameters
 
 
 def start(model: Path, outputs: frozenset[str] = OUTPUTS, **parameters: Any) -> None:
     """Load a model and end its service."""
-    log = logging.getLogger("test")
-    context = ServiceContext("b", 1, model, model / "1", outputs, Metrics("pets"), log, None, lambda _error: None)  # type: ignore[arg-type]
+    context = make_context(model, Metrics("pets"), model="b", outputs=outputs, failures=[])
     load(context, PetsParameters(**parameters))(context).close(5)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.requests import TextRequest
 from testing.waiting import Gate, until
 from tests.pets.served.serving import MAX_BATCH, OUTPUTS, Running, ask, running
-from tests.tabi.serving import Request
 from tidal.errors import Cancelled, Internal, InvalidArgument, TidalError, Unavailable
 from tidal.pets.policies import Fixed
 from tidal.tasks.folder import remove_task
@@ -62,7 +62,7 @@ class TestAnswers:
             run.engine.before = gate
             run.ask(ask("t", "a"))
             assert gate.reached.wait(10)  # the others share a pass
-            asking = Request(*texts(4, 3), wanted=OUTPUTS | {"attention_received"}, task="t")
+            asking = TextRequest(*texts(4, 3), wanted=OUTPUTS | {"attention_received"}, task="t")
             other = ask("t", *texts(6))
             run.ask(asking, other)
             assert run.counts("waiting_queries", 3)
@@ -99,7 +99,7 @@ class TestRequests:
             (lambda: ask("tone", ""), "text_input row 0 is empty"),
             (lambda: ask("tone", *texts(17)), "17 tokens; this model reads at most 16"),
             (
-                lambda: Request(
+                lambda: TextRequest(
                     inputs={
                         "input_ids": np.array([[2, 5, 5, 3]], np.int64),
                         "attention_mask": np.array([[1, 0, 1, 1]], np.int64),
@@ -142,10 +142,10 @@ class TestRequests:
             assert sum(map(len, run.engine.batches)) == 2
             assert run.metric("refused_queries_total", reason="deadline") == 1
 
-    @pytest.mark.parametrize("by_worth", [False, True])
-    def test_where_not_all_can_be_in_time_the_dearest_run(self, tmp_path: Path, by_worth: bool) -> None:
+    @pytest.mark.parametrize("by_utility", [False, True])
+    def test_where_not_all_can_be_in_time_the_dearest_run(self, tmp_path: Path, by_utility: bool) -> None:
         # A pass takes ten seconds by the profile, whatever it holds: there is time for one.
-        with running(tmp_path, milliseconds=10_000, by_worth=by_worth) as run:
+        with running(tmp_path, milliseconds=10_000, by_utility=by_utility) as run:
             run.tasks.add("t", 2)
             run.tasks.add("u", 3)
             gate = Gate()
@@ -159,7 +159,7 @@ class TestRequests:
             gate.open()
             for request in (*cheap, *dear):
                 request.wait()
-            assert run.engine.batches[1] == [3 if by_worth else 2] * MAX_BATCH
+            assert run.engine.batches[1] == [3 if by_utility else 2] * MAX_BATCH
 
     def test_a_withdrawn_query_is_not_run(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:

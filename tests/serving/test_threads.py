@@ -1,0 +1,66 @@
+"""The thread that answers, and waiting for threads until a common time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from testing.requests import make_context
+from testing.waiting import until
+from tidal.serving.threads import AnswerThread, join_until, remaining_s
+
+
+def test_items_are_answered_in_order_on_one_thread_before_it_ends(tmp_path: Path) -> None:
+    answered: list[int | None] = []
+    threads: set[str] = set()
+
+    def answer(item: int | None) -> None:
+        threads.add(threading.current_thread().name)
+        answered.append(item)
+
+    answers = AnswerThread[int | None](make_context(tmp_path), answer)
+    items = [3, None, 1, 2]  # None is an item like any other
+    for item in items:
+        answers.put(item)
+    answers.close(time.monotonic() + 10)
+    assert answered == items
+    assert threads == {"m-responder"}
+
+
+def test_an_exception_ends_the_service(tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+
+    def answer(_item: int) -> None:
+        raise ValueError("broken")
+
+    answers = AnswerThread[int](make_context(tmp_path, failures=failures), answer)
+    answers.put(1)
+    assert until(lambda: len(failures) == 1)
+    answers.close(time.monotonic() + 10)
+    assert [str(error) for error in failures] == ["broken"]
+
+
+def test_close_waits_no_longer_than_it_may(tmp_path: Path) -> None:
+    hold = threading.Event()
+    answers = AnswerThread[int](make_context(tmp_path), lambda _item: hold.wait(20) and None)
+    answers.put(1)
+    began = time.monotonic()
+    answers.close(began + 0.05)
+    assert 0.04 < time.monotonic() - began < 5
+    hold.set()
+
+
+def test_threads_share_the_time_that_is_left() -> None:
+    hold = threading.Event()
+    threads = [threading.Thread(target=hold.wait, args=(20,), daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    began = time.monotonic()
+    join_until(began + 0.1, threads)
+    assert 0.09 < time.monotonic() - began < 0.35
+    hold.set()
+    join_until(time.monotonic() + 10, threads)
+    assert not any(thread.is_alive() for thread in threads)
+    assert remaining_s(time.monotonic() - 1) == 0.0
+    assert 0 < remaining_s(time.monotonic() + 1) <= 1
