@@ -13,7 +13,7 @@ from testing.controller import Traffic, controller
 from testing.serving import Served, environment_in, serving, tidal
 from testing.waiting import until
 from tidal.repository.allocation import make_allocation, read_allocation, write_allocation
-from tidal.server.allocate import changing
+from tidal.server.allocate import exclusive_change
 from tidal.server.gauges import used_instances
 
 pytestmark = pytest.mark.server
@@ -134,7 +134,7 @@ def test_a_change_that_was_cut_short_is_completed(served: Served) -> None:
 def test_a_change_that_fails_is_told_once_and_tried_again(even: Served) -> None:
     served, folder = even, Path(even.report["repository"]) / "tiny"
     with controller(served.environment, *QUICK) as running, Traffic(served.report["grpc"], "tiny", LONG) as traffic:
-        with changing(folder):  # as another process would
+        with exclusive_change(folder):  # as another process would
             assert running.wait_for("failed")
             assert running.wait_for("decision", 2, action="allocate")
             assert used(served) == {16: 1, 32: 1, 64: 1}

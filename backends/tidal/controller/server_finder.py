@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.errors import Unavailable
-from tidal.server.choose import Connection, choose_server
+from tidal.server.connection import ServerConnection, choose_server
 from tidal.server.control import ServerControl
 from tidal.server.state import ServerState, running_servers
 
@@ -52,7 +52,7 @@ class ServerFinder:
         return found
 
 
-def _controlled(connection: Connection) -> ControlledServer:
+def _controlled(connection: ServerConnection) -> ControlledServer:
     if connection.state is None:
         raise Unavailable(
             f"the server at {connection.control.address} is not a `tidal serve` of this user and cannot be controlled"
