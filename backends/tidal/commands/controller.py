@@ -1,4 +1,4 @@
-"""`tidal controller`: changes the instances of partitioned models as their traffic changes."""
+"""`tidal controller`: rebalance the instances of partitioned models as their traffic changes."""
 
 from __future__ import annotations
 
@@ -23,41 +23,49 @@ _USAGE = 2
 
 def controller(
     models: Annotated[
-        list[str] | None, typer.Argument(metavar="[MODEL]...", help="Partitioned models; all of the server.")
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]...", help="Partitioned models by name; default: all of the server."),
     ] = None,
     server: Server = None,
-    period: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds between two allocations.")] = 120.0,
+    period: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds between allocations.")] = 120.0,
     least_gain: Annotated[
-        float, typer.Option(metavar="SHARE", help="Predicted mean latency that a change has to save, as a share.")
+        float,
+        typer.Option(metavar="SHARE", help="Smallest share of the predicted mean latency that a change must save."),
     ] = LEAST_GAIN,
     fewest: Annotated[
-        int | None, typer.Option(metavar="N", help="Instances never to go below, of each model.  [default: as now]")
+        int | None, typer.Option(metavar="N", help="Smallest number of instances per model.  [default: as now]")
     ] = None,
     most: Annotated[
-        int | None, typer.Option(metavar="N", help="Instances never to go above, of each model.  [default: as now]")
+        int | None, typer.Option(metavar="N", help="Largest number of instances per model.  [default: as now]")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Observe one period, decide, and end.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be changed, and change nothing.")] = False,
-    host: Annotated[str, typer.Option(help="IPv4 address to publish the controller's own metrics on.")] = "127.0.0.1",
+    once: Annotated[bool, typer.Option("--once", help="Observe one period, decide, and exit.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be changed, and change nothing.")
+    ] = False,
+    host: Annotated[str, typer.Option(help="IPv4 address of the controller's own metrics endpoint.")] = "127.0.0.1",
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65535, metavar="PORT", help="Publish them here, 0 for a free port.  [default: not published]"
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Port of the controller's own metrics endpoint, 0 for a free one.  [default: no endpoint]",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON.")] = False,
 ) -> None:
-    """Fit the instances of partitioned models to the lengths of their queries, beside a running `tidal serve`.
+    """Rebalance the instances of partitioned models across input lengths, next to a running `tidal serve`.
 
-    Looks at the server's metrics every second. Every period it computes the allocation of instances to runtimes that
-    answers the queries of the past period soonest, and changes to it as `tidal models allocate` does: by the fewest
-    replacements, a few at a time, without a lost request. Without queries it keeps what there is, and so it does
-    when a change would save less than `--least-gain` of the predicted mean latency.
+    Reads the server's metrics every second. In every period it computes the allocation of instances to runtimes with
+    the lowest mean latency for the queries of the past period, and applies it like `tidal models allocate`: with the
+    fewest replacements, a few at a time, without losing a request. The allocation stays unchanged without queries, and
+    where a change would save less than `--least-gain` of the predicted mean latency.
 
-    Where `--fewest` and `--most` differ it also changes the number of instances: one more of the longest runtime when
-    the 98th percentile of the latency reaches 95 % of the model's `slo_ms`, one less when it stays below 50 % for 60 s.
+    Where `--fewest` and `--most` differ, it also changes the number of instances: it adds one of the longest runtime
+    when the 98th percentile of the latency reaches 95 % of the model's `slo_ms`, and removes one when it stays below
+    50 % for 60 s.
 
-    Stays until SIGINT (Ctrl-C) or SIGTERM, and waits while the server is away.
+    Runs until SIGINT (Ctrl-C) or SIGTERM, and waits while the server is down.
 
     ```
     tidal controller
@@ -67,8 +75,8 @@ def controller(
 
     Exit codes:
 
-    - **0** ended by a signal, or `--once` done
-    - **1** a named model is not a partitioned one; with `--once`, a change failed or the model has another controller
+    - **0** stopped by a signal, or `--once` done
+    - **1** a named model is not partitioned; with `--once`, a change failed or the model has another controller
     - **2** wrong usage
     - **3** with `--once`, no server answers, or several run and none was named
     """
@@ -83,14 +91,14 @@ def controller(
     with one_sentence(), meters.published(host, metrics_port) as port:
         if port is not None:
             journal.tell("metrics", f"publishes http://{host}:{port}/metrics", address=f"{host}:{port}")
-        beside = Controller(find, settings, models or (), journal, meters, dry_run=dry_run)
-        # In a thread of its own: a signal's handler must not meet the lock of `stop` held by what it interrupted.
+        control = Controller(find, settings, models or (), journal, meters, dry_run=dry_run)
+        # In a thread of its own: the code that a signal handler interrupts must not hold the lock of `stop`.
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(beside.run, stop, once=once).result()
+            pool.submit(control.run, stop, once=once).result()
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
-    """The first signal lets a change under way reach a good end; a second one ends at once, which harms nothing."""
+    """Set `stop` at the first signal, so that a change in progress completes; a second signal ends at once."""
 
     def receive(number: int, _frame: Any) -> None:
         signal.signal(number, signal.SIG_DFL)

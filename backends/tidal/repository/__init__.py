@@ -1,4 +1,5 @@
-"""A Triton model repository on disk: entries, configs, allocations, manifests, and the relations between models.
+"""A Triton model repository on disk: model folders, configs, allocations, manifests, and the relations between models.
 
-Reads the systems' manifests; builders, the server, the controller and the commands import it.
+It reads the systems' manifests. Builders, the server, the controller, commands and backends import it; it imports no
+server.
 """
