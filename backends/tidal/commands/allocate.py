@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+from tidal.catalog.graph import PartitionedModel
 from tidal.commands.connecting import DEFAULT_REPOSITORY, AsJson, Server, server_of
 from tidal.commands.output import one_sentence, print_json, print_table
 from tidal.errors import InvalidArgument, NotFound, Unavailable
 from tidal.repository.allocation import make_allocation, read_allocation
-from tidal.repository.graph import PartitionedModel
 from tidal.server.allocate import (
     LiveFront,
     allocate,

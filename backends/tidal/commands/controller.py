@@ -1,4 +1,4 @@
-"""`tidal controller`: rebalance the instances of partitioned models as their traffic changes."""
+"""`tidal controller`: rebalances and scales the instances of partitioned models."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from tidal.arlo.scheduling import LEAST_GAIN
+from tidal.arlo.scheduling import MIN_GAIN
 from tidal.commands.connecting import NO_SERVER, Server
 from tidal.commands.output import one_sentence
-from tidal.controller.decisions import Settings
-from tidal.controller.following import ServerFinder
-from tidal.controller.journal import Journal
-from tidal.controller.meters import Meters
-from tidal.controller.run import Controller
+from tidal.controller.decisions import ControllerSettings
+from tidal.controller.event_log import EventLog
+from tidal.controller.loop import Controller
+from tidal.controller.metrics import ControllerMetrics
+from tidal.controller.server_finder import ServerFinder
 
 _USAGE = 2
 
@@ -24,81 +24,80 @@ _USAGE = 2
 def controller(
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="Partitioned models by name; default: all of the server."),
+        typer.Argument(metavar="[MODEL]...", help="Partitioned models to control. Default: all on the server."),
     ] = None,
     server: Server = None,
-    period: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds between allocations.")] = 120.0,
-    least_gain: Annotated[
+    period: Annotated[float, typer.Option(metavar="SECONDS", help="Time between two reallocations.")] = 120.0,
+    min_gain: Annotated[
         float,
-        typer.Option(metavar="SHARE", help="Smallest share of the predicted mean latency that a change must save."),
-    ] = LEAST_GAIN,
-    fewest: Annotated[
-        int | None, typer.Option(metavar="N", help="Smallest number of instances per model.  [default: as now]")
+        typer.Option(metavar="SHARE", help="Reallocate only if it saves at least this share of the mean latency."),
+    ] = MIN_GAIN,
+    min_instances: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Minimum number of instances per model.  [default: the current number]"),
     ] = None,
-    most: Annotated[
-        int | None, typer.Option(metavar="N", help="Largest number of instances per model.  [default: as now]")
+    max_instances: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Maximum number of instances per model.  [default: the current number]"),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Observe one period, decide, and exit.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be changed, and change nothing.")
-    ] = False,
-    host: Annotated[str, typer.Option(help="IPv4 address of the controller's own metrics endpoint.")] = "127.0.0.1",
+    once: Annotated[bool, typer.Option("--once", help="Observe one period, decide once, and exit.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print decisions without applying them.")] = False,
+    host: Annotated[str, typer.Option(help="IPv4 address to publish the controller's own metrics on.")] = "127.0.0.1",
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            min=0,
-            max=65535,
-            metavar="PORT",
-            help="Port of the controller's own metrics endpoint, 0 for a free one.  [default: no endpoint]",
+            min=0, max=65535, metavar="PORT", help="Port of these metrics; 0: a free port.  [default: no metrics]"
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
 ) -> None:
-    """Rebalance the instances of partitioned models across input lengths, next to a running `tidal serve`.
+    """Rebalance the instances of partitioned models across input lengths while `tidal serve` runs.
 
-    Reads the server's metrics every second. In every period it computes the allocation of instances to runtimes with
-    the lowest mean latency for the queries of the past period, and applies it like `tidal models allocate`: with the
-    fewest replacements, a few at a time, without losing a request. The allocation stays unchanged without queries, and
-    where a change would save less than `--least-gain` of the predicted mean latency.
+    The controller reads the server's metrics every second. At the end of each period it computes the allocation of
+    instances to runtimes with the lowest mean latency for the queries of that period, and applies it as
+    `tidal models allocate` does: in as few replacements as possible, a few at a time, without losing a request. It
+    keeps the current allocation if there were no queries, or if the predicted saving is below `--min-gain`.
 
-    Where `--fewest` and `--most` differ, it also changes the number of instances: it adds one of the longest runtime
-    when the 98th percentile of the latency reaches 95 % of the model's `slo_ms`, and removes one when it stays below
-    50 % for 60 s.
+    If `--max-instances` exceeds `--min-instances`, the controller also scales: it adds an instance of the longest
+    runtime when the 98th percentile of the latency reaches 95 % of the model's `slo_ms`, and removes one when the
+    percentile stays below 50 % for 60 s.
 
-    Runs until SIGINT (Ctrl-C) or SIGTERM, and waits while the server is down.
+    It runs until SIGINT (Ctrl-C) or SIGTERM. While the server is down, it waits.
 
     ```
     tidal controller
-    tidal controller intents --period 60 --fewest 2 --most 8 --metrics-port 8003
+    tidal controller intents --period 60 --min-instances 2 --max-instances 8 --metrics-port 8003
     tidal controller --once --period 30 --dry-run
     ```
 
     Exit codes:
 
-    - **0** stopped by a signal, or `--once` done
-    - **1** a named model is not partitioned; with `--once`, a change failed or the model has another controller
+    - **0** stopped by a signal, or `--once` completed
+    - **1** a named model is not partitioned; with `--once`: a change failed, or another controller has the model
     - **2** wrong usage
-    - **3** with `--once`, no server answers, or several run and none was named
+    - **3** with `--once`: no server is running, or several are and none was named
     """
     with one_sentence(_USAGE):
-        settings = Settings(period_s=period, least_gain=least_gain, fewest=fewest, most=most)
-    journal, meters, find = Journal(typer.echo, as_json=as_json), Meters(), ServerFinder(server)
+        settings = ControllerSettings(
+            period_s=period, min_gain=min_gain, min_instances=min_instances, max_instances=max_instances
+        )
+    events, metrics, find = EventLog(typer.echo, as_json=as_json), ControllerMetrics(), ServerFinder(server)
     stop = threading.Event()
     _stop_on_signals(stop)
     if once:
         with one_sentence(NO_SERVER):
             find()
-    with one_sentence(), meters.published(host, metrics_port) as port:
+    with one_sentence(), metrics.published(host, metrics_port) as port:
         if port is not None:
-            journal.tell("metrics", f"publishes http://{host}:{port}/metrics", address=f"{host}:{port}")
-        control = Controller(find, settings, models or (), journal, meters, dry_run=dry_run)
-        # In a thread of its own: the code that a signal handler interrupts must not hold the lock of `stop`.
+            events.record("metrics", f"metrics are at http://{host}:{port}/metrics", address=f"{host}:{port}")
+        controlling = Controller(find, settings, models or (), events, metrics, dry_run=dry_run)
+        # A separate thread: a signal handler must not interrupt code that holds the lock of `stop`.
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(control.run, stop, once=once).result()
+            pool.submit(controlling.run, stop, once=once).result()
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
-    """Set `stop` at the first signal, so that a change in progress completes; a second signal ends at once."""
+    """Finish the change in progress on the first signal; a second signal ends the process at once."""
 
     def receive(number: int, _frame: Any) -> None:
         signal.signal(number, signal.SIG_DFL)

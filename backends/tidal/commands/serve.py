@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tidal.catalog.graph import ModelGraph
 from tidal.commands.output import one_sentence, print_json, print_table
-from tidal.repository.graph import ModelGraph
 from tidal.server import backend_directory
 from tidal.server.installation import find_installation
 from tidal.server.launch import check_path, select_models, stock_command

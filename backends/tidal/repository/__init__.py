@@ -1,5 +1,4 @@
-"""A Triton model repository on disk: model folders, configs, allocations, manifests, and the relations between models.
+"""A Triton model repository on disk: its entries, their configs and allocations.
 
-It reads the systems' manifests. Builders, the server, the controller, commands and backends import it; it imports no
-server.
+Knows no system: systems, builders, the server and the commands import it.
 """

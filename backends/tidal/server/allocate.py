@@ -23,10 +23,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidal.catalog.graph import ModelGraph, PartitionedModel
 from tidal.errors import NotFound, TidalError, Unavailable, Unsupported
 from tidal.repository.allocation import configured_instances, make_allocation, read_allocation, write_allocation
 from tidal.repository.config import instance_count
-from tidal.repository.graph import ModelGraph, PartitionedModel
 from tidal.repository.names import runtime_model
 from tidal.server.active_config import load_model
 from tidal.server.control import ServerControl

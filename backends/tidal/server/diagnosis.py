@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from tidal.batcher.library import BUILD_COMMAND, is_current, library_path
 from tidal.device import library_version
-from tidal.engines.base import EngineKind
+from tidal.engines.entries import ENGINES
 from tidal.engines.registry import available_kinds, engine_version
 from tidal.errors import TidalError
 from tidal.flover.native import library as kernels
@@ -139,7 +139,7 @@ def _engines() -> Iterator[DoctorCheck]:
     kinds = available_kinds()
     if not kinds:
         yield DoctorCheck("engines", "bad", "no engine library is installed", install_command("serve"))
-    for kind in get_args(EngineKind):
+    for kind in ENGINES:
         if kind in kinds:
             yield DoctorCheck(f"engine {kind}", "ok", engine_version(kind) or "version unknown")
         else:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import Internal, TidalError
-from tidal.repository.graph import ModelGraph
 from tidal.server.backend_directory import assemble, python_backends
 from tidal.server.backoff import STABLE_AFTER_S, Restarts
 from tidal.server.endpoints import choose_endpoints

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.access_log.target import check_file, descriptor_target
-from tidal.repository.graph import ModelGraph
+from tidal.catalog.graph import ModelGraph
 from tidal.server.backend_directory import assemble
 from tidal.server.endpoints import choose_endpoints, with_status
 from tidal.server.extra_options import check_extra

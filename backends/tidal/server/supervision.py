@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import TidalError
-from tidal.repository.graph import ModelGraph
 from tidal.server.active_config import restart_model
 from tidal.server.backoff import Restarts
 from tidal.server.control import ServerControl
