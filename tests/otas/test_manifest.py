@@ -122,7 +122,7 @@ def test_what_no_engine_takes_is_refused(runner: tuple[OtasRunner, dict[int, Rec
         ((1, images(1)), "γ is 1; accepted: -1, 0, 2"),
         ((0, images(9)), "the batch has 9 images; accepted: 1 to 8"),
         ((0, images(0)), "the batch has 0 images"),
-        ((2, images(1)), "prompts of shape None"),
+        ((2, images(1)), "prompts have shape None"),
         ((0, images(1), prompts), "γ 0 takes None"),
         ((2, images(2), prompts), "for each of 2 images"),
     ]:
