@@ -27,7 +27,7 @@ from setuptools.build_meta import (  # noqa: F401 -- the hooks of an editable in
 _ROOT = Path(__file__).resolve().parent.parent
 #: Modules that compile one native part each.
 NATIVE_BUILDS = (
-    "tidal.pets.engine.build",
+    "tidal.pets.openvino_engine.build",
     "tidal.flover.native.build",
     "tidal.http_guard.build",
     "tidal.batcher.build",
@@ -39,9 +39,9 @@ Settings = Mapping[str, str | list[str]] | None
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
-    """Requirements of a wheel build: setuptools', and the OpenVINO that the operators are compiled against."""
+    """Requirements of a wheel build: setuptools', and the packages that the native parts are compiled against."""
     required = list(build_meta.get_requires_for_build_wheel(config_settings))
-    return [*required, *([] if _skips_native(config_settings) else [_pinned_openvino()])]
+    return [*required, *([] if _skips_native(config_settings) else _pinned_headers())]
 
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
@@ -65,10 +65,11 @@ def _skips_native(config_settings: Settings) -> bool:
     return value == "skip"
 
 
-def _pinned_openvino() -> str:
+def _pinned_headers() -> list[str]:
+    """OpenVINO for the operators of `pets`, nlohmann-json for the custom batcher, at the versions of `serve`."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
-    (pinned,) = [name for name in project["optional-dependencies"]["serve"] if name.startswith("openvino==")]
-    return str(pinned)
+    serve = project["optional-dependencies"]["serve"]
+    return [name for name in serve if name.startswith(("openvino==", "nlohmann-json=="))]
 
 
 def _compile(module: str) -> None:

@@ -17,11 +17,10 @@ from tidal.arlo.manifest import load_arlo_manifest
 from tidal.arlo.model import EncoderModel, TokenRow, open_model
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE, FileRecord, sha256_file
-from tidal.tabi.confidence import confidence
-from tidal.tabi.dispatcher import request_key
+from tidal.tabi.equations import confidence, request_key
 from tidal.tabi.manifest import Calibration, Candidate, Level, TabiManifest, Target
 from tidal.tabi.pruning import kept_words, prune_text
-from tidal.tabi.route import Answer, Route
+from tidal.tabi.route import CascadeAnswer, Route
 from tidal.text.words import EncodedWords, WordTokenizer
 
 MAX_LENGTH = 64
@@ -161,7 +160,7 @@ class Cascades:
 class Walked:
     """Where a query's way ended, and what the last level read."""
 
-    answer: Answer
+    answer: CascadeAnswer
     read: tuple[str, ...]
 
 

@@ -1,15 +1,18 @@
 #include "settings.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
-#include "json.hpp"
-
 namespace tidal::batcher {
 namespace {
+
+using Json = nlohmann::json;
 
 constexpr std::string_view prefix = "TIDAL_BATCH_";
 constexpr std::size_t most_keys = 8, longest_name = 256, shown = 80;
@@ -27,23 +30,55 @@ std::string printable(std::string_view text) {
                     accepted);
 }
 
+Json parse(std::string_view text) {
+    try {
+        return Json::parse(text);
+    } catch (const Json::parse_error& error) {  // its own message quotes the text, which may be of any size
+        throw std::runtime_error("the model's config is not valid JSON (byte " + std::to_string(error.byte) + ")");
+    }
+}
+
+// A member of an object; null if the value is not an object or has no such member.
+const Json& member(const Json& object, const char* name) {
+    static const Json& null = *new Json;
+    const auto found = object.find(name);
+    return object.is_object() && found != object.end() ? *found : null;
+}
+
+// The content of a string; another scalar as JSON; empty for null, arrays and objects.
+std::string text_of(const Json& value) {
+    if (value.is_string()) return value.get<std::string>();
+    return value.is_primitive() && !value.is_null() ? value.dump() : std::string();
+}
+
+// A whole number, also in a string, as protobuf writes those of 64 bits; `otherwise` for every other value.
+long long whole_or(const Json& value, long long otherwise) {
+    if (value.is_number_unsigned() && value.get<std::uint64_t>() > std::numeric_limits<long long>::max()) return otherwise;
+    if (value.is_number_integer()) return value.get<long long>();
+    if (!value.is_string()) return otherwise;
+    const auto& text = value.get_ref<const std::string&>();
+    long long number = 0;
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    return error == std::errc() && stop == text.data() + text.size() ? number : otherwise;
+}
+
 std::int64_t whole(std::string_view name, const Json& value, std::int64_t most, const char* meaning) {
-    const long long read = value.whole(0);
-    if (read < 1 || read > most)
-        refuse(name, value.text(), "a whole number from 1 to " + std::to_string(most) + " (" + meaning + ")");
-    return read;
+    const long long number = whole_or(value, 0);
+    if (number < 1 || number > most)
+        refuse(name, text_of(value), "a whole number from 1 to " + std::to_string(most) + " (" + meaning + ")");
+    return number;
 }
 
 double number(std::string_view name, const Json& value, double most, const char* meaning) {
-    const std::string& text = value.text();
+    const std::string text = text_of(value);
     char* end = nullptr;
-    const double read = std::strtod(text.c_str(), &end);
-    if (text.empty() || end != text.c_str() + text.size() || !std::isfinite(read) || read < 0 || read > most) {
+    const double parsed = std::strtod(text.c_str(), &end);
+    if (text.empty() || end != text.c_str() + text.size() || !std::isfinite(parsed) || parsed < 0 || parsed > most) {
         std::ostringstream accepted;
         accepted << "a number from 0 to " << std::llround(most) << " (" << meaning << ")";
         refuse(name, text, accepted.str());
     }
-    return read;
+    return parsed;
 }
 
 std::vector<std::string> names(std::string_view name, const std::string& text) {
@@ -61,12 +96,12 @@ std::vector<std::string> names(std::string_view name, const std::string& text) {
 
 LengthInput length_input(const Json& config, std::string_view wanted, std::string_view needed_by) {
     std::string inputs;
-    for (const Json& input : config["input"].items()) {
-        const std::string& name = input["name"].text();
-        const bool is_text = input["data_type"].text() == "TYPE_STRING";
-        const auto& sizes = input["dims"].items();
+    for (const Json& input : member(config, "input")) {
+        const std::string name = text_of(member(input, "name"));
+        const bool is_text = text_of(member(input, "data_type")) == "TYPE_STRING";
+        const Json& sizes = member(input, "dims");
         const auto varying =
-            std::find_if(sizes.begin(), sizes.end(), [](const Json& size) { return size.whole(0) == -1; });
+            std::find_if(sizes.begin(), sizes.end(), [](const Json& size) { return whole_or(size, 0) == -1; });
         if (wanted.empty() ? !is_text && varying != sizes.end() : name == wanted)
             return {name, varying == sizes.end() ? std::max<std::size_t>(sizes.size(), 1)
                                                  : static_cast<std::size_t>(varying - sizes.begin()) + 1};
@@ -80,11 +115,11 @@ LengthInput length_input(const Json& config, std::string_view wanted, std::strin
 
 // Without a delay, Triton sends whatever has a preferred size at once and adds nothing to it afterwards.
 bool batches_are_final(const Json& config) {
-    const Json& batching = config["dynamic_batching"];
+    const Json& batching = member(config, "dynamic_batching");
     std::set<long long> preferred;
-    for (const Json& size : batching["preferred_batch_size"].items()) preferred.insert(size.whole(0));
-    const long long most = config["max_batch_size"].whole(0);
-    if (batching["max_queue_delay_microseconds"].whole(0) != 0) return false;
+    for (const Json& size : member(batching, "preferred_batch_size")) preferred.insert(whole_or(size, 0));
+    const long long most = whole_or(member(config, "max_batch_size"), 0);
+    if (whole_or(member(batching, "max_queue_delay_microseconds"), 0) != 0) return false;
     if (most > static_cast<long long>(preferred.size())) return false;
     for (long long size = 1; size <= most; ++size)
         if (!preferred.count(size)) return false;
@@ -94,22 +129,21 @@ bool batches_are_final(const Json& config) {
 }  // namespace
 
 Settings read_settings(std::string_view text) {
-    const Json config = Json::parse(text);
-    if (!config["dynamic_batching"].is_object())
+    const Json config = parse(text);
+    if (!member(config, "dynamic_batching").is_object())
         throw BadConfig("the batcher is called only with dynamic_batching { } in config.pbtxt, and it has none");
     Settings settings;
     std::string input;
-    const Json& parameters = config["parameters"];
-    for (std::size_t place = 0; place < parameters.names().size(); ++place) {
-        const std::string& name = parameters.names()[place];
-        const Json& value = parameters.items()[place]["string_value"];
+    for (const auto& parameter : member(config, "parameters").items()) {
+        const std::string& name = parameter.key();
+        const Json& value = member(parameter.value(), "string_value");
         if (name.compare(0, prefix.size(), prefix) != 0) continue;
         if (name == "TIDAL_BATCH_TOKENS")
             settings.tokens = whole(name, value, 1'000'000'000'000, "longest length times rows of a batch at most");
         else if (name == "TIDAL_BATCH_LENGTH_BIN")
             settings.length_bin = whole(name, value, 1'000'000'000, "width of the bins of length");
         else if (name == "TIDAL_BATCH_KEY")
-            settings.keys = names(name, value.text());
+            settings.keys = names(name, text_of(value));
         else if (name == "TIDAL_BATCH_DEADLINE_SPREAD_MS")
             settings.deadline_ms = number(name, value, 3.6e6, "milliseconds between the deadlines of a batch at most");
         else if (name == "TIDAL_BATCH_UTILITY_SPREAD")
@@ -117,7 +151,7 @@ Settings read_settings(std::string_view text) {
         else if (name == "TIDAL_BATCH_WAIT_MS")
             settings.wait_ms = number(name, value, 3.6e6, "milliseconds in which a batch takes requests");
         else if (name == "TIDAL_BATCH_LENGTH_INPUT")
-            input = value.text();
+            input = text_of(value);
         else
             throw BadConfig("unknown parameter '" + printable(name) +
                             "' in config.pbtxt: the batcher takes TIDAL_BATCH_TOKENS, TIDAL_BATCH_LENGTH_BIN, "

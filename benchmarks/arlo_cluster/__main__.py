@@ -12,9 +12,10 @@ from benchmarks.arlo_cluster import figures, overhead, served
 from benchmarks.arlo_cluster.allocation import allocation_times
 from benchmarks.arlo_cluster.figures import Published, Setting
 from benchmarks.arlo_cluster.inputs import ASSUMED, BASE, LARGE, READ_OFF, Data
+from benchmarks.plots import style
 from benchmarks.report import Claim, Report, progress
-from tidal.simulator import Result
-from tidal.simulator.plot import plot
+from tidal.simulator.arlo import ClusterResult
+from tidal.simulator.arlo.plot import plot
 
 _COLUMNS = ["system", "mean ms", "paper", "ratio", "median ms", "paper", "p98 ms", "paper", "ratio", "over SLO", "GPUs"]
 
@@ -94,7 +95,7 @@ def _dispatch(report: Report, data: Data, quick: bool) -> None:
     report.claims.append(Claim("simulated_requests_per_s", ">= 200000", speed.best, note=note))
 
 
-def _against(report: Report, setting: Setting, results: Mapping[str, Result]) -> None:
+def _against(report: Report, setting: Setting, results: Mapping[str, ClusterResult]) -> None:
     """Means and percentiles, and Arlo's against each of the others as the paper has them."""
     published = figures.MEAN_VS[setting.title]
     p98_paper = figures.P98_VS[setting.title.split(":")[0].rstrip("ab")]
@@ -114,13 +115,15 @@ def _against(report: Report, setting: Setting, results: Mapping[str, Result]) ->
     _keep(report, setting, results)
 
 
-def _table(report: Report, setting: Setting, results: Mapping[str, Result], paper: Mapping[str, Published]) -> None:
+def _table(
+    report: Report, setting: Setting, results: Mapping[str, ClusterResult], paper: Mapping[str, Published]
+) -> None:
     rows = [_row(name, result, paper.get(name, Published()), setting.stream.slo_s) for name, result in results.items()]
     report.add_table(setting.title, _COLUMNS, rows)
     _keep(report, setting, results)
 
 
-def _row(name: str, result: Result, paper: Published, slo_s: float) -> list[str]:
+def _row(name: str, result: ClusterResult, paper: Published, slo_s: float) -> list[str]:
     def both(ours: float, theirs: float | None) -> list[str]:
         return [f"{ours:.2f}", "-" if theirs is None else f"{theirs:.2f}"]
 
@@ -173,7 +176,7 @@ def _runtimes(report: Report, data: Data, quick: bool) -> None:
     report.add_table(title, _COLUMNS, rows)
 
 
-def _keep(report: Report, setting: Setting, results: Mapping[str, Result]) -> None:
+def _keep(report: Report, setting: Setting, results: Mapping[str, ClusterResult]) -> None:
     kept: dict[str, Any] = {
         name: {
             "requests": result.requests,
@@ -192,11 +195,11 @@ def _keep(report: Report, setting: Setting, results: Mapping[str, Result]) -> No
     report.measured[setting.title] = kept
 
 
-def _plot(json: Path | None, setting: Setting, name: str, results: Mapping[str, Result]) -> None:
+def _plot(json: Path | None, setting: Setting, name: str, results: Mapping[str, ClusterResult]) -> None:
     if json is not None:
         file = json.with_name(f"{json.stem}_{name}.png")
         file.parent.mkdir(parents=True, exist_ok=True)
-        plot(list(results.values()), file, title=setting.title, slo_s=setting.stream.slo_s)
+        style.styled(plot)(list(results.values()), file, title=setting.title, slo_s=setting.stream.slo_s)
 
 
 if __name__ == "__main__":

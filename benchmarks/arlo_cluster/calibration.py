@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tidal.arlo.policies import PartitionedPolicy
-from tidal.simulator import Name, Recorded, Result, System, simulate
+from tidal.simulator.arlo import ClusterResult, SimulatedSystem, SystemName, simulate
+from tidal.simulator.traces import RecordedRequests
 
 # Simulations after which service times and the load that they come from fit each other; the first assumes no load.
 _PASSES = 12
@@ -74,7 +75,7 @@ class Calibration:
     loaded: Observed
     loaded_overhead_s: float = 0.0
 
-    def calibrated(self, traces: Sequence[Recorded]) -> Calibration:
+    def calibrated(self, traces: Sequence[RecordedRequests]) -> Calibration:
         """The same, with the overhead under load that follows from the traces of the loaded runs."""
         service_s = self.service_s(self.others_when_loaded)
         latencies_s = [self._simulate(requests, service_s, 0.0).latencies_s for requests in traces]
@@ -106,11 +107,11 @@ class Calibration:
                 times.append(_between(lone, loaded, others[runtime] / then[runtime]))
         return tuple(times)
 
-    def by_profile(self, requests: Recorded) -> Result:
+    def by_profile(self, requests: RecordedRequests) -> ClusterResult:
         """What the simulator says of a trace by the manifest's profile and the overhead alone, as in the paper."""
         return self._simulate(requests, self.profile_s, self.overhead_s)
 
-    def by_calibration(self, requests: Recorded) -> Result:
+    def by_calibration(self, requests: RecordedRequests) -> ClusterResult:
         """What it says by the service times and the overheads of the calibration runs."""
         result = self._simulate(requests, self.service_s([0.0] * len(self.instances)), self.overhead_s)
         for _ in range(_PASSES - 1):
@@ -120,9 +121,11 @@ class Calibration:
             result = self._simulate(requests, self.service_s(others), overhead_s)
         return result
 
-    def _simulate(self, requests: Recorded, service_s: Sequence[float], overhead_s: float) -> Result:
+    def _simulate(self, requests: RecordedRequests, service_s: Sequence[float], overhead_s: float) -> ClusterResult:
         policy = PartitionedPolicy(self.max_lengths, self.profile_s, self.slo_s, self.instances)
-        system = System(Name.ARLO, self.max_lengths, policy, self.instances, lambda batch: service_s[batch.runtime])
+        system = SimulatedSystem(
+            SystemName.ARLO, self.max_lengths, policy, self.instances, lambda batch: service_s[batch.runtime]
+        )
         return simulate(system, requests, overhead_s=overhead_s)
 
 

@@ -13,11 +13,12 @@ from benchmarks.arlo.allocation import Allocation
 from benchmarks.arlo.measure import Cell, capacity, measure, warm_up
 from benchmarks.arlo.workload import LONGEST, Workload
 from benchmarks.arlo_cluster.calibration import Calibration, Observed
+from benchmarks.closed_loop import series
 from benchmarks.report import progress
-from benchmarks.serving_path.closed_loop import series
 from tidal.arlo.manifest import ArloManifest
 from tidal.server.child import RunningServer
-from tidal.simulator import Recorded, Result
+from tidal.simulator.arlo import ClusterResult
+from tidal.simulator.traces import RecordedRequests
 from tidal_client.load import Schedule, run_load, text_inputs
 
 #: Percent of the measured capacity.
@@ -60,8 +61,8 @@ class Compared:
     percent: int
     rate: float
     server: Cell
-    simulated: Result
-    by_profile: Result
+    simulated: ClusterResult
+    by_profile: ClusterResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def _round(
     texts = workload.texts(1000, _LONE_SEED + turn)
     times = lone_times(tokens, lengths, profile_s, list(allocation.instances.values()), sizes.lone_s)
     lone = _observe(server, model, lengths, Schedule(times, text_inputs(texts[: len(times)])), workload)
-    traces: list[Recorded] = []
+    traces: list[RecordedRequests] = []
 
     def loaded() -> Observed:
         progress(f"{where}: calibrating at {CALIBRATED_AT} % of {full:.1f}/s")
@@ -137,7 +138,7 @@ def _round(
 
     # A machine changes from minute to minute: what is measured lies between the runs that it is held to.
     observed = loaded()
-    measured: list[tuple[int, Cell, Recorded]] = []
+    measured: list[tuple[int, Cell, RecordedRequests]] = []
     for percent in LOADS if turn % 2 == 0 else reversed(LOADS):
         rate = full * percent / 100
         progress(f"{where}: measuring at {percent} %, {rate:.1f}/s")
@@ -156,11 +157,11 @@ def _round(
     return Round(full, calibration, tuple(compared))
 
 
-def _trace(workload: Workload, rate: float, seconds: float, seed: int) -> tuple[Schedule, Recorded]:
+def _trace(workload: Workload, rate: float, seconds: float, seed: int) -> tuple[Schedule, RecordedRequests]:
     """Poisson arrivals as the client sends them and as the simulator gets them; 20 queries at least."""
     count = max(20, round(rate * seconds))
     trace = workload.trace("poisson", rate, count, seed)
-    return trace, Recorded(trace.times, np.asarray(workload.lengths(count, seed)), LONGEST)
+    return trace, RecordedRequests(trace.times, np.asarray(workload.lengths(count, seed)), LONGEST)
 
 
 def lone_times(

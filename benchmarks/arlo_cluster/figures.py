@@ -7,9 +7,18 @@ from dataclasses import dataclass
 
 from benchmarks.arlo_cluster.inputs import BASE, HEADROOM, INFAAS_FILL, LARGE, Data, Stream
 from benchmarks.report import progress
-from tidal.simulator import Name, Result, Scale, ServiceTimes, Workload, history_of, make_system, simulate
+from tidal.simulator.arlo import (
+    ClusterResult,
+    ScalingBounds,
+    ServiceTimes,
+    SyntheticRequests,
+    SystemName,
+    length_history,
+    make_system,
+    simulate,
+)
 
-FOUR = (Name.ARLO, Name.DT, Name.INFAAS, Name.ST)
+FOUR = (SystemName.ARLO, SystemName.DT, SystemName.INFAAS, SystemName.ST)
 
 
 @dataclass(frozen=True)
@@ -33,19 +42,19 @@ class Setting:
     stream: Stream
     gpus: int
     rate: float
-    systems: Sequence[Name]
+    systems: Sequence[SystemName]
     bursty: bool
     seconds: tuple[int, int]
     minute: int = 620
-    scale: Scale | None = None
+    scale: ScalingBounds | None = None
     runtimes: tuple[int, ...] | None = None
 
-    def run(self, data: Data, quick: bool) -> dict[str, Result]:
+    def run(self, data: Data, quick: bool) -> dict[str, ClusterResult]:
         """Results by system, all under the same requests."""
         workload = data.workload(self.rate, self.seconds[0 if quick else 1], minute=self.minute, bursty=self.bursty)
         return {name.value: self._one(name, workload) for name in self.systems}
 
-    def _one(self, name: Name, workload: Workload) -> Result:
+    def _one(self, name: SystemName, workload: SyntheticRequests) -> ClusterResult:
         progress(f"{self.title}: {name.value}")
         times: ServiceTimes = self.stream.times
         if self.runtimes is not None:
@@ -55,7 +64,7 @@ class Setting:
             times,
             gpus=self.gpus,
             slo_s=self.stream.slo_s,
-            history=history_of(workload) if name is Name.GLOBAL else history_of(workload, 120),
+            history=length_history(workload) if name is SystemName.GLOBAL else length_history(workload, 120),
             scale=self.scale,
             fill=INFAAS_FILL,
         )
@@ -72,7 +81,7 @@ FIGURE_7 = tuple(
 )
 FIGURE_8 = Setting(
     "Figure 8: Bert-Large, autoscaling from 5 GPUs, 1k req/s, Bursty",
-    LARGE, 5, 1000, FOUR, True, (300, 3600), minute=600, scale=Scale(1, 40, HEADROOM),
+    LARGE, 5, 1000, FOUR, True, (300, 3600), minute=600, scale=ScalingBounds(1, 40, HEADROOM),
 )  # fmt: skip
 FIGURE_10 = (
     Setting("Figure 10a: Bert-Base, 90 GPUs, 8k req/s, Bursty", BASE, 90, 8000, FOUR, True, (20, 120)),
@@ -80,16 +89,16 @@ FIGURE_10 = (
 )
 FIGURE_11 = tuple(
     Setting(
-        f"Figure 11: Bert-Large, 40 GPUs, {number} runtimes", LARGE, 40, 7000, (Name.ARLO,), True, (40, 300),
+        f"Figure 11: Bert-Large, 40 GPUs, {number} runtimes", LARGE, 40, 7000, (SystemName.ARLO,), True, (40, 300),
         runtimes=tuple(512 * (i + 1) // number for i in range(number)),
     )
     for number in (2, 4, 8, 16)
 )  # fmt: skip
 TABLE_3 = Setting(
     "Table 3, Figure 12: Bert-Large, 40 GPUs", LARGE, 40, 7000,
-    (Name.ARLO, Name.GLOBAL, Name.EVEN), True, (240, 2400),
+    (SystemName.ARLO, SystemName.GLOBAL, SystemName.EVEN), True, (240, 2400),
 )  # fmt: skip
-DISPATCHERS = (Name.ARLO, Name.ILB, Name.IG)
+DISPATCHERS = (SystemName.ARLO, SystemName.ILB, SystemName.IG)
 TABLE_4 = tuple(
     Setting(f"Table 4: Bert-Large, {gpus} GPUs, {rate // 1000}k req/s, Bursty", LARGE, gpus, rate, DISPATCHERS, True, s)
     for gpus, rate, s in ((25, 6000, (60, 300)), (80, 20_000, (20, 120)), (1000, 250_000, (2, 30)))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tidal.simulator import TWEETS, Bursts, ServiceTimes, Workload, read_lengths, read_rates, scaled_lengths
+from tidal.simulator.arlo import TWEETS, Bursts, ServiceTimes, SyntheticRequests, scaled_lengths
+from tidal.simulator.traces import read_lengths, read_rates
 
 MAX_LENGTHS = tuple(range(64, 513, 64))
 # Queries of INFaaS that share a bin, as a share of what an instance finishes within the SLO.
@@ -81,11 +82,11 @@ class Data:
 
     def workload(
         self, rate: float, seconds: int, *, minute: int = 620, bursty: bool = False, drift: bool = True, seed: int = 0
-    ) -> Workload:
+    ) -> SyntheticRequests:
         """Requests at a mean rate; `minute` of the trace is the first."""
         trace = self._day[minute * 60 : minute * 60 + seconds]
         lengths, weights = self._lengths
-        return Workload(
+        return SyntheticRequests(
             (trace * (rate / trace.mean())).tolist(),
             scaled_lengths(lengths, 125, MAX_LENGTHS[-1]),
             weights,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.arlo_cluster.inputs import LARGE, Data
-from tidal.arlo.policies import PartitionedPolicy, Query
-from tidal.simulator import Name, history_of, make_system, simulate
+from tidal.arlo.policies import ArloQuery, PartitionedPolicy
+from tidal.simulator.arlo import SystemName, length_history, make_system, simulate
 
 _RUNTIMES = 12
 _SLO_S = 0.45
@@ -50,8 +50,10 @@ def dispatch_times(repeats: int) -> list[DispatchTime]:
                 counts = [instances // _RUNTIMES] * _RUNTIMES
                 policy = PartitionedPolicy(max_lengths, latencies.tolist(), _SLO_S, counts, peek=peek)
                 for length in rng.integers(1, 513, 10 * instances).tolist():
-                    policy.submit(Query(length, 0.0))
-                queries = [Query(length, 1.0) for length in rng.lognormal(4.6, 0.5, requests).clip(1, 512).astype(int)]
+                    policy.submit(ArloQuery(length, 0.0))
+                queries = [
+                    ArloQuery(length, 1.0) for length in rng.lognormal(4.6, 0.5, requests).clip(1, 512).astype(int)
+                ]
                 gc.collect()
                 start = time.process_time()
                 for query in queries:
@@ -73,10 +75,10 @@ class Speed:
 def simulation_speed(data: Data, repeats: int) -> Speed:
     """Arlo on 1,000 GPUs under the rate of Table 4, a second of it, again and again."""
     workload = data.workload(_SPEED_RATE, 1, drift=False)
-    history = history_of(workload)
+    history = length_history(workload)
     speeds, requests = [], 0
     for _ in range(repeats):
-        system = make_system(Name.ARLO, LARGE.times, gpus=1000, slo_s=LARGE.slo_s, history=history)
+        system = make_system(SystemName.ARLO, LARGE.times, gpus=1000, slo_s=LARGE.slo_s, history=history)
         gc.collect()
         start = time.process_time()
         requests = simulate(system, workload).requests

@@ -21,7 +21,7 @@ from tidal.pets.tasks.manifest import Provenance
 from tidal.server.child import RunningServer
 from tidal.tasks.folder import tasks_folder
 from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
-from tidal_client.load import Schedule, Variant, run_load, text_inputs
+from tidal_client.load import RequestVariant, Schedule, run_load, text_inputs
 
 MODELS = {LEAST_TIME: "least_time", BY_UTILITY: "by_utility"}
 _TASKS = 15
@@ -71,7 +71,7 @@ def compare(
     """
     tables = artefacts.tables
     texts = TextMaker(artefacts.version(ENCODER) / "tokenizer" / "tokenizer.json", seed=5)
-    tasks = [Variant(parameters={"task": _task(number)}) for number in range(_TASKS)]
+    tasks = [RequestVariant(parameters={"task": _task(number)}) for number in range(_TASKS)]
     for model in MODELS.values():
         warm = Schedule(np.arange(_WARM_UP) / 20, _inputs(texts, [_MEAN_TOKENS] * _WARM_UP), tasks)
         run_load(server.http, model, warm, timeout_s=_TIMEOUT_S)
@@ -100,7 +100,7 @@ def _measure(server: RunningServer, model: str, schedule: Schedule) -> Outcome:
     return Outcome(float(worth[in_time].sum() / worth.sum()), float(in_time.mean()), usage.others)
 
 
-def _capacity(server: RunningServer, texts: TextMaker, tasks: Sequence[Variant], seconds: float) -> float:
+def _capacity(server: RunningServer, texts: TextMaker, tasks: Sequence[RequestVariant], seconds: float) -> float:
     """Answers a second where all requests come within a moment, so many that it takes a while."""
     count = 100
     while True:
@@ -116,9 +116,9 @@ def _inputs(texts: TextMaker, lengths: Sequence[int]) -> Sequence[Mapping[str, A
     return text_inputs([texts.text(length) for length in lengths])
 
 
-def _mix() -> list[Variant]:
+def _mix() -> list[RequestVariant]:
     return [
-        Variant(parameters={"task": _task(number), "latency_ms": 1e3 * latency_s, "utility": utility})
+        RequestVariant(parameters={"task": _task(number), "latency_ms": 1e3 * latency_s, "utility": utility})
         for number in range(_TASKS)
         for latency_s, utility in QUERY_TYPES
     ]

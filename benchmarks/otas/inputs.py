@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from tidal.otas.profile import GammaLatency, Profile
-from tidal.simulator import read_rates
-from tidal.simulator.otas import QueryType, Trace, Variant, fluctuating, squeezed
+from tidal.simulator.otas import ModelVariant, QueryTrace, QueryType, fluctuating, squeezed
+from tidal.simulator.traces import read_rates
 
 GAMMAS = (-20, -15, -10, -5, 0, 2, 4, 8)
 TABLE_1 = ((279, 8), (319, 4), (348, 2), (379, 0), (449, -5), (519, -10), (999, -15))
@@ -34,9 +34,9 @@ ACCURACIES = {
 }
 #: Model sizes, ascending by accuracy. ViT-Base is γ 0.
 VARIANTS = {
-    "ViT-Small": Variant(1740.0, 0.19, {"CIFAR10": 0.90, "CIFAR100": 0.55, "EuroSAT": 0.84}),
-    "ViT-Base": Variant(580.0, 0.44, {task: by_gamma[0] for task, by_gamma in ACCURACIES.items()}),
-    "ViT-Large": Variant(175.0, 1.32, {"CIFAR10": 0.97, "CIFAR100": 0.70, "EuroSAT": 0.90}),
+    "ViT-Small": ModelVariant(1740.0, 0.19, {"CIFAR10": 0.90, "CIFAR100": 0.55, "EuroSAT": 0.84}),
+    "ViT-Base": ModelVariant(580.0, 0.44, {task: by_gamma[0] for task, by_gamma in ACCURACIES.items()}),
+    "ViT-Large": ModelVariant(175.0, 1.32, {"CIFAR10": 0.97, "CIFAR100": 0.70, "EuroSAT": 0.90}),
 }
 
 READ_OFF = (
@@ -100,7 +100,7 @@ PROFILES = {
 }
 
 
-def variant_seconds(variant: Variant) -> list[float]:
+def variant_seconds(variant: ModelVariant) -> list[float]:
     """Seconds of a variant's batches by number of queries from 0 to 64."""
     points = batch_seconds(variant.throughput)
     return [0.0, *np.interp(np.arange(1, 65), (1, _CONVERGED, 64), points).tolist()]
@@ -126,11 +126,11 @@ class Traces:
         return made if self.folder is None else f"{made}; {real}"
 
     @cached_property
-    def all(self) -> dict[str, Trace]:
+    def all(self) -> dict[str, QueryTrace]:
         """By name."""
         seconds = 60 if self.quick else 1800
-        found = {"synthetic": Trace(fluctuating(seconds, 200, 700, 350), TABLE_2)}
+        found = {"synthetic": QueryTrace(fluctuating(seconds, 200, 700, 350), TABLE_2)}
         if self.folder is not None:
             rates = read_rates(self.folder / "twitter_2021_rate" / "per_second.csv.gz", seconds=3600 * 120)
-            found["real"] = Trace(squeezed(rates, 120, 280)[: 120 if self.quick else 3600], TABLE_2, seed=1)
+            found["real"] = QueryTrace(squeezed(rates, 120, 280)[: 120 if self.quick else 3600], TABLE_2, seed=1)
         return found

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from benchmarks.otas.inputs import GAMMAS, PROFILES, VARIANTS, PaperProfile, Traces, variant_seconds
 from benchmarks.report import progress
 from tidal.otas.policies import FixedPolicy, PaperPolicy, ParetoPolicy
-from tidal.simulator.otas import ModelSwitching, OtasResult, Variant, simulate
+from tidal.simulator.otas import ModelSwitching, ModelVariant, OtasResult, simulate
 
 #: Systems of one γ: PetS leaves tokens unchanged, ToMe merges at every layer, VPT adds prompts.
 FIXED = {
@@ -100,7 +100,9 @@ def _simulate(traces: Traces, job: tuple[str, str, str]) -> _Simulated:
 def _infaas(profile: PaperProfile, loading: float, period_s: float) -> ModelSwitching:
     """Sizes that keep their ratios to ViT-Base, which is γ 0."""
     scale = profile.latency.throughput(0) / VARIANTS["ViT-Base"].throughput
-    variants = [Variant(each.throughput * scale, each.load_s * loading, each.accuracies) for each in VARIANTS.values()]
+    variants = [
+        ModelVariant(each.throughput * scale, each.load_s * loading, each.accuracies) for each in VARIANTS.values()
+    ]
     return ModelSwitching(variants, [variant_seconds(each) for each in variants], period_s=period_s)
 
 

@@ -13,12 +13,12 @@ import numpy.typing as npt
 from benchmarks.tabi.tasks import Queries
 from tidal.arlo.model import TokenRow, open_model
 from tidal.errors import InvalidArgument
-from tidal.tabi.dispatcher import request_key
+from tidal.tabi.equations import request_key
 from tidal.tabi.manifest import Candidate, TabiManifest
 from tidal.tabi.pruning import kept_words, prune_ids, prune_text
 from tidal.tabi.route import Route
 from tidal.text.words import EncodedWords, WordTokenizer
-from tidal_builders.tabi.outputs import LevelOutputs
+from tidal_builders.tabi.data import LevelOutputs
 
 Texts = tuple[str, ...]
 

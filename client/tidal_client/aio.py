@@ -12,10 +12,10 @@ from tidal_client.client import DEFAULT_TIMEOUT_S
 from tidal_client.codec import InferRequest, chunks, image_inputs, read_classifications
 from tidal_client.errors import RequestError
 from tidal_client.generation import Prompts, are_texts, generation_request, read_generated
-from tidal_client.kinds import another_kind, may_be_another_kind
+from tidal_client.input_errors import may_be_unknown_input, unknown_input_error
 from tidal_client.options import Options, request_parameters
 from tidal_client.results import Array, Classification, Generated, ModelMetadata
-from tidal_client.retrying import Attempts, answered_async, attempts, checked_retries, streamed_async
+from tidal_client.retrying import Attempts, attempts, checked_retries, stream_with_retries_async, with_retries_async
 from tidal_client.transports import AsyncTransport, parse_url
 
 T = TypeVar("T")
@@ -151,14 +151,16 @@ class AsyncClient:
         """
         request = generation_request(model, prompt, stream=True, request_id=request_id, options=options)
         tries = attempts(self._retries, self._timeout(timeout_s), request)
-        responses = streamed_async(tries, request, lambda each: self._transport.stream(each, self._timeout(timeout_s)))
+        responses = stream_with_retries_async(
+            tries, request, lambda each: self._transport.stream(each, self._timeout(timeout_s))
+        )
         try:
             async with aclosing(responses):
                 async for outputs in responses:
                     for part in read_generated(outputs):
                         yield part
         except RequestError as error:
-            raise await self._explained(error, request) from None
+            raise await self._with_expected_inputs(error, request) from None
 
     async def infer(
         self,
@@ -181,7 +183,7 @@ class AsyncClient:
     async def metadata(self, model: str, *, timeout_s: float | None = None) -> ModelMetadata:
         """What a model takes and returns."""
         tries = Attempts(self._retries, self._timeout(timeout_s))
-        return await answered_async(tries, lambda: self._transport.metadata(model, self._timeout(tries.left_s)))
+        return await with_retries_async(tries, lambda: self._transport.metadata(model, self._timeout(tries.left_s)))
 
     async def close(self) -> None:
         """Close the connections. Later calls raise `RuntimeError`."""
@@ -211,15 +213,15 @@ class AsyncClient:
         """Send a request until it is answered or another attempt makes no sense."""
         tries = attempts(self._retries, self._timeout(timeout_s), request)
         try:
-            return await answered_async(tries, lambda: send(tries.request(request), self._timeout(tries.left_s)))
+            return await with_retries_async(tries, lambda: send(tries.request(request), self._timeout(tries.left_s)))
         except RequestError as error:
-            raise await self._explained(error, request) from None
+            raise await self._with_expected_inputs(error, request) from None
 
-    async def _explained(self, error: RequestError, request: InferRequest) -> RequestError:
+    async def _with_expected_inputs(self, error: RequestError, request: InferRequest) -> RequestError:
         """The error, with what the model takes where the request was of another kind."""
-        if not may_be_another_kind(error):
+        if not may_be_unknown_input(error):
             return error
         try:
-            return another_kind(error, request, await self._transport.metadata(request.model, self._timeout_s))
+            return unknown_input_error(error, request, await self._transport.metadata(request.model, self._timeout_s))
         except RequestError:
             return error

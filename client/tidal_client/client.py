@@ -10,10 +10,10 @@ from typing import Final, Self, TypeVar, Unpack, overload
 from tidal_client.codec import InferRequest, chunks, image_inputs, read_classifications
 from tidal_client.errors import RequestError
 from tidal_client.generation import Prompts, are_texts, generation_request, read_generated
-from tidal_client.kinds import another_kind, may_be_another_kind
+from tidal_client.input_errors import may_be_unknown_input, unknown_input_error
 from tidal_client.options import Options, request_parameters
 from tidal_client.results import Array, Classification, Generated, ModelMetadata
-from tidal_client.retrying import Attempts, answered, attempts, checked_retries, streamed
+from tidal_client.retrying import Attempts, attempts, checked_retries, stream_with_retries, with_retries
 from tidal_client.transports import parse_url
 
 #: Seconds a call waits for its answer unless told otherwise: a server that lost a request cannot say so.
@@ -239,7 +239,7 @@ class Client:
     def metadata(self, model: str, *, timeout_s: float | None = None) -> ModelMetadata:
         """What a model takes and returns."""
         tries = Attempts(self._retries, self._timeout(timeout_s))
-        return answered(tries, lambda: self._transport.metadata(model, self._timeout(tries.left_s)))
+        return with_retries(tries, lambda: self._transport.metadata(model, self._timeout(tries.left_s)))
 
     def close(self) -> None:
         """Close the connection. Calls of other threads end in `Cancelled`; later ones raise `RuntimeError`."""
@@ -266,25 +266,27 @@ class Client:
         """Send a request until it is answered or another attempt makes no sense."""
         tries = attempts(self._retries, self._timeout(timeout_s), request)
         try:
-            return answered(tries, lambda: send(tries.request(request), self._timeout(tries.left_s)))
+            return with_retries(tries, lambda: send(tries.request(request), self._timeout(tries.left_s)))
         except RequestError as error:
-            raise self._explained(error, request) from None
+            raise self._with_expected_inputs(error, request) from None
 
     def _parts(self, request: InferRequest, timeout_s: float) -> Generator[Generated, None, None]:
         tries = attempts(self._retries, timeout_s, request)
-        responses = streamed(tries, request, lambda each: self._transport.stream(each, self._timeout(timeout_s)))
+        responses = stream_with_retries(
+            tries, request, lambda each: self._transport.stream(each, self._timeout(timeout_s))
+        )
         try:
             with closing(responses):
                 for outputs in responses:
                     yield from read_generated(outputs)
         except RequestError as error:
-            raise self._explained(error, request) from None
+            raise self._with_expected_inputs(error, request) from None
 
-    def _explained(self, error: RequestError, request: InferRequest) -> RequestError:
+    def _with_expected_inputs(self, error: RequestError, request: InferRequest) -> RequestError:
         """The error, with what the model takes where the request was of another kind."""
-        if not may_be_another_kind(error):
+        if not may_be_unknown_input(error):
             return error
         try:
-            return another_kind(error, request, self._transport.metadata(request.model, self._timeout_s))
+            return unknown_input_error(error, request, self._transport.metadata(request.model, self._timeout_s))
         except RequestError:
             return error

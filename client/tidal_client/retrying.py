@@ -15,7 +15,7 @@ from tidal_client.codec import InferRequest
 from tidal_client.errors import ConnectionFailed, InvalidArgument, RequestError, Unavailable
 
 #: Retries of `tidal load --retry`: their pauses, 11 to 21 s together, outlast the restart of a model's process.
-MANY_RETRIES: Final = 8
+LOAD_RETRIES: Final = 8
 #: Errors after which the same request may succeed.
 RETRYABLE: Final = (Unavailable, ConnectionFailed)
 
@@ -116,7 +116,7 @@ def attempts(retries: int, timeout_s: float, request: InferRequest) -> Attempts:
     return Attempts(retries, timeout_s, None if latency_ms is None else float(latency_ms))
 
 
-def answered(tries: Attempts, call: Callable[[], T]) -> T:
+def with_retries(tries: Attempts, call: Callable[[], T]) -> T:
     """What a blocking call returns, tried as often as `tries` allows.
 
     Raises:
@@ -129,8 +129,8 @@ def answered(tries: Attempts, call: Callable[[], T]) -> T:
             time.sleep(tries.pause_s(error))
 
 
-async def answered_async(tries: Attempts, call: Callable[[], Awaitable[T]]) -> T:
-    """See `answered`; for asyncio."""
+async def with_retries_async(tries: Attempts, call: Callable[[], Awaitable[T]]) -> T:
+    """See `with_retries`; for asyncio."""
     while True:
         try:
             return await call()
@@ -138,7 +138,7 @@ async def answered_async(tries: Attempts, call: Callable[[], Awaitable[T]]) -> T
             await asyncio.sleep(tries.pause_s(error))
 
 
-def streamed(
+def stream_with_retries(
     tries: Attempts, request: InferRequest, start: Callable[[InferRequest], Generator[T, None, None]]
 ) -> Generator[T, None, None]:
     """What a blocking stream yields; one that fails before its first item is started again.
@@ -160,10 +160,10 @@ def streamed(
             time.sleep(tries.pause_s(error))
 
 
-async def streamed_async(
+async def stream_with_retries_async(
     tries: Attempts, request: InferRequest, start: Callable[[InferRequest], AsyncGenerator[T, None]]
 ) -> AsyncGenerator[T, None]:
-    """See `streamed`; for asyncio."""
+    """See `stream_with_retries`; for asyncio."""
     while True:
         begun = False
         try:

@@ -20,12 +20,12 @@ from tidal.repository.allocation import make_allocation, write_allocation
 from tidal.repository.config import instance_count
 from tidal.repository.entries import ModelEntry
 from tidal.repository.names import runtime_model
-from tidal.server.allocate import partitioned, write_wanted
+from tidal.server.allocate import partitioned_model, write_wanted
 from tidal.server.change import reload
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.server.stubs import live_stubs
-from tidal_builders.arlo import build_arlo
-from tidal_builders.arlo.runtimes import complete_family
+from tidal_builders.arlo.build import build_arlo
+from tidal_builders.arlo.runtimes import restore_runtime_models
 from tidal_builders.specs import parse_spec
 from tidal_client import AsyncClient, Client, RequestError
 
@@ -197,7 +197,7 @@ def test_other_lengths_and_more_outputs(
     with Traffic(server, expected) as traffic:
         with pytest.raises(InvalidArgument, match="tidal models allocate tiny 24=COUNT 64=COUNT"):
             reload(server.control, repository, "tiny")
-        write_wanted(repository, partitioned(repository, "tiny"), {24: 2, LONGEST: 1})
+        write_wanted(repository, partitioned_model(repository, "tiny"), {24: 2, LONGEST: 1})
         assert traffic.goes_on()
         assert set(traffic.answered) == {"new"}
         told = reload(server.control, repository, "tiny")
@@ -231,7 +231,7 @@ def test_a_version_that_does_not_load(
         assert traffic.goes_on()
         assert set(traffic.answered) == {"old"}
         front = ModelEntry(repository / "tiny")
-        complete_family(front, load_arlo_manifest(front.version_dir(4)), 4)
+        restore_runtime_models(front, load_arlo_manifest(front.version_dir(4)), 4)
         reload(server.control, repository, "tiny")
         assert traffic.goes_on()
     assert traffic.failures == []

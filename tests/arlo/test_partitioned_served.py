@@ -29,13 +29,12 @@ from tests.arlo.test_served import make_texts, text_rows
 from tidal.errors import Internal
 from tidal.repository.allocation import ALLOCATION_FILE
 from tidal.repository.names import runtime_model
-from tidal.repository.partitioned import family
-from tidal.server.allocate import LiveFront, allocate
+from tidal.server.allocate import LiveFront, allocate, partitioned_model
 from tidal.server.change import reload
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.server.gauges import used_instances
 from tidal.server.stubs import live_stubs
-from tidal_builders.arlo import build_arlo
+from tidal_builders.arlo.build import build_arlo
 from tidal_builders.specs import parse_spec
 from tidal_client import AsyncClient, Client, RequestError, Unavailable
 
@@ -111,9 +110,8 @@ def publish_again(repository: Path, name: str) -> int:
 
 
 def change_instances(server: RunningServer, model: str, instances: dict[int, int]) -> None:
-    kin = family(server.state.repository, model)
-    assert kin is not None
-    front = LiveFront(server.control, server.state.metrics, server.state.repository, kin)
+    repository = server.state.repository
+    front = LiveFront(server.control, server.state.metrics, repository, partitioned_model(repository, model))
     allocate(front, instances, lambda line: None)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tidal.batcher.build import json_headers
 from tidal.batcher.library import source_folder
 
 _FLAGS = ("-std=c++17", "-O0", "-g1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined")
@@ -46,7 +47,16 @@ def make_driver(folder: Path) -> Driver:
     sources = [str(path) for path in sorted(source_folder().glob("*.cpp"))]
     library, host = folder / "batcher.so", folder / "host"
     compiler = shutil.which("g++") or "g++"
-    given = ["-shared", "-fPIC", '-DTIDAL_SOURCES="test"', *sources, "-o", str(library)]
+    given = [
+        "-isystem",
+        str(json_headers()),
+        "-shared",
+        "-fPIC",
+        '-DTIDAL_SOURCES="test"',
+        *sources,
+        "-o",
+        str(library),
+    ]
     commands = [[compiler, *_FLAGS, *_STRICT, include, *given]]
     objects = [folder / "host.o", folder / "fuzz.o"]
     for made in objects:

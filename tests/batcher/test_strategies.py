@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from typing import Any
 
@@ -151,6 +153,23 @@ def test_a_bad_config_is_refused(driver: Driver, parameters: Any, more: Any, mes
     assert said[0].startswith(f"error {code_of_invalid_arguments} ")
     assert message in said[0]
     assert said[1:] == ["ok", "yes", "ok", "ok"]  # Triton goes on calling what it has
+
+
+@pytest.mark.parametrize("text", [" ", "{", '{"parameters": ', "[1, 2", "x" * 5000, '{"name": "' + "y" * 5000, "{} {}"])
+def test_a_config_that_is_not_json_is_refused_in_one_short_sentence(driver: Driver, text: str) -> None:
+    (said,) = driver.run(script=[f"model\t{text}"])
+    assert re.fullmatch(r"error 1 the batcher failed: the model's config is not valid JSON \(byte \d+\)", said)
+
+
+@pytest.mark.parametrize("tokens", ["64", 64, "64.0", 64.0, True, None, [64], {"a": 64}, 2**63, 2**64])
+def test_a_whole_number_may_be_a_string_and_nothing_else(driver: Driver, tokens: Any) -> None:
+    """Triton writes strings; numbers are accepted as protobuf's JSON writes them."""
+    made = {**json.loads(config({})), "parameters": {"TIDAL_BATCH_TOKENS": {"string_value": tokens}}}
+    (said,) = driver.run(script=[f"model\t{json.dumps(made)}"])
+    if (tokens == 64 and not isinstance(tokens, float)) or tokens == "64":
+        assert said.startswith("ok")
+    else:
+        assert "accepted is a whole number from 1 to" in said
 
 
 @pytest.mark.parametrize(

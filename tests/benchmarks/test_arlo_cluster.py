@@ -14,7 +14,7 @@ from benchmarks.arlo_cluster.calibration import Calibration, Observed, others_bu
 from benchmarks.arlo_cluster.fidelity import Compared, Round, Sizes, lone_times, median_error
 from benchmarks.arlo_cluster.reallocation import ReallocationResult
 from benchmarks.report import Report
-from tidal.simulator import Recorded
+from tidal.simulator.traces import RecordedRequests
 
 # Alone 10 and 40 ms, and 2 ms around it; beside the other instance, half the time busy, 15 and 60 ms.
 LONE = Observed(seconds=10.0, busy_s=(0.1, 0.0, 0.4), queries=(10.0, 0.0, 10.0), latency_s=0.027)
@@ -22,9 +22,9 @@ LOADED = Observed(seconds=10.0, busy_s=(5.0, 0.0, 5.0), queries=(5000 / 15, 0.0,
 CALIBRATION = Calibration((64, 128, 256), (0.013, 0.02, 0.05), (1, 0, 1), 1.0, LONE, LOADED, loaded_overhead_s=0.002)
 
 
-def trace(*queries: tuple[float, int]) -> Recorded:
+def trace(*queries: tuple[float, int]) -> RecordedRequests:
     times, lengths = zip(*queries, strict=True)
-    return Recorded(np.array(times), np.array(lengths), 256)
+    return RecordedRequests(np.array(times), np.array(lengths), 256)
 
 
 def test_others_are_all_instances_but_one() -> None:

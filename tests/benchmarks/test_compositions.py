@@ -39,13 +39,12 @@ from benchmarks.tabi.crowd import Crowd
 from benchmarks.tabi.serial import Cell
 from demo.texts import LABELS
 from tests.pets.policies.costs import make_profile
-from tests.serve.families import publish_family
+from tests.serve.partitioned import publish_partitioned
 from tests.serve.test_cascades import add
 from tests.tabi.serving import cascades, write_cascade
 from tidal.arlo.manifest import load_arlo_manifest
+from tidal.catalog.graph import ModelGraph
 from tidal.engine_model.manifest import load_engine_manifest
-from tidal.repository.cascades import cascade
-from tidal.repository.partitioned import family
 from tidal.server.launch import select_models
 from tidal.tabi.manifest import load_tabi_manifest
 
@@ -71,8 +70,8 @@ def artefacts(tmp_path: Path) -> Artefacts:
     add(repository, CASCADE, backend="tabi")
     for level in LEVELS:
         for prefix in (CASCADE, STATIC):
-            publish_family(repository, f"{prefix}_{level}", [64, 512], placement="polymorphic")
-        publish_family(repository, f"{PARTITIONED}_{level}", [64, 512])
+            publish_partitioned(repository, f"{prefix}_{level}", [64, 512], placement="polymorphic")
+        publish_partitioned(repository, f"{PARTITIONED}_{level}", [64, 512])
     return Artefacts(repository, "0")
 
 
@@ -97,21 +96,20 @@ class TestSystems:
         assert runtimes(ARLO) == runtimes(ARLO_STATIC) == runtimes(ARLO_MODELS) == [(64, False), (512, False)]
         for name, each in fronts.items():
             assert [level.model for level in each.levels] == [f"{systems[name].model}_{level}" for level in LEVELS]
-            found = cascade(repository, systems[name].model)
-            assert found is not None
+            called = ModelGraph.read(repository).requires(systems[name].model)
             apart = name in (ARLO_MODELS, ARLO_PARTITIONED)
-            assert found.levels == (tuple(level.model for level in each.levels) if apart else ())
+            assert called == (tuple(level.model for level in each.levels) if apart else ())
 
     def test_a_partitioned_level_brings_its_runtimes(self, artefacts: Artefacts, tmp_path: Path) -> None:
         repository = tmp_path / "served"
         (system,) = (each for each in SYSTEMS if each.name == ARLO_PARTITIONED)
         write_system(repository, artefacts, system)
         front = f"{system.model}_l0"
-        found = family(repository, front)
+        found = ModelGraph.read(repository).partitioned(front)
         assert found is not None
         assert found.lengths == (64, 512)
         assert load_engine_manifest(repository / f"{front}_len64" / "1").front == front
-        served = {entry.name for entry in select_models(repository, [system.model]).served}
+        served = {entry.name for entry in select_models(ModelGraph.read(repository), [system.model]).served}
         of_levels = {f"{system.model}_{level}{end}" for level in LEVELS for end in ("", "_len64", "_len512")}
         assert served == {system.model, *of_levels}
 
@@ -155,8 +153,8 @@ class TestUtility:
     def test_with_time_for_all_every_system_earns_all(self) -> None:
         queries = draw_queries(TABLES, 40.0, 3.0, seed=1)
         systems: list[System] = [
-            Scheduler(TABLES, by_worth=False),
-            Scheduler(TABLES, by_worth=True),
+            Scheduler(TABLES, by_utility=False),
+            Scheduler(TABLES, by_utility=True),
             DearestFirst(TABLES, 16),
             OtasPlan(TextCosts.of(TABLES, queries)),
         ]

@@ -15,7 +15,7 @@ from benchmarks.otas.optimum import Floats, most_allocated, most_earned
 from benchmarks.otas.plot import plot
 from benchmarks.otas.simulated import COLUMNS, OTAS, PARETO, compare, gamma_rows, rows
 from benchmarks.otas.small_cases import allocation_gaps, heavy_profile, policy_gaps
-from tidal.simulator.otas import Trace
+from tidal.simulator.otas import QueryTrace
 
 
 def every_way(deadlines: list[int], earnings: Floats, seconds: Floats) -> float:
@@ -94,7 +94,7 @@ def test_heavy_queries_take_what_their_images_do() -> None:
 class _Short:
     """A trace of two seconds."""
 
-    all = {"synthetic": Trace([300.0, 650.0], TABLE_2)}  # noqa: RUF012
+    all = {"synthetic": QueryTrace([300.0, 650.0], TABLE_2)}  # noqa: RUF012
 
 
 def test_a_short_comparison_is_shown(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from tidal.otas.policies import ParetoPolicy
 from tidal.otas.tasks import OtasProvenance, add_task
 from tidal.server.child import tidal_serve
 from tidal.server.control import ModelState
-from tidal.simulator.otas import QueryType, Trace, simulate
+from tidal.simulator.otas import QueryTrace, QueryType, simulate
 from tidal.tasks.folder import tasks_folder
 
 ACCURACIES = {"easy": 0.9, "middling": 0.8, "hard": 0.5}
@@ -263,7 +263,7 @@ class TestBounds:
         assert adaptation_gain(load, earns, 0) == 2
 
     def test_no_policy_earns_more(self) -> None:
-        trace = Trace([300.0, 900.0, 700.0], [QueryType("easy", 0.6, 0.3), QueryType("hard", 1.0, 1.0)])
+        trace = QueryTrace([300.0, 900.0, 700.0], [QueryType("easy", 0.6, 0.3), QueryType("hard", 1.0, 1.0)])
         queries = list(trace)
         kinds = [int(query.task == "hard") for query in queries]
         times = np.array([query.arrival for query in queries])

@@ -25,8 +25,7 @@ from benchmarks.tabi.variants import LARGE, MIDDLE, SMALL, TABI, choose, fronts
 from benchmarks.tabi.voting import find_ensemble
 from tests.tabi.builders.toy import Toy, tokenizer_of
 from tidal.manifest import TokenizerInfo
-from tidal.tabi.confidence import confidence
-from tidal.tabi.dispatcher import reroute_probability
+from tidal.tabi.equations import confidence, reroute_probability
 from tidal.tabi.manifest import Calibration, Candidate, Expected, Latency, Level, TabiManifest, Target
 from tidal.tabi.pruning import kept_words
 from tidal.text.words import EncodedWords, WordTokenizer

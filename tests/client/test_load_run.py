@@ -20,17 +20,18 @@ import pytest
 
 from tests.client.conftest import ProbeServer, probe_server
 from tidal_client import InvalidArgument
-from tidal_client.load import LoadResult, Schedule, Variant, id_inputs, parse_mix, poisson, run_load, summarise
+from tidal_client.load import LoadResult, RequestVariant, Schedule, id_inputs, parse_mix, poisson, run_load, summarise
+from tidal_client.load.grpc_sender import GrpcSender
 from tidal_client.load.inputs import text_inputs
 from tidal_client.load.payloads import encode
-from tidal_client.load.senders import Finish, GrpcSender
-from tidal_client.load.summary import Latency
+from tidal_client.load.sender import Finish
+from tidal_client.load.summary import LatencyFigures
 from tidal_client.transports import Address, parse_url
 
 
 def schedule(*texts: str, count: int | None = None, rate: float = 200.0, mix: str = "") -> Schedule:
     return Schedule(
-        poisson(rate, count=count or len(texts)), text_inputs(texts), parse_mix(mix) if mix else (Variant(),)
+        poisson(rate, count=count or len(texts)), text_inputs(texts), parse_mix(mix) if mix else (RequestVariant(),)
     )
 
 
@@ -257,7 +258,7 @@ def made_result(**changes: Any) -> LoadResult:
         "codes": ("OK", "UNAVAILABLE"),
         "messages": {"UNAVAILABLE": "full"},
         "variants": np.zeros(count, np.intp),
-        "mix": (Variant(),),
+        "mix": (RequestVariant(),),
         "cpu_s": 0.1,
         "started": 0.0,
         "resent": np.zeros(count, np.intp),
@@ -265,9 +266,9 @@ def made_result(**changes: Any) -> LoadResult:
     return LoadResult(**fields | changes)
 
 
-def expected_latency(seconds: np.ndarray[Any, Any]) -> Latency:
+def expected_latency(seconds: np.ndarray[Any, Any]) -> LatencyFigures:
     ms = seconds * 1000
-    return Latency(ms.mean(), *(float(np.percentile(ms, p)) for p in (50, 98, 99)), ms.max())
+    return LatencyFigures(ms.mean(), *(float(np.percentile(ms, p)) for p in (50, 98, 99)), ms.max())
 
 
 class TestFigures:

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 from tidal_client import InvalidArgument
-from tidal_client.load import Schedule, Variant, bursty, id_inputs, mean_rate, parse_mix, poisson, read_mix, rescaled
+from tidal_client.load import (
+    RequestVariant,
+    Schedule,
+    bursty,
+    id_inputs,
+    mean_rate,
+    parse_mix,
+    poisson,
+    read_mix,
+    rescaled,
+)
 from tidal_client.load.arrivals import Times
 from tidal_client.load.inputs import made_texts, read_texts, text_inputs
 from tidal_client.load.lengths import draw_lengths
@@ -197,13 +207,13 @@ class TestMix:
         assert mix[0].parameters == {"latency_ms": 100.0}
         assert mix[1].parameters == {"latency_ms": 500.0, "task": "1", "utility": 2.5}
         assert [v.name for v in mix] == ["latency_ms=100", "latency_ms=500 task=1 utility=2.5", "-"]
-        assert parse_mix("max_tokens=5")[0] == Variant(1.0, {"max_tokens": 5})
+        assert parse_mix("max_tokens=5")[0] == RequestVariant(1.0, {"max_tokens": 5})
 
     def test_files(self, tmp_path: Path) -> None:
         json_file, yaml_file = tmp_path / "mix.json", tmp_path / "mix.yaml"
         json_file.write_text(json.dumps([{"latency_ms": 100, "share": 0.7}, {"task": "a"}]))
         yaml_file.write_text("- {latency_ms: 100, share: 0.7}\n- task: a\n")
-        expected = (Variant(0.7, {"latency_ms": 100.0}), Variant(1.0, {"task": "a"}))
+        expected = (RequestVariant(0.7, {"latency_ms": 100.0}), RequestVariant(1.0, {"task": "a"}))
         assert read_mix(json_file) == read_mix(yaml_file) == expected
 
     def test_shares(self) -> None:

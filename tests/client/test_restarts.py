@@ -24,7 +24,7 @@ from testing.waiting import until
 from tests.client.conftest import write_probe
 from tests.flover.served.conftest import build
 from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Unavailable
-from tidal_client.load import Schedule, Variant, prompt_inputs, run_generations, run_load, summarise, text_inputs
+from tidal_client.load import RequestVariant, Schedule, prompt_inputs, run_generations, run_load, summarise, text_inputs
 from tidal_client.main import build_app
 from tidal_client.retrying import RETRYABLE
 
@@ -107,7 +107,7 @@ def test_what_clients_see_of_a_crashed_model(served: Served) -> None:
         ("StatusCode.NOT_FOUND", "Request for unknown model: 'probe' has no available versions"),
     }
     assert len(seen.result()) > 0
-    documented = Path(__file__).parents[2].joinpath("docs/clients.md").read_text()
+    documented = Path(__file__).parents[2].joinpath("docs/how-to/handle-errors.md").read_text()
     for _, message in seen.result():
         assert message.replace("probe_0_0", "…").replace("probe", "…") in documented
 
@@ -165,8 +165,11 @@ def test_commands_find_the_running_server(served: Served, monkeypatch: pytest.Mo
 def test_load_with_retries_outlasts_crashed_models(served: Served) -> None:
     times, texts = np.arange(80) / 20, text_inputs(["hi"])
     patient: Any = {"timeout_s": GENEROUS_S, "retries": 1000}
-    mix = (Variant(), Variant(parameters={"latency_ms": 1000 * GENEROUS_S}))
-    asked, prompts = Schedule(times, texts, mix), Schedule(times, prompt_inputs(texts), [Variant(1, {"max_tokens": 2})])
+    mix = (RequestVariant(), RequestVariant(parameters={"latency_ms": 1000 * GENEROUS_S}))
+    asked, prompts = (
+        Schedule(times, texts, mix),
+        Schedule(times, prompt_inputs(texts), [RequestVariant(1, {"max_tokens": 2})]),
+    )
     kill_stubs(served, "probe", "writer")
     with ThreadPoolExecutor() as pool:
         runs = [pool.submit(run_load, url_of(served, each), "probe", asked, **patient) for each in PROTOCOLS]

@@ -22,7 +22,7 @@ from tidal_client.errors import (
     Unavailable,
     Unsupported,
 )
-from tidal_client.retrying import Attempts, answered, pause_s, streamed
+from tidal_client.retrying import Attempts, pause_s, stream_with_retries, with_retries
 
 REQUEST = InferRequest("m", {}, None, {"latency_ms": 1000.0, "task": "a"}, "")
 
@@ -62,14 +62,14 @@ def test_a_call_is_tried_until_it_is_answered_or_retries_are_used_up(clock: Cloc
             raise outcome
         return outcome
 
-    assert answered(Attempts(2, 60, clock=clock), call) == "answer"
+    assert with_retries(Attempts(2, 60, clock=clock), call) == "answer"
     assert len(clock.pauses) == 2
     outcomes[:] = [Unavailable("1"), Unavailable("2"), Unavailable("3"), "answer"]
     with pytest.raises(Unavailable, match="3"):
-        answered(Attempts(2, 60, clock=clock), call)
+        with_retries(Attempts(2, 60, clock=clock), call)
     outcomes[:] = [Unavailable("1"), "answer"]
     with pytest.raises(Unavailable, match="1"):
-        answered(Attempts(0, 60, clock=clock), call)
+        with_retries(Attempts(0, 60, clock=clock), call)
 
 
 @pytest.mark.parametrize("kind", [Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ServerError, Unsupported])
@@ -90,7 +90,7 @@ def test_the_last_attempt_begins_within_timeout_and_deadline(
         raise Unavailable("x")
 
     with pytest.raises(Unavailable):
-        answered(tries, refused)
+        with_retries(tries, refused)
     assert clock.now < 103
     assert len(clock.pauses) >= 2
     elapsed = np.cumsum([0, *clock.pauses])
@@ -121,7 +121,7 @@ def test_a_stream_is_started_again_until_it_has_begun(clock: Clock) -> None:
 
     found: list[int] = []
     with pytest.raises(Unavailable, match="2"):
-        found.extend(streamed(Attempts(5, 60, clock=clock), REQUEST, start))
-    tried = streamed(Attempts(5, 60, clock=clock), REQUEST, start)
+        found.extend(stream_with_retries(Attempts(5, 60, clock=clock), REQUEST, start))
+    tried = stream_with_retries(Attempts(5, 60, clock=clock), REQUEST, start)
     assert list(tried) == [3]
     assert len(clock.pauses) == 1

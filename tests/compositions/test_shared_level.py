@@ -22,20 +22,21 @@ from testing.truth import Truth, attention_received
 from testing.waiting import until
 from tests.tabi.builders.command import Done, tidal_build
 from tests.tabi.builders.conftest import LABELS, RUNTIMES, answers_of, settled_code, steady_latencies
+from tidal.catalog.graph import ModelGraph
 from tidal.manifest import MANIFEST_FILE
 from tidal.pets.tasks.folder import add_task
 from tidal.pets.terms import FloatArray, Head, TaskTerms
 from tidal.repository.entries import ModelEntry
 from tidal.server.change import load
 from tidal.server.launch import select_models
-from tidal.tabi.dispatcher import request_key
+from tidal.tabi.equations import request_key
 from tidal.tabi.manifest import Level, TabiManifest, load_tabi_manifest
 from tidal.tabi.pruning import kept_words, prune_text
-from tidal.tabi.route import Answer, Route
+from tidal.tabi.route import CascadeAnswer, Route
 from tidal.tasks.folder import remove_task, tasks_folder
 from tidal.text.words import EncodedWords, WordTokenizer
 from tidal_builders.tabi import search
-from tidal_builders.tabi.collect import Runner
+from tidal_builders.tabi.collect import LevelRunner
 from tidal_builders.tabi.task_levels import TaskRunner
 from tidal_builders.texts import make_texts
 from tidal_builders.workspace import Workspace
@@ -187,7 +188,7 @@ class OpenTask:
         return self._world.logits(self._task, query), self._world.received(self._task, query)
 
 
-def offline(world: World, name: str, text: str, request_id: str) -> tuple[Answer, str]:
+def offline(world: World, name: str, text: str, request_id: str) -> tuple[CascadeAnswer, str]:
     """A query's answer and what the last level read, computed without the server."""
     manifest = world.manifest(name)
     version_dir = world.repository / name / "1"
@@ -236,8 +237,8 @@ class TestBuild:
         for name, (task, _) in TASKS.items():
             order = world.manifest(name).levels[0].order
             work = Workspace(world.repository / name / ".build/cascade")
-            runner = Runner("small", world.repository / "base/1", order, work, task=task)
-            read = runner.read([(text,) for text in world.texts[name]])
+            runner = LevelRunner("small", world.repository / "base/1", order, work, task=task)
+            read = runner.encode([(text,) for text in world.texts[name]])
             outputs = runner.run(read)
             assert outputs.importance is not None
             for query, logits, received in zip(read, outputs.logits, outputs.importance, strict=True):
@@ -261,13 +262,13 @@ class TestBuild:
         ("level", "message"),
         [
             ({"task": "moood"}, "level 'small': unknown task 'moood': did you mean 'mood'"),
-            ({"model": "nothing"}, "level 'small': no version of a model 'nothing' is published"),
+            ({"model": "nothing"}, "level 'small': no version of model 'nothing' is published"),
             (
                 {"model": "reviews_large"},
-                "level 'small': model 'reviews_large' is of kind arlo, accepted with a task is",
+                "level 'small': model 'reviews_large' is of kind arlo; a level with a task needs",
             ),
-            ({"labels": ["good", "bad"]}, "level 'small': field 'labels' has 2 names, the model has 3 classes"),
-            ({"labels": ["a", "b", "c"]}, "level 'large': its labels are not those of the cascade"),
+            ({"labels": ["good", "bad"]}, "level 'small': field 'labels' has 2 names, but the model has 3 classes"),
+            ({"labels": ["a", "b", "c"]}, "level 'large': its labels differ from those of the cascade"),
             ({"model": "./base"}, "fields 'task' and 'model': expected the name of a pets model"),
         ],
     )
@@ -316,7 +317,10 @@ def url(request: pytest.FixtureRequest, server: RunningServer) -> str:
 @pytest.mark.server
 class TestServed:
     def test_a_named_cascade_brings_the_encoder(self, world: World) -> None:
-        assert [entry.name for entry in select_models(world.repository, ["reviews"]).served] == ["base", "reviews"]
+        assert [entry.name for entry in select_models(ModelGraph.read(world.repository), ["reviews"]).served] == [
+            "base",
+            "reviews",
+        ]
 
     def test_answers_equal_the_ways_that_are_computed_offline(self, world: World, url: str) -> None:
         asked = [(name, text, text[:20]) for name in TASKS for text in world.texts[name][::2]]

@@ -11,7 +11,16 @@ import pytest
 from tests.otas.policies.profiles import LINEAR, query
 from tidal.errors import InvalidArgument
 from tidal.otas.policies import FixedPolicy, PaperPolicy, ParetoPolicy, Query
-from tidal.simulator.otas import ModelSwitching, QueryType, SizeByLoad, Trace, Variant, fluctuating, simulate, squeezed
+from tidal.simulator.otas import (
+    ModelSwitching,
+    ModelVariant,
+    QueryTrace,
+    QueryType,
+    SizeByLoad,
+    fluctuating,
+    simulate,
+    squeezed,
+)
 
 TYPES = (QueryType("easy", 0.6, 0.3), QueryType("hard", 1.0, 1.0))
 
@@ -43,7 +52,7 @@ class TestOutcomes:
 
     @pytest.mark.parametrize("make", [PaperPolicy, ParetoPolicy])
     def test_every_query_has_an_outcome(self, make: type[PaperPolicy | ParetoPolicy]) -> None:
-        result = simulate(make(LINEAR), LINEAR, Trace([300.0, 900.0, 100.0, 700.0], TYPES))
+        result = simulate(make(LINEAR), LINEAR, QueryTrace([300.0, 900.0, 100.0, 700.0], TYPES))
         assert result.queries > 1500
         assert sum(result.shares) == pytest.approx(1.0)
         assert sum(result.by_gamma.values()) + result.evicted == result.queries
@@ -53,7 +62,7 @@ class TestOutcomes:
 
 class TestTraces:
     def test_the_same_every_time(self) -> None:
-        trace = Trace([50.0, 0.0, 20.0], TYPES)
+        trace = QueryTrace([50.0, 0.0, 20.0], TYPES)
         first, second = ([(each.task, each.arrival, each.deadline, each.utility) for each in trace] for _ in range(2))
         assert first == second
         arrivals = [arrival for _, arrival, _, _ in first]
@@ -80,9 +89,9 @@ class TestTraces:
     @pytest.mark.parametrize(
         ("make", "text"),
         [
-            (lambda: Trace([], TYPES), "rates must be at least one number"),
-            (lambda: Trace([-1.0], TYPES), "none below 0"),
-            (lambda: Trace([1.0], ()), "types must be at least one"),
+            (lambda: QueryTrace([], TYPES), "rates must be at least one number"),
+            (lambda: QueryTrace([-1.0], TYPES), "none below 0"),
+            (lambda: QueryTrace([1.0], ()), "types must be at least one"),
             (lambda: fluctuating(9, 200, 700, 800), "mean must lie between low and high, got 200, 800, 700"),
             (lambda: fluctuating(9, 200, 700, 300, held_s=0.5), "held_s must be at least 1 s, got 0.5"),
             (lambda: squeezed([1, 2], 3, 1.0), "counts must be at least 3"),
@@ -95,9 +104,9 @@ class TestTraces:
 
 
 class TestSwitching:
-    SMALL = Variant(1000.0, 0.1, {"easy": 0.8, "hard": 0.5})
-    BASE = Variant(100.0, 0.2, {"easy": 0.9, "hard": 0.6})
-    LARGE = Variant(10.0, 0.4, {"easy": 1.0, "hard": 0.7})
+    SMALL = ModelVariant(1000.0, 0.1, {"easy": 0.8, "hard": 0.5})
+    BASE = ModelVariant(100.0, 0.2, {"easy": 0.9, "hard": 0.6})
+    LARGE = ModelVariant(10.0, 0.4, {"easy": 1.0, "hard": 0.7})
 
     def run(self, queries: Sequence[Query]) -> tuple[dict[int, int], int, float, int]:
         """Queries by variant, loads, seconds that the engine ran or loaded, and evicted queries."""

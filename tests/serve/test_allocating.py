@@ -10,11 +10,11 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.serve.families import publish_family
+from tests.serve.partitioned import publish_partitioned
 from tidal.errors import Unavailable
 from tidal.repository.allocation import read_allocation
 from tidal.repository.config import instance_count
-from tidal.server.allocate import LiveFront, allocate, check_one_server, partitioned
+from tidal.server.allocate import LiveFront, allocate, check_one_server, partitioned_model
 from tidal.server.control import ModelState, ServerControl
 from tidal.server.state import ServerState, write_state
 
@@ -24,7 +24,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A partitioned `m` of lengths 16 and 64; no server runs."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     folder = tmp_path / "models"
-    publish_family(folder, "m", [16, 64])
+    publish_partitioned(folder, "m", [16, 64])
     return folder
 
 
@@ -52,13 +52,13 @@ class FakeFront(LiveFront):
         return dict(self.seen.pop(0) if len(self.seen) > 1 else self.seen[0])
 
     def used(self) -> list[dict[int, int]]:
-        allocation = read_allocation(self.repository / self.kin.front)
+        allocation = read_allocation(self.repository / self.model.name)
         return [allocation.serving()] if allocation is not None else []
 
 
 def front_of(repository: Path, *seen: dict[int, int]) -> tuple[FakeFront, FakeControl]:
     control = FakeControl()
-    return FakeFront(control, "", repository, partitioned(repository, "m"), list(seen)), control
+    return FakeFront(control, "", repository, partitioned_model(repository, "m"), list(seen)), control
 
 
 class TestLongestRuntime:
@@ -77,7 +77,7 @@ class TestLongestRuntime:
 
 def test_a_front_of_which_no_version_serves_has_not_followed(repository: Path) -> None:
     front, _ = front_of(repository, {16: 1, 64: 1})
-    gone = Gone(front.control, "", repository, front.kin, front.seen)
+    gone = Gone(front.control, "", repository, front.model, front.seen)
     with pytest.raises(Unavailable, match="did not give up instances within"):
         allocate(gone, {16: 0, 64: 1}, lambda _line: None, wait_s=0.2)
 

@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.families import publish_family
+from tests.serve.partitioned import publish_partitioned
 from tests.serve.test_changing_models import FakeControl
 from tests.tabi.serving import VERSION, cascades, write_cascade
+from tidal.catalog.graph import ModelGraph
+from tidal.catalog.manifests import load_published
 from tidal.errors import Internal, InvalidArgument
 from tidal.manifest import MANIFEST_FILE
-from tidal.repository.cascades import Cascade, cascade
 from tidal.repository.entries import model_entries
-from tidal.repository.partitioned import family
-from tidal.repository.published import load_published
 from tidal.server import change
-from tidal.server.dependents import dependents
 from tidal.server.launch import select_models
 from tidal.server.model_facts import model_facts
 from tidal.server.starting import plan_start
@@ -49,7 +47,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def names(repository: Path, *wanted: str) -> list[str]:
-    return [entry.name for entry in select_models(repository, wanted).served]
+    return [entry.name for entry in select_models(ModelGraph.read(repository), wanted).served]
 
 
 def test_what_needs_a_model(repository: Path) -> None:
@@ -57,12 +55,13 @@ def test_what_needs_a_model(repository: Path) -> None:
     (repository / "both" / "config.pbtxt").write_text(
         'platform: "ensemble"\nensemble_scheduling { step [ { model_name: "c" }, { model_name: "other" } ] }\n'
     )
-    publish_family(repository, "m", [16])
+    publish_partitioned(repository, "m", [16])
+    graph = ModelGraph.read(repository)
     every = [entry.name for entry in model_entries(repository)]
-    assert dependents(repository, "c_l0", every) == ["both", "c"]
-    assert dependents(repository, "c_l0", ["c", "c_l0"]) == ["c"]
-    assert dependents(repository, "m_len16", every) == ["m"]
-    assert dependents(repository, "both", every) == dependents(repository, "m", every) == []
+    assert graph.dependents("c_l0", every) == ["both", "c"]
+    assert graph.dependents("c_l0", ["c", "c_l0"]) == ["c"]
+    assert graph.dependents("m_len16", every) == ["m"]
+    assert graph.dependents("both", every) == graph.dependents("m", every) == []
 
 
 class TestWhatIsServed:
@@ -87,18 +86,17 @@ class TestWhatIsServed:
         assert isinstance(made, TabiManifest)
         write_cascade(repository / "d", cascades(three=True), chosen=3, tokenizers=(0, 0, 0), levels=made.levels)
         add(repository, "d", backend="tabi")
-        assert cascade(repository, "d") == Cascade("d", ("c_l0", "c_l1", "c_l2"), ())
+        graph = ModelGraph.read(repository)
+        assert (graph.requires("d"), graph.owned_by("d")) == (("c_l0", "c_l1", "c_l2"), ())
         assert "c_l2" in names(repository)
 
     def test_levels_before_the_cascade(self, repository: Path) -> None:
-        plan = plan_start(repository, ["c", "c_l0", "c_l1", "other"])
-        assert (plan.by_server, plan.cascades) == (("c_l0", "c_l1", "other"), ("c",))
+        plan = plan_start(ModelGraph.read(repository), ["c", "c_l0", "c_l1", "other"])
+        assert (plan.by_server, plan.later) == (("c_l0", "c_l1", "other"), (("c",),))
 
     def test_where_the_config_is_wrong_all_levels(self, repository: Path) -> None:
         set_target(repository, "c", 2)
-        found = cascade(repository, "c")
-        assert found is not None
-        assert found.levels == ("c_l0", "c_l1", "c_l2")
+        assert ModelGraph.read(repository).requires("c") == ("c_l0", "c_l1", "c_l2")
 
 
 class TestChanges:
@@ -147,8 +145,8 @@ class TestManifests:
         with pytest.raises(InvalidArgument, match="unknown kind 'tabbi': did you mean 'tabi'"):
             load_published(repository / "other/1")
 
-    def test_a_cascade_is_listed_and_is_no_family(self, repository: Path) -> None:
-        assert family(repository, "c") is None
+    def test_a_cascade_is_listed_and_is_not_partitioned(self, repository: Path) -> None:
+        assert ModelGraph.read(repository).partitioned("c") is None
         facts = next(fact for fact in model_facts(repository, None) if fact.name == "c")
         assert (facts.backend, facts.engine, facts.max_length) == ("tabi", None, 16)
         assert facts.built == "2030-01-01T00:00:00+00:00"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.families import publish_family
+from tests.serve.partitioned import publish_partitioned
 from tests.serve.test_cascades import add
 from tests.serve.test_changing_models import FakeControl
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import Internal, NotFound
-from tidal.repository.ensembles import Ensemble, ensemble
 from tidal.server import change
 from tidal.server.launch import Selection, select_models
 from tidal.server.starting import plan_start
@@ -30,7 +30,7 @@ def repository(tmp_path: Path) -> Path:
     """`both` over `a` and a partitioned `m`; `twice` over `both` and `a`; `lame` over `b`, which is not published, and
     `limp` over `lame`."""
     folder = tmp_path / "models"
-    publish_family(folder, "m", [16, 64])
+    publish_partitioned(folder, "m", [16, 64])
     add(folder, "a", 1)
     add(folder, "b")
     add_ensemble(folder, "both", "a", "m", "a")
@@ -46,56 +46,63 @@ def names(selection: Selection) -> list[str]:
 
 class TestSteps:
     def test_each_once_in_their_order(self, repository: Path) -> None:
-        assert ensemble(repository, "both") == Ensemble("both", ("a", "m"))
+        assert ModelGraph.read(repository).steps("both") == ("a", "m")
 
     def test_other_models_have_none(self, repository: Path) -> None:
         (repository / "a" / "config.pbtxt").write_text("no config")
-        assert [ensemble(repository, name) for name in ("a", "m", "nobody")] == [None] * 3
+        assert [ModelGraph.read(repository).steps(name) for name in ("a", "m", "nobody")] == [()] * 3
 
 
 class TestWhatIsServed:
     def test_ensembles_whose_steps_are_all_there(self, repository: Path) -> None:
-        found = select_models(repository, [])
+        found = select_models(ModelGraph.read(repository), [])
         assert names(found) == ["a", "both", "m", "m_len16", "m_len64", "twice"]
         assert [entry.name for entry in found.unpublished] == ["b"]
         assert found.incomplete == (
-            ("lame", "needs b, of which nothing is served"),
-            ("limp", "needs lame, of which nothing is served"),
+            ("lame", "requires 'b', which is not served"),
+            ("limp", "requires 'lame', which is not served"),
         )
 
     def test_a_named_one_with_the_steps_of_its_steps(self, repository: Path) -> None:
-        assert names(select_models(repository, ["twice"])) == ["a", "both", "m", "m_len16", "m_len64", "twice"]
-        assert names(select_models(repository, ["a"])) == ["a"]
+        assert names(select_models(ModelGraph.read(repository), ["twice"])) == [
+            "a",
+            "both",
+            "m",
+            "m_len16",
+            "m_len64",
+            "twice",
+        ]
+        assert names(select_models(ModelGraph.read(repository), ["a"])) == ["a"]
 
     @pytest.mark.parametrize("name", ["lame", "limp"])
     def test_a_named_one_without_a_step_is_refused(self, repository: Path, name: str) -> None:
-        with pytest.raises(NotFound, match=r"'lame' needs b, of which nothing is served: run tidal build SPEC\.yaml"):
-            select_models(repository, [name])
+        with pytest.raises(NotFound, match=r"'lame' requires 'b', which is not served: run tidal build SPEC\.yaml"):
+            select_models(ModelGraph.read(repository), [name])
 
     def test_one_that_names_itself_ends(self, repository: Path) -> None:
         add_ensemble(repository, "twice", "both", "twice")
-        assert "twice" in names(select_models(repository, ["twice"]))
+        assert "twice" in names(select_models(ModelGraph.read(repository), ["twice"]))
 
     def test_without_a_version(self, repository: Path) -> None:
         (repository / "both" / "1").rmdir()
-        found = dict(select_models(repository, []).incomplete)
+        found = dict(select_models(ModelGraph.read(repository), []).incomplete)
         assert found["both"].endswith("mkdir " + str(repository / "both" / "1"))
-        assert found["twice"] == "needs both, of which nothing is served"
+        assert found["twice"] == "requires 'both', which is not served"
         with pytest.raises(NotFound, match="'both' has no version"):
-            select_models(repository, ["both"])
+            select_models(ModelGraph.read(repository), ["both"])
 
     def test_nothing_is_published_but_ensembles(self, tmp_path: Path) -> None:
         add(tmp_path, "a")
         add_ensemble(tmp_path, "one", "a")
         with pytest.raises(NotFound, match=r"has a published version: run tidal build SPEC\.yaml$"):
-            select_models(tmp_path, [])
+            select_models(ModelGraph.read(tmp_path), [])
 
 
 class TestChanges:
     def test_they_start_last(self, repository: Path) -> None:
-        plan = plan_start(repository, ["a", "both", "m", "m_len16", "m_len64", "twice"])
-        assert plan.ensembles == ("both", "twice")
-        assert "both" not in (*plan.by_server, *plan.fronts, *plan.cascades)
+        plan = plan_start(ModelGraph.read(repository), ["a", "both", "m", "m_len16", "m_len64", "twice"])
+        assert plan.later == (("both",), ("twice",))
+        assert plan.by_server == ("a", "m", "m_len16", "m_len64")
 
     def test_steps_are_loaded_before_and_stay(self, repository: Path) -> None:
         control = FakeControl(repository=repository)

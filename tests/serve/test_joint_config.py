@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.serve.families import publish_family
+from tests.serve.partitioned import publish_partitioned
+from tidal.catalog.graph import ModelGraph
 from tidal.manifest import MANIFEST_FILE
 from tidal.repository.config import CONFIG_FILE, read_config
-from tidal.repository.entries import ModelEntry
 from tidal.server.active_config import active_config
 from tidal.server.joint_config import joint_config
 
@@ -30,7 +30,7 @@ def repository(tmp_path: Path) -> Path:
     """A family of two versions; the config of its one runtime is that of version 2."""
     folder = tmp_path / "models"
     for version in (1, 2):
-        publish_family(folder, "m", [64], version=version)
+        publish_partitioned(folder, "m", [64], version=version)
     (folder / "m_len64" / CONFIG_FILE).write_text(_CONFIG)
     return folder
 
@@ -41,8 +41,7 @@ def change_manifest(repository: Path, model: str, version: int, **fields: Any) -
 
 
 def joint(repository: Path, *versions: int) -> dict[str, Any] | None:
-    config = read_config(repository / "m_len64")
-    return joint_config(config, ModelEntry(repository / "m_len64"), ModelEntry(repository / "m"), versions)
+    return joint_config(ModelGraph.read(repository), "m", "m_len64", versions)
 
 
 def test_of_likes_differs_in_the_versions_alone(repository: Path) -> None:
@@ -100,7 +99,7 @@ def test_of_tritons_own_backend_is_for_likes_only(repository: Path) -> None:
     change_manifest(repository, "m", 2, native=True, labels=["a", "b"])
     assert joint(repository, 1, 2) is None
     # Then it is as if nobody called the old one.
-    active = active_config(repository, "m_len64", {1, 2})
+    active = active_config(ModelGraph.read(repository), "m_len64", {1, 2})
     assert active is not None
     assert active.config == read_config(repository / "m_len64")
 

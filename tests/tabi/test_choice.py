@@ -9,7 +9,7 @@ import pytest
 from testing.candidates import candidate, manifest
 from tests.tabi.serving import cascades
 from tidal.errors import InvalidArgument
-from tidal.tabi.choice import Choice, alone
+from tidal.tabi.choice import CandidateChoice, single_level
 from tidal.tabi.manifest import Calibration, Candidate, TabiManifest, Target
 from tidal.tabi.parameters import TabiParameters
 from tidal.triton.parameters import parse_parameters
@@ -22,20 +22,20 @@ def made(candidates: list[Candidate], chosen: int) -> TabiManifest:
 
 def test_the_configs_target_chooses_another_candidate_than_the_builds() -> None:
     found = made(cascades(three=True), chosen=1)
-    assert Choice(found, None).default == 1
-    assert Choice(found, Target(accuracy=0.97)).default == 3
-    assert Choice(found, Target(latency_ms=2)).default == 0
-    assert Choice(found, Target(accuracy=0.8)).default == 0
+    assert CandidateChoice(found, None).default == 1
+    assert CandidateChoice(found, Target(accuracy=0.97)).default == 3
+    assert CandidateChoice(found, Target(latency_ms=2)).default == 0
+    assert CandidateChoice(found, Target(accuracy=0.8)).default == 0
     with pytest.raises(InvalidArgument, match=r"no candidate reaches the accuracy 0\.99"):
-        Choice(found, Target(accuracy=0.99))
+        CandidateChoice(found, Target(accuracy=0.99))
 
 
 def test_candidates_on_the_same_levels_are_usable() -> None:
     found = made(cascades(three=True), chosen=1)
-    assert Choice(found, None).levels == (0, 1)
-    assert Choice(found, None).usable == (0, 1, 2)
-    assert Choice(found, Target(accuracy=0.97)).usable == (0, 1, 2, 3)
-    assert Choice(found, Target(accuracy=0.8)).usable == (0,)
+    assert CandidateChoice(found, None).levels == (0, 1)
+    assert CandidateChoice(found, None).usable == (0, 1, 2)
+    assert CandidateChoice(found, Target(accuracy=0.97)).usable == (0, 1, 2, 3)
+    assert CandidateChoice(found, Target(accuracy=0.8)).usable == (0,)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_candidates_on_the_same_levels_are_usable() -> None:
     ],
 )
 def test_a_request_chooses_among_them(accuracy: float | None, max_level: int | None, serving: int, index: int) -> None:
-    choice = Choice(made(cascades(), chosen=1), None)
+    choice = CandidateChoice(made(cascades(), chosen=1), None)
     assert choice.for_request(accuracy, max_level, serving) == index
 
 
@@ -65,14 +65,14 @@ def test_the_ladder_keeps_the_floor() -> None:
         candidate("bold", (0, 1), score=0.93, mean=3),
         candidate("small", (0,), score=0.8, mean=1),
     ]
-    choice = Choice(made(candidates, chosen=1), None)
+    choice = CandidateChoice(made(candidates, chosen=1), None)
     assert choice.ladder(0.0) == (1, 2, 3)
     assert choice.ladder(0.9) == (1, 2)
     assert choice.ladder(0.96) == (1,)
 
 
 def test_one_level_alone_is_a_sound_candidate() -> None:
-    single = alone(cascades(pruning=0.5)[1], 1)
+    single = single_level(cascades(pruning=0.5)[1], 1)
     assert Candidate.model_validate(single.model_dump()) == single
     assert (single.levels, single.weights, single.pruning) == ((1,), ((1.0,),), None)
 
@@ -88,7 +88,7 @@ def test_parameters_name_one_target_at_most() -> None:
     assert parameters(target_accuracy_loss=0.005).target() == Target(accuracy_loss=0.005)
     assert parameters(target_latency_ms=12).target() == Target(latency_ms=12)
     assert parameters(escalation_rate=0.25).target() == Target(escalation_rate=0.25)
-    with pytest.raises(InvalidArgument, match="target_accuracy and escalation_rate; accepted is one"):
+    with pytest.raises(InvalidArgument, match="target_accuracy and escalation_rate; set only one"):
         parameters(target_accuracy=0.9, escalation_rate=0.2).target()
 
 

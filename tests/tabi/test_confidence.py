@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tidal.serving.softmax import softmax
-from tidal.tabi.confidence import confidence
+from tidal.tabi.equations import confidence
 from tidal.tabi.manifest import Calibration, RegressionCalibration
 
 LOGITS = arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(2, 6)), elements=st.floats(-50, 50))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidal.tabi.dispatcher import draw, request_key, reroute_probability
+from tidal.tabi.equations import draw, request_key, reroute_probability
 
 SHARES = st.floats(0, 1)
 CUTOFFS = st.floats(0.01, 0.99)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tidal.serving.softmax import softmax
-from tidal.tabi.ensemble import combine
+from tidal.tabi.equations import combine
 
 OUTPUTS = arrays(np.float64, st.tuples(st.integers(1, 4), st.just(3), st.integers(2, 5)), elements=st.floats(-9, 9))
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tidal.tabi.overload import Overload
+from tidal.tabi.choice import OverloadControl
 
 
-def feed(overload: Overload, start: float, seconds: float, excess_ms: float, every_s: float = 0.05) -> float:
+def feed(overload: OverloadControl, start: float, seconds: float, excess_ms: float, every_s: float = 0.05) -> float:
     """Queries of one excess for some time; the time at its end."""
     now = start
     while now < start + seconds:
@@ -16,20 +16,20 @@ def feed(overload: Overload, start: float, seconds: float, excess_ms: float, eve
 
 
 def test_without_waiting_the_first_serves() -> None:
-    overload = Overload((7, 5, 2), 50)
+    overload = OverloadControl((7, 5, 2), 50)
     now = feed(overload, 0, 60, 10)
     assert overload.candidate(now) == 7
 
 
 def test_one_slow_query_changes_nothing() -> None:
-    overload = Overload((7, 5), 50)
+    overload = OverloadControl((7, 5), 50)
     now = feed(overload, 0, 5, 0)
     overload.observe(now, 500)
     assert overload.candidate(now) == 7
 
 
 def test_lasting_excess_goes_down_the_ladder_step_by_step_to_its_end() -> None:
-    overload = Overload((7, 5, 2), 50)
+    overload = OverloadControl((7, 5, 2), 50)
     now = feed(overload, 0, 1, 200)
     assert overload.candidate(now) == 5
     now = feed(overload, now, 0.8, 200)
@@ -39,7 +39,7 @@ def test_lasting_excess_goes_down_the_ladder_step_by_step_to_its_end() -> None:
 
 
 def test_it_comes_back_only_after_a_calm_while() -> None:
-    overload = Overload((7, 5), 50)
+    overload = OverloadControl((7, 5), 50)
     now = feed(overload, 0, 3, 200)
     assert overload.candidate(now) == 5
     now = feed(overload, now, 30, 40)  # below the limit, above its half
@@ -51,7 +51,7 @@ def test_it_comes_back_only_after_a_calm_while() -> None:
 
 
 def test_several_steps_back_take_a_calm_while_each() -> None:
-    overload = Overload((7, 5, 2), 50)
+    overload = OverloadControl((7, 5, 2), 50)
     now = feed(overload, 0, 10, 200)
     assert overload.candidate(now) == 2
     now = feed(overload, now, 14, 0)
@@ -61,7 +61,7 @@ def test_several_steps_back_take_a_calm_while_each() -> None:
 
 
 def test_without_queries_the_excess_is_forgotten() -> None:
-    overload = Overload((7, 5), 50)
+    overload = OverloadControl((7, 5), 50)
     now = feed(overload, 0, 3, 200)
     assert overload.excess_ms(now) > 100
     assert overload.excess_ms(now + 10) < 1
@@ -70,7 +70,7 @@ def test_without_queries_the_excess_is_forgotten() -> None:
 
 
 def test_queries_that_are_faster_than_expected_do_not_pay_for_slow_ones() -> None:
-    overload = Overload((7, 5), 50)
+    overload = OverloadControl((7, 5), 50)
     now = 0.0
     for _ in range(200):
         overload.observe(now, -1000)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from testing.candidates import candidate, manifest
 from tidal.errors import Internal
 from tidal.serving.softmax import softmax
-from tidal.tabi.dispatcher import draw, reroute_probability
+from tidal.tabi.equations import draw, reroute_probability
 from tidal.tabi.manifest import Calibration, Candidate, RegressionCalibration, TabiManifest
 from tidal.tabi.route import Route
 
@@ -127,10 +127,10 @@ def test_a_stop_before_any_answer_is_an_error() -> None:
 
 def test_a_way_that_goes_on_has_no_answer_and_one_that_ended_takes_no_outputs() -> None:
     way = route(cascade())
-    with pytest.raises(Internal, match="level0 has yet to answer"):
+    with pytest.raises(Internal, match="level 'level0' has not answered yet"):
         way.answer()
     way.feed(UNSURE)
-    with pytest.raises(Internal, match="level1 has yet to answer"):
+    with pytest.raises(Internal, match="level 'level1' has not answered yet"):
         way.answer()
     way.stop()
     with pytest.raises(Internal, match="ended"):
@@ -140,9 +140,9 @@ def test_a_way_that_goes_on_has_no_answer_and_one_that_ended_takes_no_outputs() 
 @pytest.mark.parametrize(
     ("logits", "message"),
     [
-        ([0.0, math.nan], "level1 gave outputs that are not finite numbers"),
+        ([0.0, math.nan], "level 'level1' produced outputs that are not finite"),
         ([0.0, math.inf], "not finite"),
-        ([0.0, 1.0, 2.0], r"level1 gave outputs of shape \[3\], expected is \[2\]"),
+        ([0.0, 1.0, 2.0], r"level 'level1' produced outputs of shape \[3\]; expected \[2\]"),
         ([[0.0, 1.0]], r"shape \[1, 2\]"),
     ],
 )

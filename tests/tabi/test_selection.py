@@ -54,7 +54,7 @@ def test_an_accuracy_loss_counts_on_the_part_that_is_asked_for() -> None:
 
 
 def test_an_accuracy_loss_needs_a_level_alone() -> None:
-    with pytest.raises(InvalidArgument, match=r"accuracy_loss is 0\.1, and no candidate is a level alone"):
+    with pytest.raises(InvalidArgument, match=r"accuracy_loss is 0\.1, but no candidate is a single level"):
         select(CANDIDATES[3:], Target(accuracy_loss=0.1))
 
 
@@ -106,7 +106,7 @@ def test_a_refusal_says_how_close_the_best_came(target: dict[str, float], messag
 
 
 def test_a_refused_escalation_rate_says_how_close_the_best_came() -> None:
-    with pytest.raises(InvalidArgument, match=r"as little as 10\.0%.*'small-large 0\.8'.*30\.0% of its queries"):
+    with pytest.raises(InvalidArgument, match=r"at most 10\.0%.*'small-large 0\.8'.*30\.0% of its queries"):
         select(CANDIDATES[3:], Target(escalation_rate=0.1))
     with pytest.raises(InvalidArgument, match="all candidates are single models"):
         select(CANDIDATES[:3], Target(escalation_rate=0.1))

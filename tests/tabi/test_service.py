@@ -24,7 +24,7 @@ from tests.tabi.serving import (
     write_cascade,
 )
 from tidal.errors import Cancelled, InvalidArgument, Unavailable
-from tidal.tabi.dispatcher import draw, request_key
+from tidal.tabi.equations import draw, request_key
 
 
 def ids(text: str, first_id: int = 0) -> list[int]:

@@ -213,9 +213,9 @@ class TestDeadlines:
 def test_under_overload_a_faster_candidate_serves_and_later_the_first_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidal.tabi.overload._SETTLE_S", 0.0)
-    monkeypatch.setattr("tidal.tabi.overload._CALM_S", 0.2)
-    monkeypatch.setattr("tidal.tabi.overload._SMOOTHING_S", 0.1)
+    monkeypatch.setattr("tidal.tabi.choice._COOLDOWN_S", 0.0)
+    monkeypatch.setattr("tidal.tabi.choice._CALM_S", 0.2)
+    monkeypatch.setattr("tidal.tabi.choice._SMOOTHING_S", 0.1)
     write_cascade(tmp_path, cascades())
     levels = Levels()
     levels.before["c_l1"] = lambda number: time.sleep(0.1)

@@ -1,37 +1,51 @@
-"""Builds the shared object: `python -m tidal.batcher.build [--force]`."""
+"""Compile the shared object: `python -m tidal.batcher.build [--force]`."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 from tidal.batcher.library import is_current, library_path, source_folder, sources_digest
 from tidal.compiling import build_command, find_compiler, run_compiler
+from tidal.errors import NotFound
 
 _FLAGS = (
     "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra",
-    # Triton closes the library while a thread may still be in it.
+    # Triton closes the library while a thread may still execute it.
     "-shared", "-Wl,-z,nodelete",
-    # It has its own C++ runtime, and shows nothing of it: the server's may be older than this compiler's.
+    # Its C++ runtime is linked in and hidden: the server's may be older than this compiler's.
     "-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL",
 )  # fmt: skip
 
 
-def build(*, force: bool = False) -> Path:
-    """Build the shared object where it is not yet, with g++ (9 or newer).
-
-    A server that has loaded the one before goes on with it until it loads the model again.
-
-    Args:
-        force: build it again where it is.
-
-    Returns:
-        The shared object.
+def json_headers() -> Path:
+    """Folder to include `nlohmann/json.hpp` from, in the Python package `nlohmann-json`.
 
     Raises:
-        NotFound: there is no g++; says what is lost without it.
-        Internal: the compiler refuses the sources; says what it prints.
+        NotFound: The package is not installed.
+    """
+    package = find_spec("nlohmann_json")
+    if package is None or not package.submodule_search_locations:
+        raise NotFound("the custom batcher is compiled against nlohmann-json: pip install nlohmann-json")
+    return Path(package.submodule_search_locations[0]) / "include"
+
+
+def build(*, force: bool = False) -> Path:
+    """Compile the shared object with g++ (9 or newer), unless it is current.
+
+    A server that has loaded the previous one keeps it until it loads the model again.
+
+    Args:
+        force: Whether to compile also when the shared object is current.
+
+    Returns:
+        Path of the shared object.
+
+    Raises:
+        NotFound: g++ or the package `nlohmann-json` is missing; the message names the consequence and the remedy.
+        Internal: The compiler failed; the message carries its output.
     """
     target = library_path()
     if is_current() and not force:
@@ -39,13 +53,13 @@ def build(*, force: bool = False) -> Path:
     compiler = find_compiler(
         "the custom batcher is built with it, which models that name it in TRITON_BATCH_STRATEGY_PATH need"
     )
+    flags = (*_FLAGS, f'-DTIDAL_SOURCES="{sources_digest()}"', "-isystem", str(json_headers()))
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        made = Path(scratch) / target.name
+        compiled = Path(scratch) / target.name
         sources = [str(path) for path in sorted(source_folder().glob("*.cpp"))]
-        command = [compiler, *_FLAGS, f'-DTIDAL_SOURCES="{sources_digest()}"', *sources, "-o", str(made)]
-        run_compiler(command)
-        made.replace(target)
+        run_compiler([compiler, *flags, *sources, "-o", str(compiled)])
+        compiled.replace(target)
     return target
 
 

@@ -8,22 +8,22 @@ from typing import Annotated, Any
 
 import typer
 
+from tidal.catalog.graph import PartitionedModel
 from tidal.commands.connecting import DEFAULT_REPOSITORY, AsJson, Server, server_of
 from tidal.commands.output import one_sentence, print_json, print_table
 from tidal.errors import InvalidArgument, NotFound, Unavailable
 from tidal.repository.allocation import make_allocation, read_allocation
-from tidal.repository.partitioned import Family
 from tidal.server.allocate import (
     LiveFront,
     allocate,
     check_one_server,
-    partitioned,
+    format_counts,
+    partitioned_model,
     plan_steps,
-    shown,
     wanted_now,
     write_wanted,
 )
-from tidal.server.choose import Connection
+from tidal.server.connection import ServerConnection
 
 _COUNT = re.compile(r"([1-9]\d*)=(\d+)", re.ASCII)
 
@@ -59,7 +59,7 @@ def allocate_instances(
 
     Exit codes:
 
-    - **0** shown, changed, or as wanted already
+    - **0** format_counts, changed, or as wanted already
     - **1** no such model, it is not partitioned, the counts cannot be accepted, or the change could not be completed
     - **2** wrong usage
     - **3** the named server does not answer, or several run and none was named
@@ -67,13 +67,13 @@ def allocate_instances(
     connection = server_of(repository, server)
     with one_sentence():
         where = _repository(connection, repository)
-        kin = partitioned(where, model)
-        front = _live(connection, where, kin)
-        before = wanted_now(where, kin)
-        wanted = {**before, **_parse(counts or [], kin)}
+        found = partitioned_model(where, model)
+        front = _live(connection, where, found)
+        before = wanted_now(where, found)
+        wanted = {**before, **_parse(counts or [], found)}
         make_allocation(wanted)
         if not counts:
-            _show(front, where, kin, before, as_json)
+            _show(front, where, found, before, as_json)
             return
         steps = plan_steps(model, front.loaded(), wanted) if front is not None else []
         done: dict[str, Any] = {"model": model, "before": before, "instances": wanted, "serves": front is not None}
@@ -82,9 +82,9 @@ def allocate_instances(
             lines = [", ".join(map(str, batch)) for batch in steps] or ["no model would be loaded"]
         elif front is None:
             check_one_server(where, model, connection.state.metrics if connection and connection.state else None)
-            write_wanted(where, kin, wanted)
+            write_wanted(where, found, wanted)
             when = "at the next start of tidal serve" if connection is None else "when this version is loaded"
-            lines = [f"{model}: {shown(wanted)} {when}"]
+            lines = [f"{model}: {format_counts(wanted)} {when}"]
         else:
             lines = []
             allocate(front, wanted, (lambda _line: None) if as_json else typer.echo)
@@ -94,7 +94,7 @@ def allocate_instances(
             typer.echo(line)
 
 
-def _repository(connection: Connection | None, repository: Path | None) -> Path:
+def _repository(connection: ServerConnection | None, repository: Path | None) -> Path:
     if connection is not None:
         if connection.state is None:
             address = connection.control.address
@@ -106,40 +106,44 @@ def _repository(connection: Connection | None, repository: Path | None) -> Path:
     return where
 
 
-def _live(connection: Connection | None, repository: Path, kin: Family) -> LiveFront | None:
+def _live(connection: ServerConnection | None, repository: Path, partitioned: PartitionedModel) -> LiveFront | None:
     """The front where it serves; else None."""
     if connection is None or connection.state is None:
         return None
-    front = LiveFront(connection.control, connection.state.metrics, repository, kin)
+    front = LiveFront(connection.control, connection.state.metrics, repository, partitioned)
     return front if front.serves() else None
 
 
-def _parse(counts: list[str], kin: Family) -> dict[int, int]:
+def _parse(counts: list[str], partitioned: PartitionedModel) -> dict[int, int]:
     found: dict[int, int] = {}
     for text in counts:
         match = _COUNT.fullmatch(text)
         if match is None:
-            raise InvalidArgument(f"'{text}' is not N=COUNT, for example {kin.lengths[-1]}=1")
+            raise InvalidArgument(f"'{text}' is not N=COUNT, for example {partitioned.lengths[-1]}=1")
         length = int(match.group(1))
-        if length not in kin.lengths:
-            accepted = ", ".join(map(str, kin.lengths))
-            raise InvalidArgument(f"'{text}': {kin.front} has no runtime of max_length {length}, accepted: {accepted}")
+        if length not in partitioned.lengths:
+            accepted = ", ".join(map(str, partitioned.lengths))
+            raise InvalidArgument(
+                f"'{text}': {partitioned.name} has no runtime of max_length {length}, accepted: {accepted}"
+            )
         if length in found:
             raise InvalidArgument(f"'{text}': the runtime of max_length {length} was given twice")
         found[length] = int(match.group(2))
     return found
 
 
-def _show(front: LiveFront | None, repository: Path, kin: Family, wanted: dict[int, int], as_json: bool) -> None:
+def _show(
+    front: LiveFront | None, repository: Path, partitioned: PartitionedModel, wanted: dict[int, int], as_json: bool
+) -> None:
     loaded = front.loaded() if front is not None else {}
     versions = front.used() if front is not None else []
     used = versions[-1] if versions else {}
-    allocation = read_allocation(repository / kin.front)
+    allocation = read_allocation(repository / partitioned.name)
     unfinished = (allocation is not None and allocation.loaded is not None) or (bool(loaded) and loaded != wanted)
     if as_json:
         print_json(
             {
-                "model": kin.front,
+                "model": partitioned.name,
                 "instances": wanted,
                 "loaded": loaded or None,
                 "used": used or None,
@@ -149,10 +153,12 @@ def _show(front: LiveFront | None, repository: Path, kin: Family, wanted: dict[i
         )
         return
     rows = [
-        (str(n), str(wanted[n]), str(loaded.get(n, "-")), str(used.get(n, "-")), kin.runtime_models[n])
-        for n in kin.lengths
+        (str(n), str(wanted[n]), str(loaded.get(n, "-")), str(used.get(n, "-")), partitioned.runtime_models[n])
+        for n in partitioned.lengths
     ]
     notes = "" if allocation is not None else "Nothing is set: the counts are those of the runtimes' config.pbtxt."
     if unfinished:
-        notes = f"A change is unfinished: complete it with tidal models allocate {kin.front} {shown(wanted)}"
-    print_table(("MAX LENGTH", "WANTED", "LOADED", "USED", "MODEL"), rows, title=kin.front, notes=notes)
+        notes = (
+            f"A change is unfinished: complete it with tidal models allocate {partitioned.name} {format_counts(wanted)}"
+        )
+    print_table(("MAX LENGTH", "WANTED", "LOADED", "USED", "MODEL"), rows, title=partitioned.name, notes=notes)

@@ -13,28 +13,26 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tidal.arlo.scheduling import LEAST_GAIN
+from tidal.arlo.scheduling import MIN_GAIN
 from tidal.commands.connecting import AsJson
 from tidal.commands.output import one_sentence, print_json, print_table
 from tidal.commands.simulate_inputs import bounds_of, columns_of, lengths_of, rates_of, service_times
-from tidal.simulator import (
+from tidal.simulator.arlo import (
     OVERHEAD_S,
     TWEETS,
     Bursts,
-    Failures,
-    Name,
-    Requests,
-    Result,
-    Scale,
-    Workload,
-    history_of,
+    ClusterResult,
+    GpuFailures,
+    ScalingBounds,
+    SyntheticRequests,
+    SystemName,
+    length_history,
     make_system,
-    read_requests,
 )
-from tidal.simulator import (
-    simulate as run,
-)
-from tidal.simulator.plot import plot as draw
+from tidal.simulator.arlo import simulate as run
+from tidal.simulator.arlo.plot import plot as draw
+from tidal.simulator.requests import RequestSource
+from tidal.simulator.traces import read_requests
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -80,7 +78,7 @@ def arlo(
         typer.Option("--seconds", "-s", help="How long. Default: 600, or all of --rates.", min=1),
     ] = None,
     systems: Annotated[
-        list[Name] | None,
+        list[SystemName] | None,
         typer.Option("--system", help="What to simulate; repeatable. Default: arlo, infaas, st, and dt if possible."),
     ] = None,
     runtimes: Annotated[
@@ -120,11 +118,11 @@ def arlo(
         float, typer.Option("--headroom", help="Share of GPU time that the baselines keep free when autoscaling.")
     ] = 0.05,
     period: Annotated[float, typer.Option("--period", help="Seconds between allocations.")] = 120.0,
-    least_gain: Annotated[
-        float, typer.Option("--least-gain", help="Predicted mean latency that a change has to save, as a share.")
-    ] = LEAST_GAIN,
+    min_gain: Annotated[
+        float, typer.Option("--min-gain", help="Predicted mean latency that a change has to save, as a share.")
+    ] = MIN_GAIN,
     replacement: Annotated[float, typer.Option("--replacement", help="Seconds that a GPU takes to load.")] = 1.0,
-    at_once: Annotated[
+    replacement_batch: Annotated[
         int | None, typer.Option("--at-once", help="GPUs replaced at a time. Default: a twentieth.", min=1)
     ] = None,
     overhead_ms: Annotated[
@@ -172,12 +170,17 @@ def arlo(
     _check_picture(plot)
     with one_sentence():
         times = service_times(profile, runtimes)
-        chosen = systems or [Name.ARLO, Name.INFAAS, Name.ST, *([Name.DT] if times.dynamic_s is not None else [])]
-        workload: Requests
+        chosen = systems or [
+            SystemName.ARLO,
+            SystemName.INFAAS,
+            SystemName.ST,
+            *([SystemName.DT] if times.dynamic_s is not None else []),
+        ]
+        workload: RequestSource
         if requests is not None:
             workload = read_requests(requests, columns_of(columns, ("time", "length")), longest=times.longest)
         else:
-            workload = Workload(
+            workload = SyntheticRequests(
                 rates_of(rates, columns, start, seconds, rate),
                 *lengths_of(lengths, stretch, times.longest),
                 longest=times.longest,
@@ -186,8 +189,8 @@ def arlo(
                 drift_s=drift_seconds,
                 seed=seed,
             )
-        scale = None if autoscale is None else Scale(*bounds_of(autoscale), headroom=headroom)
-        failures = None if fail_every is None else Failures(fail_every, repair, seed)
+        scale = None if autoscale is None else ScalingBounds(*bounds_of(autoscale), headroom=headroom)
+        failures = None if fail_every is None else GpuFailures(fail_every, repair, seed)
         results = []
         for name in chosen:
             system = make_system(
@@ -195,10 +198,10 @@ def arlo(
                 times,
                 gpus=gpus,
                 slo_s=slo_ms / 1e3,
-                history=history_of(workload) if name is Name.GLOBAL else history_of(workload, period),
+                history=length_history(workload) if name is SystemName.GLOBAL else length_history(workload, period),
                 scale=scale,
                 period_s=period,
-                least_gain=least_gain,
+                min_gain=min_gain,
                 threshold=threshold,
                 decay=decay,
                 peek=peek,
@@ -210,7 +213,7 @@ def arlo(
                     workload,
                     overhead_s=overhead_ms / 1e3,
                     replacement_s=replacement,
-                    replaced_at_once=at_once,
+                    replacement_batch=replacement_batch,
                     failures=failures,
                     on_second=on_second,
                 )
@@ -238,7 +241,7 @@ def _check_picture(file: Path | None) -> None:
 
 
 @contextmanager
-def _progress(name: Name, seconds: int) -> Iterator[Callable[[float], None] | None]:
+def _progress(name: SystemName, seconds: int) -> Iterator[Callable[[float], None] | None]:
     """A bar on standard error while a run lasts, where that is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -250,7 +253,7 @@ def _progress(name: Name, seconds: int) -> Iterator[Callable[[float], None] | No
         yield lambda now: bars.update(task, completed=now)
 
 
-def _print(results: Sequence[Result], slo_s: float, as_json: bool) -> None:
+def _print(results: Sequence[ClusterResult], slo_s: float, as_json: bool) -> None:
     if as_json:
         print_json([_row(result, slo_s) for result in results])
         return
@@ -279,7 +282,7 @@ def _print(results: Sequence[Result], slo_s: float, as_json: bool) -> None:
     )
 
 
-def _row(result: Result, slo_s: float) -> dict[str, Any]:
+def _row(result: ClusterResult, slo_s: float) -> dict[str, Any]:
     last = result.moments[-1]
     return {
         "system": result.name,

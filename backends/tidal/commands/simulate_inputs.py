@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.errors import InvalidArgument
-from tidal.simulator import TWEETS, ServiceTimes, from_profile, read_lengths, read_rates, read_table, scaled_lengths
+from tidal.simulator.arlo import TWEETS, ServiceTimes, from_profile, read_table, scaled_lengths
+from tidal.simulator.traces import read_lengths, read_rates
 
 
 def service_times(profile: Path, runtimes: str | None) -> ServiceTimes:

@@ -18,13 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidal.arlo.manifest import load_arlo_manifest
+from tidal.catalog.graph import ModelGraph, PartitionedModel
 from tidal.errors import NotFound, TidalError, Unavailable, Unsupported
 from tidal.repository.allocation import configured_instances, make_allocation, read_allocation, write_allocation
 from tidal.repository.config import instance_count
-from tidal.repository.entries import ModelEntry
 from tidal.repository.names import runtime_model
-from tidal.repository.partitioned import Family, family
 from tidal.server.active_config import load_model
 from tidal.server.control import ServerControl
 from tidal.server.gauges import used_instances
@@ -40,7 +38,7 @@ Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class InstanceChange:
     """One runtime's model and its instances before and after; 0 means not loaded."""
 
     model: str
@@ -54,60 +52,65 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class LiveFront:
-    """A front on a running `tidal serve`: the admin side, `host:port` of its metrics, the front's family."""
+    """A partitioned model on a running `tidal serve`.
+
+    Attributes:
+        control: Admin API of the server.
+        metrics: `host:port` of the server's metrics.
+        repository: Folder of the model repository.
+        model: The partitioned model's newest version.
+    """
 
     control: ServerControl
     metrics: str
     repository: Path
-    kin: Family
+    model: PartitionedModel
 
     def versions(self) -> list[int]:
         """Versions of the front that serve."""
-        return [row.version for row in self.control.index() if row.name == self.kin.front and row.state == "READY"]
+        return [row.version for row in self.control.index() if row.name == self.model.name and row.state == "READY"]
 
     def serves(self) -> bool:
         """Whether the front serves with the runtimes of its newest publish, so that a change can take effect now."""
-        entry = ModelEntry(self.repository / self.kin.front)
-        try:
-            served = [load_arlo_manifest(entry.version_dir(version)) for version in self.versions()]
-        except TidalError:
-            return False
-        return bool(served) and all(tuple(r.max_length for r in m.runtimes) == self.kin.lengths for m in served)
+        graph = ModelGraph.read(self.repository)
+        served = [graph.partitioned(self.model.name, version) for version in self.versions()]
+        return bool(served) and all(each is not None and each.lengths == self.model.lengths for each in served)
 
     def loaded(self) -> dict[int, int]:
         """Instances that the server has, by max_length ascending."""
-        counts = dict.fromkeys(self.kin.lengths, 0)
+        counts = dict.fromkeys(self.model.lengths, 0)
         index = sorted(self.control.index(), key=lambda row: row.version)
         ready = {row.name: row.version for row in index if row.state == "READY"}
-        for length, name in self.kin.runtime_models.items():
+        for length, name in self.model.runtime_models.items():
             if name in ready:
                 counts[length] = instance_count(self.control.config(name, ready[name]))
         return counts
 
     def used(self) -> list[dict[int, int]]:
         """Instances that each serving version of the front uses, by max_length; empty where it has not said yet."""
-        told = used_instances(self.metrics, self.kin.front)
+        told = used_instances(self.metrics, self.model.name)
         return [told.get(version, {}) for version in self.versions()]
 
 
-def partitioned(repository: Path, model: str) -> Family:
-    """The family of a front.
+def partitioned_model(repository: Path, model: str) -> PartitionedModel:
+    """The newest version of a partitioned model.
 
     Raises:
-        NotFound: nothing is published under this name.
-        Unsupported: the model is not a partitioned one.
+        NotFound: Nothing is published under this name.
+        Unsupported: The model is not partitioned.
     """
-    if not ModelEntry(repository / model).versions():
+    graph = ModelGraph.read(repository)
+    if not graph.versions(model):
         raise NotFound(f"model '{model}' has no published version in {repository}")
-    kin = family(repository, model)
-    if kin is None:
+    found, owner = graph.partitioned(model), graph.owner(model)
+    if owner is not None:
+        raise Unsupported(f"model '{model}' is a runtime of '{owner.name}': allocate instances to '{owner.name}'")
+    if found is None:
         raise Unsupported(f"model '{model}' is not partitioned: all its runtimes run inside one instance")
-    if kin.front != model:
-        raise Unsupported(f"model '{model}' is a runtime of '{kin.front}': allocate instances to '{kin.front}'")
-    return kin
+    return found
 
 
-def wanted_now(repository: Path, kin: Family) -> dict[int, int]:
+def wanted_now(repository: Path, model: PartitionedModel) -> dict[int, int]:
     """Instances wanted at present, by max_length ascending: the file's, else those of the runtimes' config.pbtxt.
 
     A file for other runtimes counts where it names these.
@@ -115,13 +118,13 @@ def wanted_now(repository: Path, kin: Family) -> dict[int, int]:
     Raises:
         InvalidArgument: the file or a config.pbtxt cannot be accepted.
     """
-    front = repository / kin.front
-    configured, allocation = configured_instances(front, kin.lengths), read_allocation(front)
+    front = repository / model.name
+    configured, allocation = configured_instances(front, model.lengths), read_allocation(front)
     given = allocation.instances if allocation is not None else {}
-    return {length: given.get(length, configured[length]) for length in kin.lengths}
+    return {length: given.get(length, configured[length]) for length in model.lengths}
 
 
-def plan_steps(front: str, loaded: Mapping[int, int], wanted: Mapping[int, int]) -> list[tuple[Step, ...]]:
+def plan_steps(front: str, loaded: Mapping[int, int], wanted: Mapping[int, int]) -> list[tuple[InstanceChange, ...]]:
     """Which models to load in which order, in batches to be loaded at the same time.
 
     Args:
@@ -129,13 +132,17 @@ def plan_steps(front: str, loaded: Mapping[int, int], wanted: Mapping[int, int])
         loaded: present instances by max_length.
         wanted: instances to come, for the same lengths.
     """
-    steps = [Step(runtime_model(front, n), n, loaded[n], wanted[n]) for n in sorted(wanted) if loaded[n] != wanted[n]]
+    steps = [
+        InstanceChange(runtime_model(front, n), n, loaded[n], wanted[n])
+        for n in sorted(wanted)
+        if loaded[n] != wanted[n]
+    ]
     shrinking = [step for step in steps if step.after < step.before]
     growing = [step for step in steps if step.after > step.before]
     return [tuple(half[at : at + _BATCH]) for half in (shrinking, growing) for at in range(0, len(half), _BATCH)]
 
 
-def write_wanted(repository: Path, kin: Family, wanted: Mapping[int, int]) -> None:
+def write_wanted(repository: Path, model: PartitionedModel, wanted: Mapping[int, int]) -> None:
     """Write an allocation for the next start.
 
     Raises:
@@ -143,9 +150,9 @@ def write_wanted(repository: Path, kin: Family, wanted: Mapping[int, int]) -> No
         Unavailable: another process is changing it.
     """
     allocation = make_allocation(wanted)
-    allocation.check(kin.lengths)
-    with changing(repository / kin.front):
-        write_allocation(repository / kin.front, allocation)
+    allocation.check(model.lengths)
+    with exclusive_change(repository / model.name):
+        write_allocation(repository / model.name, allocation)
 
 
 def allocate(front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s: float = _WAIT_S) -> None:
@@ -163,19 +170,20 @@ def allocate(front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s
             unloaded, or the front did not follow in time; call again.
         Internal: a model does not load, with the reason; the front uses what is loaded. Call again.
     """
-    folder, kin = front.repository / front.kin.front, front.kin
+    model = front.model
+    folder = front.repository / model.name
     target = make_allocation(wanted)
-    target.check(kin.lengths)
-    check_one_server(front.repository, kin.front, front.metrics)
-    with changing(folder):
+    target.check(model.lengths)
+    check_one_server(front.repository, model.name, front.metrics)
+    with exclusive_change(folder):
         loaded = _wait_until_longest_loaded(front, wait_s)
-        batches = plan_steps(kin.front, loaded, target.instances)
+        batches = plan_steps(model.name, loaded, target.instances)
         if batches:
             change = make_allocation(target.instances, loaded)
             write_allocation(folder, change)
             least = change.serving()
             _wait(front, lambda used: all(used.get(n, 0) <= least[n] for n in least), wait_s, "give up instances")
-            report(f"{kin.front} uses no more than {shown(least)} while the instances change")
+            report(f"{model.name} uses no more than {format_counts(least)} while the instances change")
         for batch in batches:
             _load(front, batch)
             loaded.update({step.max_length: step.after for step in batch})
@@ -184,7 +192,7 @@ def allocate(front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s
                 report(str(step))
         write_allocation(folder, target)
         _wait(front, lambda used: used == target.instances, wait_s, "take on its instances")
-        report(f"{kin.front} uses {shown(target.instances)}")
+        report(f"{model.name} uses {format_counts(target.instances)}")
 
 
 def check_one_server(repository: Path, front: str, metrics: str | None) -> None:
@@ -213,7 +221,7 @@ def check_one_server(repository: Path, front: str, metrics: str | None) -> None:
 
 
 @contextmanager
-def changing(front: Path) -> Iterator[None]:
+def exclusive_change(front: Path) -> Iterator[None]:
     """Be the only process that changes a front's instances; the kernel ends it with the process.
 
     Raises:
@@ -230,17 +238,20 @@ def changing(front: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def shown(instances: Mapping[int, int]) -> str:
+def format_counts(instances: Mapping[int, int]) -> str:
     """Counts as a user gives them: `64=1 512=2`."""
     return " ".join(f"{length}={count}" for length, count in sorted(instances.items()))
 
 
-def _load(front: LiveFront, batch: tuple[Step, ...]) -> None:
+def _load(front: LiveFront, batch: tuple[InstanceChange, ...]) -> None:
+    def load(model: str) -> None:
+        load_model(front.control, ModelGraph.read(front.repository), model)
+
     with ThreadPoolExecutor(len(batch)) as pool:
-        loads = [(step, pool.submit(load_model, front.control, front.repository, step.model)) for step in batch]
-    for step, load in loads:
+        loads = [(step, pool.submit(load, step.model)) for step in batch]
+    for step, each in loads:
         try:
-            load.result()
+            each.result()
         except TidalError as error:
             raise type(error)(f"model '{step.model}' does not load: {sentence(str(error))}") from None
 
@@ -248,9 +259,9 @@ def _load(front: LiveFront, batch: tuple[Step, ...]) -> None:
 def _wait_until_longest_loaded(front: LiveFront, wait_s: float) -> dict[int, int]:
     """What is loaded, once the longest runtime is: while it is restarted, nothing else can take all that comes."""
     end = time.monotonic() + wait_s
-    while not (loaded := front.loaded())[front.kin.lengths[-1]]:
+    while not (loaded := front.loaded())[front.model.lengths[-1]]:
         if time.monotonic() > end:
-            name, model = front.kin.front, front.kin.runtime_models[front.kin.lengths[-1]]
+            name, model = front.model.name, front.model.runtime_models[front.model.lengths[-1]]
             raise Unavailable(
                 f"the longest runtime of '{name}', '{model}', is not loaded: try again, or tidal models load {name}"
             )
@@ -263,5 +274,5 @@ def _wait(front: LiveFront, done: Callable[[dict[int, int]], bool], wait_s: floa
     # A front of which no version serves has not done anything.
     while not (versions := front.used()) or not all(used and done(used) for used in versions):
         if time.monotonic() > end:
-            raise Unavailable(f"'{front.kin.front}' did not {what} within {wait_s:g} s: give the same counts again")
+            raise Unavailable(f"'{front.model.name}' did not {what} within {wait_s:g} s: give the same counts again")
         time.sleep(_POLL_S)

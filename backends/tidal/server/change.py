@@ -1,32 +1,29 @@
-"""Changing which models and versions a server serves, and saying what came of it.
+"""Changing which models and versions a server serves, and reporting the outcome.
+
+Each operation walks one snapshot of the relations between models: what a model requires is loaded before it, and what
+was built for it alone is unloaded after it, unless another model that serves requires it.
 
 A partitioned model's front calls its own version of each runtime. So while it changes from one version to another, the
 runtimes serve both:
 
-1. every runtime is loaded with the versions that the front has and those that it is to get;
-2. the front is loaded: its new version serves, the one before answers what it took and leaves;
-3. every runtime is loaded with the versions that the front serves, and runtimes that none of these has are unloaded.
+1. every runtime is loaded with the versions that the front serves and those that it is to get;
+2. the front is loaded: its new version serves, the one before answers the requests that it accepted and leaves;
+3. every runtime is loaded with the versions that the front serves, and runtimes that none of these calls are unloaded.
 
-What fails before the new version serves leaves the one before with all that it calls; what was loaded for the new one
-is taken back. Killed at any point, what is called goes on serving, and the next load completes the change.
+A failure before the new version serves leaves the one before with everything that it calls; what was loaded for the
+new one is unloaded. After a kill at any point, what is called keeps serving, and the next load completes the change.
 """
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
-from tidal.arlo.manifest import load_arlo_manifest
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import Internal, NotFound, TidalError
 from tidal.repository.allocation import make_allocation, read_allocation, write_allocation
-from tidal.repository.cascades import Cascade, cascade, cascades
-from tidal.repository.ensembles import Ensemble, ensemble
-from tidal.repository.entries import ModelEntry
-from tidal.repository.names import runtime_model
-from tidal.repository.partitioned import family, front_of
 from tidal.server.active_config import (
     active_config,
     check_allocation,
@@ -34,7 +31,7 @@ from tidal.server.active_config import (
     versions_on_server,
     wanted_versions,
 )
-from tidal.server.allocate import changing
+from tidal.server.allocate import exclusive_change
 from tidal.server.control import ServerControl
 from tidal.server.reasons import sentence
 
@@ -50,144 +47,42 @@ def serving_versions(control: ServerControl, model: str) -> list[int]:
 def load(control: ServerControl, repository: Path | None, model: str) -> str:
     """Load a model, or reload it when its files changed, and wait until it serves; requests meanwhile are answered.
 
-    Of a partitioned model its runtimes come first, and those that it no longer has go last; all of them where it is
-    partitioned no more. A cascade's levels come before it, too; those of its own that it asks no more go after it.
-    The models of an ensemble's steps come before it.
+    Models that it requires are loaded before it, each once. Models that were built for it alone and that it no longer
+    requires are unloaded after it.
+
+    Args:
+        control: Admin API of the server.
+        repository: Folder of the model repository; None where only the server has it.
+        model: Name of the model.
 
     Returns:
-        What is served now and what was before, as a sentence.
+        What is served now and what was served before, one line per model, the named model first.
 
     Raises:
-        Internal: it does not load; what Triton says, and what keeps serving.
-        InvalidArgument: its allocation is for other runtimes; what serves is left as it is.
-        Unavailable: another process is changing the instances of its runtimes.
+        Internal: A model does not load; Triton's reason, and what keeps serving.
+        InvalidArgument: An allocation is for other runtimes; what serves is not changed.
+        Unavailable: Another process is changing the instances of its runtimes.
     """
-    if repository is not None and _has_runtimes(control, repository, model):
-        with changing(repository / model):
-            return _load_family(control, repository, model)
-    found = cascade(repository, model) if repository is not None else None
-    if repository is not None and found is not None:
-        return _load_cascade(control, repository, found)
-    joint = ensemble(repository, model) if repository is not None else None
-    steps = _load_steps(control, repository, joint) if joint is not None else []
-    before = serving_versions(control, model)
-    _load(control, repository, model)
-    return "\n  ".join([_told(control, repository, model, before), *steps])
-
-
-def _load_steps(control: ServerControl, repository: Path | None, joint: Ensemble) -> list[str]:
-    """Load what an ensemble hands requests to; Triton would load the steps too, but by their config.pbtxt alone."""
-    return [load(control, repository, step) for step in joint.steps if step != joint.name]
-
-
-def _load_cascade(control: ServerControl, repository: Path, found: Cascade) -> str:
-    before = serving_versions(control, found.name)
-    served = [cascade(repository, found.name, version) for version in before]
-    own = {level for each in (found, *served) if each is not None for level in each.own}
-    published = [level for level in found.levels if ModelEntry(repository / level).versions()]
-    levels = [load(control, repository, level) for level in published]
-    _load(control, repository, found.name)
-    told = _told(control, repository, found.name, before)
-    former = _unload_levels(control, repository, found.name, own.difference(found.levels))
-    return "\n  ".join([told, *levels, *(f"{level}: unloaded" for level in former)])
-
-
-def _unload_levels(control: ServerControl, repository: Path, model: str, levels: Collection[str]) -> list[str]:
-    """Unload levels once versions of their cascade that leave have left, but for those that another one asks."""
-    asking = [each for each in cascades(repository) if each.name != model and serving_versions(control, each.name)]
-    asked = {level for each in asking for level in each.levels}
-    leaving = [level for level in sorted(levels) if level not in asked and serving_versions(control, level)]
-    if leaving:
-        _wait_until_left(control, model)
-    for level in leaving:
-        unload(control, repository, level)
-    return leaving
-
-
-def _load_family(control: ServerControl, repository: Path, front: str) -> str:
-    kin = family(repository, front)
-    runtimes = tuple(kin.runtime_models.values()) if kin is not None else ()
-    check_allocation(repository, front)
-    versions = versions_on_server(control, front) | wanted_versions(repository, front)
-    before = {name: serving_versions(control, name) for name in (front, *runtimes)}
-    try:
-        _load_runtimes(control, repository, runtimes, versions)
-        allocation = read_allocation(repository / front) if kin is not None else None
-        if allocation is not None and allocation.loaded is not None:
-            # A change that was killed: every runtime has been loaded as it wanted.
-            write_allocation(repository / front, make_allocation(allocation.instances))
-        _load(control, repository, front)
-    except TidalError:
-        with suppress(TidalError):  # what has failed is what is told
-            _take_back(control, repository, runtimes, serving_versions(control, front))
-        raise
-    _wait_until_left(control, front)
-    serving = serving_versions(control, front)
-    for name in runtimes:
-        _load(control, repository, name, serving)
-    needed = {*runtimes, *_called(repository, front, serving)}
-    former = [name for name in _runtimes(control, repository, front) if name not in needed]
-    for name in former:
-        control.unload(name)
-    told = [_told(control, repository, name, before[name]) for name in (front, *runtimes)]
-    return "\n  ".join([*told, *(f"{name}: unloaded" for name in former)])
-
-
-def _load_runtimes(
-    control: ServerControl, repository: Path, runtimes: Collection[str], versions: Collection[int]
-) -> None:
-    """Make runtimes serve those of these versions that they have; one that gets no instance is left as it is."""
-    given = [name for name in runtimes if _gets_instances(repository, name)]
-    for name in given:
-        _load(control, repository, name, versions)
-    for name in given:
-        lacks = set(versions).intersection(ModelEntry(repository / name).versions())
-        if lacks.difference(serving_versions(control, name)):
-            # The supervisor has restarted it meanwhile, for the front as it was.
-            _load(control, repository, name, versions)
-
-
-def _take_back(control: ServerControl, repository: Path, runtimes: Collection[str], serving: Collection[int]) -> None:
-    """Leave runtimes with the versions that their front serves; all they have where it serves none."""
-    for name in runtimes if serving else ():
-        if not set(serving).intersection(ModelEntry(repository / name).versions()):
-            control.unload(name)
-        elif _gets_instances(repository, name):
-            load_model(control, repository, name, serving)
-
-
-def _gets_instances(repository: Path, runtime: str) -> bool:
-    active = active_config(repository, runtime)
-    return active is None or active.instances > 0
-
-
-def _load(control: ServerControl, repository: Path | None, model: str, versions: Collection[int] | None = None) -> None:
-    before = serving_versions(control, model)
-    try:
-        load_model(control, repository, model, versions)
-        active = active_config(repository, model)
-    except TidalError as error:
-        kept = f"; {_versions(before)} {_s('keep', before)} serving" if before else ""
-        raise type(error)(f"model '{model}' does not load: {sentence(str(error))}{kept}") from None
-    if (active is None or active.instances) and not serving_versions(control, model):
-        raise Internal(f"model '{model}' was loaded and is not served")
-
-
-def _told(control: ServerControl, repository: Path | None, model: str, before: list[int]) -> str:
-    after = serving_versions(control, model)
-    if not after:
-        return f"{model}: not loaded, it is given no instance"
-    if before == after:
-        return f"{model}: {_versions(after)} {_s('serve', after)}{_newer(repository, model, after)}"
-    return f"{model}: {_versions(after)} {_s('serve', after)} now" + (f", {_versions(before)} before" if before else "")
+    graph = ModelGraph.read(repository)
+    order = graph.load_order([model])
+    with_fronts = {runtime for each in order if graph.partitioned(each) for runtime in graph.requires(each)}
+    kept = {required for each in order for required in graph.requires(each)}
+    lines = [
+        line
+        for each in order
+        if each != model and each not in with_fronts
+        for line in _load_with_owned(control, graph, each, kept)
+    ]
+    first, *rest = _load_with_owned(control, graph, model, kept)
+    return "\n  ".join([first, *lines, *rest])
 
 
 def reload(control: ServerControl, repository: Path | None, model: str) -> str:
-    """As `load`, for a model that the server has.
+    """As `load`, for a model that the server serves.
 
     Raises:
-        NotFound: the server does not serve it.
-        Internal: it does not load; what Triton says, and what keeps serving.
+        NotFound: The server does not serve it.
+        Internal: It does not load; Triton's reason, and what keeps serving.
     """
     if not serving_versions(control, model):
         raise NotFound(f"model '{model}' is not served: load it with tidal models load {model}")
@@ -195,69 +90,154 @@ def reload(control: ServerControl, repository: Path | None, model: str) -> str:
 
 
 def unload(control: ServerControl, repository: Path | None, model: str) -> str:
-    """Take a model out of service; of a partitioned model also its runtimes, once it has answered its requests.
-
-    Of a cascade also the levels that were built for it, unless another cascade that serves asks them.
+    """Take a model out of service, and after it what was built for it alone and no other model that serves requires.
 
     Raises:
-        NotFound: the server does not serve it.
-        Unavailable: another process is changing the instances of its runtimes.
+        NotFound: The server does not serve it.
+        Unavailable: Another process is changing the instances of its runtimes.
     """
     if not serving_versions(control, model):
         raise NotFound(f"model '{model}' is not served")
-    found = cascade(repository, model) if repository is not None else None
-    if repository is not None and found is not None:
-        control.unload(model)
-        _unload_levels(control, repository, model, found.own)
-    elif repository is None or not _has_runtimes(control, repository, model):
-        control.unload(model)
-    else:
-        with changing(repository / model):
-            control.unload(model)
-            _wait_until_left(control, model)
-            for name in _runtimes(control, repository, model):
-                control.unload(name)
+    _unload(control, ModelGraph.read(repository), model)
     return f"{model}: unloaded; requests in flight are still answered"
 
 
-def _has_runtimes(control: ServerControl, repository: Path, model: str) -> bool:
-    """Whether a model is a front, or was one when its runtimes were loaded."""
-    kin = family(repository, model)
-    return kin.front == model if kin is not None else bool(_runtimes(control, repository, model))
+def _load_with_owned(control: ServerControl, graph: ModelGraph, model: str, kept: Collection[str]) -> list[str]:
+    """Load a model and its runtimes, then unload what it owned and no longer requires, but for what is `kept`.
+
+    Returns:
+        What is served now and what was served before, one line per model.
+    """
+    partitioned = graph.partitioned(model)
+    runtimes = tuple(partitioned.runtime_models.values()) if partitioned is not None else ()
+    with _exclusive(control, graph, model):
+        check_allocation(graph, model)
+        before = {name: serving_versions(control, name) for name in (model, *runtimes)}
+        try:
+            _load_runtimes(control, graph, model, runtimes)
+            _load(control, graph, model)
+        except TidalError:
+            with suppress(TidalError):  # report the first failure
+                _restore_runtimes(control, graph, runtimes, serving_versions(control, model))
+            raise
+        if runtimes:
+            _wait_until_left(control, model)
+        serving = serving_versions(control, model)
+        for name in runtimes:
+            _load(control, graph, name, serving)
+        required = {name for version in (None, *serving) for name in graph.requires(model, version)}
+        former = _owned(graph, model, before[model]).difference(required, kept)
+        unloaded = _unload_unrequired(control, graph, model, former)
+    reports = [_report(control, graph, name, before[name]) for name in (model, *runtimes)]
+    return [*reports, *(f"{name}: unloaded" for name in unloaded)]
 
 
-def _called(repository: Path, front: str, versions: Collection[int]) -> set[str]:
-    """Models of the runtimes that a front of these versions calls."""
-    called: set[str] = set()
-    for version in versions:
-        with suppress(TidalError):  # its files may be gone
-            manifest = load_arlo_manifest(repository / front / str(version))
-            if manifest.placement == "partitioned":
-                called.update(runtime_model(front, runtime.max_length) for runtime in manifest.runtimes)
-    return called
+def _load_runtimes(control: ServerControl, graph: ModelGraph, front: str, runtimes: Collection[str]) -> None:
+    """Load runtimes with the versions that their front serves and those that it is to get, where they have them.
+
+    A runtime that gets no instance is left as it is. A change of instances that was killed is then complete.
+    """
+    if not runtimes:
+        return
+    versions = versions_on_server(control, front) | wanted_versions(graph, front)
+    given = [name for name in runtimes if _gets_instances(graph, name)]
+    for name in given:
+        _load(control, graph, name, versions)
+    for name in given:
+        if versions.intersection(graph.versions(name)).difference(serving_versions(control, name)):
+            # The supervisor has restarted it meanwhile, for the front as it was.
+            _load(control, graph, name, versions)
+    folder = graph.entry(front).folder
+    allocation = read_allocation(folder)
+    if allocation is not None and allocation.loaded is not None:
+        write_allocation(folder, make_allocation(allocation.instances))
 
 
-def _runtimes(control: ServerControl, repository: Path, front: str) -> list[str]:
-    """Models of a front's runtimes that the server has, also of lengths that are no longer published."""
-    form = re.compile(rf"{re.escape(front)}_len\d+")
-    names = sorted({row.name for row in control.index() if row.state == "READY" and form.fullmatch(row.name)})
-    return [name for name in names if front_of(repository, name) == front]  # any model may have such a name
+def _restore_runtimes(
+    control: ServerControl, graph: ModelGraph, runtimes: Collection[str], serving: Collection[int]
+) -> None:
+    """Leave runtimes with the versions that their front serves; with all they have where it serves none."""
+    for name in runtimes if serving else ():
+        if not set(serving).intersection(graph.versions(name)):
+            control.unload(name)
+        elif _gets_instances(graph, name):
+            load_model(control, graph, name, serving)
 
 
-def _wait_until_left(control: ServerControl, front: str) -> None:
-    """Wait until versions of a front that are leaving have answered what they took, for as long as answers take."""
+def _gets_instances(graph: ModelGraph, runtime: str) -> bool:
+    active = active_config(graph, runtime)
+    return active is None or active.instances > 0
+
+
+def _load(control: ServerControl, graph: ModelGraph, model: str, versions: Collection[int] | None = None) -> None:
+    before = serving_versions(control, model)
+    try:
+        active = load_model(control, graph, model, versions)
+    except TidalError as error:
+        kept = f"; {_versions(before)} {_s('keep', before)} serving" if before else ""
+        raise type(error)(f"model '{model}' does not load: {sentence(str(error))}{kept}") from None
+    if (active is None or active.instances) and not serving_versions(control, model):
+        raise Internal(f"model '{model}' was loaded but does not serve")
+
+
+def _unload(control: ServerControl, graph: ModelGraph, model: str) -> None:
+    """Unload a model, and after it what it owns."""
+    with _exclusive(control, graph, model):
+        owned = _owned(graph, model, serving_versions(control, model))
+        control.unload(model)
+        _unload_unrequired(control, graph, model, owned)
+
+
+def _unload_unrequired(control: ServerControl, graph: ModelGraph, owner: str, models: Iterable[str]) -> list[str]:
+    """Unload models once versions of their owner that leave have left, but for those that another model requires."""
+    served = {(row.name, row.version) for row in control.index() if row.state == "READY"}
+    others = {(name, version) for name, version in served if name != owner}
+    required = {each for name, version in others for each in (*graph.requires(name), *graph.requires(name, version))}
+    leaving = sorted({name for name, _ in served}.intersection(models) - required)
+    if leaving:
+        _wait_until_left(control, owner)
+    for name in leaving:
+        _unload(control, graph, name)
+    return leaving
+
+
+def _owned(graph: ModelGraph, model: str, versions: Iterable[int]) -> set[str]:
+    """What was built for a model alone, by its newest version or any of these."""
+    return {name for version in (None, *versions) for name in graph.owned_by(model, version)}
+
+
+def _exclusive(control: ServerControl, graph: ModelGraph, model: str) -> AbstractContextManager[None]:
+    """Be the only process that changes instances of a front, or of what was one when its runtimes were loaded."""
+    if graph.partitioned(model) is not None or any(
+        serving_versions(control, each) for each in graph.runtimes_of(model)
+    ):
+        return exclusive_change(graph.entry(model).folder)
+    return nullcontext()
+
+
+def _wait_until_left(control: ServerControl, model: str) -> None:
+    """Wait until versions of a model that are unloading have answered what they accepted, for at most `_LEAVING_S`."""
     end = time.monotonic() + _LEAVING_S
     while time.monotonic() < end:
-        if not any(row.name == front and row.state == "UNLOADING" for row in control.index()):
+        if not any(row.name == model and row.state == "UNLOADING" for row in control.index()):
             return
         time.sleep(0.1)
 
 
-def _newer(repository: Path | None, model: str, serving: list[int]) -> str:
-    published = ModelEntry(repository / model).versions() if repository is not None else []
-    if repository is None or published[-1:] <= serving[-1:]:
+def _report(control: ServerControl, graph: ModelGraph, model: str, before: list[int]) -> str:
+    after = serving_versions(control, model)
+    if not after:
+        return f"{model}: not loaded, it is given no instance"
+    if before == after:
+        return f"{model}: {_versions(after)} {_s('serve', after)}{_newer(graph, model, after)}"
+    return f"{model}: {_versions(after)} {_s('serve', after)} now" + (f", {_versions(before)} before" if before else "")
+
+
+def _newer(graph: ModelGraph, model: str, serving: list[int]) -> str:
+    published = list(graph.versions(model))
+    if graph.repository is None or published[-1:] <= serving[-1:]:
         return ", as before"
-    why = "its front calls it" if front_of(repository, model) is not None else "its version_policy asks"
+    why = "its front calls it" if graph.front_of(model) is not None else "its version_policy asks"
     return f" as {why}; version {published[-1]} is published too"
 
 

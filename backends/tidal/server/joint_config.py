@@ -9,36 +9,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
-from tidal.engine_model.manifest import EngineManifest, load_engine_manifest
-from tidal.errors import InvalidArgument
-from tidal.repository.entries import ModelEntry
+from tidal.arlo.manifest import ArloManifest
+from tidal.catalog.graph import ModelGraph
+from tidal.engine_model.manifest import EngineManifest
 
 
-def joint_config(
-    config: Mapping[str, Any], runtime: ModelEntry, front: ModelEntry, versions: Sequence[int]
-) -> dict[str, Any] | None:
-    """The config with which a runtime's model serves exactly these versions; None where one config cannot do.
+def joint_config(graph: ModelGraph, front: str, runtime: str, versions: Sequence[int]) -> dict[str, Any] | None:
+    """The config with which a runtime's model serves exactly these versions; None where one config cannot.
 
     Outputs of any of them are declared, and inputs that not all of them read are optional. Versions for Triton's own
-    backend have sizes and profiles in their config, and go together only where these are the same.
+    backend have sizes and profiles in their config; they are served together only where these are equal.
 
     Args:
-        config: complete, of the version that it names.
-        runtime: the runtime's model.
-        front: its front.
-        versions: published ones, at least one.
+        graph: Relations between the models of the repository.
+        front: Name of the front.
+        runtime: Name of the runtime's model, whose config.pbtxt is complete for the version that it names.
+        versions: Published versions, at least one.
     """
+    config = graph.config(runtime)
     specific = config.get("version_policy", {}).get("specific", {})
     named = {int(version) for version in specific.get("versions", ())}
     asked = serving(config, versions)
     if named == set(versions):
         return asked
-    compared = sorted(set(versions) | (named & set(runtime.versions())))
-    try:
-        engines = {version: load_engine_manifest(runtime.version_dir(version)) for version in compared}
-        fronts = [load_arlo_manifest(front.version_dir(version)) for version in compared]
-    except InvalidArgument:
+    compared = sorted(set(versions) | (named & set(graph.versions(runtime))))
+    found = ((version, graph.manifest(runtime, version)) for version in compared)
+    engines = {version: manifest for version, manifest in found if isinstance(manifest, EngineManifest)}
+    of_fronts = (graph.manifest(front, version) for version in compared)
+    fronts = [manifest for manifest in of_fronts if isinstance(manifest, ArloManifest)]
+    if len(engines) < len(compared) or len(fronts) < len(compared):  # one cannot be read
         return None
     if any(manifest.native for manifest in fronts):
         return asked if len({_native_shape(manifest) for manifest in fronts}) == 1 else None

@@ -6,15 +6,13 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, NotFound, did_you_mean
-from tidal.repository.cascades import cascades
-from tidal.repository.ensembles import Ensemble, ensembles, lacking, with_steps
-from tidal.repository.entries import ModelEntry, model_entries
-from tidal.repository.partitioned import family, front_of
+from tidal.repository.entries import ModelEntry
 from tidal.server.control import ADMIN_APIS, ADMIN_HEADER, ServerControl
 from tidal.server.endpoints import Endpoints
 from tidal.server.extra_options import grpc_tls
@@ -32,8 +30,13 @@ _KEY = re.compile(r"[A-Za-z0-9._~+/-]{8,}")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The models of a repository: those to serve, those that nothing is published of, and ensembles that lack a step,
-    each with the reason."""
+    """Models of a repository by what a server does with them.
+
+    Attributes:
+        served: Models to serve.
+        unpublished: Models without a published version.
+        incomplete: Ensembles that are not served because a step is not, each with the reason.
+    """
 
     served: tuple[ModelEntry, ...]
     unpublished: tuple[ModelEntry, ...]
@@ -97,78 +100,74 @@ class Launch:
         return [str(self.installation.binary), *options, *self.extra]
 
 
-def select_models(repository: Path, names: Sequence[str]) -> Selection:
-    """The models to serve: those named, else all that have a published version.
+def select_models(graph: ModelGraph, names: Sequence[str]) -> Selection:
+    """The models to serve: those named with what they require, else all that have a published version.
 
-    A partitioned model comes with its runtimes, and without those that only an earlier version of it has.
-    One that is partitioned no more comes without any. A cascade comes with the models of the levels that it asks;
-    models that were built for its other levels alone come only where they are named. An ensemble comes with the
-    models of its steps where it is named, else where they are served anyway.
+    Without names, what was built for one model alone and is no longer required is left out, such as runtimes of an
+    earlier version, or levels that a cascade does not call; and so are ensembles without all of their steps.
+
+    Args:
+        graph: Relations between the models of the repository.
+        names: Names of models; empty for all.
 
     Raises:
-        NotFound: the repository is missing or has no model, a name is not in it, nothing is published, or a step of
+        NotFound: The repository does not exist or has no model, a name is not in it, nothing is published, or a step of
             a named ensemble is not.
         InvalidArgument: Triton cannot start Python models from its path.
     """
-    if not repository.is_dir():
+    repository = graph.repository
+    if repository is None or not repository.is_dir():
         raise NotFound(f"model repository '{repository}' is not a folder: give its path, or make it with tidal build")
-    entries = {entry.name: entry for entry in model_entries(repository)}
-    if not entries:
+    if not graph.models:
         raise NotFound(f"model repository '{repository}' has no model: publish one with tidal build")
-    joint = ensembles(repository)
     for name in names:
-        if name not in entries:
-            raise NotFound(f"model '{name}' is not in {repository}: {did_you_mean(name, entries)}")
-        if not entries[name].versions() and name not in {each.name for each in joint}:
-            raise NotFound(f"model '{name}' has no published version: {build_command(entries[name])}")
-    names = with_steps(names, joint)
-    published = {name for name, entry in entries.items() if entry.versions()}
-    for each in joint:
-        if each.name in names and (why := lacking(repository, each, published)):
-            unbuilt = [build_command(entries[step]) for step in each.steps if step in entries.keys() - published]
-            raise NotFound(f"ensemble '{each.name}' {why}" + (f": run {', '.join(unbuilt)}" if unbuilt else ""))
-    for entry in entries.values():
-        check_path(entry.folder)
-    asking = cascades(repository)
-    implied = (level for each in asking if each.name in names for level in each.levels)
-    wanted = [*names, *(level for level in implied if level in entries and entries[level].versions())]
-    unasked = {level for each in asking for level in each.own} - {level for each in asking for level in each.levels}
-    chosen = [
-        entry
-        for name, entry in entries.items()
-        if name in names or (name not in unasked and _chosen(repository, entry, wanted))
-    ]
-    incomplete = {} if names else _incomplete(repository, joint, {entry.name for entry in chosen})
-    served = tuple(entry for entry in chosen if entry.name not in incomplete)
-    if not served:
-        commands = ", ".join(build_command(entry) for name, entry in entries.items() if name not in incomplete)
+        if name not in graph.models:
+            raise NotFound(f"model '{name}' is not in {repository}: {did_you_mean(name, graph.models)}")
+        if not graph.versions(name) and not graph.steps(name):
+            raise NotFound(f"model '{name}' has no published version: {build_command(graph.entry(name))}")
+    published = {name for name in graph.models if graph.versions(name)}
+    required = graph.load_order(names)
+    for name in required:
+        if why := _lacking(graph, name, published):
+            unbuilt = [each for each in graph.steps(name) if each in set(graph.models) - published]
+            commands = ", ".join(build_command(graph.entry(each)) for each in unbuilt)
+            raise NotFound(f"ensemble '{name}' {why}" + (f": run {commands}" if unbuilt else ""))
+    for name in graph.models:
+        check_path(graph.entry(name).folder)
+    chosen = published.intersection(required) if names else published - graph.superseded()
+    incomplete = {} if names else _incomplete(graph, chosen)
+    chosen -= incomplete.keys()
+    if not chosen:
+        commands = ", ".join(build_command(graph.entry(name)) for name in graph.models if name not in incomplete)
         raise NotFound(f"no model in {repository} has a published version: run {commands}")
-    unpublished = (entry for name, entry in entries.items() if name not in published and name not in incomplete)
-    return Selection(served, tuple(unpublished), tuple(incomplete.items()))
+    return Selection(
+        served=tuple(graph.entry(name) for name in graph.models if name in chosen),
+        unpublished=tuple(graph.entry(name) for name in graph.models if name not in {*published, *incomplete}),
+        incomplete=tuple(incomplete.items()),
+    )
 
 
-def _incomplete(repository: Path, joint: Sequence[Ensemble], served: set[str]) -> dict[str, str]:
-    """Ensembles that lack a step among these models, or among what is left of them without such, with the reason."""
+def _incomplete(graph: ModelGraph, served: Collection[str]) -> dict[str, str]:
+    """Ensembles without all of their steps among these models, or among those left without such ensembles."""
     found: dict[str, str] = {}
     while True:
-        left = served.difference(found)
-        more = {each.name: why for each in joint if each.name not in found if (why := lacking(repository, each, left))}
+        left = set(served).difference(found)
+        more = {name: why for name in graph.models if name not in found and (why := _lacking(graph, name, left))}
         if not more:
             return found
         found |= more
 
 
-def _chosen(repository: Path, entry: ModelEntry, names: Sequence[str]) -> bool:
-    if not names and not entry.versions():
-        return False
-    kin = family(repository, entry.name)
-    if kin is None and (front := front_of(repository, entry.name)) is not None:
-        # A runtime of a front that is partitioned no more serves nobody.
-        return entry.name in names or not (names or ModelEntry(repository / front).versions())
-    if kin is None or kin.front == entry.name:
-        return entry.name in names or not names
-    runs = entry.name in kin.runtime_models.values()
-    return entry.name in names or (runs and (kin.front in names or not names))
+def _lacking(graph: ModelGraph, model: str, served: Collection[str]) -> str | None:
+    """Why an ensemble cannot be served beside these models, as the end of a sentence; None where it can."""
+    if not graph.steps(model):
+        return None
+    if not graph.versions(model):
+        return f"has no version folder; create one: mkdir {graph.entry(model).folder / '1'}"
+    missing = [f"'{step}'" for step in graph.steps(model) if step not in served]
+    if not missing:
+        return None
+    return f"requires {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not served"
 
 
 def check_path(path: Path) -> None:

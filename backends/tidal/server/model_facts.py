@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import TidalError
-from tidal.manifest import MANIFEST_FILE, Published
+from tidal.manifest import Published
 from tidal.otas.manifest import OtasManifest
-from tidal.repository.config import instance_count, read_config
-from tidal.repository.entries import ModelEntry, model_entries
-from tidal.repository.published import AnyManifest, load_published
+from tidal.repository.config import instance_count
 from tidal.server.active_config import active_config
 from tidal.server.control import ModelState
 
@@ -39,17 +38,18 @@ def model_facts(repository: Path | None, index: Sequence[ModelState] | None) -> 
         repository: where the models are, or None when only the server is known.
         index: the server's repository index, or None without a server.
     """
-    entries = {e.name: e for e in model_entries(repository)} if repository is not None else {}
-    names = sorted({*entries, *(row.name for row in index or ())})
-    return [_facts(name, entries.get(name), index) for name in names]
+    graph = ModelGraph.read(repository)
+    names = sorted({*graph.models, *(row.name for row in index or ())})
+    return [_facts(graph, name, index) for name in names]
 
 
-def _facts(name: str, entry: ModelEntry | None, index: Sequence[ModelState] | None) -> ModelFacts:
-    published = tuple(entry.versions()) if entry is not None else ()
+def _facts(graph: ModelGraph, name: str, index: Sequence[ModelState] | None) -> ModelFacts:
+    published = graph.versions(name)
     rows = [row for row in index or () if row.name == name]
     serves = tuple(sorted(row.version for row in rows if row.state == "READY"))
-    manifest = _manifest(entry, serves)
-    backend, instances = _config(entry)
+    # Of the version that serves, else of the newest.
+    manifest = graph.manifest(name, serves[-1] if serves else None)
+    backend, instances = _config(graph, name)
     return ModelFacts(
         name=name,
         published=published,
@@ -76,32 +76,19 @@ def _state(published: tuple[int, ...], rows: Sequence[ModelState], *, known: boo
     return "not loaded" if known else "no server"
 
 
-def _manifest(entry: ModelEntry | None, serves: tuple[int, ...]) -> AnyManifest | None:
-    """Manifest of the version that serves, else of the newest."""
-    if entry is None:
-        return None
-    folder = entry.version_dir(serves[-1]) if serves else entry.latest()
-    if folder is None or not (folder / MANIFEST_FILE).is_file():
-        return None
-    try:
-        return load_published(folder)
-    except TidalError:
-        return None
-
-
-def _config(entry: ModelEntry | None) -> tuple[str | None, int | None]:
-    """Backend or platform, and the instances to be loaded; an ensemble has none."""
-    if entry is None:
+def _config(graph: ModelGraph, model: str) -> tuple[str | None, int | None]:
+    """Backend or platform of a model, and the instances to be loaded; an ensemble has none."""
+    if model not in graph.models:
         return None, None
     try:
-        config = read_config(entry.folder)
+        config = graph.config(model)
     except TidalError:
         return None, None
     backend = config.get("backend") or config.get("platform")
     if config.get("platform") == "ensemble":
         return backend, None
     try:
-        active = active_config(entry.folder.parent, entry.name)
+        active = active_config(graph, model)
     except TidalError:
         return backend, None
     return backend, instance_count(config) if active is None else active.instances

@@ -1,4 +1,4 @@
-"""How a server comes up with the instances that allocations want, each model loaded once."""
+"""Starting a server with the instances that allocations request, each model loaded once."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, TidalError, Unavailable
 from tidal.repository.allocation import Allocation, make_allocation, read_allocation, write_allocation
-from tidal.repository.cascades import cascade
-from tidal.repository.ensembles import ensemble
-from tidal.repository.partitioned import family
 from tidal.server.active_config import ActiveConfig, active_config, check_allocation, load_model
-from tidal.server.allocate import changing
+from tidal.server.allocate import exclusive_change
 from tidal.server.control import ServerControl
-from tidal.server.progress import Progress
+from tidal.server.progress import StartProgress
 from tidal.server.reasons import sentence
 
 _LOADING_AT_ONCE = 4
@@ -25,78 +23,75 @@ _LOADING_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
-    """Models by when they are loaded."""
+    """Models by when they are loaded.
 
-    by_server: tuple[str, ...]  # while it starts, by config.pbtxt
-    runtimes: tuple[str, ...] = ()  # then these, with another config than config.pbtxt
-    fronts: tuple[str, ...] = ()  # the fronts that need those
-    cascades: tuple[str, ...] = ()  # then what asks other models
-    ensembles: tuple[str, ...] = ()  # last, what hands requests to any of them
-    refused: tuple[tuple[str, str], ...] = ()  # not loaded, because their allocation or config cannot be accepted
+    Attributes:
+        by_server: Models that tritonserver loads while it starts, by their config.pbtxt.
+        later: Models that are loaded after that, in stages: a stage requires models of earlier ones only.
+        refused: Models that are not loaded because their allocation or config is not valid, each with the reason.
+    """
+
+    by_server: tuple[str, ...]
+    later: tuple[tuple[str, ...], ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
 
     @property
     def models(self) -> tuple[str, ...]:
-        """All that are to be loaded."""
-        return (*self.by_server, *self.runtimes, *self.fronts, *self.cascades, *self.ensembles)
+        """All models that are to be loaded."""
+        return (*self.by_server, *(name for stage in self.later for name in stage))
 
 
-def plan_start(repository: Path, models: Sequence[str], *, strict: bool = True) -> StartPlan:
-    """When to load each model; one that its front's allocation gives no instance is not loaded.
+def plan_start(graph: ModelGraph, models: Sequence[str], *, strict: bool = True) -> StartPlan:
+    """When to load each model; a model that its front's allocation gives no instance is not loaded.
 
     Args:
-        repository: where the models are.
-        models: names of those to serve.
-        strict: whether an allocation or config that cannot be accepted is an error; else its model is `refused`.
+        graph: Relations between the models of the repository.
+        models: Names of the models to serve.
+        strict: Whether an allocation or config that is not valid is an error; else its model is `refused`.
 
     Raises:
-        InvalidArgument: an allocation or config cannot be accepted, and `strict` is set; says what to do.
+        InvalidArgument: An allocation or config is not valid, and `strict` is set; the message says what to do.
     """
     active: dict[str, ActiveConfig | None] = {}
     refused: dict[str, str] = {}
     for name in models:
         try:
-            check_allocation(repository, name)
-            active[name] = active_config(repository, name)
+            check_allocation(graph, name)
+            active[name] = active_config(graph, name)
         except InvalidArgument as error:
             if strict:
                 raise
             refused[name] = str(error)
     for name in tuple(active):
-        related = family(repository, name)
-        if related is not None and related.front in refused:
+        owner = graph.owner(name)
+        if owner is not None and owner.name in refused:
             del active[name]
-            refused[name] = f"it is a runtime of '{related.front}', which cannot be loaded"
-    runtimes = [name for name, own in active.items() if own is not None and own.instances and not own.as_in_file]
-    waiting = {related.front for name in runtimes if (related := family(repository, name)) is not None}
-    asking = [name for name in active if cascade(repository, name) is not None]
-    joint = [name for name in active if ensemble(repository, name) is not None]
-    plain = [
-        name
-        for name, own in active.items()
-        if name not in (*asking, *joint) and (own is None or (own.instances and own.as_in_file))
+            refused[name] = f"it is a runtime of '{owner.name}', which cannot be loaded"
+    stages: dict[str, int] = {}  # 0: by the server
+    for name in graph.load_order(active):
+        if name in active and ((own := active[name]) is None or own.instances):
+            after = max((stages.get(each, 0) for each in graph.requires(name)), default=0)
+            later = graph.composite(name) or (own is not None and not own.as_in_file)
+            stages[name] = after + 1 if later or after else 0
+    by_stage = [
+        tuple(name for name in models if stages.get(name) == stage)
+        for stage in range(max(stages.values(), default=0) + 1)
     ]
-    return StartPlan(
-        by_server=tuple(name for name in plain if name not in waiting),
-        runtimes=tuple(runtimes),
-        fronts=tuple(name for name in plain if name in waiting),
-        cascades=tuple(asking),
-        ensembles=tuple(joint),
-        refused=tuple(refused.items()),
-    )
+    return StartPlan(by_stage[0], tuple(by_stage[1:]), tuple(refused.items()))
 
 
-def forget_changes(repository: Path, models: Sequence[str]) -> None:
-    """Drop what unfinished changes of allocations had loaded: a server that starts loads what is wanted.
+def clear_unfinished_changes(repository: Path, models: Sequence[str]) -> None:
+    """Remove from allocations what unfinished changes had loaded: a server that starts loads what is wanted.
 
-    A change that runs just now, which takes another server, is left alone: it writes the file to its end.
+    A change that another server is making now is left alone: it writes the file when it ends.
 
     Raises:
-        InvalidArgument: an allocation cannot be accepted.
+        InvalidArgument: An allocation is not valid.
     """
     for name in models:
         if not _unfinished(repository / name):
             continue
-        with suppress(Unavailable), changing(repository / name):
+        with suppress(Unavailable), exclusive_change(repository / name):
             allocation = _unfinished(repository / name)  # it may have been completed meanwhile
             if allocation is not None:
                 write_allocation(repository / name, make_allocation(allocation.instances))
@@ -107,39 +102,39 @@ def _unfinished(front: Path) -> Allocation | None:
     return allocation if allocation is not None and allocation.loaded is not None else None
 
 
-def load_rest(
+def load_later(
     control: ServerControl,
     repository: Path,
     plan: StartPlan,
     stop: threading.Event,
-    progress: Progress,
+    progress: StartProgress,
     *,
     strict: bool,
 ) -> bool:
-    """Load what a plan leaves for after the start; what loads and what does not goes to `progress`.
+    """Load the later stages of a plan, and report each load to `progress`.
 
     Args:
-        control: the server's admin side.
-        repository: where the models are.
-        plan: when to load which model.
-        stop: set it to give up.
+        control: Admin API of the server.
+        repository: Folder of the model repository.
+        plan: Models by when they are loaded.
+        stop: Event that ends the loading early.
         progress: Receiver of each model's load and its time.
-        strict: load no others after a failure than those that are loaded at the same time.
+        strict: Whether to load no further stage after a failure.
 
     Returns:
-        False when `stop` was set before.
+        Whether everything was loaded or failed before `stop` was set.
     """
 
     def load(name: str) -> None:
         progress.loading(name)
-        load_model(control, repository, name)
+        load_model(control, ModelGraph.read(repository), name)
 
-    for models in (plan.runtimes, plan.fronts, plan.cascades, plan.ensembles):
+    for stage in plan.later:
         if strict and progress.failed:
             break
         pool = ThreadPoolExecutor(_LOADING_AT_ONCE, thread_name_prefix="load")
         try:
-            loads = {pool.submit(load, name): name for name in models}
+            loads = {pool.submit(load, name): name for name in stage}
             while loads:
                 done, _ = wait(loads, timeout=0.1, return_when=FIRST_COMPLETED)
                 for each in done:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-import tidal_client.running
+import tidal_client.local_servers
 from tidal.errors import InvalidArgument
 from tidal.server.control import ServerControl
 
@@ -50,7 +50,7 @@ class ServerState(BaseModel):
 
     def alive(self) -> bool:
         """Whether the `tidal serve` that wrote this still runs."""
-        return tidal_client.running.is_alive(self.pid, self.pid_started)
+        return tidal_client.local_servers.is_alive(self.pid, self.pid_started)
 
 
 def state_folder() -> Path:
@@ -59,10 +59,10 @@ def state_folder() -> Path:
     Raises:
         InvalidArgument: the folder belongs to somebody else or others may read it.
     """
-    folder = tidal_client.running.state_folder()
+    folder = tidal_client.local_servers.state_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        private = tidal_client.running.is_private(folder)
+        private = tidal_client.local_servers.is_private(folder)
     except OSError as error:
         raise InvalidArgument(f"{folder} cannot be used for server state: {error.strerror}") from None
     if not private:

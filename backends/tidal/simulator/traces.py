@@ -13,14 +13,11 @@ from typing import IO, cast
 import numpy as np
 
 from tidal.errors import InvalidArgument
-from tidal.simulator.workload import Floats, Ints, Second
-
-#: Lengths of tweets in tokens by percentile (92,403 public English tweets), cut at the 125 that the paper names.
-TWEETS = "0=3,5=9,25=17,50=24,75=30,95=50,98=64,99=71,100=125"
+from tidal.simulator.requests import Floats, Ints, RequestsInSecond
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedRequests:
     """Requests as they were recorded.
 
     Args:
@@ -38,15 +35,15 @@ class Recorded:
         """How long requests arrive."""
         return math.floor(float(self.times[-1])) + 1
 
-    def __iter__(self) -> Iterator[Second]:
+    def __iter__(self) -> Iterator[RequestsInSecond]:
         edges = np.searchsorted(self.times, np.arange(self.seconds + 1))
         lengths = np.minimum(self.lengths, self.longest)
         for second in range(self.seconds):
             low, high = edges[second], edges[second + 1]
-            yield Second(float(second), self.times[low:high], lengths[low:high])
+            yield RequestsInSecond(float(second), self.times[low:high], lengths[low:high])
 
 
-def read_requests(file: Path, columns: tuple[str, str] = ("time", "length"), *, longest: int = 512) -> Recorded:
+def read_requests(file: Path, columns: tuple[str, str] = ("time", "length"), *, longest: int = 512) -> RecordedRequests:
     """Recorded requests: CSV with a header, or the same in `.gz`; a time in seconds and a length in tokens a row.
 
     Raises:
@@ -56,7 +53,7 @@ def read_requests(file: Path, columns: tuple[str, str] = ("time", "length"), *, 
     if (lengths < 1).any() or (lengths % 1 != 0).any():
         raise InvalidArgument(f"requests {file}: column '{columns[1]}' must hold whole numbers of at least 1 token")
     order = np.argsort(times, kind="stable")
-    return Recorded(times[order] - times.min(), lengths[order].astype(np.int64), longest)
+    return RecordedRequests(times[order] - times.min(), lengths[order].astype(np.int64), longest)
 
 
 def read_rates(
@@ -93,7 +90,7 @@ def read_lengths(description: str) -> tuple[list[int], list[float]]:
 
     Args:
         description: a CSV file with the columns `tokens` and `count`, one length, or percentiles with straight lines
-            between them like `TWEETS`.
+            between them, `0=3,50=24,100=125`.
 
     Raises:
         InvalidArgument: it reads otherwise.

@@ -1,4 +1,4 @@
-"""Requests on their way through a cascade, and the answers that are made of them."""
+"""Requests inside a cascade: their queries, their calls to levels, and the replies to them."""
 
 from __future__ import annotations
 
@@ -10,72 +10,72 @@ import numpy as np
 from tidal.errors import InvalidArgument
 from tidal.requests import Array, PendingRequest
 from tidal.tabi.manifest import Candidate, TabiManifest
-from tidal.tabi.reading import Texts
-from tidal.tabi.route import Answer, Route
+from tidal.tabi.route import CascadeAnswer, Route
+from tidal.tabi.tokenization import QueryTexts
 from tidal.text.words import EncodedWords
 
 
 @dataclass(eq=False, slots=True)
-class Query:
+class CascadeQuery:
     """One row of a request.
 
     Attributes:
-        texts: as they came.
-        route: its way.
-        reading: how the level reads it that it is at or goes to; None before the first.
-        read: how the level read it that answered last.
+        texts: Texts of the row as the client sent them.
+        route: Route of the query through the levels.
+        encoded: Tokens for the level that it is at or goes to next; None before the first.
+        answered: Tokens that the last level which answered has read; None before the first answer.
     """
 
-    texts: Texts
+    texts: QueryTexts
     route: Route
-    reading: EncodedWords | None = None
-    read: EncodedWords | None = None
+    encoded: EncodedWords | None = None
+    answered: EncodedWords | None = None
 
 
 @dataclass(eq=False, slots=True)
-class Job:
-    """A request whose rows are queries of their own that share its options; those that go on, go on together.
+class CascadeJob:
+    """A request whose rows are separate queries with the same options; re-routed rows go to the next level together.
 
     Attributes:
-        request: to be answered.
-        candidate: the configuration that its queries take.
-        queries: one a row.
-        going: those that are at a level or go to one.
-        skipped_first: whether the first level failed, and the next one answers alone.
+        request: Request to reply to.
+        candidate: Configuration that its queries use.
+        queries: One query per row.
+        active: Queries that are at a level or go to one.
+        skipped_first: Whether the first level failed and the next one answers alone.
     """
 
     request: PendingRequest
     candidate: Candidate
-    queries: list[Query]
-    going: list[Query] = field(default_factory=list)
+    queries: list[CascadeQuery]
+    active: list[CascadeQuery] = field(default_factory=list)
     skipped_first: bool = False
 
     @property
     def has_answers(self) -> bool:
         """Whether some level has answered all its queries."""
-        return self.queries[0].read is not None
+        return self.queries[0].answered is not None
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
-class Visit:
-    """A job's stay at a level, from when its queries are ready for it to the level's answer or failure.
+class LevelCall:
+    """A job's call to a level, from when its queries are ready for it until the level answers or fails.
 
     Attributes:
-        job: whose queries that go on are meant.
-        level: index of the level.
-        ready: when it began, `time.monotonic()` seconds.
-        until: when it is given up: the level's answer is of no use then.
-        began: when a thread began to work on it; None while it waits.
-        hurried: whether that is for the request's deadline, rather than for the time that levels get.
-        ended: whether somebody has ended it, see `Station`.
+        job: Job whose active queries are sent.
+        level: Index of the level.
+        ready: When the queries were ready, `time.monotonic()` seconds.
+        expires: When the call is abandoned because its answer would be too late, `time.monotonic()` seconds.
+        started: When a worker started it, `time.monotonic()` seconds; None while it waits in the queue.
+        with_deadline: Whether `expires` follows from the request's deadline rather than from the level's timeout.
+        ended: Whether it was finished or abandoned, see `LevelQueue`.
     """
 
-    job: Job
+    job: CascadeJob
     level: int
     ready: float
-    until: float
-    began: float | None = None
-    hurried: bool = False
+    expires: float
+    started: float | None = None
+    with_deadline: bool = False
     ended: bool = False
 
     @property
@@ -84,15 +84,15 @@ class Visit:
         return self.level + 1
 
 
-class Answers:
-    """Makes answers of queries whose ways have ended.
+class ReplyBuilder:
+    """Builds the replies to requests whose queries have all been answered.
 
     Args:
-        manifest: of the cascade.
-        declared: outputs that config.pbtxt declares.
+        manifest: Manifest of the cascade being served.
+        declared: Names of the outputs that config.pbtxt declares.
 
     Raises:
-        InvalidArgument: config.pbtxt declares an output that the model does not give.
+        InvalidArgument: config.pbtxt declares an output that the cascade does not give.
     """
 
     def __init__(self, manifest: TabiManifest, declared: frozenset[str]) -> None:
@@ -106,8 +106,12 @@ class Answers:
                 f"accepted: {', '.join(sorted(given))}"
             )
 
-    def reply(self, job: Job) -> list[Answer]:
-        """Answer a request; what its queries were answered."""
+    def reply(self, job: CascadeJob) -> list[CascadeAnswer]:
+        """Reply to a request, and return the answers of its queries.
+
+        Args:
+            job: Job whose queries have all been answered.
+        """
         request = job.request
         answers = [query.route.answer() for query in job.queries]
         outputs: dict[str, Array] = {}
@@ -124,17 +128,17 @@ class Answers:
             outputs["degraded"] = np.array([answer.degraded or job.skipped_first for answer in answers])[:, None]
         for part, name in enumerate(("pruned_text", "pruned_pair")):
             if request.wants(name):
-                outputs[name] = _texts(job.queries, part)
+                outputs[name] = _answered_texts(job.queries, part)
         if request.record is not None:
             request.record.facts["level"] = [answer.level for answer in answers]
         request.reply(outputs)
         return answers
 
 
-def _texts(queries: Sequence[Query], part: int) -> Array:
-    """What the levels that answered last read of one text of each query, BYTES [rows, 1]."""
+def _answered_texts(queries: Sequence[CascadeQuery], part: int) -> Array:
+    """Return one text of each query as the last level which answered has read it, BYTES [rows, 1]."""
     column = np.empty((len(queries), 1), object)
     for row, query in enumerate(queries):
-        assert query.read is not None  # some level has answered
-        column[row, 0] = query.read.texts[part].encode()
+        assert query.answered is not None  # some level has answered
+        column[row, 0] = query.answered.texts[part].encode()
     return column

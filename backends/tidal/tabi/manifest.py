@@ -1,4 +1,4 @@
-"""What a cascade's version holds: its levels, how they are calibrated, and every candidate that was measured."""
+"""The manifest of a cascade's version: its levels, their calibration, and every candidate that was measured."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pydantic import Field, model_validator
 
 from tidal.manifest import Strict, TokenizerInfo, Version, read_manifest
 
-# A task's measure of how good answers are; larger is better.
+# The metric of a task; larger is better.
 Metric = Literal["accuracy", "pearson", "spearman", "r2"]
 
 
 class Latency(Strict):
-    """Milliseconds a query, one query at a time."""
+    """Milliseconds per query, one query at a time."""
 
     mean: float = Field(gt=0)
     p25: float = Field(gt=0)
@@ -26,11 +26,11 @@ class Latency(Strict):
 
 
 class RegressionCalibration(Strict):
-    """How sure a regression's value is: the probability that it lies within `tolerance` of the truth.
+    """The confidence of a regression: the probability that its value is within `tolerance` of the truth.
 
     The residual's standard deviation is interpolated between `values` (the model's own outputs), the forecast is a
     normal distribution, and its cumulative probabilities are recalibrated from `expected` to `observed`
-    (Kuleshov et al., which Tabi §4.1 names).
+    (Kuleshov et al., cited in Tabi §4.1).
     """
 
     tolerance: float = Field(gt=0)
@@ -43,16 +43,16 @@ class RegressionCalibration(Strict):
 class TemperatureChoice(Strict):
     """Whether a level's fitted temperature is used, by cross-validation on the calibration part.
 
-    Gains are out of fold: each query is judged with a temperature that was fitted without it. They are positive where
+    Gains are out of fold: each query is evaluated with a temperature that was fitted without it. They are positive if
     the fitted temperature is better than T = 1, and each comes with its standard error. None: too few queries to fit.
     """
 
-    queries: int = Field(ge=0, description="of the calibration part")
+    queries: int = Field(ge=0, description="number of queries of the calibration part")
     kept: bool
     fitted: float | None = Field(None, gt=0, description="temperature with the highest likelihood on all queries")
-    nll_gain: float | None = Field(None, description="by how much the negative log-likelihood of a query falls")
+    nll_gain: float | None = Field(None, description="decrease of the mean negative log-likelihood")
     nll_error: float | None = None
-    ece_gain: float | None = Field(None, description="by how much the expected calibration error falls, 15 bins")
+    ece_gain: float | None = Field(None, description="decrease of the expected calibration error, 15 bins")
     ece_error: float | None = None
 
     @property
@@ -62,10 +62,10 @@ class TemperatureChoice(Strict):
 
 
 class Calibration(Strict):
-    """What turns a level's outputs into a confidence (Tabi Eq. 3), and how far off it is on unseen queries."""
+    """The parameters that turn a level's outputs into a confidence (Tabi Eq. 3), and their error on unseen queries."""
 
-    temperature: float = Field(1.0, gt=0, description="T; 1 leaves the softmax as it is")
-    choice: TemperatureChoice | None = Field(None, description="why T is what it is; None of regressions")
+    temperature: float = Field(1.0, gt=0, description="T; 1 leaves the softmax unchanged")
+    choice: TemperatureChoice | None = Field(None, description="why T has this value; None for a regression")
     regression: RegressionCalibration | None = None
     ece_before: float | None = Field(None, description="expected calibration error at T = 1, 15 bins")
     ece_after: float | None = None
@@ -75,23 +75,23 @@ class Level(Strict):
     """One model of the cascade; levels ascend by score."""
 
     name: str = Field(description="short name from the spec")
-    model: str = Field(description="the Triton model that serves it, on the `arlo` backend; on `pets` with a task")
-    task: str | None = Field(None, description="that it is of a shared encoder; None: the whole model is the level")
-    version: int = Field(ge=1, description="that it was measured with; of a shared encoder any later one serves too")
-    fingerprint: str = Field(description="of that version, as its own manifest says; of a task the task's own")
-    tokenizer: TokenizerInfo = Field(description="its file lies in this version of the cascade; levels may share one")
+    model: str = Field(description="Triton model that serves it, on the backend `arlo`, or on `pets` if it is a task")
+    task: str | None = Field(None, description="task of a shared encoder; None: the whole model is the level")
+    version: int = Field(ge=1, description="version that was measured; of a shared encoder any later one may serve")
+    fingerprint: str = Field(description="fingerprint in that version's manifest; for a task, the task's own")
+    tokenizer: TokenizerInfo = Field(description="its file is in this version of the cascade; levels may share one")
     max_length: int = Field(ge=1, description="longest input in tokens")
     order: tuple[int, ...] | None = Field(
-        None, description="for each of the cascade's labels its place in this level's logits; None: the same order"
+        None, description="for each of the cascade's labels its index in this level's logits; None: the same order"
     )
     attention: bool = Field(description="whether it gives `attention_received`")
     calibration: Calibration
-    score: float = Field(description="the metric on the report part, alone")
-    latency: Latency = Field(description="of its engine, alone")
+    score: float = Field(description="metric of the level alone, on the report part")
+    latency: Latency = Field(description="latency of its engine alone")
 
 
 class Expected(Strict):
-    """What a candidate did on one part of the data."""
+    """The figures of a candidate on one part of the data."""
 
     score: float
     latency: Latency
@@ -99,38 +99,38 @@ class Expected(Strict):
     pruned: float = Field(ge=0, le=1, description="share of the words that pruning removed from re-routed queries")
 
 
-class Onward(Strict):
-    """What it adds to the engines' time that a query goes on from one level to another, in milliseconds."""
+class EscalationOverhead(Strict):
+    """The time that re-routing a query from one level to another adds to the engines' time."""
 
     below: str = Field(description="name of the level that the query leaves")
-    above: str = Field(description="name of the level that it goes on to")
-    ms: float = Field(ge=0, description="with all words")
+    above: str = Field(description="name of the level that the query is re-routed to")
+    ms: float = Field(ge=0, description="milliseconds without word pruning")
     pruned_ms: float | None = Field(
-        None, ge=0, description="with word pruning; None where the level below gives no `attention_received`"
+        None, ge=0, description="milliseconds with word pruning; None if the level below gives no `attention_received`"
     )
 
 
 class ServingOverhead(Strict):
-    """What serving adds to the time of the levels' engines: measured through a server, one query at a time."""
+    """The time that serving adds to the levels' engines, measured through a server with one query at a time."""
 
     processor: str = Field(description="name of the processor that it was measured on")
-    queries: int = Field(ge=1, description="queries that each figure is from")
+    queries: int = Field(ge=1, description="number of queries behind each figure")
     alone_ms: dict[str, float] = Field(
-        description="by the name of a level: of a query that it answers, from the client's call to the answer; "
-        "transport, tokenisation, queues and threads"
+        description="by name of a level: milliseconds added to a query that it answers, from the client's call to the "
+        "answer: transport, tokenisation, queues and threads"
     )
-    onward: tuple[Onward, ...] = Field(description="for each pair of levels")
+    onward: tuple[EscalationOverhead, ...] = Field(description="one entry for each pair of levels")
     engine_scale: dict[str, float] = Field(
-        description="by the name of a level: what its engine took while the server ran, over what it took when the "
-        "level's answers were collected; the engines' times are multiplied by it"
+        description="by name of a level: time of its engine while the server ran, divided by its time when the level's "
+        "answers were collected; the engines' times are multiplied by it"
     )
 
     def added(self, levels: Sequence[str], *, pruned: bool) -> tuple[float, ...]:
-        """Milliseconds that each level of a cascade adds to its engine's time.
+        """Return the milliseconds that serving adds to the engine's time of each level of a cascade.
 
         Args:
-            levels: names of the levels in the order in which they run.
-            pruned: whether the cascade prunes words.
+            levels: Names of the levels in the order in which they run.
+            pruned: Whether the cascade prunes words.
         """
         hops = {(each.below, each.above): each for each in self.onward}
         added = [self.alone_ms[levels[0]]]
@@ -149,40 +149,41 @@ class Candidate(Strict):
     slope: float | None = Field(None, gt=0, description="k of Eq. 4; None with a single level")
     pruning: float | None = Field(None, gt=0, description="α of Eq. 5; None prunes nothing")
     weights: tuple[tuple[float, ...], ...] = Field(
-        description="Eq. 6: entry n-1 holds the weights of the first n levels' answers; each entry sums to 1"
+        description="weights of Eq. 6: entry n-1 has the weights of the first n levels' answers; each entry sums to 1"
     )
     weighting: Literal["accuracy", "tuned"] | None = Field(
-        None, description="weights in proportion to the accuracy on re-routed queries (§4.3), or tuned; None: one level"
+        None,
+        description="weights proportional to the accuracy on re-routed queries (§4.3), or tuned; None: single level",
     )
-    selection: Expected = Field(description="on the part that thresholds were chosen with")
-    reported: Expected = Field(description="on the part that no choice has seen")
+    selection: Expected = Field(description="figures on the selection part, which thresholds were chosen with")
+    reported: Expected = Field(description="figures on the report part, which no choice depends on")
 
     @model_validator(mode="after")
     def _check(self) -> Candidate:
         if list(self.levels) != sorted(set(self.levels)):
             raise ValueError(f"levels must ascend, got {list(self.levels)}")
         if [len(entry) for entry in self.weights] != list(range(1, len(self.levels) + 1)):
-            raise ValueError("weights must hold an entry for each number of levels that may have run")
+            raise ValueError("weights must have one entry for each number of levels that may have run")
         if (self.cutoff is None or self.slope is None) != (len(self.levels) == 1):
-            raise ValueError("cutoff and slope belong to candidates of several levels, and only to those")
+            raise ValueError("cutoff and slope are required for several levels, and not accepted for a single one")
         return self
 
 
 class Target(Strict):
-    """What a candidate has to meet: exactly one of the four. Of those that meet an accuracy, the one with the lowest
-    mean latency is chosen; of those that meet another target, the one with the highest score."""
+    """The target of a cascade: exactly one of the four. Among the candidates that meet an accuracy, the one with the
+    lowest mean latency is chosen; among those that meet another target, the one with the highest score."""
 
-    accuracy: float | None = Field(None, description="least score on the metric")
+    accuracy: float | None = Field(None, description="minimum score")
     accuracy_loss: float | None = Field(
         None,
         ge=0,
         lt=1,
-        description="how far the score may lie below that of the most accurate level alone, in units of the metric: "
-        "0.005 is half a percentage point of accuracy",
+        description="maximum difference between the score of the most accurate level alone and that of the cascade, "
+        "in units of the metric: 0.005 is half a percentage point of accuracy",
     )
-    latency_ms: float | None = Field(None, gt=0, description="most mean latency")
+    latency_ms: float | None = Field(None, gt=0, description="maximum mean latency in milliseconds")
     escalation_rate: float | None = Field(
-        None, ge=0, le=1, description="most share of the queries that leave the first level; at the highest score"
+        None, ge=0, le=1, description="maximum share of the queries that leave the first level"
     )
 
     @model_validator(mode="after")
@@ -201,15 +202,15 @@ class TabiManifest(Version):
     task: Literal["classification", "regression"]
     pairs: bool = Field(description="whether queries are pairs of texts")
     metric: Metric
-    labels: tuple[str, ...] = Field(description="of all levels, in this order; empty for a regression")
+    labels: tuple[str, ...] = Field(description="labels of all levels, in this order; empty for a regression")
     data: str = Field(description="hash over the labelled data")
     rows: dict[str, int] = Field(description="queries by part: calibration, selection, report")
     levels: tuple[Level, ...] = Field(min_length=1)
     candidates: tuple[Candidate, ...] = Field(min_length=1)
     serving: ServingOverhead | None = Field(
-        None, description="part of all candidates' latencies; None: those are the engines' alone"
+        None, description="overhead included in all candidates' latencies; None: those are of the engines alone"
     )
-    warnings: tuple[str, ...] = Field((), description="what the build warned of")
+    warnings: tuple[str, ...] = Field((), description="warnings of the build")
     target: Target
     chosen: int = Field(ge=0, description="index of the candidate that meets the target; see `select`")
 
@@ -217,26 +218,29 @@ class TabiManifest(Version):
     def _check(self) -> TabiManifest:
         for candidate in self.candidates:
             if candidate.levels[-1] >= len(self.levels):
-                raise ValueError(f"candidate {candidate.name} names a level that is not there")
+                raise ValueError(f"candidate {candidate.name} names level {candidate.levels[-1]} of {len(self.levels)}")
             for index in candidate.levels[:-1]:
                 if candidate.pruning is not None and not self.levels[index].attention:
                     raise ValueError(
-                        f"candidate {candidate.name} prunes by {self.levels[index].name}, without attention"
+                        f"candidate {candidate.name} prunes by level {self.levels[index].name}, which has no attention"
                     )
         if self.chosen >= len(self.candidates):
-            raise ValueError(f"chosen is {self.chosen}, there are {len(self.candidates)} candidates")
+            raise ValueError(f"chosen is {self.chosen}, but there are {len(self.candidates)} candidates")
         return self
 
     @property
     def max_length(self) -> int:
-        """Longest input in tokens that any level reads."""
+        """Maximum input length of any level, in tokens."""
         return max(level.max_length for level in self.levels)
 
 
 def load_tabi_manifest(version_dir: Path) -> TabiManifest:
     """Read and validate `manifest.json` of a version of a cascade.
 
+    Args:
+        version_dir: Folder of the version.
+
     Raises:
-        InvalidArgument: the file is missing, is not valid, or names a field that this release does not know.
+        InvalidArgument: The file is missing, is not valid, or names a field that this release does not know.
     """
     return read_manifest(version_dir, TabiManifest)

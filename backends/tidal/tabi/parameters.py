@@ -1,4 +1,4 @@
-"""What an operator may set in a `tabi` model's config.pbtxt."""
+"""Parameters of a `tabi` model's config.pbtxt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidal.tabi.manifest import Target
 
 
 class TabiParameters(BaseModel):
-    """Parameters of the `tabi` backend beside those that all backends share."""
+    """Parameters of the `tabi` backend, in addition to those of all backends."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -19,74 +19,78 @@ class TabiParameters(BaseModel):
         None,
         ge=-1,  # a correlation
         le=1,
-        description="least score, instead of the target that the cascade was built for; the fastest candidate that "
+        description="minimum score, instead of the target that the cascade was built for; the fastest candidate that "
         "reaches it serves",
     )
     target_accuracy_loss: float | None = Field(
         None,
         ge=0,
         lt=1,
-        description="how far the score may lie below that of the most accurate level alone, instead of the target that "
-        "the cascade was built for; the fastest candidate within it serves",
+        description="maximum difference between the score of the most accurate level alone and that of the candidate, "
+        "instead of the target that the cascade was built for; the fastest candidate within it serves",
     )
     target_latency_ms: float | None = Field(
         None,
         gt=0,
         le=3_600_000,
-        description="most mean latency of a query in milliseconds, instead of the target that the cascade was built "
-        "for; the best candidate within it serves",
+        description="maximum mean latency of a query in milliseconds, instead of the target that the cascade was built "
+        "for; the most accurate candidate within it serves",
     )
     escalation_rate: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="most share of the queries that leave the first level, instead of the target that the cascade was "
-        "built for; the best candidate within it serves",
+        description="maximum share of the queries that leave the first level, instead of the target that the cascade "
+        "was built for; the most accurate candidate within it serves",
     )
     levels: Literal["embedded", "models"] = Field(
         "embedded",
-        description="where levels run: in this model's process, which saves the way to others, or as models of the "
-        "server, which clients and other cascades may share; a level that is partitioned, or a task, always is one",
+        description="where levels run: in this model's process, without calls between processes, or as models of the "
+        "server, which clients and other cascades may share; a level that is partitioned, or a task, always is a model "
+        "of the server",
     )
-    truncate: bool = Field(False, description="cut a text that no level reads as a whole instead of refusing it")
+    truncate: bool = Field(False, description="cut a text that is too long for every level instead of rejecting it")
     max_in_flight: int = Field(
         24,
         ge=1,
         le=4096,
-        description="calls to levels at the same time, shared evenly among them; further queries wait here",
+        description="maximum number of concurrent calls to levels, split evenly among them; further queries wait",
     )
     level_timeout_ms: float = Field(
         10_000,
         gt=0,
         le=3_600_000,
-        description="milliseconds after which a level that has not answered has failed",
+        description="milliseconds after which a call to a level fails",
     )
     on_level_failure: Literal["answer", "error"] = Field(
         "answer",
-        description="what a query gets when a level that it was to go on to fails: the answer of the levels below, "
+        description="reply to a query if a level that it was re-routed to fails: the answer of the levels below, "
         "marked as degraded, or the error",
     )
     on_first_level_failure: Literal["error", "next"] = Field(
         "error",
-        description="what a query gets when its first level fails: the error, or the answer of the next level, marked "
-        "as degraded",
+        description="reply to a query if its first level fails: the error, or the answer of the next level, marked as "
+        "degraded",
     )
     overload_ms: float | None = Field(
         None,
         gt=0,
         le=3_600_000,
-        description="queueing time before and in the levels, in milliseconds, above which a faster candidate serves; "
-        "default: none ever does",
+        description="queueing time of queries in milliseconds, above which a faster candidate serves; default: the "
+        "candidate never changes",
     )
     overload_accuracy: float | None = Field(
-        None, ge=-1, le=1, description="least score of a candidate that serves under overload; with overload_ms only"
+        None,
+        ge=-1,
+        le=1,
+        description="minimum score of a candidate that serves under overload; requires overload_ms",
     )
 
     def target(self) -> Target | None:
-        """What the candidate that serves has to meet; None: what the cascade was built for.
+        """Return the target that the candidate which serves has to meet; None for the one the cascade was built for.
 
         Raises:
-            InvalidArgument: several are named.
+            InvalidArgument: Several targets are set.
         """
         wanted = {
             "target_accuracy": ("accuracy", self.target_accuracy),
@@ -96,5 +100,5 @@ class TabiParameters(BaseModel):
         }
         named = {name: field for name, field in wanted.items() if field[1] is not None}
         if len(named) > 1:
-            raise InvalidArgument(f"config.pbtxt has the parameters {' and '.join(named)}; accepted is one of them")
+            raise InvalidArgument(f"config.pbtxt has the parameters {' and '.join(named)}; set only one of them")
         return Target(**dict(named.values())) if named else None

@@ -1,4 +1,4 @@
-"""Word pruning by the attention that a smaller level paid (Tabi §4.2)."""
+"""Word pruning by the attention of a smaller level (Tabi §4.2)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Mask = npt.NDArray[np.bool_]
 
 
 def significant(importance: npt.ArrayLike, content: npt.ArrayLike, scale: float) -> Mask:
-    """The tokens that stay, Eq. 5: prune_mask(I).
+    """Return the tokens to keep: prune_mask(I) of Eq. 5.
 
     Args:
-        importance: [length], the attention that each token receives, over all layers and heads.
-        content: bool [length], the tokens of words; all others always stay, and do not count in the mean.
-        scale: α, of the mean that a token has to exceed.
+        importance: Attention that each token receives, over all layers and heads, [length].
+        content: Mask of the tokens of words, bool [length]; all others are kept, and do not count in the mean.
+        scale: Scale α: a token is kept if its importance exceeds α times the mean.
 
     Returns:
         bool [length].
@@ -29,14 +29,14 @@ def significant(importance: npt.ArrayLike, content: npt.ArrayLike, scale: float)
 
 
 def kept_words(encoded: EncodedWords, importance: npt.ArrayLike, scale: float) -> Mask:
-    """The words that stay: those of which any token stays, and those that the level never saw.
+    """Return the words to keep: those with at least one token to keep, and those beyond the level's maximum length.
 
-    Where none of the words would stay that the level saw of a text, the one with the most important token does.
+    If none of the words of a text that the level has read would be kept, the one with the most important token is.
 
     Args:
-        encoded: the query as the level read it.
-        importance: [length], as the level gave it.
-        scale: α of Eq. 5.
+        encoded: Tokens of the query for the level.
+        importance: Attention that each token received there, [length].
+        scale: Scale α of Eq. 5.
 
     Returns:
         bool, one for each of `encoded.spans`.
@@ -57,29 +57,29 @@ def kept_words(encoded: EncodedWords, importance: npt.ArrayLike, scale: float) -
 
 
 def prune_text(texts: tuple[str, ...], spans: tuple[Word, ...], kept: npt.ArrayLike) -> tuple[str, ...]:
-    """The texts with the words that stay, a blank between two; words that touched each other still do.
+    """Return the texts with the kept words only, separated by blanks; adjacent words stay adjacent.
 
     Args:
-        texts: what `spans` refer to, for a pair both.
-        spans: all words.
-        kept: bool, one for each word; at least one of each text.
+        texts: Texts that `spans` refer to; both texts of a pair.
+        spans: All words of the texts.
+        kept: Words to keep, one bool for each; at least one of each text.
     """
-    return _lay_out(texts, spans, kept)[0]
+    return _assemble(texts, spans, kept)[0]
 
 
 def prune_ids(encoded: EncodedWords, kept: npt.ArrayLike) -> EncodedWords:
-    """The query with the words that stay, for a level with the same tokenizer; special tokens always stay.
+    """Return the query with the kept words only, for a level with the same tokenizer; special tokens are kept.
 
-    Where `encoded.separable` this equals the tokens and words of the pruned text; elsewhere (the tokenizer reads the
-    blanks, or truncation has left room for words behind) tokenise `prune_text` instead.
+    If `encoded.separable` this equals the tokens and words of the pruned text. Otherwise (the tokenizer depends on
+    blanks, or truncation has dropped words that would now fit) tokenise the result of `prune_text` instead.
 
     Args:
-        encoded: the query.
-        kept: bool, one for each of its words; at least one of each text.
+        encoded: Query to prune.
+        kept: Words to keep, one bool for each; at least one of each text.
     """
     stay = np.asarray(kept, np.bool_)
-    texts, spans = _lay_out(encoded.texts, encoded.spans, stay)
-    # What belongs to no word is looked up behind the words.
+    texts, spans = _assemble(encoded.texts, encoded.spans, stay)
+    # Two entries behind the words: for tokens of blanks, and for special tokens.
     numbers = np.concatenate([np.where(stay, np.cumsum(stay) - 1, BLANK), [BLANK, SPECIAL]])
     words = numbers[encoded.words]
     tokens = words != BLANK
@@ -87,10 +87,10 @@ def prune_ids(encoded: EncodedWords, kept: npt.ArrayLike) -> EncodedWords:
     return EncodedWords(encoded.ids[tokens], encoded.type_ids[tokens], lambda: left)
 
 
-def _lay_out(
+def _assemble(
     texts: tuple[str, ...], spans: tuple[Word, ...], kept: npt.ArrayLike
 ) -> tuple[tuple[str, ...], tuple[Word, ...]]:
-    """The pruned texts, and where the words that stay lie in them."""
+    """Return the pruned texts, and the spans of the kept words in them."""
     pieces: list[list[str]] = [[] for _ in texts]
     lengths, ends = [0] * len(texts), [-1] * len(texts)
     placed = []

@@ -1,4 +1,4 @@
-"""One query's way through a cascade, step by step: the same for the server and for those who compute it offline."""
+"""A query's route through a cascade, level by level: the same code runs in the server and offline."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ import numpy.typing as npt
 
 from tidal.errors import Internal
 from tidal.serving.softmax import softmax
-from tidal.tabi.confidence import Floats, confidence
-from tidal.tabi.dispatcher import draw, reroute_probability
-from tidal.tabi.ensemble import combine
+from tidal.tabi.equations import Floats, combine, confidence, draw, reroute_probability
 from tidal.tabi.manifest import Candidate, TabiManifest
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a cascade answers to one query.
+class CascadeAnswer:
+    """A cascade's answer to one query.
 
-    Args:
-        outputs: float64 [classes], the ensemble's probabilities; of a regression [1], its value.
-        label: index of the likeliest class; None of a regression.
-        level: number of the level that answered last, from 1.
-        confidence: that level's own, calibrated, in [0, 1].
-        degraded: whether a further level was wanted that could not answer.
+    Attributes:
+        outputs: Probabilities of the ensemble, float64 [classes]; for a regression its value, [1].
+        label: Index of the most likely class; None for a regression.
+        level: Number of the last level that answered, from 1.
+        confidence: Calibrated confidence of that level, in [0, 1].
+        degraded: Whether a further level was needed that could not answer.
     """
 
     outputs: Floats
@@ -40,17 +38,17 @@ class Answer:
 
 
 class Route:
-    """One query's way: run `level`, `feed` what it says, as long as that returns True; then `answer`.
+    """One query's route: run `level`, `feed` its output, repeat while that returns True; then take `answer`.
 
-    A level that cannot run, by its failure or by the deadline, ends the way: `stop`, then `answer`.
+    A level that cannot run, because it failed or because of the deadline, ends the route: `stop`, then `answer`.
 
     Args:
-        manifest: of the cascade.
-        candidate: the configuration that the query takes.
-        key: what its draws are seeded by, see `dispatcher.request_key`.
-        row: of the query in its request.
-        version: of the cascade.
-        last_level: index of the last of the manifest's levels that may run (`max_level` - 1); the candidate's first
+        manifest: Manifest of the cascade.
+        candidate: Configuration that the query uses.
+        key: Seed of its draws, see `equations.request_key`.
+        row: Row of the query in its request.
+        version: Version of the cascade.
+        last_level: Index of the last of the manifest's levels that may run (`max_level` - 1); the candidate's first
             level always may.
     """
 
@@ -65,13 +63,13 @@ class Route:
         ]
         self._outputs: list[Floats] = []
         self._confidence = 0.0
-        self._going = True
+        self._active = True
         self._degraded = False
 
     @property
     def level(self) -> int:
-        """Index of the level to run now, among the manifest's levels; once nothing is to run, of the last that ran."""
-        return self._levels[len(self._outputs) if self._going else len(self._outputs) - 1]
+        """Index, in the manifest, of the level to run now; once the route has ended, of the last that ran."""
+        return self._levels[len(self._outputs) if self._active else len(self._outputs) - 1]
 
     @property
     def last(self) -> bool:
@@ -80,58 +78,59 @@ class Route:
 
     @property
     def confidence(self) -> float:
-        """Of the level that ran last, calibrated, in [0, 1]; 0 before any."""
+        """Calibrated confidence of the level that ran last, in [0, 1]; 0 before any has run."""
         return self._confidence
 
     def feed(self, logits: npt.ArrayLike) -> bool:
-        """Take what `level` says.
+        """Record the output of `level`.
 
         Args:
-            logits: [classes]; of a regression its value [1].
+            logits: Logits of the query, [classes]; for a regression its value, [1].
 
         Returns:
-            Whether the query goes on to the next level.
+            Whether the query is re-routed to the next level.
 
         Raises:
-            Internal: the level's outputs do not fit the cascade or are not numbers; the way is where it was.
+            Internal: The output does not match the cascade or is not finite; the route is unchanged.
         """
-        if not self._going:
-            raise Internal("a query's way has ended, it takes no further outputs")
+        if not self._active:
+            raise Internal("the query's route has ended and accepts no further output")
         level = self._manifest.levels[self.level]
         values = self._checked(level.name, logits)
         self._confidence = float(confidence(level.calibration, values))
-        self._going = self._goes_on()
+        self._active = self._reroutes()
         self._outputs.append(values if self._manifest.task == "regression" else softmax(values))
-        return self._going
+        return self._active
 
     def stop(self) -> None:
-        """End the way before a level that was wanted: the answer is that of the levels which ran, and says so.
+        """End the route before a level that was needed: the answer is that of the levels which ran, and is degraded.
 
         Raises:
-            Internal: none ran.
+            Internal: No level has run.
         """
         if not self._outputs:
             raise Internal("no level of the cascade has answered")
-        self._degraded = self._degraded or self._going
-        self._going = False
+        self._degraded = self._degraded or self._active
+        self._active = False
 
-    def answer(self) -> Answer:
-        """The ensemble of the levels that ran.
+    def answer(self) -> CascadeAnswer:
+        """Return the ensemble of the levels that ran.
 
         Raises:
-            Internal: the query has to go on to a further level.
+            Internal: The query still has to run a further level.
         """
-        if self._going:
-            raise Internal(f"the level {self._manifest.levels[self.level].name} has yet to answer")
+        if self._active:
+            raise Internal(f"level '{self._manifest.levels[self.level].name}' has not answered yet")
         outputs = combine(self._candidate.weights[len(self._outputs) - 1], self._outputs)
         label = None if self._manifest.task == "regression" else int(outputs.argmax())
-        return Answer(outputs, label, self.level + 1, self._confidence, self._degraded)
+        return CascadeAnswer(outputs, label, self.level + 1, self._confidence, self._degraded)
 
-    def _goes_on(self) -> bool:
+    def _reroutes(self) -> bool:
+        """Decide by a draw whether the query is re-routed (Tabi Eq. 4)."""
         if len(self._outputs) + 1 == len(self._levels):
             return False
         cutoff, slope = self._candidate.cutoff, self._candidate.slope
-        assert cutoff is not None  # of every candidate of several levels
+        assert cutoff is not None  # every candidate of several levels has both
         assert slope is not None
         chance = reroute_probability(self._confidence, cutoff, slope)
         return bool(draw(self._version, self._key, self._row, self.level) < chance)
@@ -140,7 +139,7 @@ class Route:
         values = np.asarray(logits, np.float64)
         wanted = len(self._manifest.labels) if self._manifest.task == "classification" else 1
         if values.shape != (wanted,):
-            raise Internal(f"the level {name} gave outputs of shape {list(values.shape)}, expected is [{wanted}]")
+            raise Internal(f"level '{name}' produced outputs of shape {list(values.shape)}; expected [{wanted}]")
         if not np.isfinite(values).all():
-            raise Internal(f"the level {name} gave outputs that are not finite numbers")
+            raise Internal(f"level '{name}' produced outputs that are not finite")
         return values

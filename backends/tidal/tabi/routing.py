@@ -1,4 +1,4 @@
-"""What follows for a request from a level's answer or failure: a further level, its answer, or an error."""
+"""What a job does after a level's answer or failure: call a further level, reply, or fail."""
 
 from __future__ import annotations
 
@@ -8,36 +8,35 @@ from collections.abc import Iterable
 
 from tidal.errors import Internal, TidalError, Unavailable
 from tidal.requests import PendingRequest
-from tidal.tabi.asking import Asked
-from tidal.tabi.calling import named
-from tidal.tabi.choice import alone
-from tidal.tabi.dispatcher import request_key
-from tidal.tabi.jobs import Job, Query, Visit
+from tidal.tabi.calls import TimedAnswer, level_error
+from tidal.tabi.choice import single_level
+from tidal.tabi.equations import request_key
+from tidal.tabi.jobs import CascadeJob, CascadeQuery, LevelCall
 from tidal.tabi.manifest import Candidate, TabiManifest
-from tidal.tabi.metrics import Cause, TabiMetrics
+from tidal.tabi.metrics import DegradationCause, TabiMetrics
 from tidal.tabi.parameters import TabiParameters
-from tidal.tabi.reading import Readers, Texts, read_texts
 from tidal.tabi.route import Route
+from tidal.tabi.tokenization import LevelTokenizers, QueryTexts, request_texts
 
-# A smaller level's answer is sent this long before the deadline, so that it is out in time.
+# A smaller level's answer is sent this long before the deadline, so that the client receives it in time.
 ANSWER_S = 0.003
-# A level that keeps failing is not logged each time.
+# Minimum time between two log entries about the same failing level.
 _LOG_EVERY_S = 30.0
 
-# Index of the level that the queries which go on go to; None: the request can be answered; or why it cannot be.
-Following = int | None | TidalError
+# Index of the level that the active queries go to; None: reply to the request; an error: fail it.
+NextStage = int | None | TidalError
 
 
-class Routing:
-    """Opens requests as jobs, and says what follows for them.
+class Router:
+    """Turns requests into jobs, and decides the next stage of a job.
 
     Args:
-        manifest: of the cascade.
-        version: of the cascade.
-        parameters: of its config.pbtxt.
-        readers: its tokenizers.
-        metrics: what is counted.
-        log: of the model.
+        manifest: Manifest of the cascade being served.
+        version: Version of the cascade.
+        parameters: Parameters of its config.pbtxt.
+        tokenizers: Tokenizers of its levels.
+        metrics: Metrics of the model.
+        log: Logger of the model.
     """
 
     def __init__(
@@ -45,144 +44,170 @@ class Routing:
         manifest: TabiManifest,
         version: int,
         parameters: TabiParameters,
-        readers: Readers,
+        tokenizers: LevelTokenizers,
         metrics: TabiMetrics,
         log: logging.Logger,
     ) -> None:
         self._manifest = manifest
         self._version = version
         self._parameters = parameters
-        self._readers = readers
+        self._tokenizers = tokenizers
         self._metrics = metrics
         self._log = log
         self._logged: dict[int, float] = {}
 
-    def open(self, request: PendingRequest, candidate: Candidate) -> Job:
-        """A request as a job, which goes to the candidate's first level next.
+    def open(self, request: PendingRequest, candidate: Candidate) -> CascadeJob:
+        """Return a request as a job whose queries go to the candidate's first level.
+
+        Args:
+            request: Request to open.
+            candidate: Configuration that its queries use.
 
         Raises:
-            InvalidArgument: names the input, what came and what is accepted.
+            InvalidArgument: An input is missing or has a wrong shape; the message names it and what is accepted.
         """
-        texts = read_texts(request.inputs, pairs=self._manifest.pairs)
-        queries = [Query(each, self._route(request, candidate, row, each)) for row, each in enumerate(texts)]
-        return Job(request, candidate, queries, going=queries)
+        texts = request_texts(request.inputs, pairs=self._manifest.pairs)
+        queries = [CascadeQuery(each, self._route(request, candidate, row, each)) for row, each in enumerate(texts)]
+        return CascadeJob(request, candidate, queries, active=queries)
 
-    def read(self, visit: Visit) -> None:
-        """Tokenise a visit's queries, where its level is the first that they come to.
+    def tokenize(self, call: LevelCall) -> None:
+        """Tokenise a call's queries if its level is the first that they go to.
+
+        Args:
+            call: Call that is about to run.
 
         Raises:
-            InvalidArgument: a text cannot be accepted; names the input and the row.
+            InvalidArgument: A text cannot be accepted; the message names the input and the row.
         """
-        queries = visit.job.going
-        if queries[0].reading is None:
-            readings = self._readers.first(visit.level, [query.texts for query in queries])
-            for query, reading in zip(queries, readings, strict=True):
-                query.reading = reading
-            if (record := visit.job.request.record) is not None:
-                record.tokens = sum(len(reading.ids) for reading in readings)
+        queries = call.job.active
+        if queries[0].encoded is None:
+            encoded = self._tokenizers.encode(call.level, [query.texts for query in queries])
+            for query, each in zip(queries, encoded, strict=True):
+                query.encoded = each
+            if (record := call.job.request.record) is not None:
+                record.tokens = sum(len(each.ids) for each in encoded)
 
-    def wants_attention(self, visit: Visit) -> bool:
-        """Whether a visit's queries may go on and be pruned for that."""
-        return visit.job.candidate.pruning is not None and not visit.job.going[0].route.last
+    def wants_attention(self, call: LevelCall) -> bool:
+        """Return whether a call's queries may be re-routed, and pruned for the next level.
 
-    def may_stop(self, job: Job) -> bool:
-        """Whether a job gets the answer of the levels that ran, where a further one fails."""
+        Args:
+            call: Call that is about to run.
+        """
+        return call.job.candidate.pruning is not None and not call.job.active[0].route.last
+
+    def may_stop(self, job: CascadeJob) -> bool:
+        """Return whether a job is answered by the levels that ran if a further one fails.
+
+        Args:
+            job: Job whose queries are at a level.
+        """
         return job.has_answers and self._parameters.on_level_failure == "answer"
 
-    def answered(self, visit: Visit, asked: Asked) -> Following:
-        """A level has answered: feed its answer to the queries' ways."""
-        job, answer = visit.job, asked.answer
+    def after_answer(self, call: LevelCall, timed: TimedAnswer) -> NextStage:
+        """Feed a level's answer to the queries' routes, and return the job's next stage.
+
+        Args:
+            call: Call that has ended.
+            timed: Answer of its level.
+        """
+        job, answer = call.job, timed.answer
         may_stop = self.may_stop(job)
-        importance = answer.importance or (None,) * len(job.going)
-        fed, onward, broken = [], [], []
+        importance = answer.importance or (None,) * len(job.active)
+        fed, rerouted, broken = [], [], []
         fault: TidalError | None = None
-        for query, logits, received in zip(job.going, answer.logits, importance, strict=True):
+        for query, logits, received in zip(job.active, answer.logits, importance, strict=True):
             try:
                 goes_on = query.route.feed(logits)
-            except Internal as error:  # no numbers, or too few
+            except Internal as error:  # NaN, or a wrong shape
                 broken.append(query)
                 fault = error
                 continue
             fed.append(query)
             if goes_on:
-                onward.append((query, received))
+                rerouted.append((query, received))
         if fault is not None and not may_stop:
-            return self.failed(visit, fault)
+            return self.after_failure(call, fault)
         if fault is not None:
-            self._tell(visit, fault)
+            self._report_failure(call, fault)
             self._stop(broken, "failure")
         for query in fed:
-            query.read = query.reading
-        waited_s, took_s = asked.began - visit.ready, asked.ended - asked.began
+            query.answered = query.encoded
+        waited_s, took_s = timed.started - call.ready, timed.ended - timed.started
         if job.request.record is not None:
-            job.request.record.ran(asked.began, asked.ended)
-        self._metrics.level_answered(visit.number, waited_s, took_s, [query.route.confidence for query in fed])
-        job.going = [query for query, _ in onward]
-        if not onward:
+            job.request.record.ran(timed.started, timed.ended)
+        self._metrics.level_answered(call.number, waited_s, took_s, [query.route.confidence for query in fed])
+        job.active = [query for query, _ in rerouted]
+        if not rerouted:
             return None
-        level = job.going[0].route.level
+        level = job.active[0].route.level
         if not self._in_time(job, level):
-            self._stop(job.going, "deadline")
+            self._stop(job.active, "deadline")
             return None
-        for query, received in onward:
-            assert query.read is not None  # it has just been fed
-            pruned = self._readers.next(visit.level, level, query.read, received, job.candidate.pruning)
-            query.reading = pruned.encoded
+        for query, received in rerouted:
+            assert query.answered is not None  # it has just been fed
+            pruned = self._tokenizers.encode_next(call.level, level, query.answered, received, job.candidate.pruning)
+            query.encoded = pruned.encoded
             if received is not None:
                 self._metrics.pruned(pruned.seen, pruned.removed)
         return level
 
-    def failed(self, visit: Visit, error: TidalError) -> Following:
-        """A level has not answered: the answer of those that ran, the next level alone, or the error."""
-        job = visit.job
-        told = named(self._manifest.levels[visit.level], visit.number, error)
-        # For the time that was left, which is no failure of the level.
-        late = visit.hurried and type(error) is Unavailable
+    def after_failure(self, call: LevelCall, error: TidalError) -> NextStage:
+        """Return the next stage after a failed call: a reply of the levels that ran, the next level, or the error.
+
+        Args:
+            call: Call that has failed.
+            error: Why it has failed.
+        """
+        job = call.job
+        named = level_error(self._manifest.levels[call.level], call.number, error)
+        # The deadline left too little time, which is not a failure of the level.
+        late = call.with_deadline and type(error) is Unavailable
         if not late:
-            self._tell(visit, error)
+            self._report_failure(call, error)
         if job.has_answers and (late or self.may_stop(job)):
-            self._stop(job.going, "deadline" if late else "failure")
+            self._stop(job.active, "deadline" if late else "failure")
             return None
         if not job.has_answers and self._parameters.on_first_level_failure == "next" and not job.skipped_first:
-            beyond = None if job.queries[0].route.last else job.candidate.levels[1]
-            if beyond is not None and self._in_time(job, beyond):
+            following = None if job.queries[0].route.last else job.candidate.levels[1]
+            if following is not None and self._in_time(job, following):
                 self._metrics.degraded("failure", len(job.queries))
-                self._start_over(job, beyond)
-                return beyond
-        return told
+                self._restart(job, following)
+                return following
+        return named
 
-    def _route(self, request: PendingRequest, candidate: Candidate, row: int, texts: Texts) -> Route:
+    def _route(self, request: PendingRequest, candidate: Candidate, row: int, texts: QueryTexts) -> Route:
         key = request_key(request.request_id, texts)
         last_level = (request.options.max_level or len(self._manifest.levels)) - 1
         return Route(self._manifest, candidate, key, row, self._version, last_level=last_level)
 
-    def _start_over(self, job: Job, level: int) -> None:
-        """Have a job answered by one level alone."""
-        job.candidate = alone(job.candidate, level)
+    def _restart(self, job: CascadeJob, level: int) -> None:
+        """Restart a job on one level alone."""
+        job.candidate = single_level(job.candidate, level)
         job.skipped_first = True
         job.queries = [
-            Query(query.texts, self._route(job.request, job.candidate, row, query.texts))
+            CascadeQuery(query.texts, self._route(job.request, job.candidate, row, query.texts))
             for row, query in enumerate(job.queries)
         ]
-        job.going = job.queries
+        job.active = job.queries
 
-    def _in_time(self, job: Job, level: int) -> bool:
-        """Whether a level's mean latency fits into what remains."""
+    def _in_time(self, job: CascadeJob, level: int) -> bool:
+        """Return whether the time that remains is at least the level's mean latency."""
         deadline = job.request.deadline
         if deadline is None:
             return True
         return deadline - ANSWER_S - time.monotonic() >= self._manifest.levels[level].latency.mean / 1e3
 
-    def _stop(self, queries: Iterable[Query], cause: Cause) -> None:
+    def _stop(self, queries: Iterable[CascadeQuery], cause: DegradationCause) -> None:
         count = 0
         for query in queries:
             query.route.stop()
             count += 1
         self._metrics.degraded(cause, count)
 
-    def _tell(self, visit: Visit, error: TidalError) -> None:
-        self._metrics.level_failed(visit.number)
+    def _report_failure(self, call: LevelCall, error: TidalError) -> None:
+        """Count a level's failure, and log it at most every 30 s per level."""
+        self._metrics.level_failed(call.number)
         now = time.monotonic()
-        if now - self._logged.get(visit.level, -_LOG_EVERY_S) >= _LOG_EVERY_S:
-            self._logged[visit.level] = now
-            self._log.warning(f"{named(self._manifest.levels[visit.level], visit.number, error)}")
+        if now - self._logged.get(call.level, -_LOG_EVERY_S) >= _LOG_EVERY_S:
+            self._logged[call.level] = now
+            self._log.warning(f"{level_error(self._manifest.levels[call.level], call.number, error)}")

@@ -80,7 +80,7 @@ class StoredTensors:
         return part in self._left
 
     def values(self, part: str, shape: tuple[int | None, ...], meaning: str) -> FloatArray:
-        """Take a part of finite numbers, as a float32 copy.
+        """Take a part of finite numbers, as float32.
 
         Args:
             part: Name of the part.
@@ -101,7 +101,7 @@ class StoredTensors:
             raise self.refuse(part, f"has shape {list(array.shape)}; accepted: [{sizes}], {meaning}")
         if not np.isfinite(array).all():
             raise self.refuse(part, "has values that are not finite")
-        return np.array(array, np.float32)
+        return array.astype(np.float32, copy=False)
 
     def octets(self, part: str) -> npt.NDArray[np.uint8]:
         """Take a part of unsigned bytes, of shape [n]; raises as `values`."""

@@ -148,7 +148,7 @@ class EngineHost:
         try:
             if manifest.device.kind == "gpu" and len(visible_gpus()) > 1:
                 self._gpu = GpuClaim(claims_folder(), visible_gpus())
-                gpu = self._gpu.take()
+                gpu = self._gpu.acquire()
                 self._log.info(f"{self._instance} runs on GPU {gpu}")
             elif manifest.device.kind == "cpu" and manifest.threads == 1:
                 self._core = CoreClaim(claims_folder())
@@ -168,7 +168,7 @@ class EngineHost:
             return
         self._claim_at = now + _CLAIM_EVERY_S
         try:
-            taken = self._core.take()
+            taken = self._core.acquire()
         except Unsupported as error:
             self._serve_unpinned(error)
             return

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from benchmarks.otas.inputs import TABLE_2
 from benchmarks.otas.live.artefacts import LiveTask
-from tidal.simulator.otas import QueryType, Trace, fluctuating
+from tidal.simulator.otas import QueryTrace, QueryType, fluctuating
 from tidal_client.codec import image_inputs
-from tidal_client.load import Schedule, Times, Variant
+from tidal_client.load import RequestVariant, Schedule, Times
 
 #: Least, mean and most of a trace's rates, of the throughput at γ 0: 200, 350 and 700 queries a second in the paper,
 #: where Table I has about 380 for γ 0 and Figure 4 has 580.
@@ -94,7 +94,7 @@ def types_of(accuracies: Mapping[str, float]) -> tuple[QueryType, ...]:
 
 def make_load(rates: Sequence[float], types: Sequence[QueryType], tasks: Sequence[LiveTask], seed: int) -> Load:
     """Poisson arrivals at these rates by second, each of a type at random, each image once as far as they go."""
-    queries = list(Trace(rates, types, seed=seed))
+    queries = list(QueryTrace(rates, types, seed=seed))
     if not queries:
         raise ValueError(f"no query in {len(rates)} s at {max(rates):.3g} a second: the machine is too slow for this")
     places = {(each.task, each.latency_s, each.utility): place for place, each in enumerate(types)}
@@ -117,7 +117,9 @@ def make_load(rates: Sequence[float], types: Sequence[QueryType], tasks: Sequenc
 def schedule_of(load: Load) -> Schedule:
     """As the load generator takes it."""
     mix = tuple(
-        Variant(1.0, {"task": each.task, "latency_ms": 1e3 * (each.latency_s - ON_THE_WAY_S), "utility": each.utility})
+        RequestVariant(
+            1.0, {"task": each.task, "latency_ms": 1e3 * (each.latency_s - ON_THE_WAY_S), "utility": each.utility}
+        )
         for each in load.types
     )
     schedule = Schedule(load.times, [image_inputs(image) for image in load.images], mix)

@@ -15,7 +15,8 @@ from benchmarks.otas.live.load import Load, schedule_of
 from benchmarks.otas.live.switching import Loading, Switch, SwitchingSender
 from tidal.server.child import RunningServer
 from tidal_client.load import Times, run_load, summarise
-from tidal_client.load.senders import Finish, GrpcSender, Sender
+from tidal_client.load.grpc_sender import GrpcSender
+from tidal_client.load.sender import Finish, RequestSender
 from tidal_client.transports import Address
 
 _OUTPUTS = ("label", "gamma")
@@ -72,7 +73,7 @@ def _send(server: RunningServer, target: str | Switch, load: Load) -> Answers:
     answers: dict[int, bytes] = {}
     switching: list[SwitchingSender] = []
 
-    def open_sender(address: Address, timeout_s: float, finish: Finish) -> Sender:
+    def open_sender(address: Address, timeout_s: float, finish: Finish) -> RequestSender:
         sender = GrpcSender(address.location, timeout_s, finish, keep=answers.__setitem__)
         if isinstance(target, str):
             return sender

@@ -11,7 +11,7 @@ from tidal.errors import TidalError
 from tidal.server.control import ServerControl
 from tidal.simulator.otas import SizeByLoad
 from tidal_client.errors import RequestError, Unavailable
-from tidal_client.load.senders import Finish, Sender
+from tidal_client.load.sender import Finish, RequestSender
 
 _UNLOAD_S, _LOOK_S = 60.0, 0.05
 _PRESENT = ("READY", "LOADING", "UNLOADING")
@@ -57,7 +57,7 @@ class SwitchingSender:
     """
 
     switch: Switch
-    sender: Sender
+    sender: RequestSender
     control: ServerControl
     finish: Finish
     clock: Callable[[], float] = time.monotonic

@@ -15,13 +15,13 @@ from tidal.otas.tasks import OtasProvenance, OtasTask, TaskParameters, add_task,
 from tidal.tasks.folder import check_free, tasks_folder
 from tidal.tasks.record import TENSORS_FILE
 from tidal.tensor_file import parse_tensors, read_bounded
-from tidal_builders.commands.progress import progress, stdout_kept_clean
 from tidal_builders.otas.training.accuracy import measure_accuracy
 from tidal_builders.otas.training.images import LABELS_FILE, LabelledImages, named_labels, read_images
 from tidal_builders.otas.training.settings import Settings
 from tidal_builders.otas.training.train import train_task
 from tidal_builders.otas.transformer import load_transformer
 from tidal_builders.otas.vit import read_vit
+from tidal_builders.progress import clean_stdout, progress_bars
 
 # Told the name of the running stage and the share of it that is done.
 Report = Callable[[str, float], None]
@@ -122,5 +122,5 @@ class Registering:
 @contextmanager
 def registering(model: Path, version: Path, name: str, *, replace: bool) -> Iterator[Registering]:
     """The same for a command: with bars on standard error, and standard output kept for the result."""
-    with progress(name) as report, stdout_kept_clean():
+    with progress_bars(name) as report, clean_stdout():
         yield Registering(model, version, name, replace, report)

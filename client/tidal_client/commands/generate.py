@@ -13,7 +13,7 @@ import typer
 
 from tidal_client import exit_codes
 from tidal_client.client import DEFAULT_TIMEOUT_S, Client
-from tidal_client.commands.choosing import Url, choose
+from tidal_client.commands.target import Url, choose_target
 from tidal_client.errors import RequestError
 from tidal_client.options import Options
 
@@ -99,7 +99,7 @@ def generate(
     - **2** wrong arguments, nothing was sent
     """
     prompts = _prompts(text, file)
-    server = choose(url, "grpc")
+    server = choose_target(url, "grpc")
     options = Options(
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
         repetition_penalty=repetition_penalty, seed=seed, stop=stop or None, task=task, latency_ms=latency_ms,

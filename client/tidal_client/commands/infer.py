@@ -19,7 +19,7 @@ from rich.table import Table
 
 from tidal_client import exit_codes
 from tidal_client.client import DEFAULT_TIMEOUT_S, Client
-from tidal_client.commands.choosing import Url, choose
+from tidal_client.commands.target import Url, choose_target
 from tidal_client.errors import ConnectionFailed, DeadlineExceeded, NotFound, RequestError, Unsupported
 from tidal_client.options import Options
 from tidal_client.results import Classification
@@ -27,11 +27,11 @@ from tidal_client.results import Classification
 # Characters of an output that still is a label.
 _LABEL = 32
 # Errors that the next text would meet as well.
-_HOPELESS = (ConnectionFailed, DeadlineExceeded, NotFound, Unsupported)
+_FATAL = (ConnectionFailed, DeadlineExceeded, NotFound, Unsupported)
 
 
 @dataclass(frozen=True, slots=True)
-class _Query:
+class _InferQuery:
     """One text, or an image by its file."""
 
     text: str
@@ -47,10 +47,10 @@ class _Query:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _InferResult:
     """One query, and what came of it."""
 
-    query: _Query
+    query: _InferQuery
     result: Classification | RequestError
     milliseconds: float
 
@@ -122,19 +122,19 @@ def infer(
     - **2** wrong arguments, nothing was sent
     """
     queries = _queries(text, pair, file, image)
-    server = choose(url, "grpc")
+    server = choose_target(url, "grpc")
     options = Options(task=task, latency_ms=latency_ms, utility=utility, accuracy=accuracy, max_level=max_level)
-    answers: list[_Answer] = []
+    answers: list[_InferResult] = []
     with Client(server.url, timeout_s=timeout) as client:
         for number, each in enumerate(queries):
-            answer = _ask(client, model, each, output or None, options)
+            answer = _send(client, model, each, output or None, options)
             answers.append(answer)
             if isinstance(answer.result, RequestError):
                 kind = "text" if each.image is None else "image"
                 typer.echo(f"{kind} {number + 1} of {len(queries)}: {server.message(answer.result)}", err=True)
             if as_json:
                 typer.echo(json.dumps(_as_json(answer)))
-            if isinstance(answer.result, _HOPELESS) and number + 1 < len(queries):
+            if isinstance(answer.result, _FATAL) and number + 1 < len(queries):
                 typer.echo(f"{len(queries) - number - 1} more not sent", err=True)
                 break
     if not as_json:
@@ -145,18 +145,18 @@ def infer(
 
 def _queries(
     text: list[str] | None, pair: list[str] | None, file: Path | None, image: list[Path] | None
-) -> list[_Query]:
+) -> list[_InferQuery]:
     """What to send, from the one source that was given."""
     if image:
         if text or pair or file:
             raise typer.BadParameter("give images or texts, not both", param_hint="--image")
-        return [_Query("", image=each) for each in image]
+        return [_InferQuery("", image=each) for each in image]
     texts = _texts(text, file)
     if pair and len(pair) != len(texts):
         raise typer.BadParameter(
             f"expected one for each of the {len(texts)} texts, got {len(pair)}", param_hint="--pair"
         )
-    return [_Query(each, pair[number] if pair else None) for number, each in enumerate(texts)]
+    return [_InferQuery(each, pair[number] if pair else None) for number, each in enumerate(texts)]
 
 
 def _texts(text: list[str] | None, file: Path | None) -> list[str]:
@@ -185,7 +185,7 @@ def _lines(stream: Iterable[str]) -> list[str]:
     return [line.rstrip("\r\n") for line in stream]
 
 
-def _ask(client: Client, model: str, query: _Query, outputs: list[str] | None, options: Options) -> _Answer:
+def _send(client: Client, model: str, query: _InferQuery, outputs: list[str] | None, options: Options) -> _InferResult:
     try:
         image = None if query.image is None else query.image.read_bytes()
     except OSError as error:
@@ -199,10 +199,10 @@ def _ask(client: Client, model: str, query: _Query, outputs: list[str] | None, o
             result = client.classify_image(model, image, outputs=outputs, **options)
     except RequestError as error:
         result = error
-    return _Answer(query, result, (time.perf_counter() - start) * 1000)
+    return _InferResult(query, result, (time.perf_counter() - start) * 1000)
 
 
-def _table(answers: list[_Answer]) -> Table:
+def _table(answers: list[_InferResult]) -> Table:
     """A line an answer; a cascade's level, a batch's γ and an ensemble's other labels stand behind where there are."""
     images = any(answer.query.image is not None for answer in answers)
     table = Table("image" if images else "text", "label")
@@ -217,13 +217,13 @@ def _table(answers: list[_Answer]) -> Table:
     return table
 
 
-def _choice(answer: _Answer, name: str) -> str:
+def _choice(answer: _InferResult, name: str) -> str:
     """What the server chose for an answer, as text; empty where the model does not say."""
     value = None if isinstance(answer.result, RequestError) else answer.result.other.get(name)
     return "" if value is None else escape(str(_plain(value.reshape(-1))[0]))
 
 
-def _further_labels(answer: _Answer) -> list[str]:
+def _further_labels(answer: _InferResult) -> list[str]:
     """Outputs that are one short text each, beside the label."""
     if isinstance(answer.result, RequestError):
         return []
@@ -237,7 +237,7 @@ def _label(result: Classification) -> str:
     return (result.label or "") if value is None else f"{value.item():.4g}"
 
 
-def _as_row(answer: _Answer) -> list[str]:
+def _as_row(answer: _InferResult) -> list[str]:
     shown = answer.query.shown
     milliseconds = f"{answer.milliseconds:.1f}"
     if isinstance(answer.result, RequestError):
@@ -252,7 +252,7 @@ def _as_row(answer: _Answer) -> list[str]:
     ]
 
 
-def _as_json(answer: _Answer) -> dict[str, Any]:
+def _as_json(answer: _InferResult) -> dict[str, Any]:
     query = answer.query
     found: dict[str, Any] = (
         {"text": query.text, "pair": query.pair} if query.image is None else {"image": str(query.image)}

@@ -16,15 +16,15 @@ from rich.progress import Progress as Bars
 
 from tidal_client import exit_codes
 from tidal_client.client import DEFAULT_TIMEOUT_S, Client
-from tidal_client.commands.choosing import Chosen, Url, choose
-from tidal_client.commands.load_plan import Arrivals, Plan, TraceUnit, blame, make_schedule
+from tidal_client.commands.load_options import ArrivalProcess, LoadOptions, TraceUnit, make_schedule, usage_errors
 from tidal_client.commands.load_report import print_report
+from tidal_client.commands.target import TargetServer, Url, choose_target
 from tidal_client.errors import RequestError
 from tidal_client.load.loop import Progress
 from tidal_client.load.plot import plot as draw
 from tidal_client.load.run import run_generations, run_load
 from tidal_client.load.summary import LATE_MS, summarise
-from tidal_client.retrying import MANY_RETRIES
+from tidal_client.retrying import LOAD_RETRIES
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -39,8 +39,8 @@ def load(
     ] = None,
     requests: Annotated[int | None, typer.Option("--requests", "-n", help="How many instead of how long.")] = None,
     arrivals: Annotated[
-        Arrivals, typer.Option("--arrivals", help="Poisson, or bursty: Markov-modulated Poisson.")
-    ] = Arrivals.POISSON,
+        ArrivalProcess, typer.Option("--arrivals", help="Poisson, or bursty: Markov-modulated Poisson.")
+    ] = ArrivalProcess.POISSON,
     burst_factor: Annotated[
         float, typer.Option("--burst-factor", help="Bursty: rate within a burst over the mean rate.")
     ] = 3.0,
@@ -149,11 +149,11 @@ def load(
     - **1** a request failed, or the model is not ready
     - **2** wrong arguments, nothing was sent
     """
-    server = choose(url, "http")
+    server = choose_target(url, "http")
     if slo_ms is not None and not 0 < slo_ms < float("inf"):
         raise typer.BadParameter(f"expected a number above 0, got {slo_ms:g}", param_hint="--slo-ms")
     _check_picture(plot)
-    plan = Plan(
+    options = LoadOptions(
         rate=rate,
         seconds=seconds,
         requests=requests,
@@ -179,10 +179,10 @@ def load(
     )
     if generate and output:
         raise typer.BadParameter("has no meaning with --generate", param_hint="--output")
-    schedule = make_schedule(plan)
-    retries = MANY_RETRIES if retry else 0
-    _check_model(server, model, timeout, retries, plan, set(schedule.inputs[0]))
-    with _progress(len(schedule)) as progress, blame("MODEL"):
+    schedule = make_schedule(options)
+    retries = LOAD_RETRIES if retry else 0
+    _check_model(server, model, timeout, retries, options, set(schedule.inputs[0]))
+    with _progress(len(schedule)) as progress, usage_errors("MODEL"):
         if generate:
             result = run_generations(server.url, model, schedule, timeout_s=timeout, retries=retries, progress=progress)
         else:
@@ -215,7 +215,9 @@ def _check_picture(file: Path | None) -> None:
         raise typer.BadParameter(f"there is no folder {file.parent}", param_hint="--plot")
 
 
-def _check_model(server: Chosen, model: str, timeout_s: float, retries: int, plan: Plan, names: set[str]) -> None:
+def _check_model(
+    server: TargetServer, model: str, timeout_s: float, retries: int, options: LoadOptions, names: set[str]
+) -> None:
     """End the command when every request would fail: the model is not there, or takes other inputs."""
     try:
         with Client(server.url, timeout_s=timeout_s, retries=retries) as client:
@@ -229,9 +231,9 @@ def _check_model(server: Chosen, model: str, timeout_s: float, retries: int, pla
         typer.echo(f"{reason}; nothing was sent", err=True)
         raise typer.Exit(exit_codes.FAILED)
     streams = "stream" in inputs
-    if names <= set(inputs) and streams == plan.generate:
+    if names <= set(inputs) and streams == options.generate:
         return
-    remedy = "give --generate" if streams else "leave out --generate" if plan.generate else "send other inputs"
+    remedy = "give --generate" if streams else "leave out --generate" if options.generate else "send other inputs"
     if "image" in inputs:
         remedy = "give --image FILE or --image-size WxH"
     typer.echo(f"model '{model}' takes {', '.join(inputs)}: {remedy}; nothing was sent", err=True)

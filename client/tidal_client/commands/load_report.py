@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tidal_client.load.summary import Latency, Row, Summary
+from tidal_client.load.summary import LatencyFigures, LoadSummary, RequestFigures
 
 
-def print_report(summary: Summary) -> None:
+def print_report(summary: LoadSummary) -> None:
     """Print throughput and latency of all requests and of each variant, the errors, and how the generator did."""
     table = Table("requests")
     for name in ("sent", "answered", "a second", "in limit", "goodput", "mean ms", "p50", "p98", "p99", "max"):
@@ -41,7 +41,7 @@ def print_report(summary: Summary) -> None:
     )
 
 
-def _generations(summary: Summary) -> Table:
+def _generations(summary: LoadSummary) -> Table:
     """Tokens a second, and times to the first token and between tokens, of all requests and of each variant."""
     table = Table("generations")
     for name in ("tokens", "tokens a second", "mean ms", "p50", "p98", "p99", "max"):
@@ -55,13 +55,13 @@ def _generations(summary: Summary) -> Table:
     return table
 
 
-def _figures(latency: Latency | None) -> list[str]:
+def _figures(latency: LatencyFigures | None) -> list[str]:
     if latency is None:
         return ["-"] * 5
     return [f"{ms:.2f}" for ms in (latency.mean, latency.p50, latency.p98, latency.p99, latency.max)]
 
 
-def _cells(name: str, row: Row | None, latency: Latency | None) -> list[str]:
+def _cells(name: str, row: RequestFigures | None, latency: LatencyFigures | None) -> list[str]:
     counts = [""] * 5
     if row is not None:
         counts = [

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from tidal_client.load.arrivals import Times, bursty, mean_rate, poisson, rescaled
 from tidal_client.load.inputs import id_inputs, image_files, made_images, prompt_inputs, text_inputs
-from tidal_client.load.mix import Variant, parse_mix, read_mix
+from tidal_client.load.mix import RequestVariant, parse_mix, read_mix
 from tidal_client.load.result import Generations, LoadResult
 from tidal_client.load.run import Schedule, run_generations, run_load
-from tidal_client.load.summary import Summary, summarise
+from tidal_client.load.summary import LoadSummary, summarise
 from tidal_client.load.traces import read_trace
 
 __all__ = [
     "Generations",
     "LoadResult",
+    "LoadSummary",
+    "RequestVariant",
     "Schedule",
-    "Summary",
     "Times",
-    "Variant",
     "bursty",
     "id_inputs",
     "image_files",

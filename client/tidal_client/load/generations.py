@@ -17,7 +17,7 @@ from tidal_client.load.arrivals import Times
 from tidal_client.load.loop import Outcomes
 from tidal_client.options import Parameter
 from tidal_client.results import Array
-from tidal_client.retrying import attempts, streamed_async
+from tidal_client.retrying import attempts, stream_with_retries_async
 from tidal_client.transports import Address, AsyncTransport
 
 
@@ -103,7 +103,7 @@ class GenerationSender:
 
         tries = attempts(self._retries, self._timeout_s, request)
         try:
-            async with aclosing(streamed_async(tries, request, start)) as responses:
+            async with aclosing(stream_with_retries_async(tries, request, start)) as responses:
                 async for outputs in responses:
                     count = outputs["token_ids"].size if "token_ids" in outputs else 0
                     if count and not self.tokens[number]:

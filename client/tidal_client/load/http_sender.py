@@ -12,7 +12,7 @@ from collections import deque
 from urllib.parse import urlsplit
 
 from tidal_client.errors import ConnectionFailed, DeadlineExceeded, RequestError, from_http
-from tidal_client.load.senders import Finish
+from tidal_client.load.sender import Finish
 
 _IDLE = -1
 # Connections that are open before the first request; more are opened when as many requests wait for answers.

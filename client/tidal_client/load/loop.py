@@ -64,7 +64,7 @@ class Outcomes:
         return self.codes.index(error.code)
 
 
-class Sending(Protocol):
+class NumberedSender(Protocol):
     """Sends the requests of a run; each ends in a call of `Outcomes.finish`."""
 
     def send(self, number: int) -> None:
@@ -75,7 +75,7 @@ class Sending(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SendLog:
     """How the loop went."""
 
     #: When each request was sent, seconds from the start of the run, [requests].
@@ -87,8 +87,13 @@ class Sent:
 
 
 def send_all(
-    times: Times, sending: Sending, outcomes: Outcomes, *, patience_s: float | None, progress: Progress | None
-) -> Sent:
+    times: Times,
+    sending: NumberedSender,
+    outcomes: Outcomes,
+    *,
+    drain_timeout_s: float | None,
+    progress: Progress | None,
+) -> SendLog:
     """Send every request at its time and wait until all have ended; closes what sends.
 
     Args:
@@ -113,15 +118,15 @@ def send_all(
                     time.sleep(delay)
                 sent[number] = time.perf_counter() - start
                 sending.send(number)
-            if not outcomes.all_ended.wait(patience_s):
+            if not outcomes.all_ended.wait(drain_timeout_s):
                 for number in np.flatnonzero(outcomes.status == PENDING):
-                    outcomes.finish(int(number), DeadlineExceeded(f"no answer within {patience_s:g} s"))
+                    outcomes.finish(int(number), DeadlineExceeded(f"no answer within {drain_timeout_s:g} s"))
             cpu = time.process_time() - cpu
         finally:
             over.set()
             watcher.join()
             sending.close()
-    return Sent(sent, cpu, started)
+    return SendLog(sent, cpu, started)
 
 
 def _watch(progress: Progress | None, sent: Times, outcomes: Outcomes, over: threading.Event) -> None:

@@ -19,7 +19,7 @@ _TEXTS = ("task", "stop")
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class RequestVariant:
     """Requests with the same options."""
 
     #: Share of the requests, relative to the other variants'.
@@ -37,7 +37,7 @@ class Variant:
         return " ".join(written) or "-"
 
 
-def parse_mix(text: str) -> tuple[Variant, ...]:
+def parse_mix(text: str) -> tuple[RequestVariant, ...]:
     """A mix from one line: variants apart by commas, in each options `name=value` apart by spaces, then `:share`.
 
     ``latency_ms=100:0.7,latency_ms=500 task=a:0.3`` is a mix of two; an absent share is 1.
@@ -48,7 +48,7 @@ def parse_mix(text: str) -> tuple[Variant, ...]:
     return tuple(_variant(part.strip()) for part in text.split(","))
 
 
-def read_mix(file: Path) -> tuple[Variant, ...]:
+def read_mix(file: Path) -> tuple[RequestVariant, ...]:
     """A mix from a JSON or YAML file: a list of objects with the options and, where it is not 1, `share`.
 
     Raises:
@@ -65,13 +65,13 @@ def read_mix(file: Path) -> tuple[Variant, ...]:
     return tuple(_checked(each, each.pop("share", 1.0)) for each in cast("list[dict[str, Any]]", found))
 
 
-def assign(mix: Sequence[Variant], count: int, seed: int = 0) -> npt.NDArray[np.intp]:
+def assign(mix: Sequence[RequestVariant], count: int, seed: int = 0) -> npt.NDArray[np.intp]:
     """Which variant each of `count` requests is of, drawn by the shares."""
     shares = np.array([variant.share for variant in mix])
     return np.random.default_rng(seed).choice(len(mix), count, p=shares / shares.sum())
 
 
-def _variant(text: str) -> Variant:
+def _variant(text: str) -> RequestVariant:
     options, colon, share = text.rpartition(":")
     if not colon:
         options, share = text, "1"
@@ -84,13 +84,13 @@ def _variant(text: str) -> Variant:
     return _checked(found, share)
 
 
-def _checked(options: Mapping[str, object], share: object) -> Variant:
+def _checked(options: Mapping[str, object], share: object) -> RequestVariant:
     try:
         weight = float(cast(str, share))
     except (TypeError, ValueError):
         raise InvalidArgument(f"mix: expected a share that is a number, got {share!r}") from None
     try:
-        return Variant(weight, request_parameters(options))
+        return RequestVariant(weight, request_parameters(options))
     except TypeError as error:
         raise InvalidArgument(f"mix: {error}") from None
 

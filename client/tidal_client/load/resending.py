@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidal_client.errors import RequestError
-from tidal_client.load.senders import Finish, Sender
+from tidal_client.load.sender import Finish, RequestSender
 from tidal_client.retrying import Attempts
 
 #: A request's bytes for an attempt, given its number and the milliseconds left of its deadline (None: it has none).
@@ -32,7 +32,7 @@ class ResendingSender:
 
     def __init__(
         self,
-        open_sender: Callable[[Finish], Sender],
+        open_sender: Callable[[Finish], RequestSender],
         encode: Encode,
         finish: Finish,
         *,

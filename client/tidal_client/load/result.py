@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidal_client.load.arrivals import Times
-from tidal_client.load.mix import Variant
+from tidal_client.load.mix import RequestVariant
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +39,7 @@ class LoadResult:
     messages: Mapping[str, str]
     #: Index into `mix`.
     variants: npt.NDArray[np.intp]
-    mix: tuple[Variant, ...]
+    mix: tuple[RequestVariant, ...]
     #: Processor seconds of this process meanwhile, all threads.
     cpu_s: float
     #: Seconds since the epoch at the start of the run.

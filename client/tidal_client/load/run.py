@@ -13,12 +13,14 @@ from tidal_client.client import DEFAULT_TIMEOUT_S
 from tidal_client.errors import InvalidArgument
 from tidal_client.load.arrivals import Times
 from tidal_client.load.generations import GenerationSender, stream_request
-from tidal_client.load.loop import Outcomes, Progress, Sending, send_all
-from tidal_client.load.mix import Variant, assign
+from tidal_client.load.grpc_sender import GrpcSender
+from tidal_client.load.http_sender import HttpSender
+from tidal_client.load.loop import NumberedSender, Outcomes, Progress, send_all
+from tidal_client.load.mix import RequestVariant, assign
 from tidal_client.load.payloads import encode
 from tidal_client.load.resending import ResendingSender
 from tidal_client.load.result import Generations, LoadResult
-from tidal_client.load.senders import Finish, OpenSender, Sender, open_sender
+from tidal_client.load.sender import Finish, OpenSender, RequestSender
 from tidal_client.results import Array
 from tidal_client.transports import Address, parse_url
 
@@ -38,7 +40,7 @@ class Schedule:
     times: Times
     #: Arrays by input name, the batch axis first. Request i sends `inputs[i % len(inputs)]`.
     inputs: Sequence[Mapping[str, Array]]
-    mix: Sequence[Variant] = (Variant(),)
+    mix: Sequence[RequestVariant] = (RequestVariant(),)
     #: Equal seeds give the same requests the same variants of the mix.
     seed: int = 0
     #: Index into `mix`, [requests].
@@ -54,6 +56,12 @@ class Schedule:
 
     def __len__(self) -> int:
         return len(self.times)
+
+
+def open_sender(address: Address, timeout_s: float, finish: Finish) -> RequestSender:
+    """Open the sender for the address's protocol; see `OpenSender`."""
+    make = GrpcSender if address.protocol == "grpc" else HttpSender
+    return make(address.location, timeout_s, finish)
 
 
 def run_load(
@@ -88,7 +96,7 @@ def run_load(
     payloads = _payloads(address, model, schedule, outputs)
     outcomes = Outcomes(len(schedule))
 
-    def opened(finish: Finish) -> Sender:
+    def opened(finish: Finish) -> RequestSender:
         return open_sender(address, timeout_s, finish)
 
     def again(number: int, left_ms: float | None) -> bytes:
@@ -102,8 +110,8 @@ def run_load(
             opened, again, outcomes.finish, retries=retries, timeout_s=timeout_s, deadlines_ms=_deadlines_ms(schedule)
         )
     sending = _Payloads(opened(outcomes.finish) if resending is None else resending, payloads)
-    patience_s = timeout_s * (2 if retries else 1) + _RESERVE_S
-    result = _run(schedule, sending, outcomes, patience_s, progress)
+    drain_timeout_s = timeout_s * (2 if retries else 1) + _RESERVE_S
+    result = _run(schedule, sending, outcomes, drain_timeout_s, progress)
     return result if resending is None else replace(result, resent=resending.resent)
 
 
@@ -147,7 +155,7 @@ def run_generations(
 class _Payloads:
     """Sends requests by their numbers."""
 
-    def __init__(self, sender: Sender, payloads: Sequence[bytes]) -> None:
+    def __init__(self, sender: RequestSender, payloads: Sequence[bytes]) -> None:
         self._sender, self._payloads = sender, payloads
 
     def send(self, number: int) -> None:
@@ -160,9 +168,13 @@ class _Payloads:
 
 
 def _run(
-    schedule: Schedule, sending: Sending, outcomes: Outcomes, patience_s: float | None, progress: Progress | None
+    schedule: Schedule,
+    sending: NumberedSender,
+    outcomes: Outcomes,
+    drain_timeout_s: float | None,
+    progress: Progress | None,
 ) -> LoadResult:
-    sent = send_all(schedule.times, sending, outcomes, patience_s=patience_s, progress=progress)
+    sent = send_all(schedule.times, sending, outcomes, drain_timeout_s=drain_timeout_s, progress=progress)
     return LoadResult(
         schedule.times,
         sent.times,

@@ -20,7 +20,7 @@ _BUSY_SHARE = 0.85
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
+class LatencyFigures:
     """Milliseconds over answered requests; percentiles interpolate linearly between ranks."""
 
     mean: float
@@ -31,13 +31,13 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class GenerationFigures:
     """Figures of answered generations."""
 
     #: From the scheduled time to the first tokens, milliseconds.
-    first_token_ms: Latency | None
+    first_token_ms: LatencyFigures | None
     #: From the first tokens to the end, over the tokens after the first, milliseconds; of generations of two or more.
-    inter_token_ms: Latency | None
+    inter_token_ms: LatencyFigures | None
     #: Tokens of all answers.
     tokens: int
     #: The same, a second of the run.
@@ -45,7 +45,7 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RequestFigures:
     """Figures of all requests, or of those of one variant of the mix."""
 
     requests: int
@@ -57,15 +57,15 @@ class Row:
     #: The same, a second.
     goodput: float | None
     #: From the scheduled time, as a user sees it. None when nothing was answered.
-    latency_ms: Latency | None
+    latency_ms: LatencyFigures | None
     #: From the moment the request was sent.
-    latency_from_send_ms: Latency | None
+    latency_from_send_ms: LatencyFigures | None
     #: Number of requests by error code, timeouts of the client (`DEADLINE_EXCEEDED`) included.
     errors: Mapping[str, int]
     #: Times that a request was sent again.
     resent: int
     #: None where no text was generated.
-    generation: Generation | None
+    generation: GenerationFigures | None
 
     @property
     def violations(self) -> float | None:
@@ -74,11 +74,11 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Generator:
+class GeneratorFigures:
     """How the generator itself did."""
 
     #: Milliseconds by which requests were sent late.
-    send_lag_ms: Latency
+    send_lag_ms: LatencyFigures
     #: Share of requests that were sent later than the bound.
     late_share: float
     late_bound_ms: float
@@ -100,19 +100,19 @@ class Generator:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class LoadSummary:
     """A run in figures: all requests, and each variant of the mix where there are several."""
 
     #: Seconds from the start of the run until the last request ended.
     duration_s: float
     #: Requests a second that the schedule asked for, up to its last.
     offered_rate: float
-    total: Row
+    total: RequestFigures
     #: By name of the variant.
-    variants: Mapping[str, Row]
+    variants: Mapping[str, RequestFigures]
     #: First sentence of each error.
     messages: Mapping[str, str]
-    generator: Generator
+    generator: GeneratorFigures
 
     def as_json(self) -> dict[str, Any]:
         """For `json.dumps`."""
@@ -125,7 +125,7 @@ class Summary:
         return found
 
 
-def summarise(result: LoadResult, *, slo_ms: float | None = None, late_ms: float = LATE_MS) -> Summary:
+def summarise(result: LoadResult, *, slo_ms: float | None = None, late_ms: float = LATE_MS) -> LoadSummary:
     """Figures of a run.
 
     Args:
@@ -137,7 +137,7 @@ def summarise(result: LoadResult, *, slo_ms: float | None = None, late_ms: float
     limits_ms = np.array([slo_ms if slo_ms is not None else np.nan if ms is None else float(ms) for ms in own])
     everything = np.ones(len(result.scheduled), np.bool_)
     names = [variant.name for variant in result.mix]
-    return Summary(
+    return LoadSummary(
         result.duration,
         len(result.scheduled) / float(result.scheduled[-1]) if result.scheduled[-1] > 0 else 0.0,
         _row(result, everything, limits_ms),
@@ -151,7 +151,7 @@ def summarise(result: LoadResult, *, slo_ms: float | None = None, late_ms: float
     )
 
 
-def _row(result: LoadResult, chosen: npt.NDArray[np.bool_], limits_ms: npt.NDArray[np.float64]) -> Row:
+def _row(result: LoadResult, chosen: npt.NDArray[np.bool_], limits_ms: npt.NDArray[np.float64]) -> RequestFigures:
     answered = chosen & result.answered
     limits = limits_ms[result.variants[chosen]]
     within = goodput = None
@@ -159,7 +159,7 @@ def _row(result: LoadResult, chosen: npt.NDArray[np.bool_], limits_ms: npt.NDArr
         within = int((result.latency[chosen] * 1000 <= limits)[result.answered[chosen]].sum())
         goodput = within / result.duration
     counts = {code: int((result.status[chosen] == n).sum()) for n, code in enumerate(result.codes) if n}
-    return Row(
+    return RequestFigures(
         int(chosen.sum()),
         int(answered.sum()),
         float(answered.sum()) / result.duration,
@@ -173,12 +173,12 @@ def _row(result: LoadResult, chosen: npt.NDArray[np.bool_], limits_ms: npt.NDArr
     )
 
 
-def _generation(result: LoadResult, answered: npt.NDArray[np.bool_]) -> Generation | None:
+def _generation(result: LoadResult, answered: npt.NDArray[np.bool_]) -> GenerationFigures | None:
     if result.generated is None:
         return None
     first, tokens = result.generated.first, result.generated.tokens
     some, several = answered & (tokens > 0), answered & (tokens > 1)
-    return Generation(
+    return GenerationFigures(
         _latency((first - result.scheduled)[some]),
         _latency((result.done - first)[several] / (tokens[several] - 1)),
         int(tokens[answered].sum()),
@@ -186,10 +186,10 @@ def _generation(result: LoadResult, answered: npt.NDArray[np.bool_]) -> Generati
     )
 
 
-def _generator(result: LoadResult, late_ms: float) -> Generator:
+def _generator(result: LoadResult, late_ms: float) -> GeneratorFigures:
     lag = _latency(np.maximum(result.send_lag, 0.0))
     assert lag is not None
-    return Generator(
+    return GeneratorFigures(
         lag,
         float((result.send_lag * 1000 > late_ms).mean()),
         late_ms,
@@ -198,8 +198,8 @@ def _generator(result: LoadResult, late_ms: float) -> Generator:
     )
 
 
-def _latency(seconds: npt.NDArray[np.float64]) -> Latency | None:
+def _latency(seconds: npt.NDArray[np.float64]) -> LatencyFigures | None:
     if not len(seconds):
         return None
     p50, p98, p99 = np.percentile(seconds, (50, 98, 99)) * 1000
-    return Latency(float(seconds.mean() * 1000), float(p50), float(p98), float(p99), float(seconds.max() * 1000))
+    return LatencyFigures(float(seconds.mean() * 1000), float(p50), float(p98), float(p99), float(seconds.max() * 1000))

@@ -107,7 +107,7 @@ def test_what_cannot_be_added_is_said(built: Path, given: Path, data: Path, tmp_
         (("add", given / "few", "--data", data), "has no names of classes"),
         (("add", tmp_path / "empty", "--data", data, "--labels", "a,b"), "task.safetensors cannot be read"),
         (("add", given, "--data", data, "--name", "-"), "'-' is not a valid task name"),
-        (("train", data, "--name", "x", "--rate", 0), "--rate 0 is no learning rate"),
+        (("train", data, "--name", "x", "--rate", 0), "--rate must be greater than 0, got 0"),
         (("train", tmp_path / "absent.npz", "--name", "x"), "holds no labelled images"),
     ]:
         command, *rest = arguments

@@ -12,11 +12,11 @@ from typer.testing import CliRunner, Result
 
 from tests.pets.bases import MADE, random_task, small_base
 from tests.tabi.serving import cascades, write_cascade
+from tidal.catalog.graph import ModelGraph
 from tidal.commands import tasks as command
 from tidal.pets.base import load_base_info, load_base_layers, make_base_layers, write_base_layers
 from tidal.pets.tasks.folder import add_task, load_task
 from tidal.pets.terms import BaseLayers
-from tidal.repository.cascades import cascades_over
 from tidal_client.extras import install_command
 
 runner = CliRunner()
@@ -124,8 +124,8 @@ class TestRemove:
         plain = write_cascade(repository / "reviews", cascades())
         small = plain.levels[0].model_copy(update={"model": "encoder", "task": "mood", "fingerprint": "f"})
         write_cascade(repository / "reviews", cascades(), levels=(small, plain.levels[1]))
-        assert cascades_over(repository, "encoder", "mood") == ["reviews"]
-        assert cascades_over(repository, "other", "mood") == []
+        assert ModelGraph.read(repository).cascades_over("encoder", "mood") == ["reviews"]
+        assert ModelGraph.read(repository).cascades_over("other", "mood") == []
         found = run(repository, "remove", "encoder", "mood", "topic")
         assert found.exit_code == 1
         assert found.stdout.splitlines() == ["removed task 'topic' from encoder"]

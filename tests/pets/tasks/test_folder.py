@@ -273,7 +273,7 @@ class TestRefusing:
         add(tmp_path)
         trap = b"cos\nsystem\n(S'touch " + str(tmp_path / "ran").encode() + b"'\ntR."
         write_tensors(tmp_path, trap)
-        assert "is no safetensors file" in self.refused(tmp_path)
+        assert "is not a safetensors file" in self.refused(tmp_path)
         assert not (tmp_path / "ran").exists()
 
     @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

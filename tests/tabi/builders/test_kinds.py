@@ -25,7 +25,7 @@ from tests.tabi.builders.conftest import LABELS, Built, short_search, write_spec
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.manifest import MANIFEST_FILE
 from tidal.server.child import RunningServer, tidal_serve
-from tidal.tabi.confidence import confidence
+from tidal.tabi.equations import confidence
 from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
 from tidal_builders.texts import make_texts
 from tidal_client import Client

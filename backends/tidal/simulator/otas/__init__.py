@@ -1,17 +1,20 @@
-"""OTAS's policies, and what they are compared with, on one engine under a virtual clock (OTAS §V). Knows no engine."""
+"""OTAS and the systems it is compared with, on one simulated engine (OTAS §V).
+
+Imports OTAS's policies, so that the objects that decide are those that serve. Imported by benchmarks.
+"""
 
 from tidal.simulator.otas.result import OtasResult
 from tidal.simulator.otas.run import measured_seconds, simulate
-from tidal.simulator.otas.switching import ModelSwitching, SizeByLoad, Variant
-from tidal.simulator.otas.workload import QueryType, Trace, fluctuating, squeezed
+from tidal.simulator.otas.switching import ModelSwitching, ModelVariant, SizeByLoad
+from tidal.simulator.otas.workload import QueryTrace, QueryType, fluctuating, squeezed
 
 __all__ = [
     "ModelSwitching",
+    "ModelVariant",
     "OtasResult",
+    "QueryTrace",
     "QueryType",
     "SizeByLoad",
-    "Trace",
-    "Variant",
     "fluctuating",
     "measured_seconds",
     "simulate",

@@ -13,7 +13,7 @@ from tidal.otas.policies.rate import ArrivalRate
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class ModelVariant:
     """A size of the model.
 
     Args:
@@ -31,7 +31,7 @@ class Variant:
 class _VariantProfile:
     """Variants as a profile: a variant's place, the most accurate the largest, stands for γ."""
 
-    variants: Sequence[Variant]
+    variants: Sequence[ModelVariant]
     seconds: Sequence[Sequence[float]]
 
     @property
@@ -105,7 +105,7 @@ class ModelSwitching(GroupedPolicy):
     """
 
     def __init__(
-        self, variants: Sequence[Variant], seconds: Sequence[Sequence[float]], *, period_s: float = 1.0
+        self, variants: Sequence[ModelVariant], seconds: Sequence[Sequence[float]], *, period_s: float = 1.0
     ) -> None:
         self.profile = _VariantProfile(variants, seconds)
         super().__init__(self.profile)

@@ -22,7 +22,7 @@ class QueryType:
 
 
 @dataclass(frozen=True)
-class Trace:
+class QueryTrace:
     """A Poisson process of a rate by the second, each query of a type at random; the same every time it is asked for.
 
     Args:

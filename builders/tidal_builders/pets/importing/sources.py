@@ -16,8 +16,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.terms import FloatArray
-from tidal_builders.arlo.source import quiet
 from tidal_builders.foreign.peft import AROUND, WEIGHTS_FILE
+from tidal_builders.quiet import quiet_transformers
 
 _BATCH = 16
 # More is not asked of a source; positions that RoBERTa does not use.
@@ -64,7 +64,7 @@ def source_tokenizer(*folders: Path | None) -> Any:
     """
     for folder in folders:
         if folder is not None and any((folder / name).is_file() for name in _TOKENIZER_FILES):
-            with quiet():
+            with quiet_transformers():
                 return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     named = " and ".join(str(folder) for folder in folders if folder is not None)
     raise InvalidArgument(f"there is no tokenizer in {named}: save the source model's tokenizer there")
@@ -90,7 +90,7 @@ def peft_model(folder: Path, base: Path, classes: int) -> Any:
     """
     from peft import PeftModel
 
-    with quiet(), warnings.catch_warnings(action="ignore"):
+    with quiet_transformers(), warnings.catch_warnings(action="ignore"):
         model, info = AutoModelForSequenceClassification.from_pretrained(
             base, dtype=torch.float32, output_loading_info=True, use_safetensors=True, num_labels=classes,
             ignore_mismatched_sizes=True, local_files_only=True,

@@ -1,0 +1,101 @@
+"""Who gets a query in the systems that Arlo is compared with (Arlo §5): its placement, another choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidal.arlo.policies import PartitionedPolicy
+from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel
+
+
+class LeastPadding(PartitionedPolicy):
+    """The least loaded instance of the shortest runtime that fits: intra-group load balance, ILB (Table 4).
+
+    With one runtime it is the load balancing of ST and DT.
+    """
+
+    def _choose(self, candidates: Sequence[RuntimeLevel]) -> tuple[RuntimeLevel, RuntimeInstance]:
+        return candidates[0], candidates[0].head()
+
+
+class LeastLoaded(PartitionedPolicy):
+    """The instance with the fewest outstanding queries, whatever its runtime: inter-groups greedy, IG (Table 4).
+
+    Of equals one of the shortest runtime.
+    """
+
+    def _choose(self, candidates: Sequence[RuntimeLevel]) -> tuple[RuntimeLevel, RuntimeInstance]:
+        heads = [(level, level.head()) for level in candidates]
+        return min(heads, key=lambda each: each[1].load)
+
+
+class BinPacking(PartitionedPolicy):
+    """INFaaS as Arlo's evaluation has it: the fullest instance that still has room, among those long enough.
+
+    An instance is a bin, as full as it has outstanding queries of its capacity. Of equals one of the shortest
+    runtime; where none has room, the least full.
+
+    Args:
+        arguments: those of `PartitionedPolicy`.
+        fill: share of its capacity up to which a bin has room, one query at least.
+        options: those of `PartitionedPolicy`.
+    """
+
+    def __init__(self, *arguments: Any, fill: float, **options: Any) -> None:
+        self._fill = fill
+        super().__init__(*arguments, **options)
+
+    def _make_level(self, max_length: int, capacity: int) -> RuntimeLevel:
+        return _Bins(max_length, capacity, max(1, round(self._fill * capacity)))
+
+    def _choose(self, candidates: Sequence[RuntimeLevel]) -> tuple[RuntimeLevel, RuntimeInstance]:
+        chosen: tuple[RuntimeLevel, RuntimeInstance] | None = None
+        fullest = -1.0
+        for level in candidates:
+            assert isinstance(level, _Bins)
+            instance = level.fullest()
+            if instance is not None and instance.load / level.capacity > fullest:
+                chosen, fullest = (level, instance), instance.load / level.capacity
+        if chosen is not None:
+            return chosen
+        heads = [(level, level.head()) for level in candidates]
+        return min(heads, key=lambda each: each[1].load / each[0].capacity)
+
+
+class _Bins(RuntimeLevel):
+    """A level that also knows its fullest instance with room.
+
+    Args:
+        max_length: longest query in tokens that the runtime takes.
+        capacity: queries that one instance finishes within the SLO.
+        room: queries that an instance may have outstanding.
+    """
+
+    def __init__(self, max_length: int, capacity: int, room: int) -> None:
+        super().__init__(max_length, capacity)
+        self._by_load: list[dict[int, RuntimeInstance]] = [{} for _ in range(room)]  # below `room`, by lane
+        self._loads: dict[int, int] = {}
+
+    def remove(self, instance: RuntimeInstance) -> None:
+        super().remove(instance)
+        self._forget(instance)
+
+    def update(self, instance: RuntimeInstance) -> None:
+        super().update(instance)
+        self._forget(instance)
+        if instance.lane in self._instances and instance.load < len(self._by_load):
+            self._loads[instance.lane] = instance.load
+            self._by_load[instance.load][instance.lane] = instance
+
+    def fullest(self) -> RuntimeInstance | None:
+        """The fullest instance that has room, None when there is none."""
+        for instances in reversed(self._by_load):
+            if instances:
+                return next(iter(instances.values()))
+        return None
+
+    def _forget(self, instance: RuntimeInstance) -> None:
+        load = self._loads.pop(instance.lane, None)
+        if load is not None:
+            del self._by_load[load][instance.lane]

@@ -1,0 +1,66 @@
+"""Runs as pictures: how latency is distributed, and which runtimes the GPUs hold over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tidal.simulator.arlo.result import ClusterResult
+from tidal.simulator.requests import Floats
+
+_POINTS = 2000
+
+
+def plot(results: Sequence[ClusterResult], file: Path, *, title: str = "", slo_s: float | None = None) -> None:
+    """Write a picture in the format that the file's name ends in: Figures 6 and 10 above, 8 or 12 below.
+
+    GPUs by runtime are shown for the first result with several runtimes; GPUs in sum where the number varies.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed.
+        ValueError: a format that matplotlib does not know.
+        OSError: a file that cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 8), layout="constrained")
+    distribution, over_time = figure.subplots(2, 1)
+    shares = np.linspace(0, 1, _POINTS)
+    for result in results:
+        if len(result.latencies_s):
+            label = f"{result.name} (mean {result.mean_ms:.1f} ms)"
+            distribution.plot(np.quantile(result.latencies_s, shares) * 1e3, shares, label=label)
+    if slo_s is not None:
+        distribution.axvline(slo_s * 1e3, color="black", linewidth=0.8, linestyle="--", label=f"SLO {slo_s * 1e3:g} ms")
+    distribution.set(xlabel="latency, ms", ylabel="share of requests", ylim=(0, 1), xscale="log", title=title)
+    distribution.legend(fontsize="small")
+    _gpus(over_time, results)
+    figure.savefig(file, dpi=120)
+
+
+def _gpus(axes: object, results: Sequence[ClusterResult]) -> None:
+    from matplotlib import colormaps
+    from matplotlib.axes import Axes
+
+    assert isinstance(axes, Axes)
+    several = [result for result in results if len(result.max_lengths) > 1 and any(result.moments[0].instances)]
+    if several:
+        shown = several[0]
+        minutes = [each.at / 60 for each in shown.moments]
+        counts = list(zip(*(each.instances for each in shown.moments), strict=True))
+        labels = [f"{shown.name}: {max_length}" for max_length in shown.max_lengths]
+        axes.stackplot(minutes, *counts, labels=labels, step="post", colors=colormaps["viridis"](_spread(len(labels))))
+    for result in results:
+        gpus = [each.gpus for each in result.moments]
+        if len(set(gpus)) > 1:
+            minutes = [each.at / 60 for each in result.moments]
+            axes.step(minutes, gpus, where="post", linestyle="--", label=f"{result.name}: all")
+    axes.set(xlabel="time, min", ylabel="GPUs", ylim=(0, None))
+    if several or axes.lines:
+        axes.legend(fontsize="small", ncols=3)
+
+
+def _spread(number: int) -> Floats:
+    return np.linspace(0.1, 0.95, number)

@@ -1,0 +1,96 @@
+"""Words that only this project used must not come back: a newcomer has to understand every name and sentence."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Each private word, as it was, with the word of the field.
+PRIVATE = {
+    r"told|unsettled|settles?|settled|settling": "reported, notified; completed, recorded",
+    r"seats?|seated": "slot",
+    r"kin": "related models, model graph",
+    r"wish|wishes|wished": "options",
+    r"hurried|hurry": "with_deadline, urgent",
+    r"put[ _]back|puts[ _]back|putting[ _]back": "requeue",
+    r"most_running": "max_concurrency",
+    r"dearest": "highest_utility",
+    r"worth|worthy": "utility, value",
+    r"aftermath": "cleanup",
+    r"befalls?|beheld": "happens to, seen",
+    r"patient_?models": "models that wait",
+    r"of which nothing": "state what is missing",
+}
+_WORD = re.compile(rf"(?<![A-Za-z])(?:{'|'.join(PRIVATE)})(?![A-Za-z])", re.IGNORECASE)
+# `TestWorth`, `IsToldNow` and `put_back` become separate words before they are compared.
+_HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_PROSE = {".md", ".yaml", ".yml", ".toml", ".txt", ".sh", ".cpp", ".hpp", ".h", ".json", ""}
+# Records of runs, licences and pinned packages are data; this file names the words.
+_EXEMPT = ("benchmarks/results/", "constraints.txt", "LICENSE", "third_party/", "tests/house/test_words.py")
+
+
+def _files() -> Iterator[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if not name.startswith(_EXEMPT) and (ROOT / name).is_file():
+            yield ROOT / name
+
+
+def private_words(text: str, *, python: bool = False, strings: bool = True) -> list[str]:
+    """Private words of a text as `line: word`; of Python with `strings` False, names, comments and docstrings only."""
+    pieces: list[tuple[int, str]]
+    if not _WORD.search(_HUMPS.sub(" ", text)):
+        return []
+    if python and not strings:
+        pieces, first = [], True
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type in (tokenize.NAME, tokenize.COMMENT) or (token.type == tokenize.STRING and first):
+                pieces.append((token.start[0], token.string))
+            # A string that begins a logical line is a docstring.
+            if token.type not in (tokenize.COMMENT, tokenize.NL):
+                first = token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
+    else:
+        pieces = list(enumerate(text.splitlines(), 1))
+    return [f"{line}: {match[0]}" for line, piece in pieces for match in _WORD.finditer(_HUMPS.sub(" ", piece))]
+
+
+def test_no_private_word() -> None:
+    found = []
+    for path in _files():
+        if path.suffix != ".py" and path.suffix not in _PROSE:
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        # Texts that tests send to models may hold any word.
+        sent = path.is_relative_to(ROOT / "tests") or path.is_relative_to(ROOT / "testing")
+        found += [
+            f"{path.relative_to(ROOT)}:{each}"
+            for each in private_words(text, python=path.suffix == ".py", strings=not sent)
+        ]
+    assert not found, f"{len(found)} private words; see CONTRIBUTING.md for the field's:\n" + "\n".join(found[:200])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["def put_back(query): ...", "class Seats: ...", "# what was told", "isSettledNow = 1", "x = query.worth"],
+)
+def test_private_words_are_found_in_names_and_comments(text: str) -> None:
+    assert private_words(text, python=True, strings=False)
+
+
+def test_words_that_contain_private_ones_are_free() -> None:
+    assert not private_words('kind = "kinship"; skin = asking; noteworthy = 1', python=True)
+
+
+def test_strings_of_tests_are_data() -> None:
+    assert not private_words('"""A doc."""\nsend("he told me")\n', python=True, strings=False)
+    assert private_words('"""What was told."""\nsend("he")\n', python=True, strings=False)
