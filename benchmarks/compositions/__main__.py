@@ -14,8 +14,8 @@ from benchmarks.compositions.levels import CLAIMED, SYSTEMS, write_system
 from benchmarks.compositions.plot import plot
 from benchmarks.compositions.prepare import Artefacts, make_queries, prepare
 from benchmarks.compositions.rounds import FULL, QUICK, measure
+from benchmarks.kept import cache_folder
 from benchmarks.report import Report, progress
-from benchmarks.serving_path.prepare import cache_folder
 from tidal.server.child import tidal_serve
 
 _SEED = 100

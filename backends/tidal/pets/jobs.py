@@ -31,7 +31,7 @@ class Vectors(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PetsRequest:
+class ReadRequest:
     """A request, the name of its task, and the tokens of its rows."""
 
     request: PendingRequest
@@ -46,7 +46,7 @@ class PetsRequest:
         """
         loaded, kind, request = lease.handle.loaded, lease.handle.info.kind, self.request
         utility = 1.0 if request.options.utility is None else request.options.utility
-        parent, shared = Request(request, len(self.tokens)), SharedLease(lease, len(self.tokens))
+        parent, shared = PetsRequest(request, len(self.tokens)), SharedLease(lease, len(self.tokens))
         return [
             PetsRow(
                 self.task, kind, len(tokens.ids), request.arrival, request.deadline, utility,
@@ -56,7 +56,7 @@ class PetsRequest:
         ]  # fmt: skip
 
 
-Request = RequestRows[Vectors]
+PetsRequest = RequestRows[Vectors]
 
 
 @dataclass(eq=False, slots=True)
@@ -64,7 +64,7 @@ class PetsRow(PetsQuery):
     """A query in the scheduler's queue, with what is needed to run and answer it."""
 
     tokens: TokenRow = field(kw_only=True)
-    parent: Request = field(kw_only=True)
+    parent: PetsRequest = field(kw_only=True)
     index: int = field(kw_only=True)
     loaded: LoadedTask = field(kw_only=True)
     lease: SharedLease = field(kw_only=True)
@@ -75,7 +75,7 @@ def attends(request: PendingRequest) -> bool:
     return request.wants(ATTENTION_RECEIVED)
 
 
-def reply(answered: Request, task: LoadedTask) -> None:
+def reply(answered: PetsRequest, task: LoadedTask) -> None:
     """Answer a request all of whose rows have run, by its task's own classifier."""
     head, request = task.head, answered.request
     pooled = np.asarray([row.pooled for row in answered.results], np.float32)

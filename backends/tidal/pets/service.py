@@ -13,7 +13,7 @@ from tidal.pets.copies import Copies, Merging
 from tidal.pets.engine.contract import LoadedTask, PetsEngine
 from tidal.pets.engine.description import ATTENTION_RECEIVED
 from tidal.pets.inputs import read_token_rows
-from tidal.pets.jobs import OUTPUTS, PetsRequest, PetsRow, Request, Vectors, attends, reply
+from tidal.pets.jobs import OUTPUTS, PetsRequest, PetsRow, ReadRequest, Vectors, attends, reply
 from tidal.pets.library import PetsLibrary, ServedTask
 from tidal.pets.metrics import PetsMetrics
 from tidal.pets.policies import PetsBatch, PetsScheduler
@@ -29,7 +29,7 @@ from tidal.text import TextTokenizer
 _PLANNING_MARGIN_S = 0.0005
 
 # A request whose rows all ran, and its task.
-_Finished = tuple[Request, LoadedTask]
+_Finished = tuple[PetsRequest, LoadedTask]
 
 
 class PetsService:
@@ -101,15 +101,15 @@ class PetsService:
         self._copies.close(remaining_s(until))
         self._intake.close(remaining_s(until))
 
-    def _read(self, request: PendingRequest, task: str) -> PetsRequest:
+    def _read(self, request: PendingRequest, task: str) -> ReadRequest:
         tokens = read_token_rows(request, self._tokenizer)
         for row in tokens:
             self._metrics.length(len(row.ids))
         if request.record is not None:
             request.record.tokens = sum(len(row.ids) for row in tokens)
-        return PetsRequest(request, task, tokens)
+        return ReadRequest(request, task, tokens)
 
-    def _admit(self, read: PetsRequest, lease: Lease[ServedTask]) -> bool:
+    def _admit(self, read: ReadRequest, lease: Lease[ServedTask]) -> bool:
         with self._changed:
             if self._ended:
                 return False

@@ -17,7 +17,7 @@ from tidal_builders.tabi.config import cascade_config_pbtxt
 from tidal_builders.tabi.figures import plot_candidates, plot_reliability
 from tidal_builders.tabi.measured_search import CascadeSearch
 from tidal_builders.tabi.plan import CascadePlan
-from tidal_builders.tabi.report import SearchReport
+from tidal_builders.tabi.search_report import SearchReport
 from tidal_builders.tabi.spec import TabiSpec
 from tidal_builders.tabi.versions import LevelVersion
 

@@ -22,7 +22,8 @@ from tidal.tabi.manifest import TabiManifest, Target, load_tabi_manifest
 from tidal.tabi.selection import select
 from tidal_builders.tabi.collect import LevelRunner, collect
 from tidal_builders.tabi.publish import named_versions
-from tidal_builders.tabi.report import CascadeReport, SearchReport
+from tidal_builders.tabi.report import CascadeReport
+from tidal_builders.tabi.search_report import SearchReport
 from tidal_builders.workspace import Workspace
 
 

@@ -1,4 +1,4 @@
-"""The library's own ranks of each row, at every level of vector instructions."""
+"""Updates of the native library at every level of vector instructions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tidal.errors import InvalidArgument
 from tidal.flover.native import library
-from tidal.flover.tasks.differences import _Own, difference
+from tidal.flover.tasks.low_rank_update import _NativeUpdate, low_rank_update
 
-pytestmark = pytest.mark.skipif(library.library() is None, reason="the library of kernels is not built")
+pytestmark = pytest.mark.skipif(library.library() is None, reason="the native library is not built")
 
 RANKS = 13
 
@@ -37,7 +37,7 @@ def _as_before() -> Iterator[None]:
     adding=st.booleans(),
 )
 def test_rows_add_their_own_ranks(seed: int, rows: int, inputs: int, outputs: int, threads: int, adding: bool) -> None:
-    """A row has some of the ranks, or none; what is no number in other ranks is not read."""
+    """A row has some of the ranks, or none; NaN in other ranks is not read."""
     draw = np.random.default_rng(seed)
     factors = [draw.normal(size=(2, RANKS, size)).astype(np.float32) for size in (inputs, outputs)]
     cut = sorted(draw.integers(0, RANKS + 1, 2).tolist())
@@ -53,8 +53,8 @@ def test_rows_add_their_own_ranks(seed: int, rows: int, inputs: int, outputs: in
             begin, end = own.start, own.stop
             wanted[row] += given_rows[row].double() @ down[1, begin:end].double().T @ up[1, begin:end].double()
     torch.set_num_threads(threads)
-    found = difference(ranks, down, up)
-    assert isinstance(found, _Own)
+    found = low_rank_update(ranks, down, up)
+    assert isinstance(found, _NativeUpdate)
     for level in ("avx512bf16", "avx512", "avx2", "plain"):
         try:
             library.choose_kernels(level)
