@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from benchmarks.flover.kept_run import Run
+from benchmarks.flover.kept_run import FloverRun
 from benchmarks.flover.plan import CONSTANT, REQUESTS, Size, swept, texts, together
 from benchmarks.flover.systems import INSTANCES, LABELS, TIDAL
 from benchmarks.report import machine_line
 
 
-def save(file: Path, run: Run, size: Size) -> None:
+def save(file: Path, run: FloverRun, size: Size) -> None:
     """Draw four panels into a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
