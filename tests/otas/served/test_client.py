@@ -45,7 +45,7 @@ def test_classify_image(url: str, files: list[Path]) -> None:
 
     with Client(url) as client:
         found = client.classify_image("prompts", content, **OPTIONS)
-        with pytest.raises(InvalidArgument, match="image row 0 is damaged or no image"):
+        with pytest.raises(InvalidArgument, match="image row 0 is damaged or not an image"):
             client.classify_image("prompts", files[1].read_bytes(), **OPTIONS)
         with pytest.raises(InvalidArgument, match="image: expected the bytes of a file, got str"):
             client.classify_image("prompts", str(files[0]), **OPTIONS)  # type: ignore[arg-type]
