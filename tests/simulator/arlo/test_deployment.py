@@ -106,5 +106,5 @@ def test_gpus_are_neither_lost_nor_made_and_the_longest_runtime_always_serves(
 
 
 def test_a_bad_delay_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="delay of a replacement must be 0 s or more, got -1"):
+    with pytest.raises(InvalidArgument, match="replacement delay must be at least 0 s, got -1"):
         Deployment(Recorder(), [1], delay_s=-1)

@@ -205,7 +205,7 @@ class TestFailures:
         assert all(each.instances[-1] >= 1 and 2 <= each.gpus <= 12 for each in result.moments)
 
     def test_polymorphic_placement_has_no_instances_that_fail_or_scale(self) -> None:
-        with pytest.raises(InvalidArgument, match="failures need lanes that are instances"):
+        with pytest.raises(InvalidArgument, match="GPU failures are not supported with polymorphic placement"):
             run("polymorphic", SyntheticRequests([1.0], **MIX), failures=GpuFailures(1.0))
         with pytest.raises(InvalidArgument, match="no instances to scale"):
             run("polymorphic", SyntheticRequests([1.0], **MIX), scale=ScalingBounds(1, 2))
@@ -253,10 +253,10 @@ class TestDispatch:
     ("options", "says"),
     [
         ({"gpus": 0}, "gpus must be at least 1, got 0"),
-        ({"period_s": 0.5}, "period of allocation must be at least 1 s"),
+        ({"period_s": 0.5}, "allocation period must be at least 1 s"),
         ({"min_gain": 1.0}, "minimum gain must be at least 0 and less than 1"),
-        ({"overhead_s": -1.0}, "overhead of a query must be 0 s or more"),
-        ({"replacement_s": float("nan")}, "delay of a replacement"),
+        ({"overhead_s": -1.0}, "overhead per query must be at least 0 s"),
+        ({"replacement_s": float("nan")}, "replacement delay must be"),
     ],
 )
 def test_bad_inputs_are_refused(options: dict[str, Any], says: str) -> None:
@@ -267,7 +267,7 @@ def test_bad_inputs_are_refused(options: dict[str, Any], says: str) -> None:
 def test_bad_bounds_and_failures_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="min_gpus must be between 1 and max_gpus"):
         run("dt", SyntheticRequests([1.0], **MIX), scale=ScalingBounds(5, 4))
-    with pytest.raises(InvalidArgument, match="headroom must lie between 0 and 1"):
+    with pytest.raises(InvalidArgument, match="headroom must be between 0 and 1"):
         run("dt", SyntheticRequests([1.0], **MIX), scale=ScalingBounds(1, 4, headroom=1.0))
     with pytest.raises(InvalidArgument, match="mean time between failures must be a positive"):
         GpuFailures(0.0)
