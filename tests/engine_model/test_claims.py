@@ -120,7 +120,7 @@ def test_instances_get_a_gpu_each_and_share_when_there_are_more(
     assert [claim.acquire() for claim in claims[4:]] == ["GPU-b", "0"]
 
 
-def test_a_lock_that_fails_is_told_and_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_fails_is_reported_and_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_locks(lock: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -132,7 +132,7 @@ def test_a_lock_that_fails_is_told_and_leaves_nothing_open(tmp_path: Path, monke
     assert claim.slot is None
 
 
-def test_a_lock_file_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+def test_a_lock_file_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     (tmp_path / "gpu-0").mkdir()
     with pytest.raises(Unsupported, match="gpu-0 cannot be locked"):
         GpuClaim(tmp_path, ["0"]).acquire()

@@ -129,15 +129,15 @@ def test_bad_trace_files_name_the_row(table: Path, tmp_path: Path) -> None:
         ("a,b\n1,2\n", "no column 'second'; the columns are a, b"),
         ("second,requests\n1,x\n", "row 2: expected numbers"),
         ("second,requests\n", "one or more rows"),
-        ("second,requests\n1,-4\n", "must not hold numbers below 0"),
-        ("second,requests\n1,4\n", "9 seconds from second 0 on are not in it; it has 1"),
+        ("second,requests\n1,-4\n", "must not have negative numbers"),
+        ("second,requests\n1,4\n", "the file has 1 seconds; 9 from second 0 were requested"),
     ):
         file.write_text(text)
         result = call(table, "--rates", str(file), "-s", "9")
         assert result.exit_code == 1
         assert says in result.stderr
     file.write_text("time,length\n1,0\n")
-    assert "at least 1 token" in call(table, "--requests", str(file)).stderr
+    assert "whole numbers of at least 1" in call(table, "--requests", str(file)).stderr
 
 
 def test_wrong_usage() -> None:

@@ -139,17 +139,17 @@ class TestScaling:
     def test_headroom_by_hand(self) -> None:
         scaler = Headroom(0.2, min_gpus=1, max_gpus=4)
 
-        def tell(now: float, *busy: float) -> ScalingChange | None:
+        def decide(now: float, *busy: float) -> ScalingChange | None:
             return scaler.decide(now, ClusterObservation(3, (2, 1), np.empty(0), busy))
 
-        assert [tell(i, 1.5, 0.85) for i in range(4)] == [None] * 4
-        assert tell(4, 1.5, 0.95) is None  # 2.37 of 2.4 on the mean
-        assert tell(5, 1.5, 1.1) == ScalingChange(Scaling.ADD, 1)  # its instances were busier: 0.92 against 0.75
-        assert [tell(6 + i, 1.5, 1.0) for i in range(4)] == [None] * 4  # begins to look anew
+        assert [decide(i, 1.5, 0.85) for i in range(4)] == [None] * 4
+        assert decide(4, 1.5, 0.95) is None  # 2.37 of 2.4 on the mean
+        assert decide(5, 1.5, 1.1) == ScalingChange(Scaling.ADD, 1)  # its instances were busier: 0.92 against 0.75
+        assert [decide(6 + i, 1.5, 1.0) for i in range(4)] == [None] * 4  # begins to look anew
         calm = Headroom(0.2, min_gpus=1, max_gpus=4)
-        told = [calm.decide(i, ClusterObservation(3, (2, 1), np.empty(0), (0.1, 0.2))) for i in range(60)]
-        assert told[:59] == [None] * 59
-        assert told[59] == ScalingChange(Scaling.RELEASE, 0)
+        decisions = [calm.decide(i, ClusterObservation(3, (2, 1), np.empty(0), (0.1, 0.2))) for i in range(60)]
+        assert decisions[:59] == [None] * 59
+        assert decisions[59] == ScalingChange(Scaling.RELEASE, 0)
         enough = Headroom(0.2, min_gpus=1, max_gpus=4)  # but not for one GPU less: 1.7 of 1.6
         assert {enough.decide(i, ClusterObservation(3, (2, 1), np.empty(0), (0.7, 1.0))) for i in range(99)} == {None}
         full = Headroom(0.2, min_gpus=3, max_gpus=3)
