@@ -1,4 +1,4 @@
-"""Plots of grouped bars: a group for each case, a bar for each system."""
+"""Plots of grouped bars: one group per case, one bar per system."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _WIDTH = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """One panel.
+    """One panel of a plot.
 
     Attributes:
-        title: what is compared.
-        unit: of the figures.
-        groups: names of the cases, from left to right.
-        systems: for each system a figure for each case.
-        log: whether the axis is logarithmic.
+        title: Title of the panel.
+        unit: Unit of the figures.
+        groups: Names of the cases, from left to right.
+        systems: Figures by system, one for each case.
+        log: Whether the axis is logarithmic.
     """
 
     title: str
@@ -32,7 +32,12 @@ class Bars:
 
 
 def save(panels: Sequence[Bars], file: Path) -> None:
-    """Draw panels side by side into a PNG."""
+    """Draw panels side by side into a PNG.
+
+    Args:
+        panels: Panels, from left to right.
+        file: PNG to write.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.4 * len(panels), 4), layout="constrained")

@@ -1,4 +1,4 @@
-"""Plots of what was measured: medians of the rounds."""
+"""Plots of the compositions' measurements: medians of the rounds."""
 
 from __future__ import annotations
 
@@ -13,34 +13,38 @@ from benchmarks.bars import Bars, save
 
 
 def plot(measured: Mapping[str, Any], file: Path) -> None:
-    """Draw the levels' mean latencies, and the share of utility that is earned, simulated and through the server.
+    """Plot the levels' mean latencies, and the share of the utility that is earned, simulated and through the server.
 
     Args:
-        measured: of the report.
-        file: the PNG.
+        measured: Measurements of the report.
+        file: PNG to write.
     """
     levels = measured["levels"]
     cases = {"alone": levels["alone"], **{f"at {float(load):.0%}": rounds for load, rounds in levels["loads"].items()}}
     panels = [
         _panel("Tabi's levels: mean latency", "ms", cases, lambda cell: float(np.mean(cell["latencies_ms"])), log=True),
         _panel(
-            "utility over text tasks, simulated", "% of what is offered", _loads(measured["utility"]),
+            "utility over text tasks, simulated",
+            "% of the offered utility",
+            _loads(measured["utility"]),
             lambda each: 100 * each["utility"] / each["offered"],
         ),
         _panel(
-            "utility over text tasks, through the server", "% of what is offered", _loads(measured["utility_served"]),
+            "utility over text tasks, through the server",
+            "% of the offered utility",
+            _loads(measured["utility_served"]),
             lambda each: 100 * each["utility"],
         ),
-    ]  # fmt: skip
+    ]
     save(panels, file)
 
 
 def plot_sharing(measured: Mapping[str, Any], file: Path) -> None:
-    """Draw memory, answers and mean latency of systems that share nothing, and of one that does.
+    """Plot memory, throughput and mean latency of the system that shares a part, and of those that do not.
 
     Args:
-        measured: of the report.
-        file: the PNG.
+        measured: Measurements of the report.
+        file: PNG to write.
     """
 
     def figures(name: str) -> dict[str, list[float]]:
@@ -49,14 +53,14 @@ def plot_sharing(measured: Mapping[str, Any], file: Path) -> None:
     first = next(iter(measured.values()))[0]
     cases = {
         f"at {float(load):.0%}": [
-            {system: rounds[turn]["loads"][load] for system, rounds in measured.items()}
-            for turn in range(len(next(iter(measured.values()))))
+            {system: rounds[round_number]["loads"][load] for system, rounds in measured.items()}
+            for round_number in range(len(next(iter(measured.values()))))
         ]
         for load in first["loads"]
     }
     panels = [
         Bars("memory of all processes (PSS)", "MiB", [""], figures("pss_mib")),
-        Bars("kept busy", "answers/s", [""], figures("per_second")),
+        Bars("saturated", "answers/s", [""], figures("per_second")),
         _panel("Poisson arrivals: mean latency", "ms", cases, lambda each: float(np.mean(each["latencies_ms"]))),
     ]
     save(panels, file)

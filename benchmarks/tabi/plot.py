@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.report import machine_line
 from benchmarks.tabi.outcome import TaskOutcome
-from benchmarks.tabi.sweeps import Point
+from benchmarks.tabi.sweeps import SweepPoint
 
 _WIDTH = 4.2
 
@@ -19,10 +19,17 @@ _WIDTH = 4.2
 def save(
     file: Path,
     outcomes: Sequence[TaskOutcome],
-    cutoffs: Mapping[str, Sequence[Point]],
-    scales: Mapping[str, Sequence[Point]],
+    cutoffs: Mapping[str, Sequence[SweepPoint]],
+    scales: Mapping[str, Sequence[SweepPoint]],
 ) -> None:
-    """Draw a column a task into a PNG: latencies by system (1, 25, 50, 75 and 99 %), then c, then α."""
+    """Plot one column per task: latencies by system (1, 25, 50, 75 and 99 %), then c, then α.
+
+    Args:
+        file: PNG to write.
+        outcomes: Results of all tasks.
+        cutoffs: Sweep over the cut-off, by task.
+        scales: Sweep over the pruning scale, by task.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -49,8 +56,8 @@ def save(
     figure.savefig(file, dpi=110)
 
 
-def _lines(axis: Any, points: Sequence[Point], label: str, what: str) -> None:
-    """Accuracy to the left, mean latency to the right."""
+def _lines(axis: Any, points: Sequence[SweepPoint], label: str, what: str) -> None:
+    """Plot accuracy on the left axis and mean latency on the right one."""
     names = [point.name for point in points]
     axis.plot(names, [100 * point.accuracy for point in points], marker="o", color="C0")
     axis.tick_params(axis="x", labelsize=7)

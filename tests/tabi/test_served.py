@@ -60,7 +60,7 @@ def server(
     cascades: Cascades, cutoff: float, manifests: dict[str, TabiManifest], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
     """`c`; `apart`, the same with its levels as models; `pairs`; `line` with a config of one line; `fast`, for which
-    the small level will do; `hurried`, whose large level is too slow for any deadline; `soft` and `strict`, whose large
+    the small level will do; `urgent`, whose large level is too slow for any deadline; `soft` and `strict`, whose large
     level `spare` is not always loaded."""
     repository = tmp_path_factory.mktemp("repository")
     cascades.copy_level(repository, SMALL)
@@ -71,13 +71,13 @@ def server(
     manifests["pairs"] = cascades.publish(repository, "pairs", cutoff, pairs=True)
     cascades.publish(repository, "line", cutoff, config='backend: "tabi"\n')
     cascades.publish(repository, "fast", cutoff, config=CONFIG + parameter("target_accuracy", 0.7))
-    cascades.publish(repository, "hurried", cutoff, means_ms=(1.0, 60_000.0))
+    cascades.publish(repository, "urgent", cutoff, means_ms=(1.0, 60_000.0))
     spare = (SMALL, "spare")
     cascades.publish(repository, "soft", cutoff, models=spare, config=APART)
     strict = parameter("on_level_failure", "error")
     cascades.publish(repository, "strict", cutoff, models=spare, config=APART + strict)
     with running_server(repository) as running:
-        for name in ("c", "apart", "pairs", "line", "fast", "hurried", "soft", "strict", SMALL, LARGE, "spare"):
+        for name in ("c", "apart", "pairs", "line", "fast", "urgent", "soft", "strict", SMALL, LARGE, "spare"):
             assert not running.load_error(name)
         yield running
 
@@ -205,10 +205,10 @@ class TestRequests:
     def test_an_escalation_that_cannot_make_the_deadline_is_skipped(self, url: str) -> None:
         inputs = {"text_input": column(*TEXTS[:40])}
         with Client(url) as client:
-            hurried = client.infer("hurried", inputs, latency_ms=20_000)
-            patient = client.infer("hurried", inputs)
-        assert set(hurried["level"].ravel().tolist()) == {1}
-        assert hurried["degraded"].ravel().tolist() == (patient["level"].ravel() == 2).tolist()
+            urgent = client.infer("urgent", inputs, latency_ms=20_000)
+            patient = client.infer("urgent", inputs)
+        assert set(urgent["level"].ravel().tolist()) == {1}
+        assert urgent["degraded"].ravel().tolist() == (patient["level"].ravel() == 2).tolist()
         assert not patient["degraded"].any()
 
     def test_metrics_tell_what_was_done(self, server: RunningServer, url: str) -> None:
