@@ -1,2 +1,2 @@
 """Reliability suite: failures, overload and hostile requests against a running server (`python -m reliability`, see
-docs/reliability.md). Only its own command and its tests import it."""
+docs/explanation/reliability.md). Only its own command and its tests import it."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import demo.texts
 import demo.train
+from benchmarks.kept import cache_folder
 from benchmarks.report import progress
-from benchmarks.serving_path.prepare import cache_folder
 from tidal.repository.entries import ModelEntry
 
 #: For each level the number of MiniLM's 6 layers, and of passes over the texts that its head is trained on.

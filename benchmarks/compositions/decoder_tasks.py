@@ -29,6 +29,8 @@ from benchmarks.report import Report
 from tidal_client import AsyncClient
 
 SHARED = "tasks"
+#: Title of the figure.
+TITLE = "LoRA tasks of one decoder against one decoder per task"
 FULL = SharingSize(count=8, rounds=3, seconds=12, loads=(0.4, 0.7), in_flight=2)
 QUICK = SharingSize(count=4, rounds=1, seconds=6, loads=(0.5,), in_flight=2)
 #: Tokens of the prompt, and number of tokens to generate.
@@ -61,7 +63,7 @@ def main(
     add_sharing(report, systems, found, rate, shared=SHARED, prefix="tasks")
     report.finish(json)
     if json is not None:
-        plot_sharing(report.measured, json.with_suffix(".png"))
+        plot_sharing(report.document(), json.with_suffix(".png"), shared=SHARED, title=TITLE)
 
 
 def _systems(artefacts: BuiltArtefacts, count: int) -> dict[str, SharingSystem]:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tidal.otas.policies import ParetoPolicy
-from tidal.pets.policies import PetsScheduler, Pool, Query, batch_seconds, joint, total_seconds
+from tidal.pets.policies import PetsQuery, PetsScheduler, Pool, batch_seconds, joint, total_seconds
 from tidal.pets.policies.order import due
 from tidal.pets.profile import Tables
 
@@ -31,10 +31,10 @@ _SIZES = (8, 16, 32, 64)
 class BatchScheduler(Protocol):
     """Decides which waiting queries run next on one engine."""
 
-    def add(self, query: Query, now: float) -> None:
+    def add(self, query: PetsQuery, now: float) -> None:
         """Add a query that has arrived."""
 
-    def start(self, now: float) -> Sequence[Query]:
+    def start(self, now: float) -> Sequence[PetsQuery]:
         """Return the next batch; empty if no waiting query can be in time."""
 
     def ended(self, seconds: float) -> None:
@@ -45,13 +45,13 @@ class PetsOrder:
     """The scheduler of the `pets` backend, with or without utilities."""
 
     def __init__(self, tables: Tables, *, by_utility: bool) -> None:
-        self._scheduler = PetsScheduler(tables, joint, by_worth=by_utility)
+        self._scheduler = PetsScheduler(tables, joint, by_utility=by_utility)
 
-    def add(self, query: Query, now: float) -> None:
+    def add(self, query: PetsQuery, now: float) -> None:
         """See `BatchScheduler`."""
         self._scheduler.submit(query)
 
-    def start(self, now: float) -> Sequence[Query]:
+    def start(self, now: float) -> Sequence[PetsQuery]:
         """See `BatchScheduler`."""
         batch = self._scheduler.next_batch(now)
         self._scheduler.expired(now)
@@ -67,13 +67,13 @@ class HighestUtilityFirst:
 
     def __init__(self, tables: Tables, size: int) -> None:
         self._tables, self._size = tables, size
-        self._waiting: list[Query] = []
+        self._waiting: list[PetsQuery] = []
 
-    def add(self, query: Query, now: float) -> None:
+    def add(self, query: PetsQuery, now: float) -> None:
         """See `BatchScheduler`."""
         self._waiting.append(query)
 
-    def start(self, now: float) -> Sequence[Query]:
+    def start(self, now: float) -> Sequence[PetsQuery]:
         """See `BatchScheduler`."""
         alone = self._tables.alone
         hopeful = [q for q in self._waiting if due(q) >= now + alone(self._tables.kind(q.kind), q.length)]
@@ -95,11 +95,11 @@ class OtasOrder:
         self._policy = ParetoPolicy(costs)
         self._batch: Any = None
 
-    def add(self, query: Query, now: float) -> None:
+    def add(self, query: PetsQuery, now: float) -> None:
         """See `BatchScheduler`."""
         self._policy.add(query, now)  # type: ignore[arg-type]  # has all fields of OTAS's query
 
-    def start(self, now: float) -> Sequence[Query]:
+    def start(self, now: float) -> Sequence[PetsQuery]:
         """See `BatchScheduler`."""
         self._batch = self._policy.next(now).batch
         return [] if self._batch is None else self._batch.queries
@@ -122,7 +122,7 @@ class TextCosts:
     gammas: tuple[int, ...] = (0,)
 
     @classmethod
-    def of(cls, tables: Tables, sample: Sequence[Query], draws: int = 40) -> TextCosts:
+    def of(cls, tables: Tables, sample: Sequence[PetsQuery], draws: int = 40) -> TextCosts:
         """Return the mean latencies of random batches.
 
         Args:
@@ -211,7 +211,7 @@ def compare(
     return found
 
 
-def true_seconds(tables: Tables, queries: Sequence[Query]) -> float:
+def true_seconds(tables: Tables, queries: Sequence[PetsQuery]) -> float:
     """Return the latency of one batch, seconds (PetS Eq. 2).
 
     Args:
@@ -233,7 +233,7 @@ def capacity(tables: Tables) -> float:
     return len(queries) / total_seconds(pool, joint(pool, tables), tables)
 
 
-def draw_queries(tables: Tables, rate: float, seconds: float, seed: int) -> list[Query]:
+def draw_queries(tables: Tables, rate: float, seconds: float, seed: int) -> list[PetsQuery]:
     """Draw Poisson arrivals of tasks of all measured kinds; the rate changes every second.
 
     Args:
@@ -251,11 +251,13 @@ def draw_queries(tables: Tables, rate: float, seconds: float, seed: int) -> list
         task = int(rng.integers(_TASKS))
         length = int(np.clip(round(rng.normal(_MEAN_TOKENS, _SPREAD)), _SHORTEST, tables.max_length))
         latency, utility = QUERY_TYPES[int(rng.integers(len(QUERY_TYPES)))]
-        found.append(Query(f"task {task}", tables.kinds[task % len(tables.kinds)], length, now, now + latency, utility))
+        found.append(
+            PetsQuery(f"task {task}", tables.kinds[task % len(tables.kinds)], length, now, now + latency, utility)
+        )
     return found
 
 
-def simulate(system: BatchScheduler, queries: Sequence[Query], tables: Tables) -> UtilityResult:
+def simulate(system: BatchScheduler, queries: Sequence[PetsQuery], tables: Tables) -> UtilityResult:
     """Run a scheduler over queries; an answer after its deadline earns nothing.
 
     Args:

@@ -11,7 +11,7 @@ from reliability.server_under_test import ServerUnderTest
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.repository.entries import ModelEntry
 from tidal.server.change import reload, serving_versions
-from tidal_builders.arlo.runtimes import publish_family
+from tidal_builders.arlo.runtimes import publish_with_runtimes
 
 
 def run(target: ServerUnderTest) -> list[Guarantee]:
@@ -45,4 +45,4 @@ def publish_again(repository: Path, name: str) -> int:
     shutil.copytree(latest, staging, dirs_exist_ok=True)
     if name != "split":
         return entry.publish(staging)
-    return publish_family(entry, load_arlo_manifest(latest), staging, lambda *_: None)
+    return publish_with_runtimes(entry, load_arlo_manifest(latest), staging, lambda *_: None)

@@ -22,11 +22,11 @@ from testing.truth import Truth, attention_received
 from testing.waiting import until
 from tests.tabi.builders.command import Done, tidal_build
 from tests.tabi.builders.conftest import LABELS, RUNTIMES, answers_of, pinned_code, steady_latencies
+from tidal.catalog.graph import ModelGraph
 from tidal.manifest import MANIFEST_FILE
 from tidal.pets.tasks.folder import add_task
 from tidal.pets.terms import FloatArray, Head, TaskTerms
 from tidal.repository.entries import ModelEntry
-from tidal.repository.graph import ModelGraph
 from tidal.server.change import load
 from tidal.server.launch import select_models
 from tidal.tabi.equations import request_key

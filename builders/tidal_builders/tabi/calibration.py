@@ -13,7 +13,7 @@ from tidal.serving.softmax import softmax
 from tidal.tabi.equations import confidence
 from tidal.tabi.manifest import Calibration, RegressionCalibration, TemperatureChoice
 from tidal_builders.tabi.data import CALIBRATION, REPORT, LabelledData
-from tidal_builders.tabi.report import Bin
+from tidal_builders.tabi.search_report import Bin
 
 Floats = npt.NDArray[np.float64]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidal.tabi.selection import least_score
 from tidal_builders.tabi.pareto import pareto_front
-from tidal_builders.tabi.report import SearchReport
+from tidal_builders.tabi.search_report import SearchReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

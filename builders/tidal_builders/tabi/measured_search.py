@@ -13,8 +13,8 @@ from tidal_builders.tabi.combinations import ascending
 from tidal_builders.tabi.data import REPORT, SELECTION, CollectedLevel, LabelledQueries, LevelOutputs
 from tidal_builders.tabi.optimism import optimism_warning
 from tidal_builders.tabi.plan import CascadePlan
-from tidal_builders.tabi.report import LevelReport, SearchReport
 from tidal_builders.tabi.search import SearchResult, search
+from tidal_builders.tabi.search_report import LevelReport, SearchReport
 from tidal_builders.tabi.spec import Parts, TabiSpec
 from tidal_builders.tabi.versions import LevelVersion
 from tidal_builders.workspace import Workspace

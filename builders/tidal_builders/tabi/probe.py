@@ -21,7 +21,7 @@ from tidal.tabi.manifest import (
     TabiManifest,
     Target,
 )
-from tidal_builders.planning import file_records
+from tidal_builders.publishing import file_records
 from tidal_builders.tabi.config import cascade_config_pbtxt
 from tidal_builders.tabi.versions import LevelVersion
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tidal.errors import InvalidArgument
-from tidal.manifest import MANIFEST_FILE, TokenizerInfo, sha256_file
+from tidal.manifest import TokenizerInfo, sha256_file
 from tidal.repository.entries import ModelEntry
 from tidal.tabi.manifest import Level, TabiManifest, load_tabi_manifest
-from tidal_builders.planning import file_records, libraries_of
+from tidal_builders.publishing import VersionFields, publish_version
+from tidal_builders.runner import BuildRun
+from tidal_builders.tabi.config import cascade_config_pbtxt
 from tidal_builders.tabi.figures import plot_candidates, plot_reliability
 from tidal_builders.tabi.measured_search import CascadeSearch
 from tidal_builders.tabi.plan import CascadePlan
-from tidal_builders.tabi.report import SearchReport
+from tidal_builders.tabi.search_report import SearchReport
 from tidal_builders.tabi.spec import TabiSpec
 from tidal_builders.tabi.versions import LevelVersion
 
@@ -59,60 +60,54 @@ def levels_of(
 
 
 def publish_cascade(
-    spec: TabiSpec,
-    plan: CascadePlan,
+    run: BuildRun[TabiSpec, CascadePlan],
     search: CascadeSearch,
     levels: tuple[Level, ...],
     versions: Sequence[LevelVersion],
     report: SearchReport,
     chosen: int,
-    spec_file: str,
 ) -> tuple[TabiManifest, int]:
-    """Write tokenizers, report and manifest to a staging folder and publish it as the newest version, atomically.
+    """Publish tokenizers, report and manifest as the newest version.
 
     Args:
-        spec: Spec of the cascade.
-        plan: Plan of the cascade.
+        run: The build of the cascade.
         search: Result of the search.
-        levels: Levels, from `levels_of`.
-        versions: Published versions of the levels, in the order of the spec.
+        levels: Levels as `levels_of` returns them.
+        versions: Versions of the levels, in the order of the spec.
         report: Report of the search.
         chosen: Index of the candidate that meets the target.
-        spec_file: Path of the spec, for the rebuild command.
 
     Returns:
         The manifest and the version's number.
     """
-    staging = plan.entry.new_staging()
-    (staging / _TOKENIZERS).mkdir()
-    for level, result in zip(levels, search.result.levels, strict=True):
-        source = versions[result.index]
-        shutil.copyfile(source.folder / source.tokenizer.file, staging / level.tokenizer.file)
-    _write_report(report, staging)
-    manifest = TabiManifest(
-        kind="tabi",
-        name=spec.name,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        spec=spec_file,
-        fingerprint=plan.fingerprint,
-        ingredients=plan.ingredients,
-        libraries=libraries_of(plan.ingredients),
-        files=file_records(staging),
-        task=plan.agreement.task,
-        pairs=search.pairs,
-        metric=plan.metric,
-        labels=plan.agreement.labels,
-        data=plan.ingredients["data file"],
-        rows=search.rows,
-        levels=levels,
-        candidates=search.result.candidates,
-        serving=search.serving,
-        warnings=report.warnings,
-        target=spec.target,
-        chosen=chosen,
-    )
-    (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
-    return manifest, plan.entry.publish(staging)
+
+    def fill(folder: Path) -> None:
+        (folder / _TOKENIZERS).mkdir()
+        for level, result in zip(levels, search.result.levels, strict=True):
+            source = versions[result.index]
+            shutil.copyfile(source.folder / source.tokenizer.file, folder / level.tokenizer.file)
+        _write_report(report, folder)
+
+    def describe(_: Path, fields: VersionFields) -> TabiManifest:
+        plan = run.plan
+        return TabiManifest(
+            kind="tabi",
+            **fields,
+            task=plan.agreement.task,
+            pairs=search.pairs,
+            metric=plan.metric,
+            labels=plan.agreement.labels,
+            data=plan.ingredients["data file"],
+            rows=search.rows,
+            levels=levels,
+            candidates=search.result.candidates,
+            serving=search.serving,
+            warnings=report.warnings,
+            target=run.spec.target,
+            chosen=chosen,
+        )
+
+    return publish_version(run, fill, describe, cascade_config_pbtxt)
 
 
 def named_versions(cascade: ModelEntry, model: str) -> set[int]:

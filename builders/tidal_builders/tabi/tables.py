@@ -9,7 +9,7 @@ from rich.table import Table
 
 from tidal.tabi.manifest import Candidate, ServingOverhead, TemperatureChoice
 from tidal.tabi.selection import escalation_rate, least_score
-from tidal_builders.tabi.report import SearchReport
+from tidal_builders.tabi.search_report import SearchReport
 
 # Maximum number of candidates of the Pareto front in a table.
 _MAX_SHOWN = 7

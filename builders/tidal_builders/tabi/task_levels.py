@@ -10,18 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
+from tidal.catalog.manifests import load_published
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE, sha256_file
 from tidal.pets.base import load_base_layers
-from tidal.pets.engine.base import Engine, LoadedTask
+from tidal.pets.engine.contract import LoadedTask, PetsEngine
 from tidal.pets.engine.description import ATTENTION_RECEIVED
-from tidal.pets.engine.opening import open_pets_engine
 from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest, load_pets_manifest
+from tidal.pets.opening import open_pets_engine
 from tidal.pets.tasks.folder import load_task
 from tidal.pets.tasks.manifest import TaskInfo, read_task_info
 from tidal.repository.config import read_config
 from tidal.repository.entries import ModelEntry
-from tidal.repository.published import load_published
 from tidal.requests import Array
 from tidal.tasks.folder import check_base, read_task, tasks_folder
 from tidal.text.words import EncodedWords
@@ -146,7 +146,7 @@ class TaskRunner:
         self._manifest, self._folder, self._task = manifest, version_dir, task
 
     @cached_property
-    def _opened(self) -> tuple[Engine, LoadedTask]:
+    def _opened(self) -> tuple[PetsEngine, LoadedTask]:
         manifest = self._manifest
         task = load_task(tasks_folder(self._folder.parent), self._task, load_base_layers(self._folder))
         engine = open_pets_engine(
@@ -157,7 +157,7 @@ class TaskRunner:
             precision=manifest.precision,
             profile=manifest.profile,
         )
-        return engine, engine.add(task.terms)
+        return engine, engine.add(task.terms, cost_key=task.info.kind)
 
     def run(self, query: EncodedWords) -> tuple[dict[str, Array], float]:
         """Return the outputs of one query, each [1, …], and the seconds that it took.

@@ -38,8 +38,7 @@ class Built(NamedTuple):
 def pinned_code() -> Iterator[None]:
     """Code that others change meanwhile makes no build due."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tidal_builders.fingerprint._code_hash", lambda: "code")
-        patch.setattr("tidal_builders.tabi.plan._code_hash", lambda: "cascade code")
+        patch.setattr("tidal_builders.fingerprint.hash_code", lambda modules: "code")
         yield
 
 
@@ -177,4 +176,4 @@ def no_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a model was to run")
 
     monkeypatch.setattr("tidal_builders.tabi.collect.open_model", refuse)
-    monkeypatch.setattr("tidal_builders.arlo.build.Stages", refuse)
+    monkeypatch.setattr("tidal_builders.arlo.build.ArloStages", refuse)

@@ -22,7 +22,8 @@ from tidal.tabi.manifest import TabiManifest, Target, load_tabi_manifest
 from tidal.tabi.selection import select
 from tidal_builders.tabi.collect import LevelRunner, collect
 from tidal_builders.tabi.publish import named_versions
-from tidal_builders.tabi.report import CascadeReport, SearchReport
+from tidal_builders.tabi.report import CascadeReport
+from tidal_builders.tabi.search_report import SearchReport
 from tidal_builders.workspace import Workspace
 
 
@@ -238,7 +239,7 @@ def test_targets_on_the_command_line(built: Built, tmp_path: Path, models: Path)
     single.write_text(f"kind: arlo\nname: m\nmodel: {models / 'small'}\n")
     alone = tidal_build(single, "--target-accuracy", "0.9", "--check")
     assert alone.code == 2
-    assert "none of the specs is a cascade" in alone.stderr
+    assert "no spec is a cascade" in alone.stderr
     taken = tmp_path / "taken.yaml"
     taken.write_text(f"kind: arlo\nname: reviews_small\nmodel: {models / 'small'}\n")
     clash = tidal_build(built.spec, taken, "--repository", built.repository, "--check")

@@ -12,8 +12,8 @@ from tidal.tabi.selection import select
 from tidal_builders.tabi.figures import plot_candidates, plot_reliability
 from tidal_builders.tabi.measured_search import CascadeSearch, search_report
 from tidal_builders.tabi.pareto import pareto_front
-from tidal_builders.tabi.report import SearchReport
 from tidal_builders.tabi.search import search
+from tidal_builders.tabi.search_report import SearchReport
 from tidal_builders.tabi.tables import candidate_table, level_table
 
 

@@ -21,8 +21,8 @@ from tidal.tabi.selection import select
 from tidal_builders.tabi.measured_search import CascadeSearch, search_report
 from tidal_builders.tabi.overhead import ServedTimes, disturbance_warning, overhead
 from tidal_builders.tabi.probe import ProbeRoute
-from tidal_builders.tabi.report import SearchReport
 from tidal_builders.tabi.search import SearchResult, search
+from tidal_builders.tabi.search_report import SearchReport
 from tidal_builders.tabi.tables import remarks
 
 CHEAP = ServingOverhead(
