@@ -14,7 +14,6 @@ from benchmarks.kept import cache_folder, kept_file
 from benchmarks.report import Report, progress
 from benchmarks.tabi import equality, figures, importance, offline, outcome, packing, plot, setting
 from benchmarks.tabi.importance import ImportanceCost
-from benchmarks.tabi.offline import OpenLevel
 from benchmarks.tabi.outcome import TaskOutcome
 from benchmarks.tabi.packing import PackingFactor
 from benchmarks.tabi.prepare import TaskArtefacts, prepare
@@ -34,6 +33,7 @@ from benchmarks.tabi.variants import (
     fronts,
 )
 from benchmarks.tabi.voting import VotingEnsemble, find_ensemble
+from testing.cascades import OpenLevel
 from tidal.manifest import MANIFEST_FILE
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.tabi.manifest import TabiManifest

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.tabi.offline import OpenLevel, route_offline
+from benchmarks.tabi.offline import route_offline
 from benchmarks.tabi.tasks import TaskQueries
+from testing.cascades import OpenLevel
 from tidal.server.child import RunningServer
 from tidal.tabi.manifest import TabiManifest
 from tidal_client import AsyncClient

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.report import progress
-from benchmarks.tabi.offline import OpenLevel
 from benchmarks.tabi.prepare import TaskArtefacts
+from testing.cascades import OpenLevel
 from tidal.errors import Internal
 from tidal.repository.entries import ModelEntry
 from tidal.text.words import EncodedWords

@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from benchmarks.tabi.tasks import TaskQueries
-from tidal.arlo.model import TokenRow, open_model
-from tidal.errors import InvalidArgument
+from testing.cascades import OpenLevel
 from tidal.tabi.equations import request_key
 from tidal.tabi.manifest import Candidate, TabiManifest
 from tidal.tabi.pruning import kept_words, prune_ids, prune_text
 from tidal.tabi.route import Route
-from tidal.text.words import EncodedWords, WordTokenizer
+from tidal.text.words import EncodedWords
 from tidal_builders.tabi.data import LevelOutputs
 
 Texts = tuple[str, ...]
@@ -38,39 +36,6 @@ class RoutedQuery:
     level: int
     probabilities: npt.NDArray[np.float64]
     texts: Texts
-
-
-class OpenLevel:
-    """A published level with its engines in this process.
-
-    Args:
-        version_dir: Folder of the level's version.
-        order: Index of each of the cascade's labels in its logits; None: the same order.
-    """
-
-    def __init__(self, version_dir: Path, order: Sequence[int] | None) -> None:
-        self._model = open_model(version_dir)
-        self._order = slice(None) if order is None else list(order)
-        manifest = self._model.manifest
-        file = version_dir / manifest.tokenizer.file
-        self._words = WordTokenizer(file, manifest.max_length, truncate=True)
-        self.vocabulary = file.read_bytes()
-
-    def read(self, texts: Texts) -> EncodedWords:
-        """Return a query's tokens and words."""
-        columns = [[text.encode()] for text in texts]
-        found = self._words.encode(columns[0], columns[1] if len(columns) > 1 else None)[0]
-        if isinstance(found, InvalidArgument):
-            raise found
-        return found
-
-    def run(self, query: EncodedWords) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
-        """Return the logits [classes] of one query and, if the level gives it, each token's importance [length]."""
-        length = len(query.ids)
-        runtime = next(i for i, each in enumerate(self._model.manifest.runtimes) if each.max_length >= length)
-        outputs = self._model.run(0, runtime, [TokenRow(query.ids, np.ones(length, np.int64), query.type_ids)])
-        received = outputs.get("attention_received")
-        return outputs["logits"][0, self._order], None if received is None else received[0, :length]
 
 
 def collect(level: OpenLevel, queries: Sequence[EncodedWords]) -> LevelOutputs:

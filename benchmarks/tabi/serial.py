@@ -59,7 +59,7 @@ def measure(
         queries: Queries of the task. A query has one request id for all systems, and another one in the next round,
             so that its draws are the same in all systems and differ between rounds.
         rows: Indices of the queries to send, in this order.
-        turn: number of the round.
+        round_number: Number of the round.
     """
     inputs = text_inputs(*([list(column) for column in zip(*queries.texts, strict=True)]))
     found = {system: SerialResult() for system in models}

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.tabi.offline import OpenLevel, PrunedQueries, collect, prune, tokens_and_outputs
+from benchmarks.tabi.offline import PrunedQueries, collect, prune, tokens_and_outputs
 from benchmarks.tabi.tasks import TaskQueries
+from testing.cascades import OpenLevel
 from tidal.serving.softmax import softmax
 from tidal.tabi.equations import confidence, reroute_probability
 from tidal.tabi.manifest import Candidate, TabiManifest

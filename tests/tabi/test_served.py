@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
-from testing.cascades import CONFIG, LABELS, LARGE, SMALL, Cascades, Walked
+from testing.cascades import CONFIG, LABELS, LARGE, SMALL, Cascades, RoutedAnswer
 from testing.config import parameter
 from testing.metrics import published
 from testing.servers import RunningServer, running_server
@@ -83,10 +83,12 @@ def server(
 
 
 @pytest.fixture(scope="module")
-def walked(cascades: Cascades, server: RunningServer, manifests: dict[str, TabiManifest]) -> Callable[..., Walked]:
+def routed(
+    cascades: Cascades, server: RunningServer, manifests: dict[str, TabiManifest]
+) -> Callable[..., RoutedAnswer]:
     """The way of a request's row through a cascade, by levels in this process."""
     return lru_cache(None)(
-        lambda model, texts, request_id, row: cascades.walk(manifests[model], 1, texts, request_id, row)
+        lambda model, texts, request_id, row: cascades.route_offline(manifests[model], 1, texts, request_id, row)
     )
 
 
@@ -101,7 +103,9 @@ def column(*texts: str | bytes) -> Any:
 
 class TestRoutes:
     @pytest.mark.parametrize("model", ["c", "apart"])
-    def test_equal_those_that_are_computed_offline(self, walked: Callable[..., Walked], url: str, model: str) -> None:
+    def test_equal_those_that_are_computed_offline(
+        self, routed: Callable[..., RoutedAnswer], url: str, model: str
+    ) -> None:
         def ask(number: int) -> dict[str, Any]:
             return client.infer(model, {"text_input": column(TEXTS[number])}, request_id=f"q{number}")
 
@@ -109,7 +113,7 @@ class TestRoutes:
             answers = list(pool.map(ask, range(len(TEXTS))))
         levels = []
         for number, answer in enumerate(answers):
-            wanted = walked(model, (TEXTS[number],), f"q{number}", 0)
+            wanted = routed(model, (TEXTS[number],), f"q{number}", 0)
             levels.append(wanted.answer.level)
             assert answer["level"].item() == wanted.answer.level
             assert wanted.answer.label is not None
@@ -121,23 +125,23 @@ class TestRoutes:
         assert 0.2 < levels.count(1) / len(levels) < 0.8
         assert any(answer["pruned_text"].item().decode() != text for answer, text in zip(answers, TEXTS, strict=True))
 
-    def test_rows_take_the_ways_of_their_own_texts(self, walked: Callable[..., Walked], url: str) -> None:
+    def test_rows_take_the_ways_of_their_own_texts(self, routed: Callable[..., RoutedAnswer], url: str) -> None:
         with Client(url) as client:
             found = client.infer("c", {"text_input": column(*TEXTS[:40])})
             alone = [client.infer("c", {"text_input": column(text)})["level"].item() for text in TEXTS[:10]]
             again = [client.infer("c", {"text_input": column(text)})["level"].item() for text in TEXTS[:10]]
-        wanted = [walked("c", (text,), "", row).answer for row, text in enumerate(TEXTS[:40])]
+        wanted = [routed("c", (text,), "", row).answer for row, text in enumerate(TEXTS[:40])]
         assert found["level"].ravel().tolist() == [answer.level for answer in wanted]
         np.testing.assert_allclose(found["probabilities"], [answer.outputs for answer in wanted], atol=1e-4)
         assert alone == again
 
-    def test_pairs(self, walked: Callable[..., Walked], url: str) -> None:
+    def test_pairs(self, routed: Callable[..., RoutedAnswer], url: str) -> None:
         pairs = list(zip(TEXTS[:40], TEXTS[40:80], strict=True))
         inputs = {"text_input": column(*TEXTS[:40]), "text_pair": column(*TEXTS[40:80])}
         with Client(url) as client:
             found = client.infer("pairs", inputs, request_id="x")
         for row, texts in enumerate(pairs):
-            wanted = walked("pairs", texts, "x", row)
+            wanted = routed("pairs", texts, "x", row)
             assert found["level"][row, 0] == wanted.answer.level
             read = (found["pruned_text"][row, 0].decode(), found["pruned_pair"][row, 0].decode())
             assert read == wanted.read

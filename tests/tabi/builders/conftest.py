@@ -36,14 +36,14 @@ class Built(NamedTuple):
 
 @contextmanager
 def pinned_code() -> Iterator[None]:
-    """Code that others change meanwhile makes no build due."""
+    """Pin the code hashes, so that changes of the code do not make builds stale."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tidal_builders.fingerprint.hash_code", lambda modules: "code")
         yield
 
 
 # Of a module, not of the session: builders of other folders are tested in the same process. What is built for the whole
-# session settles the code itself.
+# session pins the code itself.
 @pytest.fixture(scope="module", autouse=True)
 def _pinned() -> Iterator[None]:
     with pinned_code():
