@@ -181,7 +181,7 @@ class TestRefusals:
                 {"text_input": ["a", "b"], "num_beams": 4},
                 "text_input has shape [2]; accepted is [prompts], 1 to 1 of 4",
             ),
-            ({"text_input": "a", "num_beams": 7}, "'num_beams': 7 beams take as many slots; this model has 6"),
+            ({"text_input": "a", "num_beams": 7}, "'num_beams': 7 beams need 7 slots; this model has 6"),
             ({"text_input": "a", "num_beams": 2, "early_stopping": "soon"}, "expected true, false or 'never'"),
         ],
     )
