@@ -218,7 +218,7 @@ def add_claims(report: Report, outcomes: Sequence[TaskOutcome]) -> None:
     """
     for outcome in outcomes:
         found = figures.ratios(outcome.run, TABI, LARGE, _mean)
-        note = f"rounds {min(found):.2f}-{max(found):.2f}; {_exactly(outcome)}"
+        note = f"rounds {min(found):.2f}-{max(found):.2f}; {_exact_note(outcome)}"
         name = f"mean_vs_large[{outcome.name}]"
         report.claims.append(Claim(name, "<= 0.75", statistics.median(found), paper="0.60-0.79", note=note))
     gap = pooled_gap(outcomes)
@@ -294,7 +294,7 @@ def _worst(
     report.claims.append(Claim(name, goal, max(medians.values()), paper=paper, note=note))
 
 
-def _exactly(outcome: TaskOutcome) -> str:
+def _exact_note(outcome: TaskOutcome) -> str:
     """Return the latency of the candidate that is as accurate as the large model on the selection part."""
     system = EXACT if EXACT in outcome.systems else TABI
     ratio = statistics.median(figures.ratios(outcome.run, system, LARGE, _mean))

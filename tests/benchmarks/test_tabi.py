@@ -358,7 +358,7 @@ def test_words_pruned_are_those_of_queries_that_go_on_and_of_all(tmp_path):
     queries = TaskQueries(data.texts, tuple("ab"[number] for number in data.truth))
     found = Sweeps(manifest(two), two, levels, queries).pruned_words()  # type: ignore[arg-type]
     small = toy.outputs(0, data.texts)
-    goes_on = reroute_probability(confidence(Calibration(temperature=1.7), small.logits), 0.9, 10.0)
+    rerouted = reroute_probability(confidence(Calibration(temperature=1.7), small.logits), 0.9, 10.0)
     for each, scale in zip(found, (0.5, 0.7, 0.9), strict=True):
         stay = [
             kept_words(levels[0].read(text), received, scale)
@@ -367,7 +367,7 @@ def test_words_pruned_are_those_of_queries_that_go_on_and_of_all(tmp_path):
         words, gone = np.array([len(kept) for kept in stay]), np.array([(~kept).sum() for kept in stay])
         assert each.scale == scale
         assert each.every == pytest.approx(gone.sum() / words.sum())
-        assert each.re_routed == pytest.approx((goes_on * gone).sum() / (goes_on * words).sum())
+        assert each.re_routed == pytest.approx((rerouted * gone).sum() / (rerouted * words).sum())
     assert found[0].every < found[2].every
     report = Report("tabi", True)
     outcome.add_pruned_words(report, {"sst2": found, "qnli": found})

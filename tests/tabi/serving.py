@@ -158,7 +158,7 @@ class Call:
         return [row[1 : n - 1].tolist() for row, n in zip(self.inputs["input_ids"], lengths, strict=True)]
 
 
-class Levels:
+class FakeLevels:
     """The levels' models. The first says what a text's first word says, the others are sure of the other class."""
 
     def __init__(self, first_ids: Sequence[int] = (0, 0, 0)) -> None:
@@ -235,7 +235,9 @@ class Running(Counting):
 
 
 @contextmanager
-def running(folder: Path, levels: Levels, outputs: frozenset[str] = OUTPUTS, **parameters: Any) -> Iterator[Running]:
+def running(
+    folder: Path, levels: FakeLevels, outputs: frozenset[str] = OUTPUTS, **parameters: Any
+) -> Iterator[Running]:
     """The service of the cascade in a folder; it is to have ended, and without a failure of its own, at the end."""
     metrics, failures = Metrics("tabi"), list[BaseException]()
     context = make_context(

@@ -72,7 +72,7 @@ def test_draws_are_the_same_in_every_release() -> None:
 
 
 @given(st.integers(0, 2**31), st.binary(max_size=20), st.integers(0, 64), st.integers(0, 9))
-def test_draws_lie_in_range(version: int, key: bytes, row: int, level: int) -> None:
+def test_draws_are_in_range(version: int, key: bytes, row: int, level: int) -> None:
     assert 0 <= draw(version, key, row, level) < 1
 
 

@@ -15,7 +15,7 @@ from tests.tabi.serving import (
     MAX_LENGTH,
     OUTPUTS,
     VERSION,
-    Levels,
+    FakeLevels,
     Request,
     cascades,
     holding,
@@ -34,7 +34,7 @@ def ids(text: str, first_id: int = 0) -> list[int]:
 class TestRoutes:
     def test_sure_queries_return_early_and_others_go_on(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         with running(tmp_path, levels) as run:
             sure, unsure = Request("sure a"), Request("unsure b")
             run.ask(sure, unsure)
@@ -52,9 +52,9 @@ class TestRoutes:
         assert [(call.model, call.version) for call in levels.of("c_l1")] == [("c_l1", 2)]
         assert levels.of("c_l1")[0].ids == [ids("unsure b")]
 
-    def test_rows_of_a_request_take_their_own_ways_and_go_on_together(self, tmp_path: Path) -> None:
+    def test_rows_of_a_request_have_their_own_routes_and_are_rerouted_together(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         with running(tmp_path, levels) as run:
             request = Request("sure a", "unsure b c", "sure", "unsure d")
             run.ask(request)
@@ -68,7 +68,7 @@ class TestRoutes:
 
     def test_words_that_get_no_attention_do_not_go_on(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(pruning=0.5))
-        levels = Levels()
+        levels = FakeLevels()
         with running(tmp_path, levels) as run:
             request, sure = Request("unsure drop a drop b"), Request("sure drop")
             run.ask(request, sure)
@@ -81,7 +81,7 @@ class TestRoutes:
 
     def test_a_level_with_another_tokenizer_reads_the_pruned_text(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(pruning=0.5), tokenizers=(0, 100))
-        levels = Levels((0, 100))
+        levels = FakeLevels((0, 100))
         with running(tmp_path, levels) as run:
             request = Request("unsure drop a")
             run.ask(request)
@@ -89,9 +89,9 @@ class TestRoutes:
         assert levels.of("c_l1")[0].ids == [ids("unsure a", 100)]
         assert levels.of("c_l1")[0].inputs["input_ids"][0, 0] == 102  # its own [CLS]
 
-    def test_a_chain_of_three_prunes_twice_and_asks_the_last_for_nothing_but_logits(self, tmp_path: Path) -> None:
+    def test_a_chain_of_three_prunes_twice_and_requests_only_logits_of_the_last(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(pruning=0.5, three=True), chosen=3, tokenizers=(0, 100, 100))
-        levels = Levels((0, 100, 100))
+        levels = FakeLevels((0, 100, 100))
         levels.instead["c_l1"] = lambda inputs: np.tile(np.array([0.1, 0.0], np.float32), (len(inputs), 1))
         with running(tmp_path, levels) as run:
             request = Request("unsure drop a b")
@@ -105,7 +105,7 @@ class TestRoutes:
 
     def test_pairs_keep_their_boundary(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(pruning=0.5), pairs=True)
-        levels = Levels()
+        levels = FakeLevels()
         outputs = OUTPUTS | {"pruned_pair"}
         with running(tmp_path, levels, outputs=outputs) as run:
             request = Request("unsure drop", pairs=["a drop b"], wanted=outputs)
@@ -117,7 +117,7 @@ class TestRoutes:
         made = write_cascade(tmp_path, cascades())
         turned = made.levels[1].model_copy(update={"order": (1, 0)})
         write_cascade(tmp_path, cascades(), levels=(made.levels[0], turned))
-        with running(tmp_path, Levels()) as run:
+        with running(tmp_path, FakeLevels()) as run:
             request = Request("unsure")
             run.ask(request)
             assert request.one("label") == b"no"
@@ -133,7 +133,7 @@ class TestRoutes:
         )
         levels = tuple(level.model_copy(update={"calibration": doubtful}) for level in made.levels)
         write_cascade(tmp_path, cascades(), levels=levels, task="regression", labels=(), metric="pearson")
-        values = Levels()
+        values = FakeLevels()
         values.instead = {"c_l0": lambda i: np.full((len(i), 1), 2.0), "c_l1": lambda i: np.full((len(i), 1), 3.0)}
         outputs = frozenset({"value", "level"})
         with running(tmp_path, values, outputs=outputs) as run:
@@ -141,9 +141,9 @@ class TestRoutes:
             run.ask(request)
             assert (request.one("value"), request.one("level")) == (2.5, 2)
 
-    def test_the_same_id_takes_the_same_way(self, tmp_path: Path) -> None:
+    def test_the_same_id_has_the_same_route(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        with running(tmp_path, Levels()) as run:
+        with running(tmp_path, FakeLevels()) as run:
             requests = [Request("perhaps a", request_id=f"r{number % 20}") for number in range(60)]
             run.ask(*requests)
             found = [request.one("level") for request in requests]
@@ -158,7 +158,7 @@ class TestRoutes:
 
     def test_a_shorter_level_reads_what_fits_it(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(pruning=0.5), lengths=(6, 16))
-        levels = Levels()
+        levels = FakeLevels()
         with running(tmp_path, levels) as run:
             request = Request("unsure drop a b c drop d")
             run.ask(request)
@@ -190,7 +190,7 @@ class TestRequests:
     )
     def test_bad_input_is_refused_by_name(self, pairs: bool, inputs: dict[str, Any], said: str, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(), pairs=pairs)
-        levels = Levels()
+        levels = FakeLevels()
         with running(tmp_path, levels) as run:
             bad, good = Request("a", inputs=inputs), Request("sure", pairs=["a"] if pairs else None)
             run.ask(bad, good)
@@ -202,20 +202,20 @@ class TestRequests:
 
     def test_what_no_level_reads_as_a_whole_is_cut_where_the_config_says_so(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(), lengths=(6, 8))
-        with running(tmp_path, Levels()) as run:
+        with running(tmp_path, FakeLevels()) as run:
             fits, long = Request("sure a a a a a"), Request("sure a a a a a a")
             run.ask(fits, long)
             assert fits.one("level") == 1
             with pytest.raises(InvalidArgument, match="9 tokens; this model reads at most 8"):
                 long.wait()
-        with running(tmp_path, Levels(), truncate=True) as run:
+        with running(tmp_path, FakeLevels(), truncate=True) as run:
             long = Request("unsure a a a a a a")
             run.ask(long)
             assert long.one("level") == 2
 
     def test_options_choose_the_candidate_and_the_last_level(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        with running(tmp_path, Levels()) as run:
+        with running(tmp_path, FakeLevels()) as run:
             fast, exact, beyond = (Request("unsure", accuracy=score) for score in (0.8, 0.96, 1.0))
             first, second = Request("unsure", max_level=1), Request("unsure", max_level=2)
             both = Request("sure", accuracy=0.96, max_level=1)
@@ -227,7 +227,7 @@ class TestRequests:
 
     def test_a_cascade_that_begins_beyond_max_level_refuses(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(), chosen=2)
-        with running(tmp_path, Levels()) as run:
+        with running(tmp_path, FakeLevels()) as run:
             request = Request("sure", max_level=1)
             run.ask(request)
             with pytest.raises(
@@ -235,9 +235,9 @@ class TestRequests:
             ):
                 request.wait()
 
-    def test_a_withdrawn_request_is_not_asked(self, tmp_path: Path) -> None:
+    def test_a_cancelled_request_calls_no_level(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels, held = Levels(), threading.Event()
+        levels, held = FakeLevels(), threading.Event()
         levels.before["c_l0"] = holding(held)
         with running(tmp_path, levels, max_in_flight=2) as run:
             first, withdrawn, late = Request("sure"), Request("sure a"), Request("sure b", latency_ms=80)
@@ -257,13 +257,13 @@ class TestRequests:
     def test_the_config_may_not_declare_what_the_cascade_does_not_give(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         refusal = pytest.raises(InvalidArgument, match="declares the output 'value', which this classification cascade")
-        with refusal, running(tmp_path, Levels(), outputs=frozenset({"value"})):
+        with refusal, running(tmp_path, FakeLevels(), outputs=frozenset({"value"})):
             raise AssertionError
 
 
-def test_what_comes_at_the_end_is_refused(tmp_path: Path) -> None:
+def test_requests_during_unload_are_rejected(tmp_path: Path) -> None:
     write_cascade(tmp_path, cascades())
-    with running(tmp_path, Levels()) as run:
+    with running(tmp_path, FakeLevels()) as run:
         pass
     request = Request("sure")
     run.ask(request)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.pets.bases import MADE, random_task, small_base
-from tests.tabi.serving import Levels, Request, cascades, raising, running, write_cascade
+from tests.tabi.serving import FakeLevels, Request, cascades, raising, running, write_cascade
 from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, Unavailable
 from tidal.pets.tasks.folder import add_task
@@ -39,8 +39,8 @@ def made(tmp_path: Path) -> TabiManifest:
     return write_cascade(folder, cascades(), levels=levels)
 
 
-def test_a_task_is_asked_of_whichever_version_serves(made: TabiManifest, tmp_path: Path) -> None:
-    levels = Levels()
+def test_a_task_is_called_in_any_served_version(made: TabiManifest, tmp_path: Path) -> None:
+    levels = FakeLevels()
     with running(tmp_path / "c", levels) as run:
         unsure = Request("unsure", task="another")
         run.ask(unsure)
@@ -62,8 +62,8 @@ def test_it_is_never_embedded_nor_of_the_cascade_alone(made: TabiManifest, tmp_p
 
 
 @pytest.mark.usefixtures("made")
-def test_a_task_that_was_removed_or_replaced_answers_for_nobody(tmp_path: Path) -> None:
-    levels = Levels()
+def test_a_removed_or_replaced_task_is_not_called(tmp_path: Path) -> None:
+    levels = FakeLevels()
     with running(tmp_path / "c", levels) as run:
         remove_task(tasks_folder(tmp_path / "c_l0"), "mood")
         gone = Request("sure")
@@ -91,7 +91,7 @@ def test_a_task_that_was_removed_or_replaced_answers_for_nobody(tmp_path: Path) 
 
 @pytest.mark.usefixtures("made")
 def test_queries_that_others_can_answer_are_answered(tmp_path: Path) -> None:
-    levels = Levels()
+    levels = FakeLevels()
     with running(tmp_path / "c", levels, on_first_level_failure="next") as run:
         remove_task(tasks_folder(tmp_path / "c_l1"), "mood")
         both = Request("sure", "unsure")
@@ -106,8 +106,8 @@ def test_queries_that_others_can_answer_are_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("made")
-def test_a_task_that_its_model_refuses_is_no_fault_of_the_client(tmp_path: Path) -> None:
-    levels = Levels()
+def test_a_task_that_its_model_rejects_is_not_a_client_error(tmp_path: Path) -> None:
+    levels = FakeLevels()
     levels.before["c_l0"] = raising(InvalidArgument("task 'mood' is refused: it is damaged"))
     with running(tmp_path / "c", levels) as run:
         request = Request("sure")
@@ -116,10 +116,10 @@ def test_a_task_that_its_model_refuses_is_no_fault_of_the_client(tmp_path: Path)
             request.wait()
 
 
-def test_a_model_in_another_repository_is_asked_unseen(made: TabiManifest, tmp_path: Path) -> None:
+def test_a_model_in_another_repository_is_called_unchecked(made: TabiManifest, tmp_path: Path) -> None:
     for level in made.levels:
         shutil.rmtree(tmp_path / level.model)
-    with running(tmp_path / "c", Levels()) as run:
+    with running(tmp_path / "c", FakeLevels()) as run:
         request = Request("sure")
         run.ask(request)
         assert request.one("level") == 1

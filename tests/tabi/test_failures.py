@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from testing.waiting import until
-from tests.tabi.serving import Levels, Request, cascades, holding, raising, running, write_cascade
+from tests.tabi.serving import FakeLevels, Request, cascades, holding, raising, running, write_cascade
 from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.service import ModelUnavailable
 
@@ -21,7 +21,7 @@ class TestFailures:
     @pytest.mark.parametrize("error", [Unavailable("the queue is full"), Internal("boom"), InvalidArgument("no")])
     def test_a_level_that_fails_costs_the_answer_its_quality(self, error: TidalError, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         levels.before["c_l1"] = raising(error)
         with running(tmp_path, levels) as run:
             request = Request("unsure", "sure")
@@ -34,7 +34,7 @@ class TestFailures:
 
     def test_or_the_answer_itself(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         levels.before["c_l1"] = raising(Internal("boom"))
         with running(tmp_path, levels, on_level_failure="error") as run:
             request, sure = Request("unsure"), Request("sure")
@@ -45,7 +45,7 @@ class TestFailures:
 
     def test_without_its_first_level_there_is_no_answer_unless_the_next_gives_it(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         levels.before["c_l0"] = raising(Unavailable("the queue is full"))
         with running(tmp_path, levels) as run:
             request = Request("sure")
@@ -64,16 +64,16 @@ class TestFailures:
     @pytest.mark.parametrize("logits", [[[np.nan, 0.0]], [[0.0, 1.0, 2.0]], [[0.0, 1.0]] * 2])
     def test_a_level_that_answers_nonsense_has_failed(self, logits: Any, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         levels.instead["c_l1"] = lambda _: np.array(logits, np.float32)
         with running(tmp_path, levels) as run:
             request = Request("unsure")
             run.ask(request)
             assert (request.one("level"), request.one("degraded")) == (1, True)
 
-    def test_a_level_that_is_away_for_a_moment_is_asked_again(self, tmp_path: Path) -> None:
+    def test_a_level_that_is_briefly_unavailable_is_called_again(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
 
         def away(number: int) -> None:
             if number <= 3:
@@ -86,9 +86,9 @@ class TestFailures:
             assert (request.one("level"), request.one("degraded")) == (2, False)
         assert len(levels.of("c_l0")) == len(levels.of("c_l1")) == 4
 
-    def test_one_that_stays_away_is_waited_for_only_at_first(self, tmp_path: Path) -> None:
+    def test_one_that_stays_unavailable_is_waited_for_only_at_first(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         levels.before["c_l1"] = raising(ModelUnavailable("not ready", died=False))
         with running(tmp_path, levels) as run:
             first = Request("unsure")
@@ -103,7 +103,7 @@ class TestFailures:
 
     def test_a_query_that_processes_may_die_of_is_not_tried_for_ever(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         levels.before["c_l0"] = raising(ModelUnavailable("its process has died", died=True))
         with running(tmp_path, levels) as run:
             request = Request("sure")
@@ -116,7 +116,7 @@ class TestFailures:
 class TestSlowLevels:
     def test_calls_that_never_end_neither_hold_up_their_queries_nor_others(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels, held = Levels(), threading.Event()
+        levels, held = FakeLevels(), threading.Event()
         levels.before["c_l1"] = holding(held)
         with running(tmp_path, levels, max_in_flight=4, level_timeout_ms=150) as run:
             stuck = [Request("unsure") for _ in range(6)]
@@ -134,7 +134,7 @@ class TestSlowLevels:
     def test_a_level_all_of_whose_calls_hang_is_given_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tidal.tabi.service._SPARE_THREADS", 0)
         write_cascade(tmp_path, cascades())
-        levels, held = Levels(), threading.Event()
+        levels, held = FakeLevels(), threading.Event()
         levels.before["c_l0"] = holding(held)
         with running(tmp_path, levels, max_in_flight=2, level_timeout_ms=100) as run:
             stuck, next_one = Request("sure"), Request("sure")
@@ -152,7 +152,7 @@ class TestSlowLevels:
 
     def test_a_slow_level_does_not_hold_up_the_others_queries(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels, held = Levels(), threading.Event()
+        levels, held = FakeLevels(), threading.Event()
         levels.before["c_l1"] = holding(held)
         with running(tmp_path, levels, max_in_flight=4) as run:
             slow = [Request("unsure") for _ in range(20)]
@@ -169,7 +169,7 @@ class TestSlowLevels:
 class TestDeadlines:
     def test_an_escalation_that_cannot_make_it_is_not_begun(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(), means_ms=(1.0, 10_000.0))
-        levels = Levels()
+        levels = FakeLevels()
         with running(tmp_path, levels, on_level_failure="error") as run:
             urgent, patient = Request("unsure", latency_ms=5000), Request("unsure")
             run.ask(urgent, patient)
@@ -180,9 +180,9 @@ class TestDeadlines:
         assert len(levels.of("c_l1")) == 1
 
     @pytest.mark.parametrize("refused", [True, False])
-    def test_a_smaller_levels_answer_comes_in_time_where_the_next_does_not(self, refused: bool, tmp_path: Path) -> None:
+    def test_a_smaller_levels_answer_is_in_time_where_the_next_is_not(self, refused: bool, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels, held = Levels(), threading.Event()
+        levels, held = FakeLevels(), threading.Event()
 
         def late(_number: int) -> None:
             if refused:
@@ -202,7 +202,7 @@ class TestDeadlines:
 
     def test_a_level_gets_the_time_that_levels_get(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         with running(tmp_path, levels, level_timeout_ms=5000) as run:
             request = Request("sure")
             run.ask(request)
@@ -217,7 +217,7 @@ def test_under_overload_a_faster_candidate_serves_and_later_the_first_again(
     monkeypatch.setattr("tidal.tabi.choice._CALM_S", 0.2)
     monkeypatch.setattr("tidal.tabi.choice._SMOOTHING_S", 0.1)
     write_cascade(tmp_path, cascades())
-    levels = Levels()
+    levels = FakeLevels()
     levels.before["c_l1"] = lambda number: time.sleep(0.1)
     with running(tmp_path, levels, overload_ms=5, overload_accuracy=0.5) as run:
         assert run.metric("active_candidate", candidate="both") == 1
@@ -239,7 +239,7 @@ def test_under_overload_a_faster_candidate_serves_and_later_the_first_again(
 def test_every_request_gets_one_answer_whatever_happens(tmp_path: Path) -> None:
     write_cascade(tmp_path, cascades(pruning=0.5))
     rng = random.Random(1)
-    levels = Levels()
+    levels = FakeLevels()
 
     def trouble(_number: int) -> None:
         time.sleep(rng.random() * 0.02)
