@@ -166,7 +166,7 @@ def test_what_a_runtimes_model_lacks_is_noticed_and_made_without_a_build(own: tu
     assert report.outcome == "published"
     assert report.version == 1
     assert report.reasons[0] == "tiny_len16 lacks version 1"
-    assert "tiny_len32/config.pbtxt is not the one of version 1" in report.reasons[1]
+    assert "tiny_len32/config.pbtxt is not that of version 1" in report.reasons[1]
     check_family(repository)
     assert build(spec, repository).outcome == "current"
     assert check.code == 1
@@ -258,7 +258,7 @@ def test_another_model_of_a_runtimes_name_is_left_alone(
     other = write_spec(name="tiny_len16")
     build(other, tmp_path / "r")
     spec = write_partitioned()
-    with pytest.raises(InvalidArgument, match=r"tiny_len16 holds another model, and a runtime of tiny is to be"):
+    with pytest.raises(InvalidArgument, match=r"tiny_len16 contains another model, but a runtime of tiny must be"):
         build(spec, tmp_path / "r")
     assert versions(tmp_path / "r") == {"tiny": [], "tiny_len16": [1]}
     assert load_arlo_manifest(tmp_path / "r/tiny_len16/1").name == "tiny_len16"
