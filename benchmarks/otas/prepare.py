@@ -18,13 +18,13 @@ import typer
 import yaml
 
 import tidal_builders.otas.training
+from benchmarks.kept import cache_folder
 from benchmarks.otas import images, pretrained, recipe
 from benchmarks.otas.images import Images, images_of
 from benchmarks.otas.live.artefacts import BASE, Artefacts, ArtefactsMissing
 from benchmarks.otas.pretrained import model_file, read_pretrained
 from benchmarks.otas.recipe import DIGITS, DIGITS_ALONE, PHOTOGRAPHS, FromNothing, Pretrained, Recipe, Size
 from benchmarks.report import progress
-from benchmarks.serving_path.prepare import cache_folder
 from tidal.otas.manifest import load_otas_manifest
 from tidal.repository.entries import ModelEntry
 from tidal.tasks.folder import scan, tasks_folder

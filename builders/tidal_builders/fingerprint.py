@@ -15,7 +15,7 @@ from tidal_builders.imports import PACKAGES, import_closure
 # Files of a Hugging Face folder that decide what the model computes. Pickled weights are not read.
 SOURCE_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model")
 # Packages that no build depends on: the commands, and what runs or lists published versions of any kind.
-_NOT_BUILDING = ("tidal.commands", "tidal_builders.commands", "tidal.server", "tidal.repository.published")
+_NOT_BUILDING = ("tidal.commands", "tidal_builders.commands", "tidal.server", "tidal.catalog.manifests")
 
 
 def source_folder(model: str, revision: str | None, base: Path) -> Path:

@@ -15,12 +15,12 @@ import pytest
 from tests.tabi.builders.command import tidal_build
 from tidal import device
 from tidal.arlo.manifest import load_arlo_manifest
+from tidal.catalog.graph import ModelGraph
 from tidal.engine_model.manifest import load_engine_manifest
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE
 from tidal.repository.config import instance_count, read_config
 from tidal.repository.entries import KEPT_VERSIONS, ModelEntry
-from tidal.repository.graph import ModelGraph
 from tidal_builders.arlo.build import build_arlo
 from tidal_builders.arlo.choices import choose_placement
 from tidal_builders.arlo.report import ArloReport

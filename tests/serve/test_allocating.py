@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.serve.families import publish_family
+from tests.serve.partitioned import publish_partitioned
 from tidal.errors import Unavailable
 from tidal.repository.allocation import read_allocation
 from tidal.repository.config import instance_count
@@ -24,7 +24,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A partitioned `m` of lengths 16 and 64; no server runs."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     folder = tmp_path / "models"
-    publish_family(folder, "m", [16, 64])
+    publish_partitioned(folder, "m", [16, 64])
     return folder
 
 
@@ -78,7 +78,7 @@ class TestLongestRuntime:
 def test_a_front_of_which_no_version_serves_has_not_followed(repository: Path) -> None:
     front, _ = front_of(repository, {16: 1, 64: 1})
     gone = Gone(front.control, "", repository, front.model, front.seen)
-    with pytest.raises(Unavailable, match="did not give up instances within"):
+    with pytest.raises(Unavailable, match="did not stop using instances within"):
         allocate(gone, {16: 0, 64: 1}, lambda _line: None, wait_s=0.2)
 
 
@@ -118,5 +118,5 @@ class TestOneServer:
 
     def test_that_does_not_answer_may_serve_it(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.another(monkeypatch, repository)
-        with pytest.raises(Unavailable, match="end one of the servers first"):
+        with pytest.raises(Unavailable, match="stop one of the servers first"):
             check_one_server(repository, "m", "127.0.0.1:2")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tidal.catalog.manifests import load_published
 from tidal.commands.connecting import DEFAULT_REPOSITORY
 from tidal.commands.decoder_tasks import DecoderTasks
 from tidal.commands.encoder_tasks import EncoderTasks
@@ -17,7 +18,6 @@ from tidal.manifest import MANIFEST_FILE
 from tidal.otas.manifest import OtasManifest
 from tidal.pets.base import BASE_FILE
 from tidal.repository.entries import ModelEntry, model_entries
-from tidal.repository.published import load_published
 from tidal.server.state import running_servers
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model that serves tasks.")]

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
+from tidal.catalog.graph import ModelGraph
 from tidal.commands.connecting import AsJson
 from tidal.commands.output import fail, one_sentence, print_json, print_table, size_text
 from tidal.commands.task_models import Model, Repository, find_task_model
 from tidal.commands.task_views import ModelTasks, record_data, task_data
 from tidal.errors import InvalidArgument, TidalError
-from tidal.repository.graph import ModelGraph
 from tidal.tasks.folder import remove_task, scan, tasks_folder
 from tidal.tasks.record import LabelledRecord, TaskRecord
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from benchmarks.flover.serving.engines import Engine
-from benchmarks.flover.serving.outbox import Ids, Job
+from benchmarks.flover.serving.outbox import GenerationJob, Ids
 
 
 class Batches:
@@ -28,12 +28,12 @@ class Batches:
         self._worker = engine.worker()
         self._most, self._window_s = most, window_s
         self._changed = threading.Condition()
-        self._waiting: list[tuple[float, Job]] = []
+        self._waiting: list[tuple[float, GenerationJob]] = []
         self._closing = False
         self.calls = 0
         threading.Thread(target=self._run, name="batches", daemon=True).start()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: GenerationJob) -> None:
         """Let a request wait for its batch."""
         with self._changed:
             self._waiting.append((time.monotonic(), job))
@@ -57,7 +57,7 @@ class Batches:
                 for job in jobs:
                     job.fail(f"{type(error).__name__}: {error}")
 
-    def _form(self) -> list[Job]:
+    def _form(self) -> list[GenerationJob]:
         with self._changed:
             while not self._closing:
                 left = self._left(time.monotonic())
@@ -75,7 +75,7 @@ class Batches:
             return None
         return max(0.0, self._waiting[0][0] + self._window_s - now)
 
-    def _took(self, jobs: Sequence[Job], tokens: Ids) -> None:
+    def _took(self, jobs: Sequence[GenerationJob], tokens: Ids) -> None:
         if jobs[0].taken or not jobs[0].open:
             self.calls += 1
         for job, token in zip(jobs, tokens.tolist(), strict=True):

@@ -113,28 +113,28 @@ class TidalEngine:
         weights = load_weights(version / WEIGHTS_FILE, manifest.form, torch.device("cpu"))
         self._runner = FloverRunner(manifest.form, weights, slots=workers * rows, max_length=manifest.max_length)
         self._runner.warm_up()
-        self._rows, self._given, self._turn = rows, 0, threading.Lock()
+        self._rows, self._given, self._lock = rows, 0, threading.Lock()
 
     def worker(self) -> Worker:
         """See `Engine`."""
         begin, self._given = self._given, self._given + self._rows
-        return _TidalWorker(self._runner, begin, self._turn)
+        return _TidalWorker(self._runner, begin, self._lock)
 
 
 class _TidalWorker:
-    def __init__(self, runner: Any, begin: int, turn: threading.Lock) -> None:
-        self._runner, self._begin, self._turn = runner, begin, turn
+    def __init__(self, runner: Any, begin: int, lock: threading.Lock) -> None:
+        self._runner, self._begin, self._lock = runner, begin, lock
 
     def generate(self, prompts: Sequence[Ids], steps: int, take: Take) -> None:
         tokens = np.empty(len(prompts), np.int64)
         for row, prompt in enumerate(prompts):
-            with self._turn:
+            with self._lock:
                 tokens[row] = int(self._runner.prefill(self._begin + row, prompt, 0).argmax())
         take(tokens)
         places = np.array([len(prompt) for prompt in prompts], np.int64)
         for _ in range(steps - 1):
-            with self._turn:
-                logits = self._runner.step(self._begin, self._begin + len(prompts), tokens, places)
+            with self._lock:
+                logits = self._runner.decode(self._begin, self._begin + len(prompts), tokens, places)
             tokens, places = logits.numpy().argmax(-1), places + 1
             take(tokens)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.flover.serving.engines import openvino_settings
-from benchmarks.flover.serving.outbox import Job
+from benchmarks.flover.serving.outbox import GenerationJob
 
 
 class GenAiBatching:
@@ -53,12 +53,12 @@ class GenAiBatching:
         self._pipeline = self._genai.ContinuousBatchingPipeline(str(graph), settings, "CPU", properties)
         self._names = itertools.count()
         self._changed = threading.Condition()
-        self._arrived: list[Job] = []
+        self._arrived: list[GenerationJob] = []
         self._closing = False
         self.calls = 0
         threading.Thread(target=self._run, name="steps", daemon=True).start()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: GenerationJob) -> None:
         """Let a request join the next step."""
         with self._changed:
             self._arrived.append(job)
@@ -71,7 +71,7 @@ class GenAiBatching:
             self._changed.notify()
 
     def _run(self) -> None:
-        running: list[tuple[Job, Any]] = []
+        running: list[tuple[GenerationJob, Any]] = []
         while True:
             with self._changed:
                 while not (self._arrived or running or self._closing):
@@ -93,7 +93,7 @@ class GenAiBatching:
                     job.fail(f"{type(error).__name__}: {error}")
             running = [(job, handle) for job, handle in running if job.open]
 
-    def _add(self, job: Job) -> Any:
+    def _add(self, job: GenerationJob) -> Any:
         import openvino as ov
 
         config = self._genai.GenerationConfig()

@@ -7,7 +7,7 @@ import queue
 import threading
 
 from benchmarks.flover.serving.engines import Engine, Worker
-from benchmarks.flover.serving.outbox import Ids, Job
+from benchmarks.flover.serving.outbox import GenerationJob, Ids
 
 
 class Instances:
@@ -24,14 +24,14 @@ class Instances:
         self._count = itertools.count()
         self.calls = 0
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: GenerationJob) -> None:
         """Begin with a request."""
         threading.Thread(target=self._run, args=(job,), name="instance", daemon=True).start()
 
     def close(self) -> None:
         """Nothing has to be ended."""
 
-    def _run(self, job: Job) -> None:
+    def _run(self, job: GenerationJob) -> None:
         worker = self._idle.get()
         try:
             worker.generate([job.prompt], job.wanted, lambda tokens: self._took(job, tokens))
@@ -40,7 +40,7 @@ class Instances:
         finally:
             self._idle.put(worker)
 
-    def _took(self, job: Job, tokens: Ids) -> None:
+    def _took(self, job: GenerationJob, tokens: Ids) -> None:
         if job.taken:
             self.calls = next(self._count) + 1  # of several threads
         job.take(int(tokens[0]))

@@ -38,16 +38,16 @@ class TritonPythonModel:
 
         self._system = open_system(parameters)
         family = pb_utils.MetricFamily(_FAMILY, "Passes of the engine", kind=pb_utils.MetricFamily.COUNTER)
-        metric, told = family.Metric(labels={"model": config["name"]}), 0
+        metric, published = family.Metric(labels={"model": config["name"]}), 0
         self._kept = family
 
-        def tell():
-            nonlocal told
+        def publish():
+            nonlocal published
             calls = self._system.calls
-            metric.increment(calls - told)
-            told = calls
+            metric.increment(calls - published)
+            published = calls
 
-        self._outbox = Outbox(send, refuse, tell)
+        self._outbox = Outbox(send, refuse, publish)
         self._thread = threading.Thread(target=self._outbox.run, name="outbox", daemon=True)
         self._thread.start()
 

@@ -10,25 +10,25 @@ from benchmarks.flover.serving.batches import Batches
 from benchmarks.flover.serving.engines import Engine, OpenVinoEngine, TidalEngine, TransformersEngine
 from benchmarks.flover.serving.genai_peer import GenAiBatching
 from benchmarks.flover.serving.instances import Instances
-from benchmarks.flover.serving.outbox import Job
+from benchmarks.flover.serving.outbox import GenerationJob
 from benchmarks.flover.serving.transformers_peer import TransformersBatching
 
 
-class System(Protocol):
+class GenerationSystem(Protocol):
     """Takes requests, and gives them their tokens from threads of its own."""
 
     @property
     def calls(self) -> int:
         """Passes so far."""
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: GenerationJob) -> None:
         """Take a request; does not wait."""
 
     def close(self) -> None:
         """End."""
 
 
-def open_system(given: Mapping[str, str]) -> System:
+def open_system(given: Mapping[str, str]) -> GenerationSystem:
     """The system that a model's parameters name, see `benchmarks.flover.systems`."""
     number = {name: int(value) for name, value in given.items() if value.isdecimal()}
     precision, threads = given["precision"], number["threads"]

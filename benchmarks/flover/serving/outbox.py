@@ -14,11 +14,11 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.int64]
 
 # Counts are published so often while tokens come, and when a request ends.
-_TOLD_S = 0.1
+_PUBLISH_INTERVAL_S = 0.1
 
 
 @dataclass(eq=False, slots=True)
-class Job:
+class GenerationJob:
     """A request: a prompt, and how many tokens it wants.
 
     Attributes:
@@ -32,7 +32,7 @@ class Job:
     _outbox: Outbox
     _sender: Any
     taken: int = 0
-    _news: list[int] = field(default_factory=list)
+    _unsent: list[int] = field(default_factory=list)
     _error: str = ""
 
     @property
@@ -66,23 +66,23 @@ class Outbox:
         self,
         send: Callable[[Any, list[int], str], None],
         refuse: Callable[[Any, str], None],
-        tell: Callable[[], None],
+        publish: Callable[[], None],
     ) -> None:
-        self._send, self._refuse, self._tell = send, refuse, tell
+        self._send, self._refuse, self._publish = send, refuse, publish
         self._changed = threading.Condition()
-        self._news: dict[Job, None] = {}
+        self._unsent: dict[GenerationJob, None] = {}
         self._closing = False
-        self._told_at = 0.0
+        self._published_at = 0.0
 
-    def open(self, sender: Any, prompt: Ids, wanted: int) -> Job:
+    def open(self, sender: Any, prompt: Ids, wanted: int) -> GenerationJob:
         """A new request."""
-        return Job(prompt, wanted, self, sender)
+        return GenerationJob(prompt, wanted, self, sender)
 
-    def put(self, job: Job, *tokens: int) -> None:
+    def put(self, job: GenerationJob, *tokens: int) -> None:
         """A request has something to send."""
         with self._changed:
-            job._news += tokens
-            self._news[job] = None
+            job._unsent += tokens
+            self._unsent[job] = None
             self._changed.notify()
 
     def close(self) -> None:
@@ -95,20 +95,20 @@ class Outbox:
         """Send until `close`."""
         while True:
             with self._changed:
-                while not (self._news or self._closing):
+                while not (self._unsent or self._closing):
                     self._changed.wait()
-                if not self._news:
+                if not self._unsent:
                     return
-                news, self._news = self._news, {}
+                unsent, self._unsent = self._unsent, {}
                 parts = []
-                for job in news:
-                    parts.append((job, job._news, not job.open))
-                    job._news = []
+                for job in unsent:
+                    parts.append((job, job._unsent, not job.open))
+                    job._unsent = []
             # Who reads counts when the last answer is there finds them complete.
             now = time.monotonic()
-            if now - self._told_at > _TOLD_S or any(ended for _, _, ended in parts):
-                self._told_at = now
-                self._tell()
+            if now - self._published_at > _PUBLISH_INTERVAL_S or any(ended for _, _, ended in parts):
+                self._published_at = now
+                self._publish()
             for job, tokens, ended in parts:
                 if job._error:
                     self._refuse(job._sender, job._error)

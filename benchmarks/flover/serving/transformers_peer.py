@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from benchmarks.flover.serving.outbox import Job
+from benchmarks.flover.serving.outbox import GenerationJob
 
 
 class TransformersBatching:
@@ -43,7 +43,7 @@ class TransformersBatching:
         self._manager: Any = open_source(source, precision).init_continuous_batching(greedy, paged)
         self._manager.start()
         self._names = itertools.count()
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, GenerationJob] = {}
         self._closing = False
         threading.Thread(target=self._pass_on, name="results", daemon=True).start()
 
@@ -52,7 +52,7 @@ class TransformersBatching:
         """Passes so far."""
         return int(getattr(self._manager, "current_batch", 0))
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: GenerationJob) -> None:
         """Hand a request to the manager."""
         name = str(next(self._names))
         self._jobs[name] = job

@@ -39,12 +39,12 @@ def add_decoder_task(own: DecoderTasks, new: NewTask) -> TaskView:
     def confirm(task: FloverTask) -> FloverProvenance:
         progress_note("comparing the stored task with its source model")
         with needs_extra("import a task"):
-            from tidal_builders.flover.held import hold  # transformers: slow to load
-        return hold(task, new.source, trained.folder, own.version, own.manifest, half=new.half, force=new.force)
+            from tidal_builders.flover.task_verification import verify_task  # transformers: slow to load
+        return verify_task(task, new.source, trained.folder, own.version, own.manifest, half=new.half, force=new.force)
 
     task = add_task(
         tasks, new.name, adapter.deltas, own.base,
         FloverProvenance(source=str(new.source), notes=(trained.note,)),
-        storage=Storage(new.half), replace=new.replace, hold=confirm,
+        storage=Storage(new.half), replace=new.replace, verify=confirm,
     )  # fmt: skip
     return decoder_task_view(task)

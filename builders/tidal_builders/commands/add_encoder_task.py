@@ -34,9 +34,9 @@ def add_encoder_task(own: EncoderTasks, new: NewTask) -> TaskView:
     check_free(tasks, new.name, replace=new.replace)
     with needs_extra("import a task"):
         from tidal_builders.foreign.trained_on import source_on_this_machine
-        from tidal_builders.pets.importing.found import Base, Wishes
+        from tidal_builders.pets.importing.found import Base, ImportOptions
         from tidal_builders.pets.importing.recognise import import_task
-    options = Wishes(new.labels, new.sparsity, new.data, new.base_model, new.force, new.min_agreement)
+    options = ImportOptions(new.labels, new.sparsity, new.data, new.base_model, new.force, new.min_agreement)
     manifest = _manifest(own.version)
     name, folder = "", None
     if manifest is not None:

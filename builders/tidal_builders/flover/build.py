@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from tidal import device
 from tidal.engines import choose_device
 from tidal.errors import InvalidArgument
+from tidal.flover.form import DecoderForm
 from tidal.flover.manifest import (
     TOKENIZER_FILE,
     WEIGHTS_FILE,
@@ -24,7 +25,6 @@ from tidal.flover.manifest import (
 )
 from tidal.flover.memory.available import available_bytes
 from tidal.flover.memory.buffers import buffer_bytes, kept_type
-from tidal.flover.models.form import DecoderForm
 from tidal.flover.models.weights import convert, load_weights, save_weights
 from tidal.flover.runner import FloverRunner
 from tidal.manifest import Source

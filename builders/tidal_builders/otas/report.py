@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel
 from rich.table import Table
 
-from tidal.otas.manifest import GammaVerification, OtasManifest, OtasTrial, Way
+from tidal.otas.manifest import EngineChoice, GammaVerification, OtasManifest, OtasTrial
 from tidal_builders.report import BuildReport
 
 
@@ -15,7 +15,7 @@ class GammaRow(BaseModel):
     """What one γ costs and how exact it is."""
 
     gamma: int
-    form: Way
+    form: EngineChoice
     max_error: float
     throughput: float
     batch_ms: dict[int, float]
@@ -57,7 +57,7 @@ def report_of(manifest: OtasManifest, version: int | None) -> OtasReport:
         rows=tuple(
             GammaRow(
                 gamma=gamma,
-                form=_way([engine.batch for engine in manifest.engines_of(gamma)]),
+                form=_choice([engine.batch for engine in manifest.engines_of(gamma)]),
                 max_error=found.max_abs_error,
                 throughput=profile.throughput(gamma),
                 batch_ms=dict(zip(profile.batches, medians, strict=True)),
@@ -67,7 +67,7 @@ def report_of(manifest: OtasManifest, version: int | None) -> OtasReport:
     )
 
 
-def _way(batches: Sequence[int | None]) -> Way:
+def _choice(batches: Sequence[int | None]) -> EngineChoice:
     """How engines of these batch sizes divide a batch."""
     if None not in batches:
         return "static"

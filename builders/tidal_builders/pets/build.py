@@ -15,9 +15,9 @@ from tidal.engines import choose_device, engine_entry
 from tidal.errors import InvalidArgument
 from tidal.manifest import Source, TokenizerInfo
 from tidal.pets.base import load_base_layers, write_base_layers
-from tidal.pets.engine.base import Engine
-from tidal.pets.engine.opening import open_pets_engine
+from tidal.pets.engine.contract import PetsEngine
 from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest
+from tidal.pets.opening import open_pets_engine
 from tidal.pets.profile import PetsProfile
 from tidal_builders.pets.base import export_encoder
 from tidal_builders.pets.config import pets_config_pbtxt
@@ -114,7 +114,7 @@ class _PetsStages:
         return choose_device(self.spec.engine, self.spec.device)
 
     @cached_property
-    def _engine(self) -> Engine:
+    def _engine(self) -> PetsEngine:
         folder = self.folder / ENGINE_FOLDER
         return open_pets_engine(
             self.spec.engine, folder, threads=self.plan.threads, device=self.device, precision=self.spec.precision

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.engines import choose_device, engine_entry
-from tidal.pets.engine.native import library_path
 from tidal.pets.manifest import PetsManifest, load_pets_manifest
+from tidal.pets.openvino_engine.native import library_path
 from tidal.repository.entries import ModelEntry
 from tidal_builders.fingerprint import code_hash, source_folder
 from tidal_builders.foreign.recognise import ENCODERS, require

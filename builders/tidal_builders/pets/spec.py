@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from tidal.engines import PlanOptions
-from tidal.pets.engine.opening import PetsEngineKind
+from tidal.pets.opening import PetsEngineKind
 from tidal_builders.spec import ModelSpec, check_plan_options
 from tidal_builders.tolerances import DEFAULT_TOLERANCE
 

@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, Field
 
 from tidal.manifest import Verification
-from tidal.pets.engine.base import Engine, PetsPrecision
+from tidal.pets.engine.contract import PetsEngine, PetsPrecision
 from tidal.pets.terms import BaseLayers, FloatArray, TaskTerms
 from tidal_builders.pets.source import BaseSource
 from tidal_builders.pets.streams import every_way
@@ -62,7 +62,7 @@ class _Sample:
 
 
 def verify(
-    engine: Engine,
+    engine: PetsEngine,
     source: BaseSource,
     layers: BaseLayers,
     texts: Sequence[str],

@@ -12,7 +12,7 @@ from tidal_builders.foreign.recognise import SINGLE_OUTPUT
 from tidal_builders.publishing import write_config_once
 from tidal_builders.runner import BuildOptions, BuildRun, Recipe, StageProgress, run_build
 from tidal_builders.tabi.config import cascade_config_pbtxt
-from tidal_builders.tabi.data import Queries, read_queries
+from tidal_builders.tabi.data import LabelledQueries, read_queries
 from tidal_builders.tabi.plan import CascadePlan, plan_cascade
 from tidal_builders.tabi.report import CascadeReport, of_manifest
 from tidal_builders.tabi.spec import TabiSpec
@@ -58,7 +58,7 @@ def _build(run: BuildRun[TabiSpec, CascadePlan]) -> CascadeReport:
 def _build_levels(run: BuildRun[TabiSpec, CascadePlan]) -> tuple[ArloReport, ...]:
     """Build the levels' models that are stale, up to the first that is not published."""
     from tidal_builders.arlo.build import build_arlo
-    from tidal_builders.tabi.publish import versions_named
+    from tidal_builders.tabi.publish import named_versions
 
     reports: list[ArloReport] = []
     for level, planned in zip(run.spec.levels, run.plan.levels, strict=True):
@@ -71,7 +71,7 @@ def _build_levels(run: BuildRun[TabiSpec, CascadePlan]) -> tuple[ArloReport, ...
                 spec_file=run.spec_file,
                 force=run.force,
                 serve_versions=_SERVED_VERSIONS,
-                needed=versions_named(run.plan.entry, planned.spec.name),
+                needed=named_versions(run.plan.entry, planned.spec.name),
                 accepted=SINGLE_OUTPUT,
                 progress=_prefixed(level.name, run.progress),
             )
@@ -87,22 +87,22 @@ def _prefixed(level: str, progress: StageProgress) -> StageProgress:
     return lambda stage, share: progress(f"{level}: {stage}", share)
 
 
-def _choose(run: BuildRun[TabiSpec, CascadePlan], queries: Queries) -> CascadeReport:
+def _choose(run: BuildRun[TabiSpec, CascadePlan], queries: LabelledQueries) -> CascadeReport:
     """Search candidates, unless that is done, and publish the chosen one; or report that none meets the target."""
     from tidal_builders.tabi.collect import answers_key
+    from tidal_builders.tabi.measured_search import retain_current, search_cascade, search_report
     from tidal_builders.tabi.publish import levels_of, publish_cascade
-    from tidal_builders.tabi.searching import report_of, retain_current, searched
-    from tidal_builders.tabi.versions import newest
+    from tidal_builders.tabi.versions import newest_version
 
     spec, plan = run.spec, run.plan
-    versions = [newest(level) for level in plan.levels]
-    found = searched(spec, plan, queries, versions, run.work, run.progress)
+    versions = [newest_version(level) for level in plan.levels]
+    found = search_cascade(spec, plan, queries, versions, run.work, run.progress)
     levels, candidates = levels_of(spec, plan, found, versions), found.result.candidates
     names = [level.name for level in spec.levels]
     try:
         chosen = select(candidates, spec.target)
     except InvalidArgument as error:
-        search = report_of(found, names, plan.metric, spec.target, None)
+        search = search_report(found, names, plan.metric, spec.target, None)
         return CascadeReport(
             name=spec.name,
             outcome="missed",
@@ -116,7 +116,7 @@ def _choose(run: BuildRun[TabiSpec, CascadePlan], queries: Queries) -> CascadeRe
             warnings=search.warnings,
             search=search,
         )
-    search = report_of(found, names, plan.metric, spec.target, chosen)
+    search = search_report(found, names, plan.metric, spec.target, chosen)
     manifest, version = publish_cascade(run, found, levels, versions, search, chosen)
     retain_current(plan, [answers_key(each.folder, each.task) for each in versions], run.work)
     return of_manifest(manifest, version).model_copy(update={"search": search})

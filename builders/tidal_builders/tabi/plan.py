@@ -16,7 +16,7 @@ from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.fingerprint import changes, code_hash, fingerprint, source_folder
 from tidal_builders.foreign.recognise import SINGLE_OUTPUT
 from tidal_builders.planning import BuildPlan, library_ingredients, spec_ingredients
-from tidal_builders.tabi.labels import Agreement, agree, classes_of, read_classes
+from tidal_builders.tabi.labels import LabelAgreement, agree_labels, classes_of, read_classes
 from tidal_builders.tabi.spec import TabiSpec
 from tidal_builders.tabi.task_levels import TaskLevel, find_task
 
@@ -64,7 +64,7 @@ class CascadePlan(BuildPlan[TabiManifest]):
     """
 
     data: Path
-    agreement: Agreement
+    agreement: LabelAgreement
     metric: Metric
     levels: tuple[LevelPlan | TaskLevel, ...]
 
@@ -101,7 +101,7 @@ def plan_cascade(spec: TabiSpec, repository: Path, base: Path) -> CascadePlan:
         except InvalidArgument as error:
             raise InvalidArgument(f"level '{level.name}': {error}") from None
         classes.append(read_classes(level.name, folder, level.labels))
-    agreement = agree(classes, spec.labels)
+    agreement = agree_labels(classes, spec.labels)
     metric = _metric(spec, agreement)
     levels = tuple(
         tasks.get(level.name) or _level_plan(spec, place, agreement, repository, base)
@@ -124,7 +124,7 @@ def plan_cascade(spec: TabiSpec, repository: Path, base: Path) -> CascadePlan:
     )
 
 
-def _metric(spec: TabiSpec, agreement: Agreement) -> Metric:
+def _metric(spec: TabiSpec, agreement: LabelAgreement) -> Metric:
     regression = agreement.task == "regression"
     metric: Metric = spec.metric or ("pearson" if regression else "accuracy")
     if regression == (metric == "accuracy"):
@@ -135,7 +135,7 @@ def _metric(spec: TabiSpec, agreement: Agreement) -> Metric:
     return metric
 
 
-def _level_plan(spec: TabiSpec, place: int, agreement: Agreement, repository: Path, base: Path) -> LevelPlan:
+def _level_plan(spec: TabiSpec, place: int, agreement: LabelAgreement, repository: Path, base: Path) -> LevelPlan:
     level = spec.levels[place]
     last = place == len(spec.levels) - 1
     model = ArloSpec(
@@ -155,7 +155,7 @@ def _level_plan(spec: TabiSpec, place: int, agreement: Agreement, repository: Pa
 
 
 def _ingredients(
-    spec: TabiSpec, data: Path, agreement: Agreement, metric: Metric, levels: tuple[LevelPlan | TaskLevel, ...]
+    spec: TabiSpec, data: Path, agreement: LabelAgreement, metric: Metric, levels: tuple[LevelPlan | TaskLevel, ...]
 ) -> dict[str, str]:
     """Everything that a cascade depends on, by name, each as a short text."""
     parts = spec_ingredients(spec, {"columns", "tolerance", "latencies", "parts"})

@@ -1,4 +1,4 @@
-"""Writes a cascade's version: its levels' tokenizers, what was measured, and the manifest that names them all."""
+"""Writes a cascade's version: its levels' tokenizers, the report of the search, and the manifest."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tidal_builders.publishing import VersionFields, publish_version
 from tidal_builders.runner import BuildRun
 from tidal_builders.tabi.config import cascade_config_pbtxt
 from tidal_builders.tabi.figures import plot_candidates, plot_reliability
+from tidal_builders.tabi.measured_search import CascadeSearch
 from tidal_builders.tabi.plan import CascadePlan
-from tidal_builders.tabi.report import SearchReport
-from tidal_builders.tabi.searching import Searched
+from tidal_builders.tabi.search_report import SearchReport
 from tidal_builders.tabi.spec import TabiSpec
 from tidal_builders.tabi.versions import LevelVersion
 
@@ -30,15 +30,15 @@ _TOKENIZERS = "tokenizers"
 
 
 def levels_of(
-    spec: TabiSpec, plan: CascadePlan, searched: Searched, versions: Sequence[LevelVersion]
+    spec: TabiSpec, plan: CascadePlan, search: CascadeSearch, versions: Sequence[LevelVersion]
 ) -> tuple[Level, ...]:
-    """The levels as the manifest has them, ascending by score.
+    """Return the levels for the manifest, ascending by score.
 
     Args:
-        spec: of the cascade.
-        plan: of the cascade.
-        searched: what was found.
-        versions: of the levels, in the order of the spec.
+        spec: Spec of the cascade.
+        plan: Plan of the cascade.
+        search: Result of the search.
+        versions: Published versions of the levels, in the order of the spec.
     """
     return tuple(
         Level(
@@ -55,13 +55,13 @@ def levels_of(
             score=result.score,
             latency=result.latency,
         )
-        for result in searched.result.levels
+        for result in search.result.levels
     )
 
 
 def publish_cascade(
     run: BuildRun[TabiSpec, CascadePlan],
-    searched: Searched,
+    search: CascadeSearch,
     levels: tuple[Level, ...],
     versions: Sequence[LevelVersion],
     report: SearchReport,
@@ -71,7 +71,7 @@ def publish_cascade(
 
     Args:
         run: The build of the cascade.
-        searched: Result of the search.
+        search: Result of the search.
         levels: Levels as `levels_of` returns them.
         versions: Versions of the levels, in the order of the spec.
         report: Report of the search.
@@ -83,7 +83,7 @@ def publish_cascade(
 
     def fill(folder: Path) -> None:
         (folder / _TOKENIZERS).mkdir()
-        for level, result in zip(levels, searched.result.levels, strict=True):
+        for level, result in zip(levels, search.result.levels, strict=True):
             source = versions[result.index]
             shutil.copyfile(source.folder / source.tokenizer.file, folder / level.tokenizer.file)
         _write_report(report, folder)
@@ -94,14 +94,14 @@ def publish_cascade(
             kind="tabi",
             **fields,
             task=plan.agreement.task,
-            pairs=searched.pairs,
+            pairs=search.pairs,
             metric=plan.metric,
             labels=plan.agreement.labels,
             data=plan.ingredients["data file"],
-            rows=searched.rows,
+            rows=search.rows,
             levels=levels,
-            candidates=searched.result.candidates,
-            serving=searched.serving,
+            candidates=search.result.candidates,
+            serving=search.serving,
             warnings=report.warnings,
             target=run.spec.target,
             chosen=chosen,
@@ -110,8 +110,13 @@ def publish_cascade(
     return publish_version(run, fill, describe, cascade_config_pbtxt)
 
 
-def versions_named(cascade: ModelEntry, model: str) -> set[int]:
-    """Versions of a level's model that the cascade's versions name; one that cannot be read needs none."""
+def named_versions(cascade: ModelEntry, model: str) -> set[int]:
+    """Return the versions of a level's model that the cascade's readable versions refer to.
+
+    Args:
+        cascade: Repository entry of the cascade.
+        model: Name of the level's model.
+    """
     named = set()
     for version in cascade.versions():
         with suppress(InvalidArgument):
@@ -121,7 +126,7 @@ def versions_named(cascade: ModelEntry, model: str) -> set[int]:
 
 
 def _tokenizer(spec: TabiSpec, versions: Sequence[LevelVersion], index: int) -> TokenizerInfo:
-    """The level's tokenizer under the name of the first level of the spec that has the same."""
+    """Return a level's tokenizer, with the file named after the first level of the spec that has the same file."""
     files = [version.folder / version.tokenizer.file for version in versions]
     hashes = [sha256_file(file) for file in files]
     first = spec.levels[hashes.index(hashes[index])].name

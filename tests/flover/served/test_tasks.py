@@ -100,8 +100,8 @@ def test_the_commands(served: Served, tmp_path: Path) -> None:
     assert described["changes"] == {"layers": 8, "ranks": [4]}
     copy, saved = str(served.repository / "writer/tasks/bard"), str(served.saved["bard"])
     for arguments, said in (
-        (["add", "writer", str(tmp_path)], "nothing that a decoder's task can be made of"),
-        (["add", "writer", copy], "task 'bard' is there already"),
+        (["add", "writer", str(tmp_path)], "is not a task of a decoder"),
+        (["add", "writer", copy], "task 'bard' already exists"),
         (["add", "writer", copy, "--name", "other", "--half"], "copied as it is: without --half"),
         (
             ["add", "writer", saved, "--name", "other", "--labels", "a"],

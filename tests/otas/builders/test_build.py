@@ -12,11 +12,11 @@ import torch
 
 from testing import tiny_vision as tiny
 from testing.vits import tiny_vit
+from tidal.catalog.manifests import load_published
 from tidal.errors import InvalidArgument
 from tidal.otas.manifest import OtasManifest
 from tidal.otas.runner import open_runner
 from tidal.repository.entries import ModelEntry
-from tidal.repository.published import load_published
 from tidal_builders.otas.engines import batch_sizes, graphs
 from tidal_builders.otas.profiling import _rising
 from tidal_builders.otas.report import OtasReport

@@ -17,7 +17,7 @@ from testing.models import make_tiny_classifier
 from tests.tabi.builders.command import Done, tidal_build
 from tidal.text.words import EncodedWords
 from tidal_builders.tabi import search
-from tidal_builders.tabi.collect import Runner
+from tidal_builders.tabi.collect import LevelRunner
 from tidal_builders.texts import make_texts
 
 LABELS = ("negative", "neutral", "positive")
@@ -111,14 +111,14 @@ def write_spec(path: Path, models: Path, data: Path, **fields: object) -> Path:
 @contextmanager
 def steady_latencies() -> Iterator[None]:
     """The small level takes a fifth of the large one's time: on a busy machine the search would find anything."""
-    once = Runner._once
+    once = LevelRunner._run_one
 
-    def steady(self: Runner, query: EncodedWords) -> Any:
+    def steady(self: LevelRunner, query: EncodedWords) -> Any:
         level_ms = 1.0 if self.name == "small" else 5.0
         return dataclasses.replace(once(self, query), latency_ms=level_ms * (1 + len(query.ids) / 64))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Runner, "_once", steady)
+        patch.setattr(LevelRunner, "_run_one", steady)
         yield
 
 
