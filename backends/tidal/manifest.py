@@ -52,7 +52,7 @@ class TokenizerInfo(Strict):
     file: str
     max_length: int = Field(ge=1, description="longest input of the model in tokens, special tokens included")
     pad_token_id: int = Field(ge=0)
-    type_ids: bool = Field(description="whether the engines take token_type_ids")
+    type_ids: bool = Field(description="whether the engines have an input token_type_ids")
 
 
 class Verification(Strict):

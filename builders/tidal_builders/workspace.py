@@ -92,18 +92,18 @@ class Workspace:
         return path
 
 
-def open_workspace(model_folder: Path, fingerprint: str, *, anew: bool) -> Workspace:
+def open_workspace(model_folder: Path, fingerprint: str, *, discard: bool) -> Workspace:
     """Open the workspace of a build, and remove those of other builds of the model.
 
     Args:
         model_folder: Folder of the model in the repository.
         fingerprint: Fingerprint of the build, or the name of a workspace that later builds share.
-        anew: Whether to remove the finished stages of this build as well.
+        discard: Whether to remove the finished stages of this build as well.
     """
     root = model_folder / WORK_FOLDER
     folder = root / fingerprint[:16]
     for other in root.iterdir() if root.is_dir() else ():
-        if other.is_dir() and (anew or other != folder):
+        if other.is_dir() and (discard or other != folder):
             shutil.rmtree(other, ignore_errors=True)
     return Workspace(folder)
 

@@ -83,7 +83,7 @@ def test_a_second_run_loads_no_heavy_library(published: tuple[Path, Path, ArloRe
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_only_takes_the_named_specs(write_spec: WriteSpec, tmp_path: Path) -> None:
+def test_only_builds_the_named_specs(write_spec: WriteSpec, tmp_path: Path) -> None:
     specs = [write_spec(name=name) for name in ("one", "two")]
     done = build_here(*specs, "--repository", tmp_path / "r", "--only", "two", "--dry-run", "--json")
     assert [model["name"] for model in json.loads(done.stdout)["models"]] == ["two"]

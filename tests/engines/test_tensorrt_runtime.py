@@ -171,7 +171,7 @@ def test_a_plan_of_another_version_or_gpu_is_refused(runtime: Any, tmp_path: Pat
         opened(runtime, other, 8)
 
 
-def test_shapes_and_inputs_that_a_plan_was_not_made_for_are_refused(runtime: Any, plan: Path) -> None:
+def test_shapes_and_inputs_that_a_plan_was_not_built_for_are_refused(runtime: Any, plan: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"model.plan was not built for the shapes .*12.*; it has the profiles"):
         opened(runtime, plan, 12)
     artifact = Artifact("tensorrt", plan, "fp16", {"ids": ((1, 4), 8)}, "gpu")
@@ -194,7 +194,7 @@ def test_an_input_without_a_batch_keeps_its_first_dimension() -> None:
     assert fixed_dimensions(made) == {"input_ids": (-1, 8), "bank": (100, 16)}
 
 
-def test_profiles_that_serve_shapes_are_those_made_for_them() -> None:
+def test_profiles_that_serve_shapes_were_built_for_them() -> None:
     profiles = [p for length in (8, 16, (1, 16)) for p in profiles_for(shapes(length))]
     assert serving(profiles, shapes(16)) == (2, 3)
     assert serving(profiles, shapes((1, 16))) == (4, 5)
