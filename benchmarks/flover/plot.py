@@ -1,4 +1,4 @@
-"""The benchmark's plots: total time and latency by λ (Figure 5), tokens over time (Figure 7), and latency growth."""
+"""Plots of the benchmark: total time and latency by λ (Figure 5), tokens over time (Figure 7), and latency growth."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def save(file: Path, run: FloverRun, size: Size) -> None:
     for system in (INSTANCES, TIDAL):
         gaps = [gap_s for gap_s in size.gaps_s if run.rounds(swept(gap_s), system)]
         of_gap = [run.rounds(swept(gap_s), system) for gap_s in gaps]
-        places = [gap_s * 1e3 for gap_s in gaps]
+        positions = [gap_s * 1e3 for gap_s in gaps]
         for panel, name in ((totals, "total_s"), (latencies, "latency_s")):
             heights = [statistics.median(getattr(each, name) for each in rounds) for rounds in of_gap]
-            panel.plot(places, heights, marker="o", label=LABELS[system])
+            panel.plot(positions, heights, marker="o", label=LABELS[system])
     overlaps = totals.twinx()
     gaps = [gap_s for gap_s in size.gaps_s if run.rounds(swept(gap_s), TIDAL)]
     shares = [statistics.median(each.overlap for each in run.rounds(swept(gap_s), TIDAL)) for gap_s in gaps]
