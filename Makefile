@@ -8,6 +8,7 @@ BIN    := $(VENV)/bin
 TORCH_INDEX ?=
 DATA ?=
 NATIVE := backends/pets/native
+SHARED := backends/native
 BATCHER := backends/batcher
 KERNELS := backends/flover/native
 GUARD := backends/http_guard
@@ -15,7 +16,7 @@ GUARD := backends/http_guard
 SHELL := bash
 .SHELLFLAGS := -o pipefail -ec
 .DEFAULT_GOAL := help
-.PHONY: help install vision demo samples check test lint wheel bench bench-artefacts reliability clean
+.PHONY: help install vision demo samples check test lint docs wheel bench bench-artefacts reliability clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -23,9 +24,9 @@ help: ## List the targets
 install: $(NATIVE)/build/.built $(BATCHER)/build/.built $(KERNELS)/build/.built $(GUARD)/build/.built ## Make the virtual environment with everything in it
 
 # What stands in the graphs of encoders that serve many tasks: operations of our own, compiled against OpenVINO's wheel.
-$(NATIVE)/build/.built: $(VENV)/.installed $(wildcard $(NATIVE)/*.cpp $(NATIVE)/*.hpp)
+$(NATIVE)/build/.built: $(VENV)/.installed $(wildcard $(NATIVE)/*.cpp $(NATIVE)/*.hpp $(SHARED)/*.hpp)
 	@echo "== compiling the pets backend's operations (some seconds)"
-	@$(BIN)/python -m tidal.pets.engine.build >/dev/null
+	@$(BIN)/python -m tidal.pets.openvino_engine.build >/dev/null
 	@touch $@
 
 # A shared object for tritonserver, which only models that name it need.
@@ -34,7 +35,7 @@ $(BATCHER)/build/.built: $(VENV)/.installed $(wildcard $(BATCHER)/*.cpp $(BATCHE
 	@if $(BIN)/python -m tidal.batcher.build >/dev/null; then touch $@; else echo "== going on without the custom batcher"; fi
 
 # Products and attention of decoding steps, without which decoders run in torch alone.
-$(KERNELS)/build/.built: $(VENV)/.installed $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.hpp)
+$(KERNELS)/build/.built: $(VENV)/.installed $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.hpp $(SHARED)/*.hpp)
 	@echo "== compiling the kernels of decoders (some seconds)"
 	@if $(BIN)/python -m tidal.flover.native.build >/dev/null; then touch $@; else echo "== going on in torch alone"; fi
 
@@ -86,6 +87,11 @@ check: install lint ## Lint, types and all tests without a server: under 3 minut
 
 test: install vision lint ## Lint, types and all tests, through a real server
 	@$(BIN)/python -m pytest --numprocesses 2
+
+docs: install ## Write the reference pages from the code and build the searchable site into build/site; a broken link fails
+	@$(BIN)/python -m buildtools.reference
+	@$(BIN)/python -m mkdocs --quiet build --strict
+	@echo "build/site/index.html"
 
 wheel: install ## Pack dist/tidal-*.whl for this platform, with the native parts compiled in it
 	@mkdir -p dist

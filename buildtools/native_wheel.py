@@ -27,7 +27,7 @@ from setuptools.build_meta import (  # noqa: F401 -- the hooks of an editable in
 _ROOT = Path(__file__).resolve().parent.parent
 #: Modules that compile one native part each.
 NATIVE_BUILDS = (
-    "tidal.pets.engine.build",
+    "tidal.pets.openvino_engine.build",
     "tidal.flover.native.build",
     "tidal.http_guard.build",
     "tidal.batcher.build",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import transformers
 
-from tidal.flover.models.form import form_of
+from tidal.flover.form import form_of
 from tidal.flover.models.weights import convert
 from tidal.flover.runner import FloverRunner
 

@@ -44,12 +44,27 @@ def source_folder(place: str, known: str) -> Path:
     raise NotFound(f"the C++ sources are neither in {checkout} nor in {installed}: reinstall tidal")
 
 
-def sources_digest(folder: Path, *more: str) -> str:
-    """What tells these sources, and what else they are compiled against, from others: 12 hexadecimal digits."""
-    digest = hashlib.sha256("\0".join(more).encode())
-    for path in sorted(folder.iterdir()):
-        if path.suffix in _SOURCES:
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+def shared_headers() -> Path:
+    """Folder of the headers that several native parts include: vectors, activations, and the choice of a level.
+
+    Raises:
+        NotFound: The installation lacks them.
+    """
+    return source_folder("native", "vectors.hpp")
+
+
+def sources_digest(*folders: Path, against: str = "") -> str:
+    """Hash of a native part's sources and of what they are compiled against, 12 hexadecimal digits.
+
+    Args:
+        folders: Folders of all sources and headers of the part.
+        against: Version of the library that they are compiled against, or "".
+    """
+    digest = hashlib.sha256(against.encode())
+    for folder in folders:
+        for path in sorted(folder.iterdir()):
+            if path.suffix in _SOURCES:
+                digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 
 

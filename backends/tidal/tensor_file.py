@@ -1,9 +1,15 @@
-"""Named arrays in a safetensors file, read as data that anyone may have made: no pickle, no trust in its header."""
+"""Named arrays in safetensors files that anyone may have written: the `safetensors` library behind limits of size.
+
+The library checks types, shapes and offsets, so nothing is allocated by what a file claims. The limits here stand
+before it, because it lacks them: it accepts headers of 100 MB, any number of tensors, and a name that occurs twice, of
+which it silently takes the last. It also reads no file as views; `map_tensors` does, after the library's checks.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
 import stat
 from collections.abc import Mapping
@@ -12,144 +18,196 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import safetensors
+import safetensors.numpy
 
 from tidal.errors import InvalidArgument
 
 Array = npt.NDArray[Any]
 
-# Types of numbers that Tidal's own files hold, by their names in the format, which is little-endian.
-_TYPES = {"F32": "<f4", "F16": "<f2", "U32": "<u4", "U16": "<u2", "U8": "|u1"}
-_NAMES = {np.dtype(code): name for name, code in _TYPES.items()}
+# Types that Tidal's own files hold, by their names in the format, which is little-endian.
+_CODES = {"F32": "<f4", "F16": "<f2", "U32": "<u4", "U16": "<u2", "U8": "|u1"}
+_TYPES = {name: np.dtype(code) for name, code in _CODES.items()}
 _LENGTH_BYTES = 8
-_MOST_HEADER_BYTES = 4 << 20
-_MOST_TENSORS = 10_000
-_MOST_DIMENSIONS = 4
-_MOST_ELEMENTS = 1 << 40
+_MAX_HEADER_BYTES = 4 << 20
+_MAX_TENSORS = 10_000
+_MAX_DIMENSIONS = 4
+# A size of 0 hides how large the others are.
+_MAX_ELEMENTS = 1 << 40
+_MAX_REASON_CHARACTERS = 200
 
 
-def read_bounded(path: Path, most: int) -> bytes:
-    """A file's content, at most `most` bytes.
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """Read a regular file of limited size.
+
+    Args:
+        path: File to read.
+        max_bytes: Largest accepted size in bytes.
 
     Raises:
-        InvalidArgument: it is no regular file, cannot be read, or is longer.
+        InvalidArgument: The path is not a regular file, cannot be read, or is larger.
     """
     try:
-        # Not blocking: a pipe in place of the file must not hold the reader.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = _open_regular(path, max_bytes)
         try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise InvalidArgument(f"{path} is not a regular file")
-            if status.st_size > most:
-                raise InvalidArgument(f"{path} has {status.st_size} bytes; accepted are at most {most}")
             with open(descriptor, "rb", closefd=False) as file:
-                return file.read(status.st_size)
+                return file.read(os.fstat(descriptor).st_size)
         finally:
             os.close(descriptor)
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
 
 
-def parse_tensors(content: bytes | memoryview, origin: str) -> dict[str, Array]:
-    """The arrays of a safetensors file, as read-only views of its content: nothing is allocated by what it claims.
+def parse_tensors(content: bytes, origin: str) -> dict[str, Array]:
+    """Parse the content of a safetensors file.
 
     Args:
-        content: the whole file.
-        origin: names it in errors.
+        content: The whole file.
+        origin: Name of the file in errors.
+
+    Returns:
+        The arrays by name, each in memory of its own; together they take no more than `content`.
 
     Raises:
-        InvalidArgument: truncated, malformed, over a limit, or of a type that is not accepted; says what and where.
+        InvalidArgument: The file is truncated, malformed, beyond a limit, or of a type that is not accepted.
     """
-    view = memoryview(content)
-    if len(view) < _LENGTH_BYTES:
-        raise InvalidArgument(f"{origin} is truncated: {len(view)} bytes are no safetensors file")
-    length = int.from_bytes(view[:_LENGTH_BYTES], "little")
-    if length > _MOST_HEADER_BYTES:
-        raise InvalidArgument(
-            f"{origin} is no safetensors file, or its header of {length} bytes is longer than the {_MOST_HEADER_BYTES} "
-            "accepted"
-        )
-    if _LENGTH_BYTES + length > len(view):
-        raise InvalidArgument(f"{origin} is truncated: its header takes {length} bytes, the file has {len(view)}")
-    header = _header(bytes(view[_LENGTH_BYTES : _LENGTH_BYTES + length]), origin)
-    data = view[_LENGTH_BYTES + length :]
-    spans: list[tuple[int, int]] = []
+    _check_header(memoryview(content), origin)
+    try:
+        entries = safetensors.deserialize(content)  # type: ignore[no-untyped-call]
+    except safetensors.SafetensorError as error:
+        raise _malformed(origin, error) from None
     tensors: dict[str, Array] = {}
-    for name, entry in header.items():
-        code, shape, begin, end = _entry(name, entry, len(data), origin)
-        spans.append((begin, end))
-        tensors[name] = np.ndarray(shape, code, data[begin:end] if begin < end else b"")
-        tensors[name].flags.writeable = False
-    reached = 0
-    for begin, end in sorted(spans):
-        if begin != reached:
-            raise InvalidArgument(f"{origin} has tensors that overlap or leave bytes between them, at byte {begin}")
-        reached = end
-    if reached != len(data):
-        raise InvalidArgument(f"{origin} has {len(data) - reached} bytes that no tensor holds")
+    for name, entry in entries:
+        kind, shape = _checked_type(name, entry["dtype"], entry["shape"], origin)
+        tensors[name] = np.frombuffer(entry["data"], kind).reshape(shape)
+    return tensors
+
+
+def map_tensors(path: Path) -> dict[str, Array]:
+    """Map the arrays of a safetensors file into memory: pages that nobody reads take none.
+
+    Args:
+        path: File that nobody truncates while its arrays are in use, as those of a published version.
+
+    Returns:
+        Read-only views of the file by name.
+
+    Raises:
+        InvalidArgument: As `parse_tensors`, and where the file cannot be read.
+    """
+    try:
+        descriptor = _open_regular(path)
+        try:
+            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise InvalidArgument(f"{path} is truncated: 0 bytes are not a safetensors file") from None
+    view = memoryview(mapped)
+    begin = _LENGTH_BYTES + _check_header(view, str(path))
+    tensors: dict[str, Array] = {}
+    try:
+        with safetensors.safe_open(path, "numpy") as file:
+            # The library accepts no file with gaps between tensors: in this order, one follows another.
+            for name in file.offset_keys():
+                entry = file.get_slice(name)
+                kind, shape = _checked_type(name, entry.get_dtype(), entry.get_shape(), str(path))
+                count = math.prod(shape)
+                tensors[name] = np.frombuffer(view, kind, count, begin).reshape(shape)
+                begin += count * kind.itemsize
+    except (safetensors.SafetensorError, OSError, ValueError) as error:  # ValueError: replaced by a shorter file
+        raise _malformed(str(path), error) from None
     return tensors
 
 
 def pack_tensors(tensors: Mapping[str, Array]) -> bytes:
-    """A safetensors file of float32, float16 and unsigned arrays up to 32 bits; equal arrays make an equal file."""
-    header: dict[str, Any] = {}
-    parts: list[bytes] = []
-    at = 0
-    # Widest numbers first, so that each array lies at a multiple of its own width.
-    for name, array in sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
-        content = np.ascontiguousarray(array).tobytes()
-        type_name = _NAMES[array.dtype.newbyteorder("<")]
-        header[name] = {"dtype": type_name, "shape": list(array.shape), "data_offsets": [at, at + len(content)]}
-        parts.append(content)
-        at += len(content)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return b"".join([len(text).to_bytes(_LENGTH_BYTES, "little"), text, *parts])
+    """Write arrays as a safetensors file; equal arrays make an equal file, whatever their order.
+
+    Args:
+        tensors: Arrays by name, of float32, float16, or unsigned integers of up to 32 bits.
+    """
+    # The library writes memory as it is, whatever its strides.
+    return safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
 
 
-def _header(text: bytes, origin: str) -> dict[str, Any]:
-    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = dict(pairs)
-        if len(names) != len(pairs):
-            raise ValueError("a name stands twice")
-        return names
+def check_tensor_file(path: Path, max_bytes: int | None = None) -> None:
+    """Check a safetensors file against the limits before another program reads it.
 
+    Args:
+        path: File to check.
+        max_bytes: Largest accepted size in bytes; None: any.
+
+    Raises:
+        InvalidArgument: The path is not a regular file, cannot be read, is larger, or its header is beyond a limit.
+    """
     try:
-        header = json.loads(text.decode("utf-8"), object_pairs_hook=distinct)
-    except (ValueError, RecursionError) as error:  # also what is no UTF-8
+        descriptor = _open_regular(path, max_bytes)
+        with open(descriptor, "rb") as file:
+            _check_header(memoryview(file.read(_LENGTH_BYTES + _MAX_HEADER_BYTES)), str(path))
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _open_regular(path: Path, max_bytes: int | None = None) -> int:
+    # Not blocking: a pipe in place of the file must not block the reader.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidArgument(f"{path} is not a regular file")
+        if max_bytes is not None and status.st_size > max_bytes:
+            raise InvalidArgument(f"{path} has {status.st_size} bytes; accepted are at most {max_bytes}")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_header(view: memoryview, origin: str) -> int:
+    """The length of a file's header in bytes, once it is within the limits and names no tensor twice."""
+    if len(view) < _LENGTH_BYTES:
+        raise InvalidArgument(f"{origin} is truncated: {len(view)} bytes are not a safetensors file")
+    length = int.from_bytes(view[:_LENGTH_BYTES], "little")
+    if length > _MAX_HEADER_BYTES:
+        raise InvalidArgument(
+            f"{origin} is not a safetensors file, or its header of {length} bytes is longer than the "
+            f"{_MAX_HEADER_BYTES} accepted"
+        )
+    if _LENGTH_BYTES + length > len(view):
+        raise InvalidArgument(f"{origin} is truncated: its header takes {length} bytes, the file has {len(view)}")
+    try:
+        header = json.loads(bytes(view[_LENGTH_BYTES : _LENGTH_BYTES + length]), object_pairs_hook=_distinct)
+    except (ValueError, RecursionError) as error:  # ValueError: also what is not UTF-8
         raise InvalidArgument(f"{origin} has a header that is not valid JSON: {error}") from None
-    if not isinstance(header, dict):
-        raise InvalidArgument(f"{origin} has a header that is no mapping of tensors")
-    header.pop("__metadata__", None)
-    if len(header) > _MOST_TENSORS:
-        raise InvalidArgument(f"{origin} holds {len(header)} tensors; accepted are at most {_MOST_TENSORS}")
-    return header
+    if len(header) > _MAX_TENSORS:
+        raise InvalidArgument(f"{origin} holds {len(header)} tensors; accepted are at most {_MAX_TENSORS}")
+    return length
 
 
-def _entry(name: str, entry: Any, available: int, origin: str) -> tuple[str, tuple[int, ...], int, int]:
-    """Type, shape and place of a tensor, held to each other and to the bytes that are there."""
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = dict(pairs)
+    if len(names) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return names
+
+
+def _checked_type(name: str, kind: str, shape: list[int], origin: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
     shown = name[:120]
-    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise InvalidArgument(f"{origin}: tensor '{shown}' is not described by dtype, shape and data_offsets")
-    code = _TYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
-    if code is None:
+    if kind not in _TYPES:
+        raise InvalidArgument(f"{origin}: tensor '{shown}' has the type {kind}; accepted: {', '.join(_TYPES)}")
+    if len(shape) > _MAX_DIMENSIONS:
         raise InvalidArgument(
-            f"{origin}: tensor '{shown}' has the type {str(entry['dtype'])[:20]}; accepted: {', '.join(_TYPES)}"
+            f"{origin}: tensor '{shown}' has {len(shape)} dimensions; accepted are up to {_MAX_DIMENSIONS}"
         )
-    shape, offsets = entry["shape"], entry["data_offsets"]
-    if not _naturals(shape) or len(shape) > _MOST_DIMENSIONS:
-        raise InvalidArgument(f"{origin}: tensor '{shown}' has no shape of up to {_MOST_DIMENSIONS} sizes")
-    if not _naturals(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= available:
-        raise InvalidArgument(f"{origin} is truncated, or tensor '{shown}' lies outside its {available} bytes of data")
-    # A size of 0 hides how large the others are, which numpy then refuses.
-    if math.prod(max(size, 1) for size in shape) > _MOST_ELEMENTS:
-        raise InvalidArgument(f"{origin}: tensor '{shown}' has sizes beyond what a file holds: {str(shape)[:80]}")
-    if math.prod(shape) * np.dtype(code).itemsize != offsets[1] - offsets[0]:
+    if math.prod(max(size, 1) for size in shape) > _MAX_ELEMENTS:
         raise InvalidArgument(
-            f"{origin}: tensor '{shown}' of shape {shape} does not fill the {offsets[1] - offsets[0]} bytes it has"
+            f"{origin}: tensor '{shown}' has the shape {str(shape)[:80]}; accepted are up to {_MAX_ELEMENTS} elements"
         )
-    return code, tuple(shape), offsets[0], offsets[1]
+    return _TYPES[kind], tuple(shape)
 
 
-def _naturals(value: Any) -> bool:
-    return isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)
+def _malformed(origin: str, error: Exception) -> InvalidArgument:
+    reason = str(error).removeprefix("Error while deserializing").removeprefix(" header").removeprefix(": ")
+    return InvalidArgument(f"{origin} is not a valid safetensors file: {reason[:_MAX_REASON_CHARACTERS]}")

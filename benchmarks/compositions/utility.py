@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tidal.otas.policies import ParetoPolicy
-from tidal.pets.policies import PetsScheduler, Pool, Query, batch_seconds, joint, total_seconds
+from tidal.pets.policies import PetsQuery, PetsScheduler, Pool, batch_seconds, joint, total_seconds
 from tidal.pets.policies.order import due
 from tidal.pets.profile import Tables
 
@@ -31,10 +31,10 @@ _SIZES = (8, 16, 32, 64)
 class System(Protocol):
     """Decides which waiting queries run next, on one engine."""
 
-    def add(self, query: Query, now: float) -> None:
+    def add(self, query: PetsQuery, now: float) -> None:
         """A query has arrived."""
 
-    def start(self, now: float) -> Sequence[Query]:
+    def start(self, now: float) -> Sequence[PetsQuery]:
         """What is to run now; nothing where nothing waits that can be in time."""
 
     def ended(self, seconds: float) -> None:
@@ -44,14 +44,14 @@ class System(Protocol):
 class Scheduler:
     """The `pets` backend's, without knowing utilities or with."""
 
-    def __init__(self, tables: Tables, *, by_worth: bool) -> None:
-        self._scheduler = PetsScheduler(tables, joint, by_worth=by_worth)
+    def __init__(self, tables: Tables, *, by_utility: bool) -> None:
+        self._scheduler = PetsScheduler(tables, joint, by_utility=by_utility)
 
-    def add(self, query: Query, now: float) -> None:
+    def add(self, query: PetsQuery, now: float) -> None:
         """See `System`."""
         self._scheduler.submit(query)
 
-    def start(self, now: float) -> Sequence[Query]:
+    def start(self, now: float) -> Sequence[PetsQuery]:
         """See `System`."""
         batch = self._scheduler.next_batch(now)
         self._scheduler.expired(now)
@@ -67,13 +67,13 @@ class DearestFirst:
 
     def __init__(self, tables: Tables, size: int) -> None:
         self._tables, self._size = tables, size
-        self._waiting: list[Query] = []
+        self._waiting: list[PetsQuery] = []
 
-    def add(self, query: Query, now: float) -> None:
+    def add(self, query: PetsQuery, now: float) -> None:
         """See `System`."""
         self._waiting.append(query)
 
-    def start(self, now: float) -> Sequence[Query]:
+    def start(self, now: float) -> Sequence[PetsQuery]:
         """See `System`."""
         alone = self._tables.alone
         hopeful = [q for q in self._waiting if due(q) >= now + alone(self._tables.kind(q.kind), q.length)]
@@ -95,11 +95,11 @@ class OtasPlan:
         self._policy = ParetoPolicy(costs)
         self._batch: Any = None
 
-    def add(self, query: Query, now: float) -> None:
+    def add(self, query: PetsQuery, now: float) -> None:
         """See `System`."""
         self._policy.add(query, now)  # type: ignore[arg-type]  # has all that OTAS's has
 
-    def start(self, now: float) -> Sequence[Query]:
+    def start(self, now: float) -> Sequence[PetsQuery]:
         """See `System`."""
         self._batch = self._policy.next(now).batch
         return [] if self._batch is None else self._batch.queries
@@ -117,7 +117,7 @@ class TextCosts:
     gammas: tuple[int, ...] = (0,)
 
     @classmethod
-    def of(cls, tables: Tables, sample: Sequence[Query], draws: int = 40) -> TextCosts:
+    def of(cls, tables: Tables, sample: Sequence[PetsQuery], draws: int = 40) -> TextCosts:
         """Means over random batches of a sample."""
         rng = np.random.default_rng(0)
         means = []
@@ -191,16 +191,16 @@ def compare(
         for seed in range(rounds):
             trace = draw_queries(tables, load * rate, seconds, seed)
             systems: dict[str, System] = {
-                LEAST_TIME: Scheduler(tables, by_worth=False),
+                LEAST_TIME: Scheduler(tables, by_utility=False),
                 DEAREST: DearestFirst(tables, size),
                 OTAS: OtasPlan(costs),
-                BY_UTILITY: Scheduler(tables, by_worth=True),
+                BY_UTILITY: Scheduler(tables, by_utility=True),
             }
             found[load].append({name: simulate(system, trace, tables) for name, system in systems.items()})
     return found
 
 
-def true_seconds(tables: Tables, queries: Sequence[Query]) -> float:
+def true_seconds(tables: Tables, queries: Sequence[PetsQuery]) -> float:
     """What one batch takes (PetS Eq. 2)."""
     pool = Pool.of(tables, ((query.task, query.kind, query.length) for query in queries))
     return float(batch_seconds(pool, [np.arange(len(pool))], tables)[0])
@@ -213,7 +213,7 @@ def capacity(tables: Tables) -> float:
     return len(queries) / total_seconds(pool, joint(pool, tables), tables)
 
 
-def draw_queries(tables: Tables, rate: float, seconds: float, seed: int) -> list[Query]:
+def draw_queries(tables: Tables, rate: float, seconds: float, seed: int) -> list[PetsQuery]:
     """Poisson arrivals, whose rate changes by the second, of tasks of all measured kinds."""
     rng = np.random.default_rng(seed)
     levels = rng.uniform(*_RATES, size=int(seconds) + 1)
@@ -224,11 +224,13 @@ def draw_queries(tables: Tables, rate: float, seconds: float, seed: int) -> list
         task = int(rng.integers(_TASKS))
         length = int(np.clip(round(rng.normal(_MEAN_TOKENS, _SPREAD)), _SHORTEST, tables.max_length))
         latency, utility = QUERY_TYPES[int(rng.integers(len(QUERY_TYPES)))]
-        found.append(Query(f"task {task}", tables.kinds[task % len(tables.kinds)], length, now, now + latency, utility))
+        found.append(
+            PetsQuery(f"task {task}", tables.kinds[task % len(tables.kinds)], length, now, now + latency, utility)
+        )
     return found
 
 
-def simulate(system: System, queries: Sequence[Query], tables: Tables) -> Earned:
+def simulate(system: System, queries: Sequence[PetsQuery], tables: Tables) -> Earned:
     """Run a system over queries in the order of their arrival; an answer after its deadline earns nothing."""
     now, place, earned, in_time, ran = 0.0, 0, 0.0, 0, 0
     deciding_s, decisions = 0.0, 0

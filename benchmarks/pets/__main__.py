@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.kept import cache_folder
 from benchmarks.pets import answers, breakdown, capacity, changes, outcome, peft_batches, plot, strategies, throughput
 from benchmarks.pets.full_models import FullModels
 from benchmarks.pets.prepare import LONGEST, MODEL, Artefacts, prepare
@@ -19,11 +20,10 @@ from benchmarks.pets.tasks import DENSE_KINDS, KINDS, random_tasks
 from benchmarks.pets.throughput import TIDAL, Case, Outcome
 from benchmarks.pets.waves import Shape
 from benchmarks.report import Report, progress
-from benchmarks.serving_path.prepare import cache_folder
 from benchmarks.texts import TextMaker
-from tidal.pets.engine.engine import open_engine
-from tidal.pets.kinds.kind import kept_kinds
+from tidal.pets.kinds.kind import unmergeable_kinds
 from tidal.pets.manifest import ENGINE_FOLDER
+from tidal.pets.openvino_engine.engine import open_openvino_engine
 from tidal.pets.policies.merging import crossover
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.tasks.folder import tasks_folder
@@ -77,11 +77,11 @@ def main(
     artefacts = prepare(data)
     _add_setting(report, artefacts)
     with tempfile.TemporaryDirectory(prefix="pets-repository-", dir=cache_folder()) as folder:
-        outcomes = _served(report, artefacts, Path(folder), size)
-    executed, memories = _in_process(report, artefacts, size)
+        _served(report, artefacts, Path(folder), size)
+    _in_process(report, artefacts, size)
     report.finish(json)
     if json is not None:
-        plot.save(json.with_suffix(".png"), outcomes, executed, memories)
+        plot.save(report.document(), json.with_suffix(".png"))
 
 
 def _add_setting(report: Report, artefacts: Artefacts) -> None:
@@ -175,7 +175,7 @@ def _add_crossover(report: Report, artefacts: Artefacts, outcomes: Sequence[Outc
     """From how many tasks on sharing is faster: measured against full models, and by Inequality 1 on the profile."""
     tables = artefacts.manifest.profile.tables()
     predicted = {
-        length: crossover(tables, KINDS, queries=1, length=length, most_tasks=32, kept=kept_kinds())
+        length: crossover(tables, KINDS, queries=1, length=length, most_tasks=32, kept=unmergeable_kinds())
         for length in (16, 32, 64)
     }
     report.measured["crossover"] = {"measured, 32 tokens": outcome.crossover(outcomes), "predicted": predicted}
@@ -193,7 +193,7 @@ def _in_process(
         held.append(capacity.measure_bert_base(artefacts))
     outcome.add_capacity(report, held)
     threads = artefacts.manifest.threads
-    engine = open_engine(artefacts.version / ENGINE_FOLDER, threads=threads)
+    engine = open_openvino_engine(artefacts.version / ENGINE_FOLDER, threads=threads)
     profile = artefacts.manifest.profile
     executed, tuned = strategies.compare(engine, artefacts.base, profile.tables(), profile.spread_tokens, size.batching)
     outcome.add_strategies(report, executed, tuned)

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.pets.full_models import FullModels, run
 from benchmarks.pets.tasks import KINDS
 from benchmarks.pets.timing import medians
-from tidal.pets.engine.engine import PetsEngine
+from tidal.pets.openvino_engine.engine import OpenVinoPetsEngine
 from tidal.pets.terms import BaseLayers
 from tidal_builders.pets.profiling import activation_bytes
 from tidal_builders.pets.typical import typical_task
@@ -37,7 +37,9 @@ class Split:
         return max(0.0, 1 - self.shared / self.together)
 
 
-def time_split(engine: PetsEngine, base: BaseLayers, models: FullModels, threads: int, rounds: int) -> list[Split]:
+def time_split(
+    engine: OpenVinoPetsEngine, base: BaseLayers, models: FullModels, threads: int, rounds: int
+) -> list[Split]:
     """Both workloads, in turns."""
     terms = [typical_task(KINDS[number % len(KINDS)], base, seed=number) for number in range(_TASKS)]
     tasks = [engine.add(each) for each in terms]
@@ -76,7 +78,9 @@ class Memory:
     full: float
 
 
-def memory_split(engine: PetsEngine, shared: float, each: float, full: float, counts: Sequence[int]) -> list[Memory]:
+def memory_split(
+    engine: OpenVinoPetsEngine, shared: float, each: float, full: float, counts: Sequence[int]
+) -> list[Memory]:
     """By number of tasks, one query of 128 tokens each; from measured bytes, activations computed.
 
     Args:

@@ -23,7 +23,7 @@ BUDGET = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class FittingTasks:
     """What a process holds.
 
     Attributes:
@@ -61,8 +61,8 @@ class Capacity:
     """Tasks and full models of one base, and whether both were counted (else extrapolated from measured bytes)."""
 
     base: str
-    tasks: Held
-    full: Held
+    tasks: FittingTasks
+    full: FittingTasks
 
     @property
     def counted(self) -> bool:
@@ -114,5 +114,5 @@ def _measure(name: str, places: Mapping[str, Path], full: Path, budget: int, cou
         # One arena: memory that threads hold back would count as tasks'.
         environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}
         output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
-        found.append(Held(**json.loads(output.splitlines()[-1])))
+        found.append(FittingTasks(**json.loads(output.splitlines()[-1])))
     return Capacity(name, *found)

@@ -18,8 +18,8 @@ import psutil
 import typer
 
 from tidal.pets.base import load_base_layers
-from tidal.pets.engine.base import answer
-from tidal.pets.engine.engine import open_engine
+from tidal.pets.engine.contract import answer
+from tidal.pets.openvino_engine.engine import open_openvino_engine
 from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
 
 # The paper's protocol: what survives a batch of this shape.
@@ -54,7 +54,7 @@ def main(
     kept = []
     begin = time.monotonic()
     if full is None:
-        opened = open_engine(engine, threads=2)
+        opened = open_openvino_engine(engine, threads=2)
         opened.pooled([None], ids[:1, :8], np.array([8], np.int32))
         shared = memory() - start
 

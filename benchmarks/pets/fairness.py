@@ -16,7 +16,7 @@ import typer
 
 from benchmarks.report import Report
 from tidal.pets.manifest import PetsManifest
-from tidal.pets.policies import Batch, PetsScheduler, Query
+from tidal.pets.policies import PetsBatch, PetsQuery, PetsScheduler
 from tidal.pets.profile import Tables
 
 # Tokens of one query, drawn.
@@ -123,7 +123,7 @@ def simulate(
     rate = load.load * capacity(tables, lengths) if isinstance(load, Open) else None
     arrivals = np.zeros(load.in_flight) if isinstance(load, Closed) else np.cumsum(draw.exponential(1 / rate, queries))
     coming = [_query(draw, tables, lengths, float(at)) for at in arrivals][::-1]
-    waiting: dict[Query, int] = {}  # with the batches of later queries that ran before it
+    waiting: dict[PetsQuery, int] = {}  # with the batches of later queries that ran before it
     answered: list[Answered] = []
     now = 0.0
     while len(answered) < queries:
@@ -148,12 +148,12 @@ def capacity(tables: Tables, lengths: Lengths) -> float:
     return simulate(PetsScheduler(tables), tables, lengths, Closed(_CROWD), 6 * _CROWD).per_second
 
 
-def _query(draw: np.random.Generator, tables: Tables, lengths: Lengths, arrival: float) -> Query:
+def _query(draw: np.random.Generator, tables: Tables, lengths: Lengths, arrival: float) -> PetsQuery:
     task = int(draw.integers(_TASKS))
-    return Query(str(task), tables.kinds[task % len(tables.kinds)], lengths(draw), arrival)
+    return PetsQuery(str(task), tables.kinds[task % len(tables.kinds)], lengths(draw), arrival)
 
 
-def _run(batch: Batch, waiting: dict[Query, int], now: float) -> list[Answered]:
+def _run(batch: PetsBatch, waiting: dict[PetsQuery, int], now: float) -> list[Answered]:
     found = [Answered(query.length, now - query.arrival, waiting.pop(query)) for query in batch.queries]
     oldest = min(query.arrival for query in batch.queries)
     for query in waiting:

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.pets.tasks import random_tasks
 from benchmarks.pets.timing import medians
 from demo.train import minilm_folder
-from tidal.pets.engine.engine import PetsEngine
+from tidal.pets.openvino_engine.engine import OpenVinoPetsEngine
 from tidal.pets.terms import BaseLayers, LowRankDelta, TaskTerms
 from tidal_builders.pets.typical import typical_task
 
@@ -34,7 +34,9 @@ def why_not() -> str | None:
     return None if find_spec("peft") else "peft is not installed"
 
 
-def measure(engine: PetsEngine, base: BaseLayers, lengths: tuple[int, ...], threads: int, rounds: int) -> list[Mixed]:
+def measure(
+    engine: OpenVinoPetsEngine, base: BaseLayers, lengths: tuple[int, ...], threads: int, rounds: int
+) -> list[Mixed]:
     """Both on the same rows, in turns, fp32."""
     import torch
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from benchmarks.pets.batching import ways
 from benchmarks.report import progress
-from tidal.pets.engine.base import LoadedTask, answer
-from tidal.pets.engine.engine import PetsEngine
-from tidal.pets.policies import Batching, BySpread, Fixed, Plan, Pool, batch_seconds
+from tidal.pets.engine.contract import LoadedTask, answer
+from tidal.pets.openvino_engine.engine import OpenVinoPetsEngine
+from tidal.pets.policies import Batching, BatchPlan, BySpread, Fixed, Pool, batch_seconds
 from tidal.pets.policies.spread import draw_pool
 from tidal.pets.profile import Tables
 from tidal.pets.terms import BaseLayers
@@ -60,7 +60,7 @@ class Executed:
 class Tasks:
     """Random tasks of every kind in an engine, made as they are needed."""
 
-    def __init__(self, engine: PetsEngine, base: BaseLayers) -> None:
+    def __init__(self, engine: OpenVinoPetsEngine, base: BaseLayers) -> None:
         self._engine = engine
         self._base = base
         self._terms = {}
@@ -76,7 +76,9 @@ class Tasks:
         return self._loaded[kind, number]
 
 
-def execute(engine: PetsEngine, tasks: Tasks, pool: Pool, plan: Plan, kinds: Sequence[str], seed: int) -> float:
+def execute(
+    engine: OpenVinoPetsEngine, tasks: Tasks, pool: Pool, plan: BatchPlan, kinds: Sequence[str], seed: int
+) -> float:
     """Run a plan's batches one after another; the seconds that they took."""
     draw = np.random.default_rng(seed)
     batches = []
@@ -92,7 +94,7 @@ def execute(engine: PetsEngine, tasks: Tasks, pool: Pool, plan: Plan, kinds: Seq
     return time.perf_counter() - begin
 
 
-def tuned_size(engine: PetsEngine, tasks: Tasks, tables: Tables, size: Size) -> int:
+def tuned_size(engine: OpenVinoPetsEngine, tasks: Tasks, tables: Tables, size: Size) -> int:
     """The fastest fixed size on queries that are not measured later."""
     took = {}
     for candidate in (each for each in _SIZES if each <= tables.most):
@@ -104,7 +106,7 @@ def tuned_size(engine: PetsEngine, tasks: Tasks, tables: Tables, size: Size) -> 
 
 
 def compare(
-    engine: PetsEngine, base: BaseLayers, tables: Tables, spread_tokens: float | None, size: Size
+    engine: OpenVinoPetsEngine, base: BaseLayers, tables: Tables, spread_tokens: float | None, size: Size
 ) -> tuple[list[Executed], int]:
     """Every way on every pool, round by round in turns; and the tuned fixed size.
 
@@ -127,7 +129,7 @@ def compare(
 
 
 def _round(
-    engine: PetsEngine,
+    engine: OpenVinoPetsEngine,
     tasks: Tasks,
     tables: Tables,
     batchings: Mapping[str, Batching],

@@ -43,8 +43,8 @@ from tests.serve.partitioned import publish_partitioned
 from tests.serve.test_cascades import add
 from tests.tabi.serving import cascades, write_cascade
 from tidal.arlo.manifest import load_arlo_manifest
+from tidal.catalog.graph import ModelGraph
 from tidal.engine_model.manifest import load_engine_manifest
-from tidal.repository.graph import ModelGraph
 from tidal.server.launch import select_models
 from tidal.tabi.manifest import load_tabi_manifest
 
@@ -153,8 +153,8 @@ class TestUtility:
     def test_with_time_for_all_every_system_earns_all(self) -> None:
         queries = draw_queries(TABLES, 40.0, 3.0, seed=1)
         systems: list[System] = [
-            Scheduler(TABLES, by_worth=False),
-            Scheduler(TABLES, by_worth=True),
+            Scheduler(TABLES, by_utility=False),
+            Scheduler(TABLES, by_utility=True),
             DearestFirst(TABLES, 16),
             OtasPlan(TextCosts.of(TABLES, queries)),
         ]

@@ -21,8 +21,8 @@ from tests.pets.bases import MADE, random_task, small_base
 from tests.serve.partitioned import publish_partitioned
 from tests.serve.test_cascades import add
 from tests.tabi.serving import VERSION, cascades, write_cascade
+from tidal.catalog.graph import ModelGraph
 from tidal.pets.tasks.folder import add_task
-from tidal.repository.graph import ModelGraph
 from tidal.tabi.manifest import load_tabi_manifest
 from tidal.tasks.folder import scan, tasks_folder
 

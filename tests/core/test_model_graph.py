@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.serve.test_changing_models import FakeControl
 from tests.serve.test_ensembles import add_ensemble
 from tests.tabi.serving import cascades, write_cascade
-from tidal.repository import graph as module
-from tidal.repository.graph import ModelGraph, PartitionedModel
+from tidal.catalog import graph as module
+from tidal.catalog.graph import ModelGraph, PartitionedModel
 from tidal.repository.names import runtime_model
 from tidal.server import change
 from tidal.server.launch import select_models

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from testing.serving import publish
 from tests.serve.partitioned import publish_partitioned, set_instances
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, Unavailable
 from tidal.repository.allocation import read_allocation, usable_instances
 from tidal.repository.config import instance_count, read_config, with_instances
-from tidal.repository.graph import ModelGraph
 from tidal.server.active_config import active_config, load_model, restart_model
 from tidal.server.allocate import (
     exclusive_change,

@@ -9,11 +9,11 @@ import pytest
 from tests.serve.partitioned import publish_partitioned
 from tests.serve.test_changing_models import FakeControl
 from tests.tabi.serving import VERSION, cascades, write_cascade
+from tidal.catalog.graph import ModelGraph
+from tidal.catalog.manifests import load_published
 from tidal.errors import Internal, InvalidArgument
 from tidal.manifest import MANIFEST_FILE
 from tidal.repository.entries import model_entries
-from tidal.repository.graph import ModelGraph
-from tidal.repository.published import load_published
 from tidal.server import change
 from tidal.server.launch import select_models
 from tidal.server.model_facts import model_facts

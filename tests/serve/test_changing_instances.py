@@ -217,7 +217,7 @@ def test_a_change_that_was_killed_is_completed_by_the_next(family: Served, repos
         killed.wait()
     assert under_change(repository) == {16: 0, 64: 2}
     shown = family.tidal("models", "allocate", "m")
-    assert "A change is unfinished: complete it with tidal models allocate m 16=1 64=1" in shown.stdout
+    assert "A change is incomplete: complete it with tidal models allocate m 16=1 64=1" in shown.stdout
     with load_on(family) as load:
         allocate(family, n16=1, n64=1)
         assert load.grown_by(50)
@@ -364,11 +364,11 @@ def test_a_family_is_unloaded_and_loaded_as_one(family: Served) -> None:
 
 def test_bad_counts_are_refused_in_one_sentence(family: Served) -> None:
     for counts, told in (
-        (["16=1"], "error: '16=1': m has no runtime of max_length 16, accepted: 32, 64\n"),
+        (["16=1"], "error: '16=1': m has no runtime with max_length 16; accepted are 32, 64\n"),
         (["64=0"], "error: instances: the longest runtime, 64, needs at least 1 instance, got 0\n"),
         (["64=2000"], "error: instances.64: input should be less than or equal to 1024\n"),
-        (["64"], "error: '64' is not N=COUNT, for example 64=1\n"),
-        (["64=1", "64=2"], "error: '64=2': the runtime of max_length 64 was given twice\n"),
+        (["64"], "error: '64' is not valid: expected N=COUNT, for example 64=1\n"),
+        (["64=1", "64=2"], "error: '64=2': max_length 64 is given twice\n"),
     ):
         answer = family.tidal("models", "allocate", "m", *counts)
         assert (answer.returncode, answer.stderr) == (1, told)

@@ -12,10 +12,10 @@ import pytest
 
 from tests.serve.partitioned import publish_partitioned, set_instances
 from tidal.arlo.manifest import load_arlo_manifest
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import Internal, Unavailable
 from tidal.repository.config import instance_count, read_config, served_versions
 from tidal.repository.entries import ModelEntry
-from tidal.repository.graph import ModelGraph
 from tidal.repository.names import runtime_model
 from tidal.server import change
 from tidal.server.active_config import load_model, restart_model

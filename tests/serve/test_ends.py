@@ -180,4 +180,4 @@ def test_a_bad_admin_key_is_refused(repository: Path, tmp_path: Path) -> None:
     environment = {**environment_in(tmp_path), "TIDAL_ADMIN_KEY": "a,b=c:d e"}
     answer = tidal("serve", str(repository), *FREE_PORTS, environment=environment)
     assert answer.returncode == 1
-    assert answer.stderr.startswith("error: TIDAL_ADMIN_KEY must be")
+    assert answer.stderr.startswith("error: TIDAL_ADMIN_KEY is not valid: it must have")

@@ -9,8 +9,8 @@ import pytest
 from tests.serve.partitioned import publish_partitioned
 from tests.serve.test_cascades import add
 from tests.serve.test_changing_models import FakeControl
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import Internal, NotFound
-from tidal.repository.graph import ModelGraph
 from tidal.server import change
 from tidal.server.launch import Selection, select_models
 from tidal.server.starting import plan_start

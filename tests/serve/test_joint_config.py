@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.serve.partitioned import publish_partitioned
+from tidal.catalog.graph import ModelGraph
 from tidal.manifest import MANIFEST_FILE
 from tidal.repository.config import CONFIG_FILE, read_config
-from tidal.repository.graph import ModelGraph
 from tidal.server.active_config import active_config
 from tidal.server.joint_config import joint_config
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidal.errors import InvalidArgument
-from tidal.tensor_file import pack_tensors, parse_tensors, read_bounded
+from tidal.tensor_file import map_tensors, pack_tensors, parse_tensors, read_bounded
 
 TENSORS = {
     "a/values": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -56,29 +56,44 @@ def test_of_the_same_arrays_is_the_same() -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "x is truncated: 0 bytes are no safetensors file"),
-        (b"\x80\x04\x95pickle", "is no safetensors file, or its header of"),
-        (file_of({}, length=1 << 62), "is no safetensors file, or its header of"),
+        (b"", "x is truncated: 0 bytes are not a safetensors file"),
+        (b"\x80\x04\x95pickle", "is not a safetensors file, or its header of"),
+        (file_of({}, length=1 << 62), "is not a safetensors file, or its header of"),
         (file_of({}, length=100), "is truncated: its header takes 100 bytes, the file has 10"),
         (file_of(b"\xff\xff"), "a header that is not valid JSON"),
         (file_of(b"[" * 100_000), "a header that is not valid JSON"),
-        (file_of(b'{"a":1,"a":1}'), "not valid JSON: a name stands twice"),
-        (file_of([]), "no mapping of tensors"),
-        (file_of({"a": 1}), "'a' is not described by dtype, shape and data_offsets"),
+        (file_of(b'{"a":1,"a":1}'), "not valid JSON: a name occurs twice"),
+        (file_of([]), "is not a valid safetensors file: invalid JSON in header: invalid type: sequence"),
+        (file_of({"a": 1}), "is not a valid safetensors file: invalid JSON in header: invalid type: integer `1`"),
         (file_of({"a": entry("I64", (1,), 0, 8)}, bytes(8)), "'a' has the type I64; accepted: F32, F16, U32, U16, U8"),
-        (file_of({"a": entry(["F32"])}, bytes(4)), "'a' has the type"),
-        (file_of({"a": entry(shape=(-1,))}, bytes(4)), "'a' has no shape of up to 4 sizes"),
-        (file_of({"a": entry(shape=(True,))}, bytes(4)), "'a' has no shape of up to 4 sizes"),
-        (file_of({"a": entry(shape=(1,) * 5)}, bytes(4)), "'a' has no shape of up to 4 sizes"),
-        (file_of({"a": entry(shape=(1 << 40, 1 << 40))}, bytes(4)), "sizes beyond what a file holds"),
-        (file_of({"a": entry(shape=(0, 1 << 62), end=0)}, b""), "sizes beyond what a file holds"),
-        (file_of({"a": entry(shape=(1 << 30, 4))}, bytes(4)), "does not fill the 4 bytes it has"),
-        (file_of({"a": entry(end=8)}, bytes(4)), "is truncated, or tensor 'a' lies outside its 4 bytes of data"),
-        (file_of({"a": entry(begin=4, end=0)}, bytes(4)), "tensor 'a' lies outside"),
-        (file_of({"a": entry(begin=-4, end=0)}, bytes(4)), "tensor 'a' lies outside"),
-        (file_of({"a": entry(), "b": entry()}, bytes(4)), "has tensors that overlap or leave bytes between them"),
-        (file_of({"a": entry(begin=4, end=8)}, bytes(8)), "has tensors that overlap or leave bytes between them"),
-        (file_of({"a": entry()}, bytes(9)), "has 5 bytes that no tensor holds"),
+        (file_of({"a": entry(["F32"])}, bytes(4)), "is not a valid safetensors file: invalid JSON in header"),
+        (
+            file_of({"a": entry(shape=(-1,))}, bytes(4)),
+            "invalid JSON in header: invalid value",
+        ),
+        (
+            file_of({"a": entry(shape=(True,))}, bytes(4)),
+            "invalid JSON in header: invalid type",
+        ),
+        (file_of({"a": entry(shape=(1,) * 5)}, bytes(4)), "'a' has 5 dimensions; accepted are up to 4"),
+        (file_of({"a": entry(shape=(1 << 40, 1 << 40))}, bytes(4)), "is not a valid safetensors file: overflow"),
+        (file_of({"a": entry(shape=(0, 1 << 62), end=0)}, b""), "accepted are up to 1099511627776 elements"),
+        (file_of({"a": entry(shape=(1 << 30, 4))}, bytes(4)), "is not a valid safetensors file: invalid shape"),
+        (file_of({"a": entry(end=8)}, bytes(4)), "is not a valid safetensors file: invalid shape"),
+        (
+            file_of({"a": entry(begin=4, end=0)}, bytes(4)),
+            "invalid offset for tensor `a`",
+        ),
+        (
+            file_of({"a": entry(begin=-4, end=0)}, bytes(4)),
+            "invalid JSON in header: invalid value",
+        ),
+        (file_of({"a": entry(), "b": entry()}, bytes(4)), "is not a valid safetensors file: invalid offset for tensor"),
+        (file_of({"a": entry(begin=4, end=8)}, bytes(8)), "is not a valid safetensors file: invalid offset for tensor"),
+        (
+            file_of({"a": entry()}, bytes(9)),
+            "incomplete metadata, file not fully covered",
+        ),
         (
             file_of({str(i): entry(shape=(0,), end=0) for i in range(10_001)}),
             "holds 10001 tensors; accepted are at most",
@@ -89,6 +104,46 @@ def test_refuses(content: bytes, reason: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_tensors(content, "x")
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "is truncated: 0 bytes are not a safetensors file"),
+        (file_of({}, length=1 << 62), "is not a safetensors file, or its header of"),
+        (file_of(b'{"a":1,"a":1}'), "not valid JSON: a name occurs twice"),
+        (file_of({"a": entry("I64", (1,), 0, 8)}, bytes(8)), "'a' has the type I64; accepted: F32, F16, U32, U16, U8"),
+        (file_of({"a": entry(end=8)}, bytes(4)), "is not a valid safetensors file: invalid shape"),
+        (file_of({"a": entry()}, bytes(9)), "is not a valid safetensors file: incomplete metadata"),
+    ],
+)
+def test_is_not_mapped_where_it_would_be_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(InvalidArgument) as caught:
+        map_tensors(tmp_path / "x")
+    assert reason in str(caught.value)
+
+
+def test_mapped_arrays_are_those_that_were_written(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(pack_tensors(TENSORS))
+    found = map_tensors(tmp_path / "x")
+    assert found.keys() == TENSORS.keys()
+    for name, array in TENSORS.items():
+        assert not found[name].flags.writeable
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_strided_arrays_are_written_by_their_values() -> None:
+    """The library writes memory in its order."""
+    array = np.arange(12, dtype=np.float32).reshape(3, 4).T
+    np.testing.assert_array_equal(parse_tensors(pack_tensors({"a": array}), "x")["a"], array)
+
+
+def test_parsed_arrays_keep_nothing_of_the_file() -> None:
+    content = pack_tensors(TENSORS)
+    whole = np.frombuffer(content, np.uint8)
+    assert not any(np.shares_memory(array, whole) for array in parse_tensors(content, "x").values())
 
 
 @settings(max_examples=400, deadline=None)

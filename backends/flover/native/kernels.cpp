@@ -1,5 +1,5 @@
 // The kernels, in terms of vectors of the level's width: compiled once per level.
-#include "vectors.hpp"
+#include "bf16_vectors.hpp"
 
 namespace tidal {
 namespace {
@@ -396,10 +396,6 @@ void gate(Activation kind, int width, const float* from, float* to) {
 
 }  // namespace
 
-#define TIDAL_JOINED(name, level) name##level
-#define TIDAL_TABLE(level) TIDAL_JOINED(kernels_, level)
-#define TIDAL_TEXT(level) #level
-#define TIDAL_NAME(level) TIDAL_TEXT(level)
 extern const Kernels TIDAL_TABLE(TIDAL_LEVEL);
 const Kernels TIDAL_TABLE(TIDAL_LEVEL) = {
     TIDAL_NAME(TIDAL_LEVEL),

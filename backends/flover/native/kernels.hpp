@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "activation.hpp"
+
 namespace tidal {
 
 // The bits of a bfloat16.
@@ -25,8 +27,6 @@ constexpr int steps_of(int inputs) {
     return (inputs + kDepth<Weight> - 1) / kDepth<Weight>;
 }
 constexpr int panels_of(int outputs) { return (outputs + kPanel - 1) / kPanel; }
-
-enum class Activation : std::int32_t { none, relu, gelu, gelu_tanh, silu };
 
 // Few rows times a packed matrix: activation(rows * weight + bias) + added.
 template <class Weight>

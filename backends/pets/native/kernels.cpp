@@ -149,10 +149,6 @@ void attention(const AttentionHead& head, float* scratch) {
 
 }  // namespace
 
-#define TIDAL_JOINED(name, level) name##level
-#define TIDAL_TABLE(level) TIDAL_JOINED(kernels_, level)
-#define TIDAL_TEXT(level) #level
-#define TIDAL_NAME(level) TIDAL_TEXT(level)
 extern const Kernels TIDAL_TABLE(TIDAL_LEVEL);
 const Kernels TIDAL_TABLE(TIDAL_LEVEL) = {
     TIDAL_NAME(TIDAL_LEVEL), linear_scratch, attention_scratch, linear, norm, attention,

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "activation.hpp"
+
 namespace tidal {
 
 // Tokens of one row that a kernel takes at a time, at most.
@@ -17,8 +19,6 @@ constexpr int kPanel = 16;
 constexpr int kSlice = 8;
 
 constexpr std::size_t padded(std::size_t count) { return (count + kPanel - 1) / kPanel * kPanel; }
-
-enum class Activation : std::int32_t { none, relu, gelu, silu, gelu_tanh, tanh };
 
 // A matrix [outputs, inputs] whose rows are sorted by their number of entries, longest first, and cut into slices of
 // `kSlice` rows. A slice is as long as its longest row (zeros follow in the others); entries lie side by side:

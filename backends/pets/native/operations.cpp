@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t most_layers = 8;
 
 Activation activation_named(const std::string& name) {
-    static const char* const names[] = {"none", "relu", "gelu", "silu", "gelu_tanh", "tanh"};
+    static const char* const names[] = {"none", "relu", "gelu", "gelu_tanh", "silu", "tanh"};
     for (int i = 0; i < 6; ++i)
         if (name == names[i]) return static_cast<Activation>(i);
     OPENVINO_THROW("unknown activation ", name);

@@ -1,7 +1,7 @@
 // Products of a few tokens with sparse and with packed dense matrices.
 #pragma once
 
-#include "vectors.hpp"
+#include "columns.hpp"
 
 namespace tidal {
 namespace {

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from tidal.flover.engine.engine import Engine
-from tidal.flover.engine.generation import Generation
 from tidal.flover.engine.runners import SharedRunner
+from tidal.flover.generation import Generation
 from tidal.flover.metrics import FloverMetrics
 from tidal.flover.policies import FloverScheduler
 from tidal.flover.request_parser import RequestParser
@@ -70,12 +70,12 @@ class FloverService:
         self._engine_thread = context.start_thread("runner", self._run)
         self._responder_thread = context.start_thread("responder", self._responder.run)
         self._intake = Intake(
-            context, library, metrics, self._parse, self._queue, self._drain, take_base=self._queue_base
+            context, library, metrics, self._parse, self._queue, self._drain, admit_base=self._queue_base
         )
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
         """Hand requests to the thread that parses them; does not block."""
-        if not self._intake.take(requests):
+        if not self._intake.accept(requests):
             for request in requests:
                 request.fail(model_stops())
 

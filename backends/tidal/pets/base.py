@@ -6,7 +6,6 @@ weights (its embeddings) only digests are kept: enough to tell whether a fine-tu
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -18,7 +17,7 @@ from tidal.errors import InvalidArgument
 from tidal.manifest import Strict
 from tidal.pets.terms import BaseLayers, FloatArray, LinearLayer, NormLayer
 from tidal.tasks.digests import base_digest, tensor_digest
-from tidal.tensor_file import Array, pack_tensors, parse_tensors, read_bounded
+from tidal.tensor_file import Array, map_tensors, pack_tensors, read_bounded
 
 BASE_FILE = "pets.json"
 LAYERS_FILE = "base.safetensors"
@@ -85,12 +84,7 @@ def load_base_layers(version_dir: Path) -> BaseLayers:
     """
     info = load_base_info(version_dir)
     path = version_dir / LAYERS_FILE
-    try:
-        with path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:  # ValueError: an empty file
-        raise InvalidArgument(f"{path} cannot be read: {error}") from None
-    tensors = parse_tensors(memoryview(mapped), str(path))
+    tensors = map_tensors(path)
     linear: dict[str, LinearLayer] = {}
     norm: dict[str, NormLayer] = {}
     for name, weight in tensors.items():

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from tidal.errors import TidalError
 from tidal.metrics import Metrics
-from tidal.pets.engine.base import Engine, LoadedTask
+from tidal.pets.engine.contract import LoadedTask, PetsEngine
 from tidal.pets.library import PetsLibrary, ServedTask
-from tidal.pets.policies import Query
+from tidal.pets.policies import PetsQuery
 from tidal.pets.policies.merging import Arrivals, MergeRule, choose_copies
 from tidal.pets.profile import Tables
 from tidal.pets.terms import TaskTerms
@@ -19,7 +19,7 @@ from tidal.service import ServiceContext
 from tidal.tasks.lease import Lease, forget
 
 # Opens a copy of the base with a task's terms in its weights, and gives what is left of the task there.
-OpenCopy = Callable[[TaskTerms], tuple[Engine, LoadedTask]]
+OpenCopy = Callable[[TaskTerms], tuple[PetsEngine, LoadedTask]]
 
 # Between two looks at the load, and what came so long ago counts half in it.
 _CHOOSE_S = 2.0
@@ -40,7 +40,7 @@ class Copy:
     """
 
     source: LoadedTask
-    engine: Engine
+    engine: PetsEngine
     task: LoadedTask
     lease: Lease[ServedTask]
 
@@ -89,7 +89,7 @@ class Copies:
         self._leaving = threading.Event()
         self._thread = context.start_thread("copies", self._run) if merging.rule.most else None
 
-    def note(self, queries: Sequence[Query]) -> None:
+    def note(self, queries: Sequence[PetsQuery]) -> None:
         """Queries came."""
         if self._thread is not None:
             now = time.monotonic()

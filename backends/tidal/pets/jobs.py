@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tidal.arlo.model import TokenRow
-from tidal.pets.engine.base import LoadedTask
+from tidal.pets.engine.contract import LoadedTask
 from tidal.pets.engine.description import ATTENTION_RECEIVED
 from tidal.pets.library import ServedTask
-from tidal.pets.policies import Query
+from tidal.pets.policies import PetsQuery
 from tidal.pets.terms import FloatArray
 from tidal.requests import Array, PendingRequest
 from tidal.serving.rows import RequestRows
@@ -38,7 +38,7 @@ class ReadRequest:
     task: str
     tokens: list[TokenRow]
 
-    def rows(self, lease: Lease[ServedTask]) -> list[Row]:
+    def rows(self, lease: Lease[ServedTask]) -> list[PetsRow]:
         """Make the request's queries; each of them has to release `lease` once.
 
         Args:
@@ -46,9 +46,9 @@ class ReadRequest:
         """
         loaded, kind, request = lease.handle.loaded, lease.handle.info.kind, self.request
         utility = 1.0 if request.options.utility is None else request.options.utility
-        parent, shared = Request(request, len(self.tokens)), SharedLease(lease, len(self.tokens))
+        parent, shared = PetsRequest(request, len(self.tokens)), SharedLease(lease, len(self.tokens))
         return [
-            Row(
+            PetsRow(
                 self.task, kind, len(tokens.ids), request.arrival, request.deadline, utility,
                 tokens=tokens, parent=parent, index=index, loaded=loaded, lease=shared,
             )
@@ -56,15 +56,15 @@ class ReadRequest:
         ]  # fmt: skip
 
 
-Request = RequestRows[Vectors]
+PetsRequest = RequestRows[Vectors]
 
 
 @dataclass(eq=False, slots=True)
-class Row(Query):
+class PetsRow(PetsQuery):
     """A query in the scheduler's queue, with what is needed to run and answer it."""
 
     tokens: TokenRow = field(kw_only=True)
-    parent: Request = field(kw_only=True)
+    parent: PetsRequest = field(kw_only=True)
     index: int = field(kw_only=True)
     loaded: LoadedTask = field(kw_only=True)
     lease: SharedLease = field(kw_only=True)
@@ -75,7 +75,7 @@ def attends(request: PendingRequest) -> bool:
     return request.wants(ATTENTION_RECEIVED)
 
 
-def reply(answered: Request, task: LoadedTask) -> None:
+def reply(answered: PetsRequest, task: LoadedTask) -> None:
     """Answer a request all of whose rows have run, by its task's own classifier."""
     head, request = task.head, answered.request
     pooled = np.asarray([row.pooled for row in answered.results], np.float32)

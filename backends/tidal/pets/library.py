@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.metrics import Metrics
-from tidal.pets.engine.base import Engine, LoadedTask
+from tidal.pets.engine.contract import LoadedTask, PetsEngine
 from tidal.pets.tasks.folder import Task, load_task
 from tidal.pets.tasks.manifest import TaskInfo
 from tidal.pets.terms import BaseLayers
@@ -24,7 +24,7 @@ class ServedTask:
 PetsLibrary = TaskLibrary[Task, ServedTask]
 
 
-def open_library(folder: Path, base: BaseLayers, engine: Engine, budget: int, metrics: Metrics) -> PetsLibrary:
+def open_library(folder: Path, base: BaseLayers, engine: PetsEngine, budget: int, metrics: Metrics) -> PetsLibrary:
     """The tasks in a folder.
 
     Args:
@@ -37,7 +37,7 @@ def open_library(folder: Path, base: BaseLayers, engine: Engine, budget: int, me
     return PetsLibrary(
         folder,
         lambda name: load_task(folder, name, base),
-        lambda task: ServedTask(task.info, engine.add(task.terms)),
+        lambda task: ServedTask(task.info, engine.add(task.terms, cost_key=task.info.kind)),
         lambda task: engine.remove(task.loaded),
         budget,
         metrics,

@@ -11,12 +11,12 @@ from tidal import device
 from tidal.errors import InvalidArgument
 from tidal.pets.base import load_base_layers
 from tidal.pets.copies import Merging
-from tidal.pets.engine.base import Engine, LoadedTask
-from tidal.pets.engine.opening import open_pets_engine
-from tidal.pets.kinds.kind import kept_kinds
+from tidal.pets.engine.contract import LoadedTask, PetsEngine
+from tidal.pets.kinds.kind import unmergeable_kinds
 from tidal.pets.library import open_library
 from tidal.pets.manifest import ENGINE_FOLDER, load_pets_manifest
 from tidal.pets.merging import unmerged
+from tidal.pets.opening import ENGINES, open_pets_engine
 from tidal.pets.parameters import PetsParameters
 from tidal.pets.policies import PetsScheduler
 from tidal.pets.policies.merging import MergeRule
@@ -38,8 +38,9 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
         Unsupported: the engine's library, or its GPU, is not there.
     """
     manifest = load_pets_manifest(context.version_dir)
-    if parameters.merged_copies and manifest.engine == "tensorrt":
-        raise InvalidArgument("config.pbtxt has merged_copies, which go with engine openvino or torch only")
+    if parameters.merged_copies and not ENGINES[manifest.engine].merges:
+        accepted = " or ".join(kind for kind, entry in ENGINES.items() if entry.merges)
+        raise InvalidArgument(f"config.pbtxt has merged_copies, which go with engine {accepted} only")
     manifest.check(context.version_dir, device.here(manifest.device.kind))
     batching = parameters.strategy(manifest.profile)
     tables = manifest.profile.tables(max_batch=parameters.max_batch, memory_bytes=parameters.batch_bytes)
@@ -60,14 +61,14 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
     engine = open_engine(profile=manifest.profile)
     _warm_up(engine, [length for length in manifest.profile.shared.lengths if length <= tables.max_length])
 
-    def open_copy(terms: TaskTerms) -> tuple[Engine, LoadedTask]:
+    def open_copy(terms: TaskTerms) -> tuple[PetsEngine, LoadedTask]:
         copy = open_engine(merged=terms)
         return copy, copy.add(unmerged(terms))
 
     def start(fresh: ServiceContext) -> Service:
         library = open_library(tasks_folder(fresh.model_dir), base, engine, parameters.task_bytes, fresh.metrics)
-        scheduler = PetsScheduler(tables, batching, by_worth=parameters.by_utility)
-        merging = Merging(open_copy, tables, MergeRule(parameters.merged_copies, kept=kept_kinds()))
+        scheduler = PetsScheduler(tables, batching, by_utility=parameters.by_utility)
+        merging = Merging(open_copy, tables, MergeRule(parameters.merged_copies, kept=unmergeable_kinds()))
         return PetsService(
             fresh,
             tokenizer,
@@ -83,7 +84,7 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
     return start
 
 
-def _warm_up(engine: Engine, lengths: list[int]) -> None:
+def _warm_up(engine: PetsEngine, lengths: list[int]) -> None:
     """Run the base alone at each measured length, so that no query pays for its first pass."""
     for length in lengths:
         engine.pooled([None], np.zeros((1, length), np.int32), np.array([length], np.int32))

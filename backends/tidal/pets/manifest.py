@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from tidal.manifest import Published, TokenizerInfo, Verification, read_manifest
-from tidal.pets.engine.base import PetsPrecision
-from tidal.pets.engine.opening import PetsEngineKind
+from tidal.pets.engine.contract import PetsPrecision
+from tidal.pets.opening import PetsEngineKind
 from tidal.pets.profile import PetsProfile
 
 ENGINE_FOLDER = "engines"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidal.metrics import Metrics
-from tidal.pets.policies import Query
+from tidal.pets.policies import PetsQuery
 from tidal.tasks.metrics import IntakeMetrics
 
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -36,7 +36,7 @@ class PetsMetrics(IntakeMetrics):
         """A query arrived."""
         self._length.observe(tokens)
 
-    def ran(self, queries: Sequence[Query], started: float, execute_s: float) -> None:
+    def ran(self, queries: Sequence[PetsQuery], started: float, execute_s: float) -> None:
         """A batch ran: its queries, the moment when it started, and seconds of the engine."""
         longest, kinds = 0, dict[str, int]()
         for query in queries:

@@ -10,13 +10,13 @@ from typing import cast
 import numpy as np
 
 from tidal.pets.copies import Copies, Merging
-from tidal.pets.engine.base import Engine, LoadedTask
+from tidal.pets.engine.contract import LoadedTask, PetsEngine
 from tidal.pets.engine.description import ATTENTION_RECEIVED
-from tidal.pets.jobs import OUTPUTS, ReadRequest, Request, Row, Vectors, attends, reply
+from tidal.pets.inputs import read_token_rows
+from tidal.pets.jobs import OUTPUTS, PetsRequest, PetsRow, ReadRequest, Vectors, attends, reply
 from tidal.pets.library import PetsLibrary, ServedTask
 from tidal.pets.metrics import PetsMetrics
-from tidal.pets.policies import Batch, PetsScheduler
-from tidal.pets.reading import read_tokens
+from tidal.pets.policies import PetsBatch, PetsScheduler
 from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
 from tidal.serving.endings import failure, missed_in_queue, model_stops
@@ -29,7 +29,7 @@ from tidal.text import TextTokenizer
 _PLANNING_MARGIN_S = 0.0005
 
 # A request whose rows all ran, and its task.
-_Finished = tuple[Request, LoadedTask]
+_Finished = tuple[PetsRequest, LoadedTask]
 
 
 class PetsService:
@@ -57,7 +57,7 @@ class PetsService:
         self,
         context: ServiceContext,
         tokenizer: TextTokenizer,
-        engine: Engine,
+        engine: PetsEngine,
         library: PetsLibrary,
         scheduler: PetsScheduler,
         merging: Merging,
@@ -84,7 +84,7 @@ class PetsService:
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
         """Hand requests to the thread that reads them; does not wait."""
-        if not self._intake.take(requests):
+        if not self._intake.accept(requests):
             for request in requests:
                 request.fail(model_stops())
 
@@ -102,7 +102,7 @@ class PetsService:
         self._intake.close(remaining_s(until))
 
     def _read(self, request: PendingRequest, task: str) -> ReadRequest:
-        tokens = read_tokens(request, self._tokenizer)
+        tokens = read_token_rows(request, self._tokenizer)
         for row in tokens:
             self._metrics.length(len(row.ids))
         if request.record is not None:
@@ -170,11 +170,11 @@ class PetsService:
                 finished = self._run(batch, now)
                 ran = True
 
-    def _next(self) -> tuple[list[Row], Batch | None, float]:
+    def _next(self) -> tuple[list[PetsRow], PetsBatch | None, float]:
         """Queries that are too late, the batch to start, and the moment that was decided for."""
         now = time.monotonic()
         batch = self._scheduler.next_batch(now)
-        late = cast(list[Row], self._scheduler.expired(now))
+        late = cast(list[PetsRow], self._scheduler.expired(now))
         if batch is not None:
             self._plan_at = now + max(0.0, batch.seconds - 2 * self._planning_s - _PLANNING_MARGIN_S)
             # The other runner waits for the moment to plan.
@@ -194,15 +194,15 @@ class PetsService:
             self._planning_s = time.monotonic() - now
         return None
 
-    def _refuse(self, late: Sequence[Row], now: float) -> None:
+    def _refuse(self, late: Sequence[PetsRow], now: float) -> None:
         for row in late:
             self._metrics.refused("deadline", 1)
             row.parent.fail(missed_in_queue(row.parent.request, now))
             row.lease.release()
 
-    def _run(self, batch: Batch, now: float) -> list[_Finished]:
+    def _run(self, batch: PetsBatch, now: float) -> list[_Finished]:
         """Run a batch; the requests that it completed."""
-        taken = cast(Sequence[Row], batch.queries)
+        taken = cast(Sequence[PetsRow], batch.queries)
         finished: list[_Finished] = []
         try:
             rows = [row for row in taken if row.parent.wanted(now)]
@@ -224,7 +224,7 @@ class PetsService:
                 row.lease.release()
         return finished
 
-    def _vectors(self, rows: Sequence[Row], merged: str | None) -> list[Vectors]:
+    def _vectors(self, rows: Sequence[PetsRow], merged: str | None) -> list[Vectors]:
         """What becomes of rows, by the copy of the task `merged` or by the shared base."""
         lengths = np.array([row.length for row in rows], np.int32)
         ids = np.zeros((len(rows), int(lengths.max())), np.int32)

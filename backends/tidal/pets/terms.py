@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from tidal.tasks.low_rank import LowRankDelta as LowRankDelta
 
 Activation = Literal["relu", "gelu", "silu"]
+ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 FloatArray = npt.NDArray[np.float32]
 
 

@@ -21,9 +21,9 @@ from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import Internal, NotFound, TidalError
 from tidal.repository.allocation import make_allocation, read_allocation, write_allocation
-from tidal.repository.graph import ModelGraph
 from tidal.server.active_config import (
     active_config,
     check_allocation,

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, TidalError, Unavailable
 from tidal.repository.allocation import Allocation, make_allocation, read_allocation, write_allocation
-from tidal.repository.graph import ModelGraph
 from tidal.server.active_config import ActiveConfig, active_config, check_allocation, load_model
 from tidal.server.allocate import exclusive_change
 from tidal.server.control import ServerControl

@@ -10,10 +10,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tidal.errors import InvalidArgument
-from tidal.flover.models.form import DecoderForm, form_of
+from tidal.flover.form import DecoderForm, form_of
 from tidal.tasks.digests import base_digest, tensor_digest
-from tidal_builders.arlo.source import quiet
 from tidal_builders.foreign.recognise import recognise
+from tidal_builders.quiet import quiet_transformers
 
 _CHAT = (
     "the model has a chat template, which is not applied to prompts; apply it in the client "
@@ -65,7 +65,7 @@ def load_causal_lm(folder: Path) -> Any:
         InvalidArgument: Weights are missing.
         OSError, ValueError, KeyError: Errors of transformers for a folder that it cannot load.
     """
-    with quiet():
+    with quiet_transformers():
         model, info = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True
         )
@@ -95,7 +95,7 @@ def load_decoder(folder: Path) -> DecoderSource:
             "because they can run code: save the model with `save_pretrained(folder, safe_serialization=True)`"
         )
     try:
-        with quiet():
+        with quiet_transformers():
             form = form_of(AutoConfig.from_pretrained(folder))
             tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
         model = load_causal_lm(folder)

@@ -18,12 +18,12 @@ from tidal.flover.runner import FloverRunner
 from tidal.flover.tasks.adapter import lora_adapter
 from tidal.flover.tasks.folder import FloverProvenance, FloverTask
 from tidal.flover.tasks.layers import layer_slices
-from tidal_builders.arlo.source import quiet
 from tidal_builders.flover.source import DecoderSource, load_decoder
 from tidal_builders.flover.spec import DEFAULT_TOLERANCE
 from tidal_builders.flover.verify import misses, read_references, verify, write_references
-from tidal_builders.runtime_options import DEFAULT_TOLERANCE as STORED_TOLERANCE
+from tidal_builders.quiet import quiet_transformers
 from tidal_builders.texts import make_texts
+from tidal_builders.tolerances import DEFAULT_TOLERANCE as STORED_TOLERANCE
 
 _SLOTS = 4
 _MAX_LENGTH = 128  # tokens of a compared prompt and its generation
@@ -93,6 +93,6 @@ def _verify(
 def _peft(adapter: Path, base: Path) -> DecoderSource:
     """Merge the LoRA into its base by peft."""
     source = load_decoder(base)
-    with quiet():
+    with quiet_transformers():
         merged: Any = PeftModel.from_pretrained(source.model, str(adapter)).merge_and_unload()
     return DecoderSource(merged.eval(), source.tokenizer, source.form)

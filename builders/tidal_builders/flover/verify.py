@@ -13,10 +13,10 @@ import torch
 from tidal.flover.manifest import GenerationVerification
 from tidal.flover.runner import FloverRunner
 from tidal.flover.tasks.adapter import LoraAdapter
-from tidal_builders.arlo.samples import draw_samples
 from tidal_builders.arrays import write_arrays
 from tidal_builders.flover.source import DecoderSource
 from tidal_builders.flover.spec import LEAST_MATCH
+from tidal_builders.samples import draw_samples
 from tidal_builders.timing import Progress
 
 _PROMPTS = 8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from tidal.errors import InvalidArgument
 from tidal.tasks.stored import FloatArray
-from tidal.tensor_file import read_bounded
+from tidal.tensor_file import check_tensor_file, read_bounded
 
 if TYPE_CHECKING:  # slow to import, and plans of builds read nothing but JSON
     import torch
@@ -21,7 +20,6 @@ if TYPE_CHECKING:  # slow to import, and plans of builds read nothing but JSON
 _MOST_JSON_BYTES = 8 << 20
 # Of an adapter: rank 64 in all layers of a decoder of 8 billion parameters takes 0.7 GB.
 _MOST_WEIGHTS_BYTES = 4 << 30
-_MOST_HEADER_BYTES = 4 << 20
 # Of a checkpoint's tokenizer, the largest JSON file there is in one.
 _MOST_CHECKPOINT_JSON_BYTES = 64 << 20
 _MOST_LAYERS = 1_000
@@ -66,7 +64,7 @@ def read_weights(folder: Path, name: str, pickled: str, how: str) -> dict[str, F
                 f"{folder} has its weights pickled ({pickled}), which are not read, for they can run code: {how}"
             )
         raise InvalidArgument(f"{path} is {'not a regular file' if path.exists() else 'missing'}")
-    _check_tensor_file(path, _MOST_WEIGHTS_BYTES)
+    check_tensor_file(path, _MOST_WEIGHTS_BYTES)
     try:
         with safe_open(path, "pt") as file:
             return {key: array_of(file.get_tensor(key)) for key in file.keys()}  # noqa: SIM118 - no mapping
@@ -91,7 +89,7 @@ def check_checkpoint(folder: Path) -> None:
         if isinstance(layers, int) and layers > _MOST_LAYERS:
             raise InvalidArgument(f"{folder / 'config.json'} has {name} {layers}; accepted are up to {_MOST_LAYERS}")
     for path in folder.glob("*.safetensors"):
-        _check_tensor_file(path, None)
+        check_tensor_file(path)
 
 
 def _check_index(path: Path, content: Any) -> None:
@@ -99,37 +97,6 @@ def _check_index(path: Path, content: Any) -> None:
     for name in set(files.values()) if isinstance(files, dict) else ():
         if not isinstance(name, str) or Path(name).name != name:
             raise InvalidArgument(f"{path} names the file '{str(name)[:120]}'; accepted are names of files beside it")
-
-
-def _check_tensor_file(path: Path, most: int | None) -> None:
-    """Hold a safetensors file to limits; the library accepts headers of 100 MB, and files of any size."""
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise InvalidArgument(f"{path} is not a regular file")
-        if most is not None and status.st_size > most:
-            raise InvalidArgument(f"{path} has {status.st_size} bytes; accepted are at most {most}")
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > _MOST_HEADER_BYTES:
-                raise InvalidArgument(
-                    f"{path} is no safetensors file, or its header of {length} bytes is longer than the "
-                    f"{_MOST_HEADER_BYTES} accepted"
-                )
-            header = file.read(length)
-    except OSError as error:
-        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
-    try:
-        json.loads(header, object_pairs_hook=_distinct)
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{path} has a header that is not valid JSON: {error}") from None
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    named = dict(pairs)
-    if len(named) != len(pairs):
-        raise ValueError("a name stands twice")
-    return named
 
 
 def array_of(tensor: torch.Tensor) -> FloatArray:

@@ -17,12 +17,13 @@ from tidal.engines import (
     EngineKind,
     Precision,
     compile_engine,
+    engine_entry,
     engine_file,
     open_engines,
     specialise_engine,
 )
-from tidal.otas.manifest import PIXELS, PROMPTS, OtasEngine, OtasForm, OtasTrial, Way
-from tidal.otas.runner import split
+from tidal.otas.manifest import PIXELS, PROMPTS, EngineChoice, OtasEngine, OtasForm, OtasTrial
+from tidal.otas.runner import split_batch
 from tidal_builders.otas.target import Target
 from tidal_builders.otas.transformer import GammaModule, TransformerModel
 from tidal_builders.timing import Call, Progress, measure
@@ -40,13 +41,13 @@ _LARGEST_TRIED = 4
 def graphs(gammas: Sequence[int], kind: EngineKind) -> dict[tuple[int, ...], str]:
     """The graphs that a γ list asks for, with their folders' names.
 
-    Merging is part of a graph, so that each γ below 0 has one. Prompts are an input: one graph takes any number, but
-    for TensorRT, whose plans are best for fixed sizes.
+    Merging is part of a graph, so that each γ below 0 has one. Prompts are an input: one graph accepts any number,
+    unless the engine uses plans, which are fastest for fixed sizes.
     """
     prompted = tuple(gamma for gamma in gammas if gamma > 0)
     found: dict[tuple[int, ...], str]
     found = {(gamma,): f"merge{-gamma}" if gamma < 0 else "plain" for gamma in gammas if gamma <= 0}
-    if kind == "tensorrt":
+    if engine_entry(kind).uses_plans:
         return found | {(gamma,): f"prompts{gamma}" for gamma in prompted}
     return found | ({prompted: "prompts"} if prompted else {})
 
@@ -102,10 +103,10 @@ def choose_engines(
             OtasEngine(gammas=gammas, file=str(file.relative_to(folder)), batch=size)
             for file, size in zip(files, tried, strict=True)
         ]
-        ways: dict[Way, Sequence[OtasEngine]] = {"dynamic": [anything]}
+        choices: dict[EngineChoice, Sequence[OtasEngine]] = {"dynamic": [anything]}
         if fixed:
-            ways |= {"static": fixed, "both": [*fixed, anything]}
-        chosen: Way = "dynamic"
+            choices |= {"static": fixed, "both": [*fixed, anything]}
+        chosen: EngineChoice = "dynamic"
         if fixed:
             image_ms = _compare(folder, form, target, anything, fixed, seconds)
             fastest = min(image_ms, key=lambda way: image_ms[way])
@@ -114,7 +115,7 @@ def choose_engines(
             for way, milliseconds in image_ms.items():
                 verdict: Literal["chosen", "slower"] = "chosen" if way == chosen else "slower"
                 trials.append(OtasTrial(gamma=gammas[0], form=way, image_ms=milliseconds, verdict=verdict))
-        engines += ways[chosen]
+        engines += choices[chosen]
         progress((number + 1) / len(wanted))
     return tuple(engines), tuple(trials)
 
@@ -128,7 +129,7 @@ def open_one(folder: Path, form: OtasForm, target: Target, engine: OtasEngine) -
 
 def _compare(
     folder: Path, form: OtasForm, target: Target, anything: OtasEngine, fixed: Sequence[OtasEngine], seconds: float
-) -> dict[Way, float]:
+) -> dict[EngineChoice, float]:
     """Milliseconds an image of each way to divide batches among engines, a mean over batch sizes."""
     gamma, sizes = anything.gammas[0], [each.batch or 1 for each in fixed]
     batches = batch_sizes(min(form.max_batch, _LARGEST_TRIED * sizes[-1]))
@@ -139,9 +140,9 @@ def _compare(
     for size in batches:
         calls[False, size] = partial(_run, dynamic, draw_inputs(form, gamma, size, seed=0))
     timings = {key: timing.median_ms for key, timing in measure(calls, rounds=_ROUNDS, budget_s=seconds).items()}
-    costs: dict[Way, Callable[[int], float]] = {
+    costs: dict[EngineChoice, Callable[[int], float]] = {
         "dynamic": lambda size: timings[False, size],
-        "static": lambda size: sum(timings[True, part] for part in split(size, sizes)),
+        "static": lambda size: sum(timings[True, part] for part in split_batch(size, sizes)),
         "both": lambda size: timings[size in sizes, size],
     }
     return {way: statistics.mean(cost(size) / size for size in batches) for way, cost in costs.items()}

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from pydantic import BaseModel
 from rich.table import Table
 
-from tidal.otas.manifest import GammaVerification, OtasManifest, OtasTrial, Way
-from tidal_builders.report import BuildResult
+from tidal.otas.manifest import EngineChoice, GammaVerification, OtasManifest, OtasTrial
+from tidal_builders.report import BuildReport
 
 
 class GammaRow(BaseModel):
     """What one γ costs and how exact it is."""
 
     gamma: int
-    form: Way
+    form: EngineChoice
     max_error: float
     throughput: float
     batch_ms: dict[int, float]
 
 
-class OtasReport(BuildResult):
+class OtasReport(BuildReport):
     """Outcome for a spec of a vision transformer.
 
     Attributes:
@@ -38,6 +38,10 @@ class OtasReport(BuildResult):
     verification: tuple[GammaVerification, ...] = ()
     trials: tuple[OtasTrial, ...] = ()
 
+    def tables(self) -> list[Table]:
+        """The measured costs of a new version."""
+        return [gamma_table(self)] if self.outcome == "published" else []
+
 
 def report_of(manifest: OtasManifest, version: int | None) -> OtasReport:
     """The report of a version that is published."""
@@ -53,7 +57,7 @@ def report_of(manifest: OtasManifest, version: int | None) -> OtasReport:
         rows=tuple(
             GammaRow(
                 gamma=gamma,
-                form=_way([engine.batch for engine in manifest.engines_of(gamma)]),
+                form=_choice([engine.batch for engine in manifest.engines_of(gamma)]),
                 max_error=found.max_abs_error,
                 throughput=profile.throughput(gamma),
                 batch_ms=dict(zip(profile.batches, medians, strict=True)),
@@ -63,7 +67,7 @@ def report_of(manifest: OtasManifest, version: int | None) -> OtasReport:
     )
 
 
-def _way(batches: Sequence[int | None]) -> Way:
+def _choice(batches: Sequence[int | None]) -> EngineChoice:
     """How engines of these batch sizes divide a batch."""
     if None not in batches:
         return "static"

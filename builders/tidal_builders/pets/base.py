@@ -9,7 +9,7 @@ import openvino as ov
 
 from tidal.pets.base import BaseInfo, make_base_layers
 from tidal.pets.engine.description import DESCRIPTION_FILE, GRAPH_FILE, WEIGHTS_FILE
-from tidal.pets.engine.opening import PetsEngineKind
+from tidal.pets.opening import PetsEngineKind
 from tidal.pets.terms import BaseLayers
 from tidal.tensor_file import pack_tensors
 from tidal_builders.pets.encoder import Encoder, read_encoder

@@ -10,7 +10,7 @@ import torch
 from tidal.engines import PlanOptions, compile_engine, engine_file, specialise_engine
 from tidal.engines.base import Dim
 from tidal.pets.engine.description import Description, read_description
-from tidal.pets.tensorrt_engine.form import FORM_FILE, DenseForm, adapter_layers, bank_names, input_shapes
+from tidal.pets.tensorrt_engine.form import FORM_FILE, DenseForm, bank_names, bottleneck_layers, input_shapes
 from tidal.pets.tensorrt_engine.module import DenseModule
 from tidal.pets.torch_engine.encoder import TorchEncoder
 from tidal.pets.torch_engine.tasks import SCALAR
@@ -51,7 +51,7 @@ def dense_form(
         biases[place.outputs] += 1
         low_rank[place.outputs] += options.rank
         low_rank[place.inputs] += options.rank
-        if number in adapter_layers(description):
+        if number in bottleneck_layers(description):
             adapters[place.outputs] += 2 * options.bottleneck + 1
             adapters[SCALAR] += options.bottleneck
     norms = dict(rows)

@@ -17,8 +17,8 @@ import openvino as ov
 from openvino import opset13 as ops
 from openvino.utils.node_factory import NodeFactory
 
-from tidal.pets.engine.description import ATTENTION_RECEIVED, Description, LinearPlace, NormPlace
-from tidal.pets.engine.native import library, library_path
+from tidal.pets.engine.description import ATTENTION_RECEIVED, Description, LinearSpec, NormSpec
+from tidal.pets.openvino_engine.native import library, library_path
 from tidal.pets.terms import FloatArray
 from tidal_builders.pets.encoder import BlockPaths, Encoder
 
@@ -43,8 +43,8 @@ class _Graph:
     encoder: Encoder
     attention: bool
     received: list[Any] = field(default_factory=list)
-    linear: list[LinearPlace] = field(default_factory=list)
-    norm: list[NormPlace] = field(default_factory=list)
+    linear: list[LinearSpec] = field(default_factory=list)
+    norm: list[NormSpec] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         library()
@@ -131,7 +131,7 @@ class _Graph:
         number, first = len(self.linear), 0
         for path, layer in zip(paths, layers, strict=True):
             outputs, inputs = layer.shape
-            place = LinearPlace(path=path, outputs=outputs, inputs=inputs, weight=weight, bias=bias, first=first)
+            place = LinearSpec(path=path, outputs=outputs, inputs=inputs, weight=weight, bias=bias, first=first)
             self.linear.append(place)
             first += outputs
         matrix = _constant(np.concatenate([layer.weight for layer in layers]), weight)
@@ -142,7 +142,7 @@ class _Graph:
 
     def _norm(self, path: str) -> tuple[Any, Any, dict[str, Any]]:
         layer = self.encoder.norm[path]
-        place = NormPlace(path=path, width=len(layer.weight), weight=f"{path}.weight", bias=f"{path}.bias")
+        place = NormSpec(path=path, width=len(layer.weight), weight=f"{path}.weight", bias=f"{path}.bias")
         attributes = {"norm": len(self.norm), "epsilon": float(self.encoder.epsilon)}
         self.norm.append(place)
         return _constant(layer.weight, place.weight), _constant(layer.bias, place.bias), attributes

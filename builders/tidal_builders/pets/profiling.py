@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from tidal.pets.engine.base import Engine, LoadedTask
+from tidal.pets.engine.contract import LoadedTask, PetsEngine
 from tidal.pets.engine.description import Description
 from tidal.pets.policies.spread import spread_threshold
 from tidal.pets.profile import Grid, PetsProfile
@@ -42,7 +42,7 @@ def grid_of(max_length: int, max_batch: int, max_tokens: int) -> dict[int, tuple
 
 
 def measure_profile(
-    engine: Engine,
+    engine: PetsEngine,
     layers: BaseLayers,
     *,
     kinds: Sequence[str],
@@ -91,7 +91,7 @@ def measure_profile(
 
 
 def _calls(
-    engine: Engine, tasks: Mapping[str, Sequence[LoadedTask | None]], grid: Mapping[int, Sequence[int]]
+    engine: PetsEngine, tasks: Mapping[str, Sequence[LoadedTask | None]], grid: Mapping[int, Sequence[int]]
 ) -> dict[_Cell, Call]:
     return {
         (name, length, n): partial(_run, engine, of_kind[: tasks_together(numbers, n)], length, n)
@@ -106,7 +106,7 @@ def tasks_together(numbers: Sequence[int], n: int) -> int:
     return max(tasks for tasks in range(1, _TASKS + 1) if tasks * n in numbers)
 
 
-def _run(engine: Engine, tasks: Sequence[LoadedTask | None], length: int, n: int, _worker: int) -> None:
+def _run(engine: PetsEngine, tasks: Sequence[LoadedTask | None], length: int, n: int, _worker: int) -> None:
     rows = [task for task in tasks for _ in range(n)]
     engine.pooled(rows, np.full((len(rows), length), _TOKEN, np.int32), np.full(len(rows), length, np.int32))
 

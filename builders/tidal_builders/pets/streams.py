@@ -11,8 +11,8 @@ from typing import TypeGuard
 import numpy as np
 import torch
 
-from tidal.pets.engine.base import Engine, Ids, LoadedTask
-from tidal.pets.policies.streams import Operator
+from tidal.pets.engine.contract import Ids, LoadedTask, PetsEngine
+from tidal.pets.policies.streams import TaskOperator
 from tidal.pets.policies.thresholds import Compared, best_threshold
 from tidal.pets.profile import Grid, OperatorProfile, PetsProfile, StreamRule
 from tidal.pets.terms import BaseLayers, FloatArray, LowRankDelta, SparseDelta, TaskTerms
@@ -32,13 +32,13 @@ _TOKEN = 1
 _BYTES = 4
 
 
-def on_gpu(engine: Engine) -> TypeGuard[TorchPetsEngine]:
+def on_gpu(engine: PetsEngine) -> TypeGuard[TorchPetsEngine]:
     """Whether an engine runs operators on streams."""
     return isinstance(engine, TorchPetsEngine) and engine.device == "gpu"
 
 
 def every_way(
-    engine: Engine, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, types: Ids | None
+    engine: PetsEngine, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, types: Ids | None
 ) -> list[FloatArray]:
     """Pooled vectors [rows, width] of a batch by each way in which an engine may run it.
 
@@ -54,7 +54,7 @@ def every_way(
     return found
 
 
-def _by_turns(streams: int, operators: Sequence[Operator]) -> list[int]:
+def _by_turns(streams: int, operators: Sequence[TaskOperator]) -> list[int]:
     return [place % streams for place in range(len(operators))]
 
 
@@ -170,8 +170,11 @@ def _time_streams(engine: TorchPetsEngine, layers: BaseLayers, profile: PetsProf
     if not cases:
         return []
     terms = [typical_task(kind, layers) for kind in kinds]
-    # Operators are told apart by their tasks, not by what these hold.
-    loaded = [engine.add(terms[number % len(kinds)]) for number in range(max(tasks for tasks, _, _ in cases))]
+    # Operators are distinguished by their tasks: several tasks may share terms.
+    loaded = [
+        engine.add(terms[number % len(kinds)], cost_key=kinds[number % len(kinds)])
+        for number in range(max(tasks for tasks, _, _ in cases))
+    ]
     calls: dict[tuple[int, int], Call] = {
         (case, streams): partial(_run, engine, loaded[:tasks] * queries, length, profile, streams)
         for case, (tasks, queries, length) in enumerate(cases)

@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 import numpy as np
 
-from tidal.pets.engine.opening import PetsEngineKind
 from tidal.pets.kinds.adapter import takes_adapter
 from tidal.pets.kinds.positions import sparse_delta
+from tidal.pets.opening import ENGINES, PetsEngineKind
 from tidal.pets.terms import (
     BaseLayers,
     Bottleneck,
@@ -63,7 +63,7 @@ def typical_task(kind: str, base: BaseLayers, seed: int = 0, *, whole: Collectio
 
 def served_kinds(engine: PetsEngineKind) -> tuple[str, ...]:
     """The typical kinds that an engine can serve."""
-    return _DENSE_KINDS if engine == "tensorrt" else TYPICAL_KINDS
+    return TYPICAL_KINDS if ENGINES[engine].sparse else _DENSE_KINDS
 
 
 class _Draw:

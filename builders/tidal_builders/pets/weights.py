@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, cast
 
-from tidal.pets.engine.description import BlockPlaces, Description, Form, LinearPlace, NormPlace
+from tidal.pets.engine.description import BlockPaths, Description, EncoderForm, LinearSpec, NormSpec
 from tidal.pets.terms import FloatArray
 from tidal_builders.pets.encoder import Encoder
 
@@ -25,18 +25,18 @@ def weights_of(encoder: Encoder, digest: str) -> tuple[dict[str, FloatArray], De
         names = f"{path}.weight", f"{path}.bias"
         weights |= dict(zip(names, (layer.weight, layer.bias), strict=True))
         outputs, inputs = layer.shape
-        linear.append(LinearPlace(path=path, outputs=outputs, inputs=inputs, weight=names[0], bias=names[1], first=0))
+        linear.append(LinearSpec(path=path, outputs=outputs, inputs=inputs, weight=names[0], bias=names[1], first=0))
     for path, own in encoder.norm.items():
         names = f"{path}.weight", f"{path}.bias"
         weights |= dict(zip(names, (own.weight, own.bias), strict=True))
-        norm.append(NormPlace(path=path, width=len(own.weight), weight=names[0], bias=names[1]))
+        norm.append(NormSpec(path=path, width=len(own.weight), weight=names[0], bias=names[1]))
     pooler = encoder.pooler
-    form = Form(
+    form = EncoderForm(
         heads=encoder.heads,
         activation=cast(Any, encoder.activation),
         epsilon=encoder.epsilon,
         embedding_norm=encoder.embedding_norm,
-        blocks=tuple(BlockPlaces(**dataclasses.asdict(block)) for block in encoder.blocks),
+        blocks=tuple(BlockPaths(**dataclasses.asdict(block)) for block in encoder.blocks),
         pooler=None if pooler is None else pooler.path,
         pooler_activation=None if pooler is None else cast(Any, pooler.activation),
     )

@@ -16,12 +16,12 @@ from transformers import AutoTokenizer
 from testing.decoders import EOS, POSITIONS, write_decoder
 from testing.models import make_tiny_classifier
 from tests.tabi.builders.command import tidal_build
+from tidal.catalog.manifests import load_published
 from tidal.errors import InvalidArgument
 from tidal.flover.manifest import FloverManifest, load_flover_manifest
 from tidal.flover.memory.buffers import buffer_bytes
 from tidal.flover.runner import open_runner
 from tidal.repository.entries import ModelEntry
-from tidal.repository.published import load_published
 from tidal_builders.flover.build import build_flover
 from tidal_builders.flover.profiling import doubling
 from tidal_builders.flover.report import FloverReport, step_table

@@ -117,6 +117,6 @@ def test_the_command(url: str) -> None:
             "--length-penalty", "0.6", "--early-stopping", "never"]  # fmt: skip
     plain, as_json = run(*args), run(*args, "--json")
     assert plain.stdout == "".join(answer.text + "\n" for answer in answers)
-    assert plain.stderr.count("tokens behind") == 2
+    assert plain.stderr.count(" generated tokens, ") == 2
     objects = [json.loads(line) for line in as_json.stdout.splitlines()]
     assert [(each["index"], each["text"]) for each in objects] == [(each.index, each.text) for each in answers]

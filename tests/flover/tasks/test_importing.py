@@ -138,9 +138,9 @@ class TestFolder:
                 "c_attn/more' is not a tensor of LoRA; accepted are down, up and scale",
             ),
             ({"h.0.attn.c_attn/scale": None}, "c_attn/scale' is missing"),
-            ({"h.0.attn.c_attn/up": np.ones((95, 8))}, r"accepted is \[96, 8\]"),
+            ({"h.0.attn.c_attn/up": np.ones((95, 8))}, r"accepted: \[96, 8\]"),
             ({"h.0.attn.c_attn/down": np.full((8, 32), np.nan)}, "has values that are not finite"),
-            ({"h.0.attn.c_attn/down": np.ones((33, 32))}, "has the rank 33; accepted is up to 32"),
+            ({"h.0.attn.c_attn/down": np.ones((33, 32))}, "has rank 33; accepted: up to 32"),
             ({"nonsense": np.ones(3)}, "accepted are names like <layer>/<part>"),
         ],
     )
@@ -164,7 +164,7 @@ class TestFolder:
         record.write_text(content)
         file = tmp_path / "bard/task.safetensors"
         file.write_bytes(file.read_bytes()[:-1])
-        with pytest.raises(InvalidArgument, match=r"task.safetensors differs from what task.json says"):
+        with pytest.raises(InvalidArgument, match=r"task.safetensors does not match its size and hash in task.json"):
             load_task(tmp_path, "bard", BASE)
 
     @staticmethod

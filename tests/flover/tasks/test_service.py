@@ -131,7 +131,7 @@ def test_a_damaged_task_is_refused_in_its_own_requests(tmp_path: Path) -> None:
     with running(tmp_path) as service:
         bad, good = Asked([5], task="task1"), Asked([5], max_tokens=9)
         service.ask(bad, good)
-        with pytest.raises(InvalidArgument, match=r"task 'task1' is refused: task\.safetensors differs"):
+        with pytest.raises(InvalidArgument, match=r"task 'task1' is refused: task\.safetensors does not match"):
             bad.wait()
         assert good.tokens() == greedy([5], 9)
         file.write_bytes(content)

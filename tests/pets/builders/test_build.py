@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from testing.models import make_tiny_classifier
+from tidal.catalog.manifests import load_published
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.base import load_base_layers
-from tidal.pets.engine.engine import open_engine
 from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest, load_pets_manifest
+from tidal.pets.openvino_engine.engine import open_openvino_engine
 from tidal.repository.entries import ModelEntry
-from tidal.repository.published import load_published
 from tidal_builders.pets import verify
 from tidal_builders.pets.build import build_pets
 from tidal_builders.pets.profiling import _profile, _rising, activation_bytes, grid_of, tasks_together
@@ -68,7 +68,7 @@ def test_the_version_is_complete_and_verified(published: Published) -> None:
     manifest.check_files(folder)
     layers = load_base_layers(folder)
     assert (report.outcome, report.version, report.base) == ("published", 1, layers.digest)
-    assert manifest.base == layers.digest == open_engine(folder / ENGINE_FOLDER, threads=1).description.digest
+    assert manifest.base == layers.digest == open_openvino_engine(folder / ENGINE_FOLDER, threads=1).description.digest
     assert (manifest.max_length, manifest.width, manifest.zeroed) == (MAX_LENGTH, 64, ())
     assert manifest.verification.max_abs_error <= 1e-4
     assert manifest.verification.samples == 10 * (1 + len(TYPICAL_KINDS))
@@ -88,7 +88,7 @@ def test_all_kinds_are_profiled_as_far_as_the_base(published: Published) -> None
     assert (np.diff(tables.terms[:, 1:9, 1:3], axis=1) >= 0).all()
     assert profile.spread_tokens is not None
     assert profile.memory_bytes.at(8, 4) == 32 * activation_bytes(
-        open_engine(folder / "engines", threads=1).description
+        open_openvino_engine(folder / "engines", threads=1).description
     )
     assert [(row.length, row.batch) for row in report.rows] == [(8, 1), (8, 2), (8, 4), (16, 1), (16, 2), (24, 1)]
     assert set(report.rows[0].terms_ms) == set(TYPICAL_KINDS)

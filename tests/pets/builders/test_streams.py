@@ -13,7 +13,7 @@ import torch
 from testing.models import make_tiny_classifier
 from tests.pets.bases import random_task, small_base
 from tests.pets.policies.costs import make_profile
-from tidal.pets.policies.streams import Operator, assign_streams, operational_intensity
+from tidal.pets.policies.streams import TaskOperator, assign_streams, operational_intensity
 from tidal.pets.profile import PetsProfile, StreamRule
 from tidal.pets.torch_engine.engine import TorchPetsEngine, open_torch_engine
 from tidal.pets.torch_engine.streams import by_intensity, together
@@ -54,13 +54,13 @@ def test_operators_of_all_kinds_and_a_rule_are_measured(built: Built) -> None:
 def test_a_batch_is_spread_by_intensity_as_the_rule_says(built: Built) -> None:
     profile = built[2].model_copy(update={"streams": StreamRule(threshold_tokens=8, few=1, many=3)})
     assign = by_intensity(profile)
-    operators = [Operator(kind, 1, 16) for kind in TYPICAL_KINDS]
+    operators = [TaskOperator(kind, 1, 16) for kind in TYPICAL_KINDS]
     assert assign(operators) == assign_streams(operators, profile, 3)
     assert sorted(set(assign(operators))) == [0, 1, 2]
-    assert assign([Operator(kind, 1, 4) for kind in TYPICAL_KINDS]) == [0] * 5
+    assert assign([TaskOperator(kind, 1, 4) for kind in TYPICAL_KINDS]) == [0] * 5
     assert assign([]) == []
     assert by_intensity(profile, 2)(operators) == assign_streams(operators, profile, 2)
-    assert len(assign([Operator("another", 1, 16), *operators])) == 6
+    assert len(assign([TaskOperator("another", 1, 16), *operators])) == 6
 
 
 def test_without_a_profile_all_run_together() -> None:
@@ -79,7 +79,7 @@ def test_intensity_is_arithmetic_by_what_is_moved() -> None:
     moved = 4 * (ranks + len(base.linear)) + 4 * activations * 6
     assert found.gigabytes_per_s.at(3, 2) == pytest.approx(moved / 2e-3 / 1e9, rel=0.02)
     profile = make_profile(lambda *_: 1.0, {"lora": lambda *_: 2.0}).model_copy(update={"operators": {"lora": found}})
-    assert operational_intensity(Operator("lora", 2, 3), profile) == pytest.approx(2 * ranks * 6 / moved, rel=0.02)
+    assert operational_intensity(TaskOperator("lora", 2, 3), profile) == pytest.approx(2 * ranks * 6 / moved, rel=0.02)
 
 
 def test_the_rule_takes_least_over_all_cases() -> None:
@@ -129,10 +129,10 @@ def test_a_gpu_is_verified_in_every_way_that_it_runs(built: Built, monkeypatch: 
 
 
 def test_the_engine_that_a_server_opens_goes_by_its_profile(built: Built, tmp_path: Path) -> None:
-    from tidal.pets.engine.opening import open_pets_engine
+    from tidal.pets.opening import open_pets_engine
 
     source = load_base(make_tiny_classifier(tmp_path / "tiny", max_position=16, layers=1))
     export_encoder(source.model, tmp_path / "engine", "torch")
     opened: Any = open_pets_engine("torch", tmp_path / "engine", threads=1, device="cpu", profile=built[2])
     assert opened.assign is not together
-    assert len(opened.assign([Operator("lora", 1, 8)] * 3)) == 3
+    assert len(opened.assign([TaskOperator("lora", 1, 8)] * 3)) == 3

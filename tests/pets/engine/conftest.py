@@ -19,10 +19,10 @@ from transformers import (
 )
 
 from testing.truth import KINDS, Exported, Truth, random_terms, randomise
-from tidal.pets.engine import native
-from tidal.pets.engine.base import LoadedTask
-from tidal.pets.engine.engine import open_engine
-from tidal.pets.engine.opening import PetsEngineKind
+from tidal.pets.engine.contract import LoadedTask
+from tidal.pets.opening import PetsEngineKind
+from tidal.pets.openvino_engine import native
+from tidal.pets.openvino_engine.engine import open_openvino_engine
 from tidal.pets.terms import TaskTerms
 from tidal_builders.pets.base import export_encoder
 
@@ -110,7 +110,7 @@ def bench(exported: Callable[[str], Exported]) -> Callable[[str], Bench]:
     def make(name: str) -> Bench:
         if name not in made:
             base = exported(name)
-            made[name] = load_tasks(open_engine(base.folder, threads=2), base)
+            made[name] = load_tasks(open_openvino_engine(base.folder, threads=2), base)
         return made[name]
 
     return make

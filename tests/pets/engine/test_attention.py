@@ -11,8 +11,8 @@ import pytest
 from testing.truth import KINDS, Exported, attention_received, randomise
 from tests.pets.engine.conftest import ENCODERS, VOCABULARY, Bench, load_tasks
 from tidal.errors import Unsupported
-from tidal.pets.engine.engine import open_engine
 from tidal.pets.merging import unmerged
+from tidal.pets.openvino_engine.engine import open_openvino_engine
 from tidal_builders.pets.base import export_encoder
 
 TOLERANCE = 1e-4
@@ -28,7 +28,7 @@ def attentive(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bench
             folder = tmp_path_factory.mktemp(name)
             model = randomise(ENCODERS[name](), seed=len(name))
             layers, _ = export_encoder(model, folder, attention=True)
-            made[name] = load_tasks(open_engine(folder, threads=2), Exported(model, folder, layers))
+            made[name] = load_tasks(open_openvino_engine(folder, threads=2), Exported(model, folder, layers))
         return made[name]
 
     return make
@@ -62,7 +62,7 @@ def test_pooled_vectors_are_those_without(attentive: Callable[[str], Bench], ben
 def test_of_a_merged_copy(attentive: Callable[[str], Bench]) -> None:
     made = attentive("bert")
     loaded = made.tasks["everything"]
-    copy = open_engine(Path(made.base.folder), threads=1, merged=loaded.terms)
+    copy = open_openvino_engine(Path(made.base.folder), threads=1, merged=loaded.terms)
     ids, lengths = np.random.default_rng(2).integers(4, VOCABULARY, (2, 12)), np.asarray([12, 5])
     found = copy.attended([copy.add(unmerged(loaded.terms))] * 2, ids, lengths)
     shared = made.engine.attended([loaded.task] * 2, ids, lengths)

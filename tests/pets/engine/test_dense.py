@@ -21,8 +21,8 @@ from tidal.engines import Artifact
 from tidal.engines.exporting import export_program, write_onnx
 from tidal.errors import InvalidArgument, Unavailable, Unsupported
 from tidal.pets.engine.description import read_description
-from tidal.pets.engine.opening import open_pets_engine
 from tidal.pets.kinds.adapter import takes_adapter
+from tidal.pets.opening import open_pets_engine
 from tidal.pets.tensorrt_engine.engine import TensorRtPetsEngine, open_dense_engine, open_tensorrt_engine
 from tidal.pets.tensorrt_engine.form import FORM_FILE, check_terms, read_form
 from tidal.pets.terms import Bottleneck, LinearTerms, TaskTerms

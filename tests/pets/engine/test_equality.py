@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from testing.truth import KINDS, Exported, Truth, random_terms
 from tests.pets.engine.conftest import ENCODERS, VOCABULARY, Bench, Loaded
-from tidal.pets.engine.base import answer
-from tidal.pets.engine.engine import open_engine
+from tidal.pets.engine.contract import answer
 from tidal.pets.merging import unmerged
+from tidal.pets.openvino_engine.engine import open_openvino_engine
 
 TOLERANCE = 1e-4
 
@@ -101,7 +101,7 @@ def test_padding_is_not_read(bench: Callable[[str], Bench]) -> None:
 def test_merged_copy(bench: Callable[[str], Bench], kind: str) -> None:
     made = bench("bert")
     loaded = made.tasks[kind]
-    engine = open_engine(made.base.folder, threads=1, merged=loaded.terms)
+    engine = open_openvino_engine(made.base.folder, threads=1, merged=loaded.terms)
     rest = unmerged(loaded.terms)
     copy = Bench(made.base, engine, {})
     assert all(own.delta is None and own.bias is None for own in rest.linear.values())
@@ -112,7 +112,7 @@ def test_merged_copy(bench: Callable[[str], Bench], kind: str) -> None:
 def test_bf16_answers_are_near(exported: Callable[[str], Exported]) -> None:
     base = exported("wide_bert")
     try:
-        engine = open_engine(base.folder, threads=2, precision="bf16")
+        engine = open_openvino_engine(base.folder, threads=2, precision="bf16")
     except Exception as error:
         pytest.skip(str(error))
     ids, lengths = np.random.default_rng(0).integers(4, VOCABULARY, (8, 16)), np.full(8, 16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,18 +14,20 @@ import pytest
 
 from testing.truth import Exported, random_terms
 from tests.pets.engine.conftest import VOCABULARY, Bench
+from tidal import compiling
 from tidal.errors import InvalidArgument, NotFound
-from tidal.pets.engine import build as building
-from tidal.pets.engine import native
-from tidal.pets.engine.base import answer
-from tidal.pets.engine.engine import PetsEngine, open_engine
+from tidal.flover.native import library as decoder_library
+from tidal.pets.engine.contract import answer
+from tidal.pets.openvino_engine import build as building
+from tidal.pets.openvino_engine import native
+from tidal.pets.openvino_engine.engine import OpenVinoPetsEngine, open_openvino_engine
 from tidal.pets.terms import Bottleneck, Head, LinearTerms, LowRankDelta, NormTerms, SparseDelta, TaskTerms
 
 QUERY = "encoder.layer.0.attention.self.query"  # [36, 36] in the tiny BERT
 
 
 @pytest.fixture
-def engine(bench: Callable[[str], Bench]) -> PetsEngine:
+def engine(bench: Callable[[str], Bench]) -> OpenVinoPetsEngine:
     return bench("bert").engine
 
 
@@ -69,7 +72,7 @@ def zeros(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         (TaskTerms(head(), {}, {"embeddings.LayerNorm": NormTerms(zeros(36), zeros(1))}), "bias at 'embeddings.Layer"),
     ],
 )
-def test_terms_that_do_not_fit_are_refused(engine: PetsEngine, terms: TaskTerms, message: str) -> None:
+def test_terms_that_do_not_fit_are_refused(engine: OpenVinoPetsEngine, terms: TaskTerms, message: str) -> None:
     before = native.bytes_in_use()
     with pytest.raises(InvalidArgument) as error:
         engine.add(terms)
@@ -92,7 +95,7 @@ def test_terms_that_do_not_fit_are_refused(engine: PetsEngine, terms: TaskTerms,
         ({"type_ids": np.zeros((1, 3), int)}, "type_ids have shape (1, 3)"),
     ],
 )
-def test_batches_that_cannot_run_are_refused(engine: PetsEngine, change: dict[str, Any], message: str) -> None:
+def test_batches_that_cannot_run_are_refused(engine: OpenVinoPetsEngine, change: dict[str, Any], message: str) -> None:
     arguments = {"tasks": [engine.add(TaskTerms(head()))], "ids": np.zeros((1, 4), int), "lengths": np.asarray([4])}
     arguments["tasks"] = arguments["tasks"][: len(change.get("ids", [0]))]
     with pytest.raises(InvalidArgument) as error:
@@ -100,7 +103,7 @@ def test_batches_that_cannot_run_are_refused(engine: PetsEngine, change: dict[st
     assert message in str(error.value)
 
 
-def test_bytes_are_counted_and_given_back(exported: Callable[[str], Exported], engine: PetsEngine) -> None:
+def test_bytes_are_counted_and_given_back(exported: Callable[[str], Exported], engine: OpenVinoPetsEngine) -> None:
     terms = random_terms("everything", exported("bert").layers, seed=1)
     before = native.bytes_in_use()
     task = engine.add(terms)
@@ -116,14 +119,14 @@ def test_bytes_are_counted_and_given_back(exported: Callable[[str], Exported], e
     assert native.bytes_in_use() == before
 
 
-def test_removed_task_is_refused(engine: PetsEngine) -> None:
+def test_removed_task_is_refused(engine: OpenVinoPetsEngine) -> None:
     task = engine.add(TaskTerms(head()))
     engine.remove(task)
     with pytest.raises(InvalidArgument, match="task was removed"):
         answer(engine, [task], np.zeros((1, 4), int), np.asarray([4]))
 
 
-def test_terms_are_copied(exported: Callable[[str], Exported], engine: PetsEngine) -> None:
+def test_terms_are_copied(exported: Callable[[str], Exported], engine: OpenVinoPetsEngine) -> None:
     terms = random_terms("everything", exported("bert").layers, seed=2)
     ids, lengths = np.full((1, 6), 8), np.asarray([6])
     task = engine.add(terms)
@@ -138,7 +141,7 @@ def test_terms_are_copied(exported: Callable[[str], Exported], engine: PetsEngin
 def test_tasks_come_and_go_while_batches_run(exported: Callable[[str], Exported]) -> None:
     """Two threads run batches; each task is removed while they do, right after its batch began."""
     base = exported("bert")
-    engine = open_engine(base.folder, threads=1, contexts=2)
+    engine = open_openvino_engine(base.folder, threads=1, contexts=2)
     before = native.bytes_in_use()
     kept = [engine.add(random_terms("everything", base.layers, seed)) for seed in range(3)]
     ids, lengths = np.random.default_rng(0).integers(4, VOCABULARY, (9, 20)), np.full(9, 20)
@@ -180,7 +183,7 @@ def test_tasks_come_and_go_while_batches_run(exported: Callable[[str], Exported]
     assert native.bytes_in_use() == before
 
 
-def test_head_alone_adds_nothing_to_the_encoder(engine: PetsEngine) -> None:
+def test_head_alone_adds_nothing_to_the_encoder(engine: OpenVinoPetsEngine) -> None:
     plain = engine.add(replace(TaskTerms(head()), head=head()))
     ids, lengths = np.full((1, 5), 11), np.asarray([5])
     np.testing.assert_array_equal(engine.pooled([plain], ids, lengths), engine.pooled([None], ids, lengths))
@@ -197,7 +200,7 @@ def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr(native, "library_path", lambda: tmp_path / "libtidal_pets-0.so")
     native.library.cache_clear()
     try:
-        with pytest.raises(NotFound, match=r"is not built: run 'python -m tidal\.pets\.engine\.build'"):
+        with pytest.raises(NotFound, match=r"is not built: run 'python -m tidal\.pets\.openvino_engine\.build'"):
             native.library()
     finally:
         native.library.cache_clear()
@@ -205,16 +208,28 @@ def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_unreadable_files_are_refused(exported: Callable[[str], Exported], tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"encoder\.json cannot be read"):
-        open_engine(tmp_path, threads=1)
+        open_openvino_engine(tmp_path, threads=1)
     (tmp_path / "encoder.json").write_text("{}")
     with pytest.raises(InvalidArgument, match=r"encoder\.json is not valid: digest"):
-        open_engine(tmp_path, threads=1)
+        open_openvino_engine(tmp_path, threads=1)
     (tmp_path / "encoder.json").write_bytes((exported("bert").folder / "encoder.json").read_bytes())
     (tmp_path / "encoder.xml").write_text("<net")
     with pytest.raises(InvalidArgument, match="is no readable graph"):
-        open_engine(tmp_path, threads=1)
+        open_openvino_engine(tmp_path, threads=1)
 
 
 def test_unknown_kernels_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="kernels 'avx1024' do not run here"):
         native.choose_kernels("avx1024")
+
+
+def test_a_change_of_a_shared_header_asks_for_a_new_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = native.library_path(), decoder_library.library_path()
+    headers = tmp_path / "native"
+    shutil.copytree(compiling.shared_headers(), headers)
+    for module in (compiling, decoder_library):
+        monkeypatch.setattr(module, "shared_headers", lambda: headers)
+    assert (native.library_path(), decoder_library.library_path()) == before
+    (headers / "vectors.hpp").write_text("// changed")
+    assert native.library_path() != before[0]
+    assert decoder_library.library_path() != before[1]

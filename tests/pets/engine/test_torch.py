@@ -19,7 +19,7 @@ from tests.pets.engine.conftest import ENCODERS, VOCABULARY, Bench, Loaded, load
 from tests.pets.engine.test_equality import TOLERANCE, compare
 from tidal.device import has_gpu
 from tidal.errors import InvalidArgument, Unsupported
-from tidal.pets.engine.base import answer
+from tidal.pets.engine.contract import answer
 from tidal.pets.merging import unmerged
 from tidal.pets.torch_engine.engine import TorchPetsEngine, open_torch_engine
 from tidal.pets.torch_engine.plan import EXACT, ROUNDED

@@ -22,7 +22,7 @@ from testing.truth import Exported, random_terms
 from tests.pets.engine.conftest import VOCABULARY
 from tidal.pets.torch_engine.bound import InTurn, bind
 from tidal.pets.torch_engine.engine import open_torch_engine
-from tidal.pets.torch_engine.plan import ROUNDED, Plan, make_plan, power_of_two
+from tidal.pets.torch_engine.plan import ROUNDED, TorchBatchPlan, make_plan, power_of_two
 
 ROOT = Path(tidal.__path__[0]).parent.parent
 
@@ -145,7 +145,7 @@ def test_the_runner_gives_the_pass_its_numbers_and_keeps_pools_apart(cuda: Modul
     import threading
 
     runner._running = threading.Lock()
-    plan = Plan(make_layout(), np.array([3, 4, 2, 5, 6, 1], np.int64), ())
+    plan = TorchBatchPlan(make_layout(), np.array([3, 4, 2, 5, 6, 1], np.int64), ())
     seen: list[Any] = []
 
     def encode(batch: Any) -> torch.Tensor:
@@ -172,7 +172,7 @@ def test_batches_of_one_layout_differ_in_their_numbers_alone(exported: Callable[
     kinds = ("low_rank", "bias", "bottleneck", "norm", "head", "bias", "bias")
     others = [engine.add(random_terms(kind, base.layers, seed=7)) for kind in kinds]
 
-    def plan(seed: int) -> tuple[Plan, Any]:
+    def plan(seed: int) -> tuple[TorchBatchPlan, Any]:
         draw = np.random.default_rng(seed)
         # The same ranks, and other biases: in another order.
         tasks = [
@@ -213,7 +213,7 @@ def test_rounding() -> None:
 
 KERNEL = """
 import numpy as np, torch
-from tidal.pets.engine.description import Description, LinearPlace
+from tidal.pets.engine.description import Description, LinearSpec
 from tidal.pets.terms import SparseDelta
 from tidal.pets.torch_engine.operators import Site
 from tidal.pets.torch_engine.sparse import BlockDiagonal, pack_sparse
@@ -227,7 +227,7 @@ def delta(outputs, inputs):
     return SparseDelta(starts, columns, draw.normal(size=len(columns)).astype(np.float32))
 
 sizes = [(5, 19), (3, 7)]
-places = [LinearPlace(path=str(n), outputs=o, inputs=i, weight="", bias="") for n, (o, i) in enumerate(sizes)]
+places = [LinearSpec(path=str(n), outputs=o, inputs=i, weight="", bias="") for n, (o, i) in enumerate(sizes)]
 shape = Description.model_construct(linear=places)
 device = torch.device("cpu")
 both, second = {0: delta(5, 19), 1: delta(3, 7)}, {1: delta(3, 7)}

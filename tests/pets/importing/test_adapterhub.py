@@ -27,7 +27,7 @@ from tidal.errors import TidalError
 from tidal.pets.terms import FloatArray
 from tidal_builders.pets.base import base_layers
 from tidal_builders.pets.encoder import read_encoder
-from tidal_builders.pets.importing.found import Base, Wishes
+from tidal_builders.pets.importing.found import Base, ImportOptions
 from tidal_builders.pets.importing.recognise import import_task
 
 WIDTH, INNER = 32, 4
@@ -120,7 +120,7 @@ def expected(base_folder: Path, activation: Any, scale: float = 1.0) -> FloatArr
 def test_answers_as_the_library_does(
     base_folder: Path, base: Base, tmp_path: Path, config: object, activation: Any, scale: float
 ) -> None:
-    found = import_task(save(tmp_path, config), base, Wishes())
+    found = import_task(save(tmp_path, config), base, ImportOptions())
     assert found.kind == "adapter"
     assert found.terms.head.labels == ("a", "b", "c")
     wanted = expected(base_folder, activation, scale)
@@ -138,7 +138,7 @@ def test_answers_as_the_library_does(
 def test_a_head_on_the_pooler_needs_nothing_else(
     base: Base, tmp_path: Path, heads: dict[str, torch.Tensor], config: dict[str, Any]
 ) -> None:
-    found = import_task(save(tmp_path, head={"layers": 1, **config}, heads=heads), base, Wishes())
+    found = import_task(save(tmp_path, head={"layers": 1, **config}, heads=heads), base, ImportOptions())
     assert "pooler.dense" not in found.terms.linear
     assert found.terms.head.weight.tolist() == np.ones((3, WIDTH)).tolist()
 
@@ -146,7 +146,7 @@ def test_a_head_on_the_pooler_needs_nothing_else(
 def test_a_head_of_a_plain_transformers_model(base: Base, tmp_path: Path) -> None:
     save(tmp_path, heads={"classifier.weight": torch.ones(3, WIDTH), "classifier.bias": torch.zeros(3)})
     (tmp_path / "head_config.json").write_text(json.dumps({"config": None, "label2id": {"x": 0, "y": 1, "z": 2}}))
-    assert import_task(tmp_path, base, Wishes()).terms.head.labels == ("x", "y", "z")
+    assert import_task(tmp_path, base, ImportOptions()).terms.head.labels == ("x", "y", "z")
 
 
 def test_distilbert_and_its_own_head(tmp_path: Path) -> None:
@@ -167,13 +167,13 @@ def test_distilbert_and_its_own_head(tmp_path: Path) -> None:
 
     save(tmp_path, tensors=tensors, heads=classifier | own)
     (tmp_path / "head_config.json").write_text(about)
-    assert list(import_task(tmp_path, base, Wishes()).terms.linear) == [
+    assert list(import_task(tmp_path, base, ImportOptions()).terms.linear) == [
         f"transformer.layer.0.{layer}" for layer in places.values()
     ]
 
     save(tmp_path, tensors=tensors, heads=classifier | own | {"pre_classifier.bias": own["pre_classifier.bias"] + 1})
     (tmp_path / "head_config.json").write_text(about)
-    found = import_task(tmp_path, base, Wishes()).terms
+    found = import_task(tmp_path, base, ImportOptions()).terms
     np.testing.assert_allclose(found.linear["pre_classifier"].bias, np.ones(WIDTH), atol=1e-6)  # type: ignore[arg-type]
     assert found.head.weight.tolist() == np.ones((3, WIDTH)).tolist()
 
@@ -197,7 +197,7 @@ def test_distilbert_and_its_own_head(tmp_path: Path) -> None:
 )
 def test_refuses_adapters_of_other_forms(base: Base, tmp_path: Path, config: object, reason: str) -> None:
     with pytest.raises(TidalError) as caught:
-        import_task(save(tmp_path, config), base, Wishes())
+        import_task(save(tmp_path, config), base, ImportOptions())
     assert reason in str(caught.value)
 
 
@@ -212,7 +212,7 @@ def test_refuses_adapters_of_other_forms(base: Base, tmp_path: Path, config: obj
 )
 def test_refuses_heads_of_other_forms(base: Base, tmp_path: Path, head: dict[str, Any], reason: str) -> None:
     with pytest.raises(TidalError) as caught:
-        import_task(save(tmp_path, head=head), base, Wishes())
+        import_task(save(tmp_path, head=head), base, ImportOptions())
     assert reason in str(caught.value)
 
 
@@ -231,7 +231,7 @@ def test_refuses_heads_of_other_forms(base: Base, tmp_path: Path, head: dict[str
 def test_refuses_heads_of_other_tasks_as_the_library_saved_them(name: str, said: str) -> None:
     encoder = read_encoder(AutoModel.from_pretrained(SAVED / "base"))
     with pytest.raises(TidalError) as caught:
-        import_task(SAVED / name, Base(*base_layers(encoder), "some/base"), Wishes())
+        import_task(SAVED / name, Base(*base_layers(encoder), "some/base"), ImportOptions())
     assert said in str(caught.value)
 
 
@@ -239,7 +239,7 @@ class TestTensors:
     def refused(self, base: Base, folder: Path, **changed: torch.Tensor) -> str:
         tensors = adapter_tensors() | {name.replace("__", "."): value for name, value in changed.items()}
         with pytest.raises(TidalError) as caught:
-            import_task(save(folder, tensors=tensors), base, Wishes())
+            import_task(save(folder, tensors=tensors), base, ImportOptions())
         return str(caught.value)
 
     def test_of_another_width(self, base: Base, tmp_path: Path) -> None:
@@ -259,9 +259,9 @@ class TestTensors:
         (tmp_path / "adapter.safetensors").unlink()
         torch.save(adapter_tensors(), tmp_path / "pytorch_adapter.bin")
         with pytest.raises(TidalError, match=r"pickled \(pytorch_adapter.bin\), which are not read"):
-            import_task(tmp_path, base, Wishes())
+            import_task(tmp_path, base, ImportOptions())
 
     def test_without_a_head(self, base: Base, tmp_path: Path) -> None:
         (save(tmp_path) / "head_config.json").unlink()
         with pytest.raises(TidalError, match=r"holds no head; save it with `save_adapter"):
-            import_task(tmp_path, base, Wishes())
+            import_task(tmp_path, base, ImportOptions())

@@ -26,9 +26,9 @@ from tests.pets.importing.reference import answer, logits
 from tidal.errors import InvalidArgument, Unsupported
 from tidal_builders.pets.base import base_layers
 from tidal_builders.pets.encoder import read_encoder
-from tidal_builders.pets.importing.checkpoint import load_classifier
-from tidal_builders.pets.importing.found import Base, Wishes
+from tidal_builders.pets.importing.found import Base, ImportOptions
 from tidal_builders.pets.importing.recognise import import_task
+from tidal_builders.pets.importing.sources import load_classifier
 from tidal_builders.pets.merging import merged_weights
 
 LABELS = ("negative", "neutral", "positive")
@@ -55,7 +55,7 @@ def test_biases_and_normalisations_make_a_bitfit_of_the_same_answers(
     base_folder: Path, base: Base, tmp_path: Path
 ) -> None:
     model = tuned(base_folder, tmp_path, lambda name: name.endswith("bias") or "LayerNorm" in name)
-    found = import_task(tmp_path, base, Wishes())
+    found = import_task(tmp_path, base, ImportOptions())
     assert found.kind == "bitfit"
     assert found.terms.head.labels == LABELS
     assert not found.provenance.notes
@@ -64,7 +64,7 @@ def test_biases_and_normalisations_make_a_bitfit_of_the_same_answers(
 
 def test_all_differences_make_the_same_answers(base_folder: Path, base: Base, tmp_path: Path) -> None:
     model = tuned(base_folder, tmp_path, linear_or_norm)
-    found = import_task(tmp_path, base, Wishes(sparsity=0))
+    found = import_task(tmp_path, base, ImportOptions(sparsity=0))
     assert found.kind == "diff_pruning"
     np.testing.assert_allclose(answer(base_folder, found.terms, base.layers), logits(model), atol=1e-5)
     state = model.base_model.state_dict()
@@ -74,7 +74,7 @@ def test_all_differences_make_the_same_answers(base_folder: Path, base: Base, tm
 
 def test_a_sparse_difference_has_the_largest_of_the_whole_model(base_folder: Path, base: Base, tmp_path: Path) -> None:
     model = tuned(base_folder, tmp_path, lambda name: linear_or_norm(name) and "layer.0" not in name)
-    found = import_task(tmp_path, base, Wishes(sparsity=0.9))
+    found = import_task(tmp_path, base, ImportOptions(sparsity=0.9))
     state = model.base_model.state_dict()
     total = sum(layer.weight.size for layer in base.layers.linear.values())
     kept, left = [], []
@@ -92,7 +92,7 @@ def test_a_sparse_difference_has_the_largest_of_the_whole_model(base_folder: Pat
 
 def test_changed_embeddings_are_told(base_folder: Path, base: Base, tmp_path: Path) -> None:
     tuned(base_folder, tmp_path, lambda _name: True)
-    notes = import_task(tmp_path, base, Wishes()).provenance.notes
+    notes = import_task(tmp_path, base, ImportOptions()).provenance.notes
     assert notes[0].startswith("not carried, for a task cannot change it: embeddings.")
     assert "embeddings.word_embeddings.weight" in notes[0]
 
@@ -109,7 +109,7 @@ def test_a_task_does_not_change_with_the_model_that_it_was_read_from(
         return loaded[-1]
 
     monkeypatch.setattr("tidal_builders.pets.importing.checkpoint.load_classifier", load)
-    found = import_task(tmp_path, base, Wishes())
+    found = import_task(tmp_path, base, ImportOptions())
     before = copy.deepcopy(found.terms)
     with torch.no_grad():
         for weight in loaded[0].parameters():
@@ -125,7 +125,7 @@ def test_masks_are_kept_whole_whatever_the_sparsity(base_folder: Path, base: Bas
         for layer in model.bert.encoder.layer:
             layer.output.dense.weight.mul_(torch.rand_like(layer.output.dense.weight) > 0.1)
     model.save_pretrained(tmp_path)
-    found = import_task(tmp_path, base, Wishes(sparsity=0.995))
+    found = import_task(tmp_path, base, ImportOptions(sparsity=0.995))
     assert (found.kind, found.lossless) == ("maskbert", True)
     assert "a mask, which is kept whole" in found.provenance.notes[0]
     np.testing.assert_allclose(answer(base_folder, found.terms, base.layers), logits(model), atol=1e-5)
@@ -136,8 +136,8 @@ def test_labels_that_are_only_numbered_are_reported(base_folder: Path, base: Bas
     model = AutoModelForSequenceClassification.from_pretrained(base_folder, id2label=numbered)
     model.save_pretrained(tmp_path)
     said = "the checkpoint only numbers its labels (LABEL_0 …); name them by --labels"
-    assert said in import_task(tmp_path, base, Wishes()).provenance.notes
-    assert said not in import_task(tmp_path, base, Wishes(labels=LABELS)).provenance.notes
+    assert said in import_task(tmp_path, base, ImportOptions()).provenance.notes
+    assert said not in import_task(tmp_path, base, ImportOptions(labels=LABELS)).provenance.notes
 
 
 @pytest.mark.parametrize(
@@ -163,38 +163,38 @@ def test_checkpoints_of_other_tasks_are_refused(
 ) -> None:
     architecture.from_pretrained(base_folder, ignore_mismatched_sizes=True, **fields).save_pretrained(tmp_path)
     with pytest.raises(Unsupported, match=f"cannot be a task: it is {said}"):
-        import_task(tmp_path, base, Wishes())
+        import_task(tmp_path, base, ImportOptions())
 
 
 class TestRefusing:
     def test_another_encoder(self, base: Base, tmp_path: Path) -> None:
         make_tiny_classifier(tmp_path, hidden=64)
         with pytest.raises(InvalidArgument, match=r"is no fine-tuned version of this base: layer '.*' is \(64, 64\)"):
-            import_task(tmp_path, base, Wishes())
+            import_task(tmp_path, base, ImportOptions())
 
     def test_another_depth(self, base: Base, tmp_path: Path) -> None:
         make_tiny_classifier(tmp_path, hidden=32, layers=1)
         with pytest.raises(InvalidArgument, match=r"layer 'encoder.layer.1.* is missing in it, \(32, 32\) in the base"):
-            import_task(tmp_path, base, Wishes())
+            import_task(tmp_path, base, ImportOptions())
 
     def test_pickled_weights(self, base_folder: Path, base: Base, tmp_path: Path) -> None:
         model = AutoModelForSequenceClassification.from_pretrained(base_folder)
         model.config.save_pretrained(tmp_path)
         torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
         with pytest.raises(InvalidArgument, match="no weights as safetensors, and pickled ones"):
-            import_task(tmp_path, base, Wishes())
+            import_task(tmp_path, base, ImportOptions())
 
     def test_an_encoder_without_a_classifier(self, base_folder: Path, base: Base, tmp_path: Path) -> None:
         AutoModelForSequenceClassification.from_pretrained(base_folder).bert.save_pretrained(tmp_path)
         with pytest.raises(Unsupported, match="cannot be a task: it is a model without a head"):
-            import_task(tmp_path, base, Wishes())
+            import_task(tmp_path, base, ImportOptions())
         (tmp_path / "config.json").write_text((base_folder / "config.json").read_text())
         with pytest.raises(InvalidArgument, match=r"has no weights for classifier\.bias, classifier\.weight"):
-            import_task(tmp_path, base, Wishes())
+            import_task(tmp_path, base, ImportOptions())
 
     def test_a_sparsity_of_all(self, base_folder: Path, base: Base) -> None:
         with pytest.raises(InvalidArgument, match="the sparsity is 1; accepted is 0 up to, but not, 1"):
-            import_task(base_folder, base, Wishes(sparsity=1))
+            import_task(base_folder, base, ImportOptions(sparsity=1))
 
 
 class TestTwoLayerHead:
@@ -212,7 +212,7 @@ class TestTwoLayerHead:
         model = RobertaForSequenceClassification(self.CONFIG).eval()
         model.roberta.load_state_dict(encoder.state_dict(), strict=False)
         model.save_pretrained(tmp_path)
-        found = import_task(tmp_path, base, Wishes(sparsity=0))
+        found = import_task(tmp_path, base, ImportOptions(sparsity=0))
         assert set(found.terms.linear) == {"pooler.dense"}
         merged = merged_weights(found.terms, base.layers)
         np.testing.assert_allclose(merged["pooler.dense.weight"], model.classifier.dense.weight.detach(), atol=1e-6)
@@ -222,4 +222,4 @@ class TestTwoLayerHead:
         base = Base(*base_layers(read_encoder(RobertaModel(self.CONFIG, add_pooling_layer=False))))
         RobertaForSequenceClassification(self.CONFIG).save_pretrained(tmp_path)
         with pytest.raises(Unsupported, match="a head of two layers, and the base no pooler"):
-            import_task(tmp_path, base, Wishes())
+            import_task(tmp_path, base, ImportOptions())

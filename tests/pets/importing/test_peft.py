@@ -18,11 +18,11 @@ from tests.pets.importing.reference import answer, logits
 from tidal.errors import InvalidArgument, TidalError, Unsupported
 from tidal.pets.tasks.folder import add_task, load_task
 from tidal.pets.terms import LowRankDelta
-from tidal_builders.pets.importing.found import Base, Wishes
+from tidal_builders.pets.importing.found import Base, ImportOptions
 from tidal_builders.pets.importing.recognise import import_task
 from tidal_builders.pets.merging import merged_weights
 
-NO_WISHES = Wishes()
+NO_OPTIONS = ImportOptions()
 
 
 def saved(base_folder: Path, folder: Path, **options: Any) -> Any:
@@ -59,7 +59,7 @@ def edit(folder: Path, **changed: Any) -> None:
 )
 def test_is_what_peft_merges(base_folder: Path, base: Base, tmp_path: Path, options: dict[str, Any]) -> None:
     merged = saved(base_folder, tmp_path / "peft", **options)
-    found = import_task(tmp_path / "peft", base, NO_WISHES)
+    found = import_task(tmp_path / "peft", base, NO_OPTIONS)
     assert found.kind == "lora"
     assert found.terms.head.labels == ("negative", "neutral", "positive")
     ours = merged_weights(found.terms, base.layers)
@@ -84,7 +84,7 @@ def test_ranks_and_scales_follow_the_patterns(base_folder: Path, base: Base, tmp
     saved(base_folder, tmp_path, rank_pattern={"value": 2}, alpha_pattern={"layer.1.attention.self.value": 5})
     scales = {
         path.removeprefix("encoder.layer."): (len(change.delta.down), change.delta.scale)
-        for path, change in import_task(tmp_path, base, NO_WISHES).terms.linear.items()
+        for path, change in import_task(tmp_path, base, NO_OPTIONS).terms.linear.items()
         if isinstance(change.delta, LowRankDelta)
     }
     assert scales == {
@@ -97,32 +97,32 @@ def test_ranks_and_scales_follow_the_patterns(base_folder: Path, base: Base, tmp
 
 def test_labels_are_those_wanted(base_folder: Path, base: Base, tmp_path: Path) -> None:
     saved(base_folder, tmp_path)
-    assert import_task(tmp_path, base, Wishes(labels=("a", "b", "c"))).terms.head.labels == ("a", "b", "c")
+    assert import_task(tmp_path, base, ImportOptions(labels=("a", "b", "c"))).terms.head.labels == ("a", "b", "c")
     with pytest.raises(InvalidArgument, match="the head has 3 classes, labels are 2: a, b"):
-        import_task(tmp_path, base, Wishes(labels=("a", "b")))
+        import_task(tmp_path, base, ImportOptions(labels=("a", "b")))
     (tmp_path / "config.json").write_text('{"id2label": {"0": "x", "2": "z", "1": "y"}}')
-    assert import_task(tmp_path, base, NO_WISHES).terms.head.labels == ("x", "y", "z")
+    assert import_task(tmp_path, base, NO_OPTIONS).terms.head.labels == ("x", "y", "z")
 
 
 def test_says_how_the_base_was_compared(base_folder: Path, base: Base, tmp_path: Path) -> None:
     saved(base_folder, tmp_path)
-    notes = import_task(tmp_path, base, NO_WISHES).provenance.notes
+    notes = import_task(tmp_path, base, NO_OPTIONS).provenance.notes
     assert notes[0] == f"trained on {base_folder}, whose weights are those of this model's base"
     edit(tmp_path, base_model_name_or_path="Some/Base")
-    notes = import_task(tmp_path, base, NO_WISHES).provenance.notes
+    notes = import_task(tmp_path, base, NO_OPTIONS).provenance.notes
     assert notes[0] == "trained on Some/Base, which this model was built from (the names were compared)"
 
 
 def test_labels_that_nobody_names_have_to_be_given(base_folder: Path, base: Base, tmp_path: Path) -> None:
     """The base here has a head of three named classes: they are taken for a head of three, and for no other."""
     saved(base_folder, tmp_path)
-    found = import_task(tmp_path, base, NO_WISHES)
+    found = import_task(tmp_path, base, NO_OPTIONS)
     assert found.provenance.notes[1] == "labels are those of its base's config.json: negative, neutral, positive"
     headless = Base(base.layers, base.info, base.name)
     edit(tmp_path, base_model_name_or_path="some/base")
     with pytest.raises(InvalidArgument, match=r"names none of the 3 classes of its head.* by --labels A,B,\.\.\."):
-        import_task(tmp_path, headless, NO_WISHES)
-    assert import_task(tmp_path, headless, Wishes(labels=("a", "b", "c"))).terms.head.labels == ("a", "b", "c")
+        import_task(tmp_path, headless, NO_OPTIONS)
+    assert import_task(tmp_path, headless, ImportOptions(labels=("a", "b", "c"))).terms.head.labels == ("a", "b", "c")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_adapters_of_other_tasks_are_refused(
     saved(base_folder, tmp_path)
     edit(tmp_path, **changed)
     with pytest.raises(Unsupported, match=said):
-        import_task(tmp_path, base, NO_WISHES)
+        import_task(tmp_path, base, NO_OPTIONS)
 
 
 def test_a_real_token_classification_adapter_is_refused(base_folder: Path, base: Base, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_real_token_classification_adapter_is_refused(base_folder: Path, base:
         options: Any = {"modules_to_save": ["classifier"]} if kind is None else {"task_type": kind}
         get_peft_model(model, LoraConfig(target_modules=["query"], **options)).save_pretrained(tmp_path / str(kind))
         with pytest.raises(Unsupported, match="is an adapter of a token classifier"):
-            import_task(tmp_path / str(kind), base, NO_WISHES)
+            import_task(tmp_path / str(kind), base, NO_OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -166,21 +166,21 @@ def test_a_configuration_beside_the_adapter_decides(
     saved(base_folder, tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(Unsupported, match=said):
-        import_task(tmp_path, base, NO_WISHES)
+        import_task(tmp_path, base, NO_OPTIONS)
 
 
 def test_a_regression_is_refused(base_folder: Path, base: Base, tmp_path: Path) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(base_folder, num_labels=1, ignore_mismatched_sizes=True)
     get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=["query"])).save_pretrained(tmp_path)
-    for wishes in (NO_WISHES, Wishes(labels=("score",))):
+    for options in (NO_OPTIONS, ImportOptions(labels=("score",))):
         with pytest.raises(Unsupported, match="the head has one output: it is a cross-encoder or another regression"):
-            import_task(tmp_path, base, wishes)
+            import_task(tmp_path, base, options)
 
 
 def test_lora_on_an_embedding_is_called_so(base_folder: Path, base: Base, tmp_path: Path) -> None:
     saved(base_folder, tmp_path, target_modules=["query", "word_embeddings"])
     with pytest.raises(Unsupported, match=r"'bert.embeddings.word_embeddings' is LoRA on an embedding, which no task"):
-        import_task(tmp_path, base, NO_WISHES)
+        import_task(tmp_path, base, NO_OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -204,21 +204,21 @@ def test_refuses_what_a_task_cannot_be(
     saved(base_folder, tmp_path)
     edit(tmp_path, **changed)
     with pytest.raises(TidalError) as caught:
-        import_task(tmp_path, base, NO_WISHES)
+        import_task(tmp_path, base, NO_OPTIONS)
     assert reason in str(caught.value)
 
 
 def test_refuses_real_dora(base_folder: Path, base: Base, tmp_path: Path) -> None:
     saved(base_folder, tmp_path, use_dora=True)
     with pytest.raises(Unsupported, match="DoRA"):
-        import_task(tmp_path, base, NO_WISHES)
+        import_task(tmp_path, base, NO_OPTIONS)
 
 
 class TestTensors:
     def refused(self, base: Base, folder: Path, tensors: dict[str, torch.Tensor]) -> str:
         save_file(tensors, folder / "adapter_model.safetensors")
         with pytest.raises(TidalError) as caught:
-            import_task(folder, base, NO_WISHES)
+            import_task(folder, base, NO_OPTIONS)
         return str(caught.value)
 
     @pytest.fixture
@@ -247,17 +247,17 @@ class TestTensors:
         (tmp_path / "adapter_model.safetensors").unlink()
         torch.save(tensors, tmp_path / "adapter_model.bin")
         with pytest.raises(InvalidArgument, match=r"weights pickled .* they can run code: save it anew"):
-            import_task(tmp_path, base, NO_WISHES)
+            import_task(tmp_path, base, NO_OPTIONS)
 
     def test_that_are_damaged(self, base: Base, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
         path = tmp_path / "adapter_model.safetensors"
         path.write_bytes(path.read_bytes()[:-10])
         with pytest.raises(InvalidArgument, match=r"adapter_model.safetensors cannot be read"):
-            import_task(tmp_path, base, NO_WISHES)
+            import_task(tmp_path, base, NO_OPTIONS)
 
 
 def test_a_folder_of_something_else_names_what_is_accepted(base: Base, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="nothing that a task can be made of"):
-        import_task(tmp_path, base, NO_WISHES)
+        import_task(tmp_path, base, NO_OPTIONS)
     with pytest.raises(InvalidArgument, match="is not a folder"):
-        import_task(tmp_path / "absent", base, NO_WISHES)
+        import_task(tmp_path / "absent", base, NO_OPTIONS)

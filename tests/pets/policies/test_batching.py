@@ -14,9 +14,9 @@ from tests.pets.policies.costs import alpha, batch_latency, beta, make_profile, 
 from tidal.errors import InvalidArgument
 from tidal.pets.policies import (
     Batching,
+    BatchPlan,
     BySpread,
     Fixed,
-    Plan,
     Pool,
     alpha_only,
     batch_seconds,
@@ -68,15 +68,15 @@ def any_pool(draw: st.DrawFn, most: int = 7, kinds: int = 3) -> Pool:
     return Pool(lengths, tasks, np.array(of_task, np.intp)[tasks])
 
 
-def beta_total(tables: Tables, pool: Pool, plan: Plan) -> float:
+def beta_total(tables: Tables, pool: Pool, plan: BatchPlan) -> float:
     return sum(beta(tables, int(pool.kinds[b[0]]), pool.lengths[b].tolist()) for b in plan)
 
 
-def alpha_total(tables: Tables, pool: Pool, plan: Plan) -> float:
+def alpha_total(tables: Tables, pool: Pool, plan: BatchPlan) -> float:
     return sum(alpha(tables, pool.lengths[batch].tolist()) for batch in plan)
 
 
-def by_longest(pool: Pool, plan: Plan) -> Plan:
+def by_longest(pool: Pool, plan: BatchPlan) -> BatchPlan:
     return sorted(plan, key=lambda batch: int(pool.lengths[batch].max()))
 
 
@@ -124,7 +124,7 @@ def test_alpha_only_is_the_best_split_of_the_queries(tables: Tables, pool: Pool)
     assert alpha_total(tables, pool, alpha_only(pool, tables)) == pytest.approx(best)
 
 
-def both_sequences(tables: Tables, pool: Pool) -> Iterator[Plan]:
+def both_sequences(tables: Tables, pool: Pool) -> Iterator[BatchPlan]:
     """Every split of the queries by length, and of the mini-batches by their longest query."""
     order = np.argsort(pool.lengths, kind="stable")
     for items in ([np.array([place]) for place in order], by_longest(pool, beta_only(pool, tables))):
@@ -132,7 +132,7 @@ def both_sequences(tables: Tables, pool: Pool) -> Iterator[Plan]:
             yield [np.concatenate([items[i] for i in group]) for group in split if group]
 
 
-def latencies(tables: Tables, pool: Pool, plan: Plan) -> list[float]:
+def latencies(tables: Tables, pool: Pool, plan: BatchPlan) -> list[float]:
     return [batch_latency(tables, pool, batch.tolist()) for batch in plan]
 
 
@@ -146,7 +146,7 @@ def test_joint_is_the_best_split_of_both_sequences_by_all_costs(tables: Tables, 
 @given(tables=any_tables(), pool=any_pool())
 @settings(max_examples=100, deadline=None)
 def test_soonest_is_the_split_of_both_sequences_that_waits_least(tables: Tables, pool: Pool) -> None:
-    def waiting(plan: Plan) -> float:
+    def waiting(plan: BatchPlan) -> float:
         finish = itertools.accumulate(latencies(tables, pool, plan))
         return sum(len(batch) * at for batch, at in zip(plan, finish, strict=True))
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.pets.fairness import LOADS, MIXTURES, Closed, Open, mixed, simulate, uniform
-from tidal.pets.policies import Batch, PetsScheduler
+from tidal.pets.policies import PetsBatch, PetsScheduler
 from tidal.pets.profile import PetsProfile
 
 # As `tidal build` measured it: all-MiniLM-L6-v2, OpenVINO, two cores.
@@ -20,7 +20,7 @@ TABLES = PetsProfile.model_validate_json((Path(__file__).parent / "minilm_profil
 class CheapestFirst(PetsScheduler):
     """Runs the planned batch of the fewest seconds a query, as the scheduler used to."""
 
-    def _choose(self, plan: Sequence[Batch], now: float) -> tuple[int | None, Batch]:
+    def _choose(self, plan: Sequence[PetsBatch], now: float) -> tuple[int | None, PetsBatch]:
         place = min(range(len(plan)), key=lambda place: plan[place].seconds / len(plan[place].queries))
         return place, plan[place]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.pets.policies.costs import make_profile
 from tidal.errors import InvalidArgument
-from tidal.pets.policies import Batch, Batching, PetsScheduler, Query, alpha_only, beta_only, coordinated, joint
+from tidal.pets.policies import Batching, PetsBatch, PetsQuery, PetsScheduler, alpha_only, beta_only, coordinated, joint
 from tidal.pets.profile import Tables
 
 # Nothing is gained by a shared pass: every batch is one query, of a millisecond a token.
@@ -17,24 +17,24 @@ NO_GAIN = make_profile(lambda length, n: length * n**1.1, {"a": lambda length, n
 ALL_GAIN = make_profile(lambda length, n: 10.0, {"a": lambda length, n: 1.0}, longest=100).tables()
 
 
-def query(length: int, arrival: float = 0.0, deadline: float | None = None, task: str = "A") -> Query:
-    return Query(task, "a", length, arrival, deadline)
+def query(length: int, arrival: float = 0.0, deadline: float | None = None, task: str = "A") -> PetsQuery:
+    return PetsQuery(task, "a", length, arrival, deadline)
 
 
-def submitted(tables: Tables, *queries: Query, batching: Batching = joint) -> PetsScheduler:
+def submitted(tables: Tables, *queries: PetsQuery, batching: Batching = joint) -> PetsScheduler:
     scheduler = PetsScheduler(tables, batching)
     for each in queries:
         scheduler.submit(each)
     return scheduler
 
 
-def start(scheduler: PetsScheduler, now: float = 0.0) -> Batch:
+def start(scheduler: PetsScheduler, now: float = 0.0) -> PetsBatch:
     batch = scheduler.next_batch(now)
     assert batch is not None
     return batch
 
 
-def drain(scheduler: PetsScheduler, now: float = 0.0) -> list[list[Query]]:
+def drain(scheduler: PetsScheduler, now: float = 0.0) -> list[list[PetsQuery]]:
     """What runs, batch after batch, by the profile's own time."""
     order = []
     while (batch := scheduler.next_batch(now)) is not None:
@@ -278,20 +278,20 @@ _EVENTS = st.lists(
 @given(
     events=_EVENTS,
     batching=st.sampled_from((joint, coordinated, alpha_only, beta_only)),
-    by_worth=st.booleans(),
+    by_utility=st.booleans(),
 )
 @settings(max_examples=150, deadline=None)
 def test_no_query_is_lost_duplicated_late_or_in_a_batch_that_must_not_be(
-    events: list[tuple[str, int, float | None]], batching: Batching, by_worth: bool
+    events: list[tuple[str, int, float | None]], batching: Batching, by_utility: bool
 ) -> None:
     profile = make_profile(
         lambda length, n: 2 + 0.3 * length * n**0.9,
         {"a": lambda length, n: 0.5 + 0.2 * n, "b": lambda length, n: 0.1 * n * length},
     )
     tables = profile.tables(memory_bytes=60)
-    scheduler = PetsScheduler(tables, batching, horizon=6, by_worth=by_worth)
-    waiting: set[Query] = set()
-    running: Batch | None = None
+    scheduler = PetsScheduler(tables, batching, horizon=6, by_utility=by_utility)
+    waiting: set[PetsQuery] = set()
+    running: PetsBatch | None = None
     now = 0.0
 
     def run() -> None:
@@ -321,7 +321,7 @@ def test_no_query_is_lost_duplicated_late_or_in_a_batch_that_must_not_be(
         if event == "submit":
             task = f"{'ab'[number % 2]}{number % 5}"
             deadline = None if relative is None else now + relative
-            waiting.add(added := Query(task, task[0], value, now, deadline, utility=float(number % 3)))
+            waiting.add(added := PetsQuery(task, task[0], value, now, deadline, utility=float(number % 3)))
             scheduler.submit(added)
         elif event == "next":
             run()

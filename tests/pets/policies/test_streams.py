@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.pets.policies.costs import make_profile
 from tidal.errors import InvalidArgument
-from tidal.pets.policies.streams import Operator, assign_streams, operational_intensity, stream_count
+from tidal.pets.policies.streams import TaskOperator, assign_streams, operational_intensity, stream_count
 from tidal.pets.policies.thresholds import Compared, best_threshold
 from tidal.pets.profile import Grid, OperatorProfile, PetsProfile, StreamRule
 
@@ -32,22 +32,24 @@ PROFILE = PetsProfile(
     }
 )
 OPERATORS = st.lists(
-    st.builds(Operator, st.sampled_from(("dense", "sparse")), st.integers(1, 16), st.integers(1, 16)), max_size=100
+    st.builds(TaskOperator, st.sampled_from(("dense", "sparse")), st.integers(1, 16), st.integers(1, 16)), max_size=100
 )
 
 
 def test_intensity_is_operations_a_byte() -> None:
-    assert operational_intensity(Operator("dense", 2, 8), PROFILE) == pytest.approx(1000 / (1e-6 * 2e9))
-    assert operational_intensity(Operator("sparse", 1, 3), PROFILE) == pytest.approx(100 / (1e-6 * 4e9))
+    assert operational_intensity(TaskOperator("dense", 2, 8), PROFILE) == pytest.approx(1000 / (1e-6 * 2e9))
+    assert operational_intensity(TaskOperator("sparse", 1, 3), PROFILE) == pytest.approx(100 / (1e-6 * 4e9))
 
 
 def test_operators_that_need_the_same_share_a_stream() -> None:
     kinds = ("dense", "sparse", "sparse", "dense", "sparse", "sparse")
-    assert assign_streams([Operator(kind, 1, 8) for kind in kinds], PROFILE, 3) == [2, 0, 0, 2, 1, 1]
+    assert assign_streams([TaskOperator(kind, 1, 8) for kind in kinds], PROFILE, 3) == [2, 0, 0, 2, 1, 1]
 
 
 @given(operators=OPERATORS, streams=st.integers(1, 8))
-def test_every_stream_exists_and_all_have_as_many_operators_but_one(operators: list[Operator], streams: int) -> None:
+def test_every_stream_exists_and_all_have_as_many_operators_but_one(
+    operators: list[TaskOperator], streams: int
+) -> None:
     chosen = assign_streams(operators, PROFILE, streams)
     assert all(0 <= stream < streams for stream in chosen)
     counts = [chosen.count(stream) for stream in range(streams)]
@@ -59,17 +61,17 @@ def test_every_stream_exists_and_all_have_as_many_operators_but_one(operators: l
 def test_the_printed_index_overruns() -> None:
     """Why ⌊idx/|S|⌋ is not used: five operators on two streams."""
     assert [index // 2 for index in range(5)][-1] == 2
-    assert max(assign_streams([Operator("dense", 1, 8)] * 5, PROFILE, 2)) == 1
+    assert max(assign_streams([TaskOperator("dense", 1, 8)] * 5, PROFILE, 2)) == 1
 
 
 def test_a_kind_without_operators_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="no operators of the kind 'dens'; did you mean 'dense'"):
-        assign_streams([Operator("dens", 1, 8)], PROFILE, 2)
+        assign_streams([TaskOperator("dens", 1, 8)], PROFILE, 2)
 
 
 def test_short_operators_get_few_streams_and_long_ones_many() -> None:
     rule = StreamRule(threshold_tokens=100, few=2, many=6)
-    short, long = Operator("dense", 3, 33), Operator("dense", 4, 25)
+    short, long = TaskOperator("dense", 3, 33), TaskOperator("dense", 4, 25)
     assert stream_count([short] * 8, rule) == 2
     assert stream_count([long] * 8, rule) == 6
     assert stream_count([long, short, short, long, long], rule) == 2

@@ -18,7 +18,7 @@ from tests.pets.bases import MADE, WIDTH, random_task, small_base
 from tests.tabi.serving import write_tokenizer
 from tidal.metrics import Metrics
 from tidal.pets.copies import Merging
-from tidal.pets.engine.base import Attended
+from tidal.pets.engine.contract import Attended
 from tidal.pets.library import PetsLibrary, open_library
 from tidal.pets.policies import Batching, PetsScheduler, joint
 from tidal.pets.policies.merging import MergeRule
@@ -79,7 +79,7 @@ class FakeEngine:
     before: Callable[[int], None] = lambda _number: None
     adding: Callable[[TaskTerms], None] = lambda _terms: None
 
-    def add(self, terms: TaskTerms) -> FakeTask:
+    def add(self, terms: TaskTerms, *, cost_key: str | None = None) -> FakeTask:
         self.adding(terms)
         task = FakeTask(terms)
         self.tasks.append(task)
@@ -155,7 +155,7 @@ def running(
     terms_ms: float = 0.0,
     merged_copies: int = 0,
     copying: Callable[[], None] = lambda: None,
-    by_worth: bool = False,
+    by_utility: bool = False,
     attention: bool = False,
 ) -> Iterator[Running]:
     """A service over the tasks in `<folder>/tasks`; `copying` is called before a merged copy is made, and may raise."""
@@ -173,7 +173,7 @@ def running(
         return copy, copy.add(terms)
 
     def start(context: ServiceContext) -> PetsService:
-        scheduler = PetsScheduler(scheduler_tables, batching, by_worth=by_worth)
+        scheduler = PetsScheduler(scheduler_tables, batching, by_utility=by_utility)
         schedulers.append(scheduler)
         merging = Merging(open_copy, scheduler_tables, MergeRule(merged_copies))
         libraries.append(open_library(tasks.folder, BASE, engine, budget, metrics))

@@ -142,10 +142,10 @@ class TestRequests:
             assert sum(map(len, run.engine.batches)) == 2
             assert run.metric("refused_queries_total", reason="deadline") == 1
 
-    @pytest.mark.parametrize("by_worth", [False, True])
-    def test_where_not_all_can_be_in_time_the_dearest_run(self, tmp_path: Path, by_worth: bool) -> None:
+    @pytest.mark.parametrize("by_utility", [False, True])
+    def test_where_not_all_can_be_in_time_the_dearest_run(self, tmp_path: Path, by_utility: bool) -> None:
         # A pass takes ten seconds by the profile, whatever it holds: there is time for one.
-        with running(tmp_path, milliseconds=10_000, by_worth=by_worth) as run:
+        with running(tmp_path, milliseconds=10_000, by_utility=by_utility) as run:
             run.tasks.add("t", 2)
             run.tasks.add("u", 3)
             gate = Gate()
@@ -159,7 +159,7 @@ class TestRequests:
             gate.open()
             for request in (*cheap, *dear):
                 request.wait()
-            assert run.engine.batches[1] == [3 if by_worth else 2] * MAX_BATCH
+            assert run.engine.batches[1] == [3 if by_utility else 2] * MAX_BATCH
 
     def test_a_withdrawn_query_is_not_run(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:

@@ -73,7 +73,7 @@ def sparse(path: Path) -> None:
 WEIGHTS: dict[str, tuple[Make, str]] = {
     "a header of 1 << 62 bytes": (lambda path: with_header(path, b"{}", length=1 << 62), "longer than the 4194304"),
     "a header of 5 MiB": (lambda path: with_header(path, b"{" + b" " * (5 << 20) + b"}"), "longer than the 4194304"),
-    "a header beyond the file": (lambda path: with_header(path, b"{}", length=1000), "invalid header length"),
+    "a header beyond the file": (lambda path: with_header(path, b"{}", length=1000), "header takes 1000 bytes"),
     "a deep header": (lambda path: with_header(path, b"[" * 100_000), "not valid JSON: maximum recursion"),
     "a size that overflows": (
         lambda path: with_header(path, json.dumps({"a": entry([1 << 40, 1 << 40], 0, 4)}).encode(), bytes(4)),
@@ -88,12 +88,12 @@ WEIGHTS: dict[str, tuple[Make, str]] = {
     ),
     "a name twice": (
         lambda path: with_header(path, b'{"a":%s,"a":%s}' % ((json.dumps(entry([1], 0, 4)).encode(),) * 2), bytes(4)),
-        "a name stands twice",
+        "a name occurs twice",
     ),
     "5 GiB": (sparse, "has 5368709120 bytes; accepted are at most 4294967296"),
     "a pipe": (os.mkfifo, "is not a regular file"),
     "a device": (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
-    "nothing": (lambda path: path.write_bytes(b""), "not valid JSON"),
+    "nothing": (lambda path: path.write_bytes(b""), "is truncated: 0 bytes"),
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tidal.compiling import LEVELS, build_command, compile_sources, find_compiler, run_compiler
+from tidal.compiling import LEVELS, build_command, compile_sources, find_compiler, run_compiler, shared_headers
 from tidal.flover.native.library import library_path, sources
 
 _FLAGS = (
@@ -34,7 +34,8 @@ def build(*, force: bool = False) -> Path:
     compiler = find_compiler("without the native library, decoders run in torch, which is slower")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        objects = compile_sources(compiler, sources(), Path(scratch), _FLAGS, {"kernels.cpp": tuple(LEVELS)})
+        flags = (*_FLAGS, f"-I{shared_headers()}")
+        objects = compile_sources(compiler, sources(), Path(scratch), flags, {"kernels.cpp": tuple(LEVELS)})
         linked = Path(scratch) / target.name
         run_compiler([compiler, "-shared", "-o", str(linked), *objects, "-pthread", "-Wl,--no-undefined"])
         linked.replace(target)

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidal.compiling import source_folder, sources_digest
+from tidal.compiling import shared_headers, source_folder, sources_digest
 from tidal.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def library_path() -> Path:
     Raises:
         NotFound: The sources are not installed.
     """
-    digest = sources_digest(sources())
+    digest = sources_digest(sources(), shared_headers())
     return sources() / "build" / f"libtidal_flover-{digest}.so"
 
 

@@ -1,1 +1,4 @@
-"""The PET inference engine on a CPU: one frozen encoder whose graph looks up every row's task (PetS §3, §4)."""
+"""The contract of PetS engines: what an engine offers, how an encoder is described, and which inputs fit it.
+
+Imports no engine, no engine library and no kind of fine-tuning; every engine package imports it.
+"""

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tidal.errors import InvalidArgument, did_you_mean
-from tidal.pets.engine.base import Ids
-from tidal.pets.engine.description import Description, LinearPlace
+from tidal.pets.engine.contract import Ids
+from tidal.pets.engine.description import Description, LinearSpec
 from tidal.pets.terms import (
     Activation,
     Bottleneck,
@@ -24,7 +24,7 @@ from tidal.pets.terms import (
 )
 
 
-def fitted(terms: TaskTerms, description: Description) -> TaskTerms:
+def checked_terms(terms: TaskTerms, description: Description) -> TaskTerms:
     """A task's terms with contiguous arrays, all of which fit the encoder's layers.
 
     Raises:
@@ -51,7 +51,7 @@ def fitted(terms: TaskTerms, description: Description) -> TaskTerms:
     )
 
 
-def fitted_batch(
+def checked_batch(
     description: Description, tasks: Sequence[object], ids: Ids, lengths: Ids, type_ids: Ids | None
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32] | None]:
     """Token ids and types [rows, tokens] of a batch that an encoder can run; no types where it reads none.
@@ -83,7 +83,7 @@ def _bounded(what: str, array: Ids, limit: int) -> npt.NDArray[np.int32]:
     return np.require(array, np.int32, ["C", "W"])
 
 
-def _linear(place: LinearPlace, own: LinearTerms) -> LinearTerms:
+def _linear(place: LinearSpec, own: LinearTerms) -> LinearTerms:
     path, outputs, inputs = place.path, place.outputs, place.inputs
     delta = own.delta
     match delta:
@@ -100,7 +100,7 @@ def _linear(place: LinearPlace, own: LinearTerms) -> LinearTerms:
     return LinearTerms(delta, bias, None if own.bottleneck is None else _bottleneck(place, own.bottleneck))
 
 
-def _bottleneck(place: LinearPlace, own: Bottleneck) -> Bottleneck:
+def _bottleneck(place: LinearSpec, own: Bottleneck) -> Bottleneck:
     outputs, width = place.outputs, len(own.down)
     where = f"of the bottleneck at '{place.path}'"
     if own.activation not in get_args(Activation):
@@ -122,7 +122,7 @@ def _norm(path: str, width: int, own: NormTerms) -> NormTerms:
     )
 
 
-def _sparse(own: SparseDelta, place: LinearPlace) -> SparseDelta:
+def _sparse(own: SparseDelta, place: LinearSpec) -> SparseDelta:
     """The same, with every index held to the layer: kernels trust them."""
     where = f"of the sparse difference at '{place.path}'"
     entries = len(own.values)

@@ -17,7 +17,7 @@ DESCRIPTION_FILE = "encoder.json"
 ATTENTION_RECEIVED = "attention_received"
 
 
-class LinearPlace(Strict):
+class LinearSpec(Strict):
     """A linear layer: rows `first` to `first + outputs` of the tensors `weight` [.., inputs] and `bias`."""
 
     path: str
@@ -28,7 +28,7 @@ class LinearPlace(Strict):
     first: int = Field(0, ge=0)
 
 
-class NormPlace(Strict):
+class NormSpec(Strict):
     """A normalisation: the tensors `weight` and `bias`, [width] each."""
 
     path: str
@@ -37,7 +37,7 @@ class NormPlace(Strict):
     bias: str
 
 
-class BlockPlaces(Strict):
+class BlockPaths(Strict):
     """Paths of one block's layers; those that tasks name."""
 
     query: str
@@ -50,14 +50,14 @@ class BlockPlaces(Strict):
     output_norm: str
 
 
-class Form(Strict):
+class EncoderForm(Strict):
     """How an encoder computes from its layers, for an engine that has no graph of it."""
 
     heads: int = Field(ge=1)
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"]
     epsilon: float = Field(gt=0)
     embedding_norm: str
-    blocks: tuple[BlockPlaces, ...] = Field(min_length=1)
+    blocks: tuple[BlockPaths, ...] = Field(min_length=1)
     pooler: str | None = Field(description="path of the linear layer on the first token; None: it is pooled as it is")
     pooler_activation: Literal["tanh", "relu"] | None
 
@@ -72,9 +72,9 @@ class Description(Strict):
     vocabulary: int = Field(ge=1, description="token ids are below it")
     longest: int = Field(ge=1, description="tokens of the longest row")
     types: int = Field(ge=0, description="token types that the graph has an input for; 0: none")
-    linear: tuple[LinearPlace, ...]
-    norm: tuple[NormPlace, ...]
-    form: Form | None = Field(None, description="of weights without a graph")
+    linear: tuple[LinearSpec, ...]
+    norm: tuple[NormSpec, ...]
+    form: EncoderForm | None = Field(None, description="of weights without a graph")
     attention: bool = Field(False, description="whether the graph gives the attention that tokens receive")
 
 

@@ -59,6 +59,6 @@ def kinds() -> dict[str, Kind]:
     return dict(sorted(found.items()))
 
 
-def kept_kinds() -> frozenset[str]:
+def unmergeable_kinds() -> frozenset[str]:
     """Kinds whose terms stay beside the weights of a merged copy of the base: those with bottlenecks."""
     return frozenset(name for name, kind in kinds().items() if Bottleneck in kind.holds)

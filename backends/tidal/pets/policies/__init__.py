@@ -1,6 +1,6 @@
 """Which waiting queries share a pass, and which pass runs next. Pure: no clock, no threads, no engines."""
 
-from tidal.pets.policies.base import Batch, Query
+from tidal.pets.policies.base import PetsBatch, PetsQuery
 from tidal.pets.policies.batching import (
     Batching,
     BySpread,
@@ -13,17 +13,17 @@ from tidal.pets.policies.batching import (
     soonest,
 )
 from tidal.pets.policies.live import PetsScheduler
-from tidal.pets.policies.pool import Plan, Pool, batch_seconds, sum_of_waiting, total_seconds
+from tidal.pets.policies.pool import BatchPlan, Pool, batch_seconds, sum_of_waiting, total_seconds
 
 __all__ = [
-    "Batch",
+    "BatchPlan",
     "Batching",
     "BySpread",
     "Fixed",
+    "PetsBatch",
+    "PetsQuery",
     "PetsScheduler",
-    "Plan",
     "Pool",
-    "Query",
     "alpha_only",
     "batch_seconds",
     "best_of",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(eq=False, slots=True)
-class Query:
+class PetsQuery:
     """A waiting query; times are seconds on whatever clock the caller keeps."""
 
     task: str
@@ -19,7 +19,7 @@ class Query:
 
 
 @dataclass(eq=False, slots=True)
-class Batch:
+class PetsBatch:
     """Queries that are to run together, never empty.
 
     Attributes:
@@ -28,6 +28,6 @@ class Batch:
         seconds: what it is predicted to take.
     """
 
-    queries: Sequence[Query]
+    queries: Sequence[PetsQuery]
     copy: str | None
     seconds: float

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidal.pets.policies.pool import IntArray, Plan, Pool, sum_of_waiting, total_seconds
+from tidal.pets.policies.pool import BatchPlan, IntArray, Pool, sum_of_waiting, total_seconds
 from tidal.pets.policies.splitting import best_split, windows
 from tidal.pets.profile import FloatTable, Tables
 
-Batching = Callable[[Pool, Tables], Plan]
+Batching = Callable[[Pool, Tables], BatchPlan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Fixed:
 
     size: int
 
-    def __call__(self, pool: Pool, tables: Tables) -> Plan:
+    def __call__(self, pool: Pool, tables: Tables) -> BatchPlan:
         """Batches of a pool."""
-        plan: Plan = []
+        plan: BatchPlan = []
         start, longest = 0, 0
         for place, length in enumerate(pool.lengths.tolist()):
             size = place - start + 1
@@ -41,17 +41,17 @@ class Fixed:
         return plan
 
 
-def alpha_only(pool: Pool, tables: Tables) -> Plan:
+def alpha_only(pool: Pool, tables: Tables) -> BatchPlan:
     """Batches by the shared cost only: step 2 on single queries (§6.4). Exact where tasks' terms cost nothing."""
     return _inter_task(_Items.queries(pool), tables)
 
 
-def beta_only(pool: Pool, tables: Tables) -> Plan:
+def beta_only(pool: Pool, tables: Tables) -> BatchPlan:
     """Batches of one task each, by the cost of its terms only: the mini-batches of step 1 (§6.4)."""
     return _intra_task(pool, tables)
 
 
-def coordinated(pool: Pool, tables: Tables) -> Plan:
+def coordinated(pool: Pool, tables: Tables) -> BatchPlan:
     """Coordinated Batching, Algorithm 1: mini-batches by the terms' cost, then batches of them by the shared cost.
 
     Where Algorithm 1, as printed, and its equations differ, this does what makes the programme right:
@@ -71,18 +71,18 @@ class BySpread:
 
     threshold: float
 
-    def __call__(self, pool: Pool, tables: Tables) -> Plan:
+    def __call__(self, pool: Pool, tables: Tables) -> BatchPlan:
         """Batches of a pool."""
         spread = float(pool.lengths.std()) if len(pool) else 0.0
         return (coordinated if spread < self.threshold else alpha_only)(pool, tables)
 
 
-def best_of(pool: Pool, tables: Tables) -> Plan:
+def best_of(pool: Pool, tables: Tables) -> BatchPlan:
     """The better of Coordinated Batching and batches by the shared cost only, by what both are predicted to take."""
     return _cheapest([coordinated(pool, tables), alpha_only(pool, tables)], pool, tables)
 
 
-def joint(pool: Pool, tables: Tables) -> Plan:
+def joint(pool: Pool, tables: Tables) -> BatchPlan:
     """Batches by both costs at once; never slower by Eq. 3 than any of the above but a fixed size.
 
     Beyond the paper. One dynamic programme over a sequence, whose cost of a batch is all of Eq. 2. It is exact for
@@ -93,7 +93,7 @@ def joint(pool: Pool, tables: Tables) -> Plan:
     return _cheapest(_both_costs(pool, tables, of_all=False), pool, tables)
 
 
-def soonest(pool: Pool, tables: Tables) -> Plan:
+def soonest(pool: Pool, tables: Tables) -> BatchPlan:
     """Batches by both costs whose queries together wait least, in the order of the plan.
 
     As `joint`, but a batch's cost is what it takes times the queries that are not answered before it ends: a pair
@@ -110,7 +110,7 @@ class _Items:
     `members` are places in the pool; the arrays have an entry an item.
     """
 
-    members: Plan
+    members: BatchPlan
     sizes: IntArray
     longest: IntArray
     tasks: IntArray
@@ -132,12 +132,12 @@ class _Items:
         last = last[order]
         return cls(members, sizes, pool.lengths[last], pool.tasks[last], pool.kinds[last])
 
-    def joined(self, ends: IntArray) -> Plan:
+    def joined(self, ends: IntArray) -> BatchPlan:
         """Batches of the items up to each end."""
         return [np.concatenate(self.members[start:end]) for start, end in itertools.pairwise([0, *ends.tolist()])]
 
 
-def _intra_task(pool: Pool, tables: Tables) -> Plan:
+def _intra_task(pool: Pool, tables: Tables) -> BatchPlan:
     """Steps 0 and 1 of Algorithm 1: the mini-batches of every task, each ascending by length (Eq. 4).
 
     One dynamic programme over all tasks, one after another in a row: a group over a border between tasks costs
@@ -158,7 +158,7 @@ def _intra_task(pool: Pool, tables: Tables) -> Plan:
     return np.split(order, ends[:-1])
 
 
-def _inter_task(items: _Items, tables: Tables) -> Plan:
+def _inter_task(items: _Items, tables: Tables) -> BatchPlan:
     """Step 2 of Algorithm 1: batches of consecutive items by what all tasks share (Eq. 5)."""
     return items.joined(best_split(_shared_costs(items, tables))) if items.members else []
 
@@ -201,7 +201,7 @@ def _terms_costs(items: _Items, tables: Tables, most: int) -> FloatTable:
     return costs
 
 
-def _both_costs(pool: Pool, tables: Tables, *, of_all: bool) -> list[Plan]:
+def _both_costs(pool: Pool, tables: Tables, *, of_all: bool) -> list[BatchPlan]:
     """The best split of both sequences by all of Eq. 2, weighted by the queries that wait if `of_all`; none of none."""
     plans = []
     for items in (_Items.queries(pool), _Items.mini_batches(pool, tables)) if len(pool) else ():
@@ -214,5 +214,5 @@ def _both_costs(pool: Pool, tables: Tables, *, of_all: bool) -> list[Plan]:
     return plans
 
 
-def _cheapest(plans: list[Plan], pool: Pool, tables: Tables) -> Plan:
+def _cheapest(plans: list[BatchPlan], pool: Pool, tables: Tables) -> BatchPlan:
     return min(plans, key=lambda plan: total_seconds(pool, plan, tables), default=[])

@@ -9,11 +9,11 @@ from itertools import count
 import numpy as np
 
 from tidal.errors import InvalidArgument
-from tidal.pets.policies.base import Batch, Query
+from tidal.pets.policies.base import PetsBatch, PetsQuery
 from tidal.pets.policies.batching import Batching, alpha_only, joint
 from tidal.pets.policies.order import NEVER, cheapest, due, first_batch, in_time
 from tidal.pets.policies.pool import IntArray, Pool, batch_seconds
-from tidal.pets.policies.worth import Worth, all_in_time
+from tidal.pets.policies.utility import UtilitySelector, all_in_time
 from tidal.pets.profile import Tables
 
 
@@ -39,7 +39,7 @@ class PetsScheduler:
         tables: of the base's profile, which hold what a batch may be.
         batching: how waiting queries are put into batches.
         horizon: queries that are planned for at a time, those that can wait least: it bounds the time of planning.
-        by_worth: where not all that is planned can be in time, run what earns most a second by the queries' utility,
+        by_utility: where not all that is planned can be in time, run what earns most a second by the queries' utility,
             rather than a batch of the plan; where all can and have deadlines, what takes the fewest seconds a query.
             Overdue queries without a deadline come first.
     """
@@ -50,19 +50,19 @@ class PetsScheduler:
         batching: Batching = joint,
         *,
         horizon: int = 512,
-        by_worth: bool = False,
+        by_utility: bool = False,
     ) -> None:
         self._tables = tables
-        self._worth = Worth(tables) if by_worth else None
+        self._worth = UtilitySelector(tables) if by_utility else None
         self._copy_tables = tables.without_terms()
         self._batching = batching
         self._drain_s = 0.0  # predicted seconds of all waiting queries, when a batch was last chosen
         self._horizon = horizon
-        self._waiting: dict[Query, float] = {}  # with the last moment at which each can start and keep its deadline
-        self._latest: list[tuple[float, int, Query]] = []
+        self._waiting: dict[PetsQuery, float] = {}  # with the last moment at which each can start and keep its deadline
+        self._latest: list[tuple[float, int, PetsQuery]] = []
         self._numbers = count()
-        self._late: list[Query] = []
-        self._plan: list[Batch] | None = None  # None where it is not that of what waits
+        self._late: list[PetsQuery] = []
+        self._plan: list[PetsBatch] | None = None  # None where it is not that of what waits
         self._copies: frozenset[str] = frozenset()
         self._running = False
         self._put_off = False  # whether the oldest query was overdue and not in the last batch
@@ -85,7 +85,7 @@ class PetsScheduler:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._late)
 
-    def submit(self, query: Query) -> None:
+    def submit(self, query: PetsQuery) -> None:
         """Add a waiting query.
 
         Raises:
@@ -110,7 +110,7 @@ class PetsScheduler:
         self._late.clear()
         self._plan = None
 
-    def expired(self, now: float) -> list[Query]:
+    def expired(self, now: float) -> list[PetsQuery]:
         """Take out the queries that would miss their deadline even if they ran at once and alone."""
         self._set_late_aside(now)
         late, self._late = self._late, []
@@ -120,7 +120,7 @@ class PetsScheduler:
         """Plan for what waits already, while the engine is not free yet: `next_batch` then has less to do."""
         self._planned()
 
-    def next_batch(self, now: float) -> Batch | None:
+    def next_batch(self, now: float) -> PetsBatch | None:
         """The batch to start now, or None when nothing waits or the engine is not free.
 
         Tell `finished` when it has run. What it leaves out because it is too late, `expired` gives.
@@ -143,12 +143,12 @@ class PetsScheduler:
         """The batch has run, or failed: the engine is free."""
         self._running = False
 
-    def put_back(self, batch: Batch) -> None:
+    def put_back(self, batch: PetsBatch) -> None:
         """The engine could not run a batch: its queries wait again. It stays taken until `finished`."""
         for query in batch.queries:
             self.submit(query)
 
-    def _choose(self, plan: Sequence[Batch], now: float) -> tuple[int | None, Batch]:
+    def _choose(self, plan: Sequence[PetsBatch], now: float) -> tuple[int | None, PetsBatch]:
         """The place of the planned batch that runs now, and what of it runs; no place where it is another batch."""
         places = {query: place for place, batch in enumerate(plan) for query in batch.queries}
         self._drain_s = _seconds(plan) * len(self._waiting) / len(places)
@@ -178,11 +178,11 @@ class PetsScheduler:
         self._put_off = overdue and oldest not in batch.queries
         return place, batch
 
-    def _overdue(self, query: Query, now: float) -> bool:
+    def _overdue(self, query: PetsQuery, now: float) -> bool:
         """Whether a query has waited for longer than all waiting queries are expected to take."""
         return now - query.arrival > self._drain_s
 
-    def _alone(self, query: Query) -> float:
+    def _alone(self, query: PetsQuery) -> float:
         return self._tables.alone(self._tables.kind(query.kind), query.length)
 
     def _set_late_aside(self, now: float) -> None:
@@ -195,9 +195,9 @@ class PetsScheduler:
             self._latest = [entry for entry in self._latest if entry[2] in self._waiting]
             heapq.heapify(self._latest)
 
-    def _planned(self) -> list[Batch]:
+    def _planned(self) -> list[PetsBatch]:
         if self._plan is None:
-            queries: Sequence[Query] = list(self._waiting)
+            queries: Sequence[PetsQuery] = list(self._waiting)
             if len(queries) > self._horizon:
                 # A query without a deadline can wait until it is overdue.
                 queries = heapq.nsmallest(
@@ -208,10 +208,10 @@ class PetsScheduler:
             self._plan = self._batches(queries)
         return self._plan
 
-    def _batches(self, queries: Sequence[Query]) -> list[Batch]:
+    def _batches(self, queries: Sequence[PetsQuery]) -> list[PetsBatch]:
         """Batches of the least predicted total: with each task that has a copy, on its copy or with the others."""
         pool = Pool.of(self._tables, ((query.task, query.kind, query.length) for query in queries))
-        apart: list[Batch] = []
+        apart: list[PetsBatch] = []
         rest = np.arange(len(pool))
         shared = self._run(queries, pool, rest, None)
         for task in sorted(self._copies & {query.task for query in queries}):
@@ -222,16 +222,16 @@ class PetsScheduler:
                 apart, rest, shared = apart + own, rest[~of_task], without
         return apart + shared
 
-    def _run(self, queries: Sequence[Query], pool: Pool, places: IntArray, copy: str | None) -> list[Batch]:
+    def _run(self, queries: Sequence[PetsQuery], pool: Pool, places: IntArray, copy: str | None) -> list[PetsBatch]:
         """Batches of some of the queries on the shared base, or on a task's copy, where terms cost nothing."""
         tables, batching = (self._tables, self._batching) if copy is None else (self._copy_tables, alpha_only)
         taken = pool.take(places)
         plan = batching(taken, tables) if len(taken) > 1 else [np.arange(len(taken))] * len(taken)
         return [
-            Batch([queries[place] for place in places[batch]], copy, seconds)
+            PetsBatch([queries[place] for place in places[batch]], copy, seconds)
             for batch, seconds in zip(plan, batch_seconds(taken, plan, tables).tolist(), strict=True)
         ]
 
 
-def _seconds(batches: Sequence[Batch]) -> float:
+def _seconds(batches: Sequence[PetsBatch]) -> float:
     return sum(batch.seconds for batch in batches)

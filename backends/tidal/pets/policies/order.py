@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidal.pets.policies.base import Batch, Query
+from tidal.pets.policies.base import PetsBatch, PetsQuery
 from tidal.pets.profile import Tables
 
 NEVER = float("inf")
 
 
-def due(query: Query) -> float:
+def due(query: PetsQuery) -> float:
     """A query's deadline, infinite where it has none."""
     return NEVER if query.deadline is None else query.deadline
 
 
-def cheapest(plan: Sequence[Batch]) -> int:
+def cheapest(plan: Sequence[PetsBatch]) -> int:
     """The place of the batch with the fewest seconds a query (Smith's rule)."""
     return min(range(len(plan)), key=lambda place: plan[place].seconds / len(plan[place].queries))
 
 
-def first_batch(plan: Sequence[Batch], now: float, preferred: int) -> int:
+def first_batch(plan: Sequence[PetsBatch], now: float, preferred: int) -> int:
     """The place of the batch to run now, when one runs at a time.
 
     It is the `preferred` one, unless that would make another batch late that would be in time if batches ran by
@@ -43,7 +43,7 @@ def first_batch(plan: Sequence[Batch], now: float, preferred: int) -> int:
     return urgent[0]
 
 
-def in_time(batch: Batch, now: float, tables: Tables, head: Query | None = None) -> Batch:
+def in_time(batch: PetsBatch, now: float, tables: Tables, head: PetsQuery | None = None) -> PetsBatch:
     """The batch, or that part of it whose queries all meet their deadlines when it starts now.
 
     The part holds `head`, which must meet its deadline alone and is the query with the earliest one where none is
@@ -56,7 +56,7 @@ def in_time(batch: Batch, now: float, tables: Tables, head: Query | None = None)
         head = min(batch.queries, key=due)
     others = [query for query in batch.queries if query is not head]
     others.sort(key=lambda query: (max(query.length, head.length), due(query), query.arrival))
-    kept: list[Query] = []
+    kept: list[PetsQuery] = []
     groups: dict[str, tuple[int, int]] = {}  # queries and longest of each task
     seconds, terms, longest, earliest = 0.0, 0.0, 0, NEVER
     for query in (head, *others):
@@ -73,4 +73,4 @@ def in_time(batch: Batch, now: float, tables: Tables, head: Query | None = None)
         groups[query.task] = grown
         seconds, terms = wanted, with_it
         longest, earliest = max(longest, query.length), min(earliest, due(query))
-    return Batch(kept, batch.copy, seconds)
+    return PetsBatch(kept, batch.copy, seconds)

@@ -13,7 +13,7 @@ from tidal.pets.profile import FloatTable, Tables
 
 IntArray = npt.NDArray[np.intp]
 # Batches in the order in which they are to run, each the places of its queries in the pool.
-Plan = list[IntArray]
+BatchPlan = list[IntArray]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

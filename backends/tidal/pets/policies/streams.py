@@ -10,7 +10,7 @@ from tidal.pets.profile import PetsProfile, StreamRule
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class TaskOperator:
     """The terms of one task in a batch: `queries` of it, the longest of `length` tokens."""
 
     kind: str
@@ -18,7 +18,7 @@ class Operator:
     length: int
 
 
-def operational_intensity(operator: Operator, profile: PetsProfile) -> float:
+def operational_intensity(operator: TaskOperator, profile: PetsProfile) -> float:
     """Operations for each byte moved: (FLOPs / β) / ω (line 5 of Algorithm 2).
 
     Raises:
@@ -36,7 +36,7 @@ def operational_intensity(operator: Operator, profile: PetsProfile) -> float:
     return flops / moved if moved > 0 else float("inf")
 
 
-def assign_streams(operators: Sequence[Operator], profile: PetsProfile, streams: int) -> list[int]:
+def assign_streams(operators: Sequence[TaskOperator], profile: PetsProfile, streams: int) -> list[int]:
     """A stream for every operator of a batch, so that those on different streams need different resources.
 
     Operators are sorted by operational intensity and cut into as many runs as there are streams. Algorithm 2 prints
@@ -53,7 +53,7 @@ def assign_streams(operators: Sequence[Operator], profile: PetsProfile, streams:
     return chosen
 
 
-def stream_count(operators: Sequence[Operator], rule: StreamRule) -> int:
+def stream_count(operators: Sequence[TaskOperator], rule: StreamRule) -> int:
     """How many streams a batch's operators run on: few for short ones, and never more than operators."""
     if not operators:
         return 1

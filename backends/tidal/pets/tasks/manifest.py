@@ -11,7 +11,7 @@ from tidal.manifest import Strict
 from tidal.tasks.record import LabelledRecord, read_record
 
 
-class Kept(Strict):
+class AccuracyComparison(Strict):
     """How well a task answers beside the fine-tuned model that it was derived from, on labelled queries."""
 
     rows: int = Field(ge=1)
@@ -19,7 +19,7 @@ class Kept(Strict):
     source_accuracy: float = Field(ge=0, le=1)
 
 
-class Held(Strict):
+class AnswerComparison(Strict):
     """A stored task's answers, beside those of the model that it was made of."""
 
     source: str = Field(description="what it was compared with")
@@ -51,8 +51,10 @@ class Provenance(Strict):
     format: str = Field(description="what they were imported from: peft, adapterhub, checkpoint; or trained")
     source: str = Field(description="folder or model")
     notes: tuple[str, ...] = Field((), description="what was decided or left out on the way")
-    kept: Kept | None = None
-    held: Held | None = Field(None, description="how the stored task answered beside its source; None: not compared")
+    kept: AccuracyComparison | None = None
+    held: AnswerComparison | None = Field(
+        None, description="how the stored task answered beside its source; None: not compared"
+    )
 
 
 class TaskInfo(LabelledRecord):

@@ -12,8 +12,8 @@ import torch
 
 from tidal.engines import Artifact, choose_device
 from tidal.errors import InvalidArgument, Unsupported
-from tidal.pets.engine.base import Attended, Ids, LoadedTask, without_attention
-from tidal.pets.engine.checks import fitted_batch
+from tidal.pets.engine.checks import checked_batch
+from tidal.pets.engine.contract import Attended, Ids, LoadedTask, no_attention_error
 from tidal.pets.engine.description import Description
 from tidal.pets.tensorrt_engine.form import (
     POOLED,
@@ -25,14 +25,14 @@ from tidal.pets.tensorrt_engine.form import (
     read_form,
 )
 from tidal.pets.terms import FloatArray, TaskTerms
-from tidal.pets.torch_engine.held import HeldTasks
 from tidal.pets.torch_engine.pools import Pools
+from tidal.pets.torch_engine.references import TaskReferences
 from tidal.pets.torch_engine.tasks import Numbers, TorchTask, load_task
 from tidal.pets.torch_engine.weights import put_norms, read_weights
 from tidal.tensor_file import Array
 
 
-class Plan(Protocol):
+class TensorRtPlan(Protocol):
     """A plan whose banks were bound; see `tidal.engines.Engine`."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -54,17 +54,17 @@ class TensorRtPetsEngine:
     """
 
     def __init__(
-        self, description: Description, form: DenseForm, plan: Plan, pools: Pools, shared_norms: Numbers
+        self, description: Description, form: DenseForm, plan: TensorRtPlan, pools: Pools, shared_norms: Numbers
     ) -> None:
         self.description = description
         self._form = form
         self._plan = plan
         self._pools = pools
         self._shared_norms = shared_norms
-        self._held = HeldTasks()
+        self._held = TaskReferences()
         self._running = threading.Lock()
 
-    def add(self, terms: TaskTerms) -> TorchTask:
+    def add(self, terms: TaskTerms, *, cost_key: str | None = None) -> TorchTask:
         """Copy a task's terms into the banks.
 
         Raises:
@@ -87,7 +87,7 @@ class TensorRtPetsEngine:
             InvalidArgument: shapes differ or are beyond the plan's, an id is none of the vocabulary, or a task was
                 removed.
         """
-        bounded, types = fitted_batch(self.description, tasks, ids, lengths, type_ids)
+        bounded, types = checked_batch(self.description, tasks, ids, lengths, type_ids)
         if len(tasks) > self._form.max_batch or int(lengths.max()) > self._form.max_length:
             raise InvalidArgument(
                 f"{len(tasks)} rows of {int(lengths.max())} tokens exceed the plan's {self._form.max_batch} of "
@@ -104,11 +104,11 @@ class TensorRtPetsEngine:
         self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
     ) -> Attended:
         """None: the plan gives no attention. See `Engine`."""
-        raise without_attention()
+        raise no_attention_error()
 
 
 def open_dense_engine(
-    folder: Path, open_plan: Callable[[Artifact, Mapping[str, int]], Plan], device: torch.device
+    folder: Path, open_plan: Callable[[Artifact, Mapping[str, int]], TensorRtPlan], device: torch.device
 ) -> TensorRtPetsEngine:
     """Open a plan with banks on a device.
 

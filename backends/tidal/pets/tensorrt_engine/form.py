@@ -14,8 +14,7 @@ from tidal.engines.base import Dim
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.manifest import Strict
 from tidal.pets.engine.description import Description
-from tidal.pets.kinds.adapter import ACTIVATIONS, takes_adapter
-from tidal.pets.terms import SparseDelta, TaskTerms
+from tidal.pets.terms import ACTIVATIONS, SparseDelta, TaskTerms
 from tidal.pets.torch_engine.tasks import SCALAR, Numbers, Ranks, TorchTask, held_lengths
 
 FORM_FILE = "dense.json"
@@ -63,9 +62,11 @@ def bank_names(description: Description) -> dict[int, str]:
     return dict(zip(lengths, ("bank_scalars", "bank_hidden", "bank_inner"), strict=True))
 
 
-def adapter_layers(description: Description) -> list[int]:
-    """Numbers of the layers that a bottleneck may stand after."""
-    return [number for number, place in enumerate(description.linear) if takes_adapter(place.path)]
+def bottleneck_layers(description: Description) -> list[int]:
+    """Numbers of the linear layers whose outputs may pass a bottleneck: those that write into the residual stream."""
+    assert description.form is not None  # an encoder without a graph has one
+    paths = {path for block in description.form.blocks for path in (block.attention_output, block.outer)}
+    return [number for number, layer in enumerate(description.linear) if layer.path in paths]
 
 
 def input_shapes(form: DenseForm, description: Description) -> dict[str, tuple[Dim, ...]]:
@@ -78,7 +79,7 @@ def input_shapes(form: DenseForm, description: Description) -> dict[str, tuple[D
         "norm_rows": (rows, len(description.norm), 2),
         "bias_rows": (rows, layers),
         "low_rank": (rows, 3, layers),
-        "bottleneck": (rows, 5, len(adapter_layers(description))),
+        "bottleneck": (rows, 5, len(bottleneck_layers(description))),
         "activation": (rows,),
     }
     if description.types:
@@ -94,7 +95,7 @@ def check_terms(terms: TaskTerms, form: DenseForm, description: Description) -> 
         InvalidArgument: it has sparse differences, ranks beyond the plan's, bottlenecks in other places than adapters
             have, or of several activations.
     """
-    places = {place.path for place in description.linear if takes_adapter(place.path)}
+    accepted = {description.linear[number].path for number in bottleneck_layers(description)}
     activations = set()
     for path, own in terms.linear.items():
         if isinstance(own.delta, SparseDelta):
@@ -107,7 +108,7 @@ def check_terms(terms: TaskTerms, form: DenseForm, description: Description) -> 
         if own.bottleneck is not None:
             activations.add(own.bottleneck.activation)
             width = len(own.bottleneck.down)
-            if path not in places:
+            if path not in accepted:
                 raise InvalidArgument(f"'{path}' has a bottleneck, the plan has none there")
             if width > form.bottleneck:
                 raise InvalidArgument(
@@ -135,7 +136,7 @@ def batch_inputs(
         description: of the encoder.
         shared_norms: [normalisations, 2] row numbers of the base's weights and biases.
     """
-    layers, adapters = len(description.linear), adapter_layers(description)
+    layers, adapters = len(description.linear), bottleneck_layers(description)
     rows = len(tasks)
     inputs = {
         "input_ids": ids.astype(np.int64),

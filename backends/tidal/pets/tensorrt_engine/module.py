@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from tidal.pets.engine.description import Description
-from tidal.pets.kinds.adapter import ACTIVATIONS as NUMBERED
-from tidal.pets.tensorrt_engine.form import POOLED, DenseForm, adapter_layers, bank_names
+from tidal.pets.tensorrt_engine.form import POOLED, DenseForm, bank_names, bottleneck_layers
+from tidal.pets.terms import ACTIVATIONS
 from tidal.pets.torch_engine.encoder import TorchEncoder
+from tidal.pets.torch_engine.operators import ACTIVATIONS as FUNCTIONS
 from tidal.pets.torch_engine.operators import (
-    ACTIVATIONS,
     BiasOperator,
     BottleneckOperator,
     LowRankOperator,
@@ -56,7 +56,7 @@ class DenseModule(torch.nn.Module):
     def __init__(self, encoder: TorchEncoder, description: Description, form: DenseForm) -> None:
         super().__init__()
         self._encoder = encoder
-        self._adapters = adapter_layers(description)
+        self._adapters = bottleneck_layers(description)
         self._lengths = list(bank_names(description))
         self._form = form
 
@@ -84,7 +84,7 @@ class DenseModule(torch.nn.Module):
         which = activation[:, None, None]
 
         def activated(inner: torch.Tensor) -> torch.Tensor:
-            relu, gelu, silu = (ACTIVATIONS[name](inner) for name in NUMBERED)
+            relu, gelu, silu = (FUNCTIONS[name](inner) for name in ACTIVATIONS)
             return torch.where(which == 0, relu, torch.where(which == 1, gelu, silu))
 
         rows = _Rows(

@@ -69,7 +69,7 @@ class InTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BoundBatch:
     """A batch on the device.
 
     Attributes:
@@ -120,7 +120,9 @@ def _add_all(groups: Sequence[BoundGroup], sites: Sequence[Site], source: torch.
 MakeProduct = Callable[[int, Sequence[torch.Tensor]], SparseProduct]
 
 
-def bind(layout: Layout, numbers: torch.Tensor, matrices: Matrices, make_product: MakeProduct, lanes: Lanes) -> Batch:
+def bind(
+    layout: Layout, numbers: torch.Tensor, matrices: Matrices, make_product: MakeProduct, lanes: Lanes
+) -> BoundBatch:
     """A batch whose numbers are on the device: views of them, and nothing that depends on what they are.
 
     Args:
@@ -139,7 +141,7 @@ def bind(layout: Layout, numbers: torch.Tensor, matrices: Matrices, make_product
         [_bind(group, reader, matrices, partial(make_product, place)) for group in part]
         for place, part in enumerate(layout.parts)
     ]
-    return Batch(ids, lengths, types, norms, matrices, parts, lanes)
+    return BoundBatch(ids, lengths, types, norms, matrices, parts, lanes)
 
 
 class _Reader:

@@ -15,7 +15,7 @@ from tidal.pets.terms import FloatArray
 from tidal.pets.torch_engine.bound import bind
 from tidal.pets.torch_engine.encoder import TorchEncoder
 from tidal.pets.torch_engine.operators import Matrices, SparseProduct
-from tidal.pets.torch_engine.plan import ROUNDED, Plan
+from tidal.pets.torch_engine.plan import ROUNDED, TorchBatchPlan
 from tidal.pets.torch_engine.sparse_kernel import KernelProduct
 
 _Value = TypeVar("_Value")
@@ -122,7 +122,7 @@ class CudaRunner:
         self._graphs = GraphCache(self._stream, self.device)
         self._running = threading.Lock()
 
-    def run(self, encoder: TorchEncoder, plan: Plan, matrices: Matrices) -> FloatArray:
+    def run(self, encoder: TorchEncoder, plan: TorchBatchPlan, matrices: Matrices) -> FloatArray:
         """Pooled vectors [rows, width]; waits for the GPU without the GIL."""
 
         def compute(numbers: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
-from tidal.pets.engine.description import BlockPlaces, Description
+from tidal.pets.engine.description import BlockPaths, Description
 from tidal.pets.torch_engine.operators import ACTIVATIONS, Matrices, Site
 
 WORDS, POSITIONS, TYPES = "words", "positions", "types"
@@ -139,7 +139,7 @@ class TorchEncoder:
         weight, bias = (batch.matrices[width].index_select(0, rows)[:, None] for rows in batch.norms[norm.number])
         return torch.addcmul(bias, F.layer_norm(hidden, (width,), eps=self._form.epsilon), weight)
 
-    def _block(self, places: BlockPlaces, *, last: bool) -> _Block:
+    def _block(self, places: BlockPaths, *, last: bool) -> _Block:
         paths = [places.query, places.key, places.value]
         return _Block(
             attention=(self._layer(paths[:1]), self._layer(paths[1:])) if last else (self._layer(paths),),

@@ -9,15 +9,15 @@ import torch
 
 from tidal.device import DeviceKind
 from tidal.errors import Unsupported
-from tidal.pets.engine.base import Attended, Ids, LoadedTask, without_attention
-from tidal.pets.engine.checks import fitted_batch
+from tidal.pets.engine.checks import checked_batch
+from tidal.pets.engine.contract import Attended, Ids, LoadedTask, no_attention_error
 from tidal.pets.engine.description import Description
-from tidal.pets.policies.streams import Operator
+from tidal.pets.policies.streams import TaskOperator
 from tidal.pets.terms import FloatArray, TaskTerms
 from tidal.pets.torch_engine.encoder import TorchEncoder
-from tidal.pets.torch_engine.held import HeldTasks
 from tidal.pets.torch_engine.plan import make_plan
 from tidal.pets.torch_engine.pools import Pools
+from tidal.pets.torch_engine.references import TaskReferences
 from tidal.pets.torch_engine.runners import CpuRunner, Runner
 from tidal.pets.torch_engine.streams import Assign, together
 from tidal.pets.torch_engine.tasks import Numbers, TorchTask, held_lengths, load_task
@@ -47,15 +47,15 @@ class TorchPetsEngine:
         self._runner = runner
         self._pools = pools
         self._shared_norms = shared_norms
-        self._held = HeldTasks()
+        self._held = TaskReferences()
 
-    def add(self, terms: TaskTerms) -> TorchTask:
+    def add(self, terms: TaskTerms, *, cost_key: str | None = None) -> TorchTask:
         """Copy a task's terms to the device.
 
         Raises:
             InvalidArgument: the terms do not fit the encoder; says where.
         """
-        return load_task(terms, self.description, self._pools, self._shared_norms, self._runner.device)
+        return load_task(terms, self.description, self._pools, self._shared_norms, self._runner.device, cost_key)
 
     def remove(self, task: LoadedTask) -> None:
         """Let a task go; batches that run with it end undisturbed, and its memory is freed with the last of them."""
@@ -65,7 +65,7 @@ class TorchPetsEngine:
         self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
     ) -> FloatArray:
         """Pooled vectors [rows, width] of a batch; where a row's task is None, the base's own. See `Engine`."""
-        bounded, types = fitted_batch(self.description, tasks, ids, lengths, type_ids)
+        bounded, types = checked_batch(self.description, tasks, ids, lengths, type_ids)
         with self._held.using(tasks) as own:
             plan = make_plan(
                 own,
@@ -84,7 +84,7 @@ class TorchPetsEngine:
         self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
     ) -> Attended:
         """None: the encoder gives no attention. See `Engine`."""
-        raise without_attention()
+        raise no_attention_error()
 
     def _parts(self, tasks: Sequence[TorchTask | None], lengths: Ids) -> list[list[int]]:
         """Rows of every part, those of a task in one."""
@@ -92,7 +92,9 @@ class TorchPetsEngine:
         for row, task in enumerate(tasks):
             if task is not None:
                 of_task.setdefault(task, []).append(row)
-        operators = [Operator(task.kind, len(rows), int(lengths[rows].max())) for task, rows in of_task.items()]
+        operators = [
+            TaskOperator(task.cost_key or "", len(rows), int(lengths[rows].max())) for task, rows in of_task.items()
+        ]
         parts: dict[int, list[int]] = {}
         for part, rows in zip(self.assign(operators), of_task.values(), strict=True):
             parts.setdefault(part, []).extend(rows)

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tidal.pets.engine.base import Ids
+from tidal.pets.engine.contract import Ids
 from tidal.pets.terms import Activation
 from tidal.pets.torch_engine.pools import NOTHING
 from tidal.pets.torch_engine.sparse import SparseRows
@@ -81,7 +81,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TorchBatchPlan:
     """A batch.
 
     Attributes:
@@ -106,7 +106,7 @@ def make_plan(
     nothing: int = 0,
     longest: int,
     steps: Steps = EXACT,
-) -> Plan:
+) -> TorchBatchPlan:
     """Plan a batch.
 
     Args:
@@ -139,7 +139,9 @@ def make_plan(
     )
     for part in planned:
         numbers += part.numbers
-    return Plan(layout, np.concatenate([each.reshape(-1) for each in numbers]), tuple(part.sparse for part in planned))
+    return TorchBatchPlan(
+        layout, np.concatenate([each.reshape(-1) for each in numbers]), tuple(part.sparse for part in planned)
+    )
 
 
 class _Part:

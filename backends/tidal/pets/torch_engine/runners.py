@@ -13,7 +13,7 @@ from tidal.pets.terms import FloatArray
 from tidal.pets.torch_engine.bound import InTurn, bind
 from tidal.pets.torch_engine.encoder import TorchEncoder
 from tidal.pets.torch_engine.operators import Matrices, SparseProduct
-from tidal.pets.torch_engine.plan import EXACT, Plan, Steps
+from tidal.pets.torch_engine.plan import EXACT, Steps, TorchBatchPlan
 from tidal.pets.torch_engine.sparse import BlockDiagonal
 
 
@@ -30,7 +30,7 @@ class Runner(Protocol):
     steps: Steps
     nothing: int
 
-    def run(self, encoder: TorchEncoder, plan: Plan, matrices: Matrices) -> FloatArray:
+    def run(self, encoder: TorchEncoder, plan: TorchBatchPlan, matrices: Matrices) -> FloatArray:
         """Pooled vectors [rows, width]; waits without the GIL."""
 
 
@@ -44,7 +44,7 @@ class CpuRunner:
         self.steps = steps
         self._running = threading.Lock()
 
-    def run(self, encoder: TorchEncoder, plan: Plan, matrices: Matrices) -> FloatArray:
+    def run(self, encoder: TorchEncoder, plan: TorchBatchPlan, matrices: Matrices) -> FloatArray:
         """See `Runner`."""
 
         def make_product(part: int, _addresses: Sequence[torch.Tensor]) -> SparseProduct:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from tidal.pets.policies.streams import Operator, assign_streams, stream_count
+from tidal.pets.policies.streams import TaskOperator, assign_streams, stream_count
 from tidal.pets.profile import PetsProfile
 
 # A part of the batch for every operator, by number from 0: what is in one part runs one after another.
-Assign = Callable[[Sequence[Operator]], Sequence[int]]
+Assign = Callable[[Sequence[TaskOperator]], Sequence[int]]
 
 
-def together(operators: Sequence[Operator]) -> Sequence[int]:
+def together(operators: Sequence[TaskOperator]) -> Sequence[int]:
     """All operators in one part, where those of a type are one operation."""
     return [0] * len(operators)
 
@@ -28,7 +28,7 @@ def by_intensity(profile: PetsProfile, streams: int | None = None) -> Assign:
     if not kinds or (rule is None and streams is None):
         return together
 
-    def assign(operators: Sequence[Operator]) -> Sequence[int]:
+    def assign(operators: Sequence[TaskOperator]) -> Sequence[int]:
         known = [
             operator if operator.kind in kinds else dataclasses.replace(operator, kind=kinds[0])
             for operator in operators

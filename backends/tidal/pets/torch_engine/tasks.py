@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tidal.pets.engine.base import LoadedTask
-from tidal.pets.engine.checks import fitted
+from tidal.pets.engine.checks import checked_terms
+from tidal.pets.engine.contract import LoadedTask
 from tidal.pets.engine.description import Description
 from tidal.pets.terms import Activation, Bottleneck, FloatArray, Head, LowRankDelta, SparseDelta, TaskTerms
 from tidal.pets.torch_engine.pools import NOTHING, Pools
@@ -45,7 +45,7 @@ class TorchTask(LoadedTask):
     """A task on the engine's device.
 
     Attributes:
-        kind: the published kind that its operators are like, by which a profile knows what they cost.
+        cost_key: Name under which a profile lists what its operators cost; None: in none.
         bias: [layers] row numbers, or None where it has none.
         norms: [normalisations, 2] row numbers of weights and biases, the base's where it has none of its own, or None.
         low_rank: or None.
@@ -53,13 +53,15 @@ class TorchTask(LoadedTask):
         sparse: or None.
     """
 
-    __slots__ = ("_held", "_pools", "bias", "bottlenecks", "kind", "low_rank", "norms", "sparse")
+    __slots__ = ("_held", "_pools", "bias", "bottlenecks", "cost_key", "low_rank", "norms", "sparse")
 
-    def __init__(self, head: Head, kind: str, pools: Pools, held: list[tuple[int, int, int]], extra: int) -> None:
+    def __init__(
+        self, head: Head, cost_key: str | None, pools: Pools, held: list[tuple[int, int, int]], extra: int
+    ) -> None:
         self._pools = pools
         self._held: list[tuple[int, int, int]] | None = held
         super().__init__(head, extra + sum(4 * length * count for length, _, count in held))
-        self.kind = kind
+        self.cost_key = cost_key
         self.bias: Numbers | None = None
         self.norms: Numbers | None = None
         self.low_rank: Ranks | None = None
@@ -114,7 +116,12 @@ class _Rows:
 
 
 def load_task(
-    terms: TaskTerms, description: Description, pools: Pools, shared_norms: Numbers, device: torch.device
+    terms: TaskTerms,
+    description: Description,
+    pools: Pools,
+    shared_norms: Numbers,
+    device: torch.device,
+    cost_key: str | None = None,
 ) -> TorchTask:
     """Check a task's terms against the encoder's layers and copy them to the device.
 
@@ -123,12 +130,13 @@ def load_task(
         description: of the encoder.
         pools: get the dense terms.
         shared_norms: [normalisations, 2] row numbers of the base's own weights and biases.
-        device: gets the sparse ones.
+        device: Device that holds the sparse terms.
+        cost_key: Name under which a profile lists what the task's operators cost; None: in none.
 
     Raises:
         InvalidArgument: a layer is unknown, or an array has another shape, type or content than the layer takes.
     """
-    terms = fitted(terms, description)
+    terms = checked_terms(terms, description)
     layers = {place.path: number for number, place in enumerate(description.linear)}
     rows = _Rows()
     bias = np.full(len(layers), NOTHING, np.int64)
@@ -152,7 +160,7 @@ def load_task(
     norms = _add_norms(rows, terms, description, shared_norms)
     packed = pack_sparse(sparse, description, device) if sparse else None
     head = Head(terms.head.weight.copy(), terms.head.bias.copy(), terms.head.labels)
-    task = TorchTask(head, _kind_like(terms), pools, rows.put(pools), packed.bytes if packed else 0)
+    task = TorchTask(head, cost_key, pools, rows.put(pools), packed.bytes if packed else 0)
     task.bias = bias if bias.any() else None
     task.norms = norms
     task.low_rank = low_rank if low_rank.rank.any() else None
@@ -182,18 +190,6 @@ def _add_norms(rows: _Rows, terms: TaskTerms, description: Description, shared: 
             rows.add(row, 0, own.weight[None])
             rows.add(row, 1, own.bias[None])
     return norms
-
-
-def _kind_like(terms: TaskTerms) -> str:
-    """The published kind whose operators a task's are like, by its dearest type of terms."""
-    owns = terms.linear.values()
-    if any(own.bottleneck is not None for own in owns):
-        return "adapter"
-    if any(isinstance(own.delta, LowRankDelta) for own in owns):
-        return "lora"
-    if any(isinstance(own.delta, SparseDelta) for own in owns):
-        return "maskbert" if all(own.bias is None for own in owns) else "diff_pruning"
-    return "bitfit"
 
 
 def held_lengths(description: Description) -> list[int]:

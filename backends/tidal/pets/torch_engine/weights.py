@@ -8,13 +8,13 @@ import numpy as np
 import torch
 
 from tidal.errors import InvalidArgument
-from tidal.pets.engine.checks import fitted
+from tidal.pets.engine.checks import checked_terms
 from tidal.pets.engine.description import WEIGHTS_FILE, Description, read_description
 from tidal.pets.merging import dense
 from tidal.pets.terms import FloatArray, TaskTerms
 from tidal.pets.torch_engine.pools import Pools
 from tidal.pets.torch_engine.tasks import Numbers
-from tidal.tensor_file import parse_tensors
+from tidal.tensor_file import map_tensors
 
 Weights = dict[str, FloatArray]
 
@@ -30,16 +30,12 @@ def read_weights(folder: Path, merged: TaskTerms | None = None) -> tuple[Descrip
         InvalidArgument: the files cannot be read, or `merged` does not fit them.
     """
     description = read_description(folder)
-    path = folder / WEIGHTS_FILE
-    try:
-        arrays = parse_tensors(path.read_bytes(), str(path))
-    except OSError as error:
-        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
+    arrays = map_tensors(folder / WEIGHTS_FILE)
     if description.form is None:
         raise InvalidArgument(f"{folder} holds no encoder for torch: it has no form")
     weights = {name: array.astype(np.float32) for name, array in arrays.items()}
     if merged is not None:
-        _merge(weights, description, fitted(merged, description))
+        _merge(weights, description, checked_terms(merged, description))
     return description, weights
 
 

@@ -18,7 +18,7 @@ from tidal_builders.foreign.files import layer_path, read_json, read_weights
 from tidal_builders.foreign.recognise import Task, sentence_of, task_of_architecture
 from tidal_builders.pets.importing.adapterhub_model import AdapterModel, SavedHead
 from tidal_builders.pets.importing.base_model import confirm_base
-from tidal_builders.pets.importing.found import Base, Imported, Wishes, labels_of
+from tidal_builders.pets.importing.found import Base, Imported, ImportOptions, labels_of
 
 if TYPE_CHECKING:
     from tidal_builders.pets.importing.sources import SourceModel
@@ -49,7 +49,7 @@ _FOLLOWS = {"attention_adapters": "attention.out_lin", "output_adapters": "ffn.l
 _POOLERS = {"tanh": "pooler.dense", "relu": "pre_classifier"}
 
 
-def import_adapterhub(folder: Path, base: Base, wishes: Wishes) -> Imported:
+def import_adapterhub(folder: Path, base: Base, options: ImportOptions) -> Imported:
     """A task of an AdapterHub folder that holds an adapter and its head.
 
     A head of two layers is carried where its first one can stand in for the base's pooler: as a difference of it.
@@ -71,9 +71,9 @@ def import_adapterhub(folder: Path, base: Base, wishes: Wishes) -> Imported:
         parts.setdefault(path, {})[f"{found['part'].removesuffix('.0')}.{found['term']}"] = array
     linear = {path: LinearTerms(bottleneck=_bottleneck(path, each, activation, scale, base)) for path, each in
               sorted(parts.items())}  # fmt: skip
-    saved, head, pooler, notes = _head(folder, base, wishes)
+    saved, head, pooler, notes = _head(folder, base, options)
     linear |= pooler
-    trained = confirm_base(folder, str(described.get("model_name") or ""), base, wishes)
+    trained = confirm_base(folder, str(described.get("model_name") or ""), base, options)
     return Imported(
         "adapter",
         TaskTerms(head, linear),
@@ -156,7 +156,9 @@ def _bottleneck(
     return Bottleneck(parts["down.weight"], parts["down.bias"], up, up_bias, activation)
 
 
-def _head(folder: Path, base: Base, wishes: Wishes) -> tuple[SavedHead, Head, dict[str, LinearTerms], tuple[str, ...]]:
+def _head(
+    folder: Path, base: Base, options: ImportOptions
+) -> tuple[SavedHead, Head, dict[str, LinearTerms], tuple[str, ...]]:
     """The head as saved, the classifier, what stands in for the pooler by its path, and notes."""
     if not (folder / HEAD_CONFIG_FILE).is_file():
         raise Unsupported(f"{folder} holds no head; save it with `save_adapter(folder, name, with_head=True)`")
@@ -180,7 +182,7 @@ def _head(folder: Path, base: Base, wishes: Wishes) -> tuple[SavedHead, Head, di
     head = Head(
         weight,
         bias if bias is not None else np.zeros(len(weight), np.float32),
-        labels_of(wishes.labels, labels, len(weight)),
+        labels_of(options.labels, labels, len(weight)),
     )
     saved = SavedHead(layers, str(config.get("activation_function")), bool(config.get("use_pooler")))
     if len(layers) == 1 and config.get("use_pooler"):

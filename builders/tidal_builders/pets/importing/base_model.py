@@ -6,17 +6,17 @@ from functools import partial
 from pathlib import Path
 
 from tidal_builders.foreign.trained_on import ServedBase, TrainedOn, trained_on
-from tidal_builders.pets.importing.found import Base, Wishes
+from tidal_builders.pets.importing.found import Base, ImportOptions
 
 
-def confirm_base(adapter: Path, named: str, base: Base, wishes: Wishes) -> TrainedOn:
+def confirm_base(adapter: Path, named: str, base: Base, options: ImportOptions) -> TrainedOn:
     """Compare the base that an adapter names with the model's own.
 
     Raises:
         InvalidArgument: it is another one, or cannot be compared; see `trained_on`.
     """
     served = ServedBase(base.name, base.folder, partial(_same, base))
-    return trained_on(adapter, named, served, wishes.base_model, force=wishes.force)
+    return trained_on(adapter, named, served, options.base_model, force=options.force)
 
 
 def _same(base: Base, folder: Path) -> bool:

@@ -15,35 +15,33 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForSequenceClassification
 
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.kinds.positions import Places, sparse_delta
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import FloatArray, Head, LinearLayer, LinearTerms, NormTerms, TaskTerms
 from tidal.tasks.digests import tensor_digest
-from tidal_builders.arlo.source import quiet
-from tidal_builders.foreign.files import array_of, check_checkpoint
+from tidal_builders.foreign.files import array_of
 from tidal_builders.foreign.recognise import SINGLE_LABEL, recognise
 from tidal_builders.pets.encoder import read_encoder
 from tidal_builders.pets.importing.carried import carried_model
-from tidal_builders.pets.importing.found import Base, Imported, Wishes, labels_of
+from tidal_builders.pets.importing.found import Base, Imported, ImportOptions, labels_of
 from tidal_builders.pets.importing.ladder import LADDER
-from tidal_builders.pets.importing.sources import SourceModel, longest_input, source_tokenizer
+from tidal_builders.pets.importing.sources import SourceModel, load_classifier, longest_input, source_tokenizer
 
 # RoBERTa's head: the first of its layers is what BERT has as a pooler.
 _TWO_LAYERS = ("dense", "out_proj")
 
 
-def import_checkpoint(folder: Path, base: Base, wishes: Wishes) -> Imported:
+def import_checkpoint(folder: Path, base: Base, options: ImportOptions) -> Imported:
     """A task of a classifier's folder in Hugging Face's format, with weights as safetensors.
 
     Raises:
         InvalidArgument: it is no such folder, or its layers are not the base's.
         Unsupported: its head is of a form that a task cannot have.
     """
-    if wishes.sparsity is not None and not 0 <= wishes.sparsity < 1:
-        raise InvalidArgument(f"the sparsity is {wishes.sparsity:g}; accepted is 0 up to, but not, 1")
+    if options.sparsity is not None and not 0 <= options.sparsity < 1:
+        raise InvalidArgument(f"the sparsity is {options.sparsity:g}; accepted is 0 up to, but not, 1")
     found = recognise(folder)
     if found.task not in SINGLE_LABEL:
         raise Unsupported(f"{folder} cannot be a task: it is {found.sentence()}")
@@ -61,7 +59,7 @@ def import_checkpoint(folder: Path, base: Base, wishes: Wishes) -> Imported:
     _check_layers(norm, {path: layer.weight.shape for path, layer in base.layers.norm.items()}, folder)
 
     named = [str(model.config.id2label[number]) for number in range(len(weight))]
-    head = Head(weight, bias, labels_of(wishes.labels, named, len(weight)))
+    head = Head(weight, bias, labels_of(options.labels, named, len(weight)))
     norms = {
         path: NormTerms(layer.weight, layer.bias)
         for path, layer in norm.items()
@@ -72,8 +70,8 @@ def import_checkpoint(folder: Path, base: Base, wishes: Wishes) -> Imported:
     changed = any(difference.any() for difference in differences.values())
     masked = changed and _masked(differences, base)
     lost = _lost(encoder.frozen, base)
-    notes = [lost, _numbered(head.labels) if wishes.labels is None else ""]
-    own = wishes.base_model or base.folder
+    notes = [lost, _numbered(head.labels) if options.labels is None else ""]
+    own = options.base_model or base.folder
 
     def imported(kind: str, kept: Mapping[str, Places], note: str = "", *, complete: bool = True) -> Imported:
         """The task with these places of the differences; `complete` if they are all."""
@@ -108,7 +106,7 @@ def import_checkpoint(folder: Path, base: Base, wishes: Wishes) -> Imported:
     if masked:
         whole = {path: np.flatnonzero(difference) for path, difference in differences.items()}
         return imported("maskbert", whole, "all weights that differ are 0: a mask, which is kept whole")
-    return at(wishes.sparsity) if wishes.sparsity is not None else replace(at(LADDER[0]), at_sparsity=at)
+    return at(options.sparsity) if options.sparsity is not None else replace(at(LADDER[0]), at_sparsity=at)
 
 
 def _masked(differences: Mapping[str, FloatArray], base: Base) -> bool:
@@ -129,27 +127,6 @@ def source_model(folder: Path, base: Path | None) -> SourceModel:
     model = load_classifier(folder)
     tokenizer = source_tokenizer(folder, base)
     return SourceModel("the checkpoint", model, tokenizer, longest_input(model, tokenizer))
-
-
-def load_classifier(folder: Path) -> Any:
-    """The sequence classifier of a folder, in float32; raises as `import_checkpoint`."""
-    if not any(folder.glob("*.safetensors")):
-        raise InvalidArgument(
-            f"{folder} has no weights as safetensors, and pickled ones (pytorch_model.bin) are not read, for they can "
-            "run code: save the model with a current transformers' `save_pretrained(folder)`"
-        )
-    check_checkpoint(folder)
-    try:
-        with quiet():
-            model, info = AutoModelForSequenceClassification.from_pretrained(
-                folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True, local_files_only=True
-            )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise InvalidArgument(f"{folder} holds no sequence classifier: {reason}") from None
-    if missing := sorted(info["missing_keys"]):
-        raise InvalidArgument(f"{folder} has no weights for {', '.join(missing[:4])}: it is no fine-tuned classifier")
-    return model.eval()
 
 
 def _head(model: Any) -> tuple[FloatArray, FloatArray, LinearLayer | None]:

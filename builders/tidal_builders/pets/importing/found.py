@@ -23,7 +23,7 @@ MIN_KEPT = 0.98
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class ImportOptions:
     """What an operator may say about an import.
 
     Attributes:

@@ -12,19 +12,19 @@ import numpy.typing as npt
 
 from tidal import device
 from tidal.errors import InvalidArgument, TidalError
-from tidal.pets.engine.base import Engine
-from tidal.pets.engine.opening import open_pets_engine
+from tidal.pets.engine.contract import PetsEngine
 from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest, load_pets_manifest
+from tidal.pets.opening import open_pets_engine
 from tidal.pets.tasks.folder import Task
-from tidal.pets.tasks.manifest import Held, Kept, Provenance
+from tidal.pets.tasks.manifest import AccuracyComparison, AnswerComparison, Provenance
 from tidal.pets.terms import FloatArray, TaskTerms
 from tidal.serving.softmax import softmax
 from tidal.text.tokenizer import open_tokenizer
-from tidal_builders.pets.importing.found import Imported, Wishes
+from tidal_builders.pets.importing.found import Imported, ImportOptions
 from tidal_builders.pets.importing.sources import SourceModel
 from tidal_builders.rows import Columns, Rows, label_numbers, read_rows
-from tidal_builders.runtime_options import DEFAULT_TOLERANCE
 from tidal_builders.texts import make_texts
+from tidal_builders.tolerances import DEFAULT_TOLERANCE
 
 Texts = Sequence[tuple[str, ...]]
 
@@ -39,7 +39,7 @@ class Served:
 
     version: Path
     manifest: PetsManifest
-    engine: Engine
+    engine: PetsEngine
 
     def logits(self, terms: TaskTerms, texts: Texts, longest: int) -> FloatArray:
         """Answers [rows, classes] of a task to texts, those beyond `longest` tokens cut."""
@@ -135,14 +135,14 @@ class Comparison:
         return self.served.logits(terms, [self.texts[place] for place in places], self.source.longest)
 
 
-def hold(task: Task, found: Imported, comparison: Comparison, wishes: Wishes, *, half: bool) -> Provenance:
+def hold(task: Task, found: Imported, comparison: Comparison, options: ImportOptions, *, half: bool) -> Provenance:
     """Compare a stored task with the model that it was made of.
 
     Args:
         task: As it was read back from where it was stored.
         found: What the import made.
         comparison: Of its source with the base's published version.
-        wishes: `least` is the bound; with `force` nothing is refused.
+        options: `least` is the bound; with `force` nothing is refused.
         half: Whether the values were stored as float16.
 
     Returns:
@@ -154,10 +154,10 @@ def hold(task: Task, found: Imported, comparison: Comparison, wishes: Wishes, *,
     made = found.provenance
     try:
         made = _hold(task, found, comparison, half=half)
-        if missed := _missed(made, wishes.least):
-            raise InvalidArgument(f"{missed}{_advice(found, wishes)}")
+        if missed := _missed(made, options.least):
+            raise InvalidArgument(f"{missed}{_advice(found, options)}")
     except TidalError as error:
-        if not wishes.force:
+        if not options.force:
             raise InvalidArgument(f"{error}; nothing was added (--force adds it all the same)") from None
         return made.model_copy(update={"notes": (*made.notes, f"added by --force: {error}")})
     return made
@@ -177,7 +177,7 @@ def _hold(task: Task, found: Imported, comparison: Comparison, *, half: bool) ->
         raise InvalidArgument(f"the stored task does not answer as {exact.sentence()}")
     kept = None
     if truth is not None:
-        kept = Kept(rows=len(truth), accuracy=right(answers, truth), source_accuracy=right(wanted, truth))
+        kept = AccuracyComparison(rows=len(truth), accuracy=right(answers, truth), source_accuracy=right(wanted, truth))
     held = _compared(source.title, wanted, answers, tolerance)
     return found.provenance.model_copy(update={"held": held, "kept": kept})
 
@@ -201,8 +201,8 @@ def _missed(made: Provenance, least: float) -> str:
     )
 
 
-def _advice(found: Imported, wishes: Wishes) -> str:
-    given = wishes.sparsity is not None and not found.lossless
+def _advice(found: Imported, options: ImportOptions) -> str:
+    given = options.sparsity is not None and not found.lossless
     return ": a lower --sparsity keeps more of the checkpoint, without --sparsity it is chosen" if given else ""
 
 
@@ -217,14 +217,14 @@ def _texts(source: SourceModel, rows: Rows | None) -> list[tuple[str, ...]]:
     return [*pairs, *long, *((line,) for line in lines[: _MADE - _LONG - _PAIRS])]
 
 
-def _compared(title: str, wanted: FloatArray, answers: FloatArray, tolerance: float) -> Held:
+def _compared(title: str, wanted: FloatArray, answers: FloatArray, tolerance: float) -> AnswerComparison:
     """Figures of a task's answers beside those that it should give, [rows, classes] each."""
     error = float(np.abs(answers - wanted).max() / max(1.0, float(np.abs(wanted).max())))
     same = answers.argmax(1) == wanted.argmax(1)
     best = np.sort(wanted, axis=1)
     # Two classes that are nearer to each other than the tolerance may change places by rounding alone.
     clear = best[:, -1] - best[:, -2] > 2 * tolerance * max(1.0, float(np.abs(wanted).max()))
-    return Held(
+    return AnswerComparison(
         source=title,
         texts=len(wanted),
         labels=float(same.mean()),

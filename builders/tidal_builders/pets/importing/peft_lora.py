@@ -15,7 +15,7 @@ from tidal_builders.foreign.files import layer_path, read_json
 from tidal_builders.foreign.peft import PeftLora, read_peft_lora, require_task
 from tidal_builders.foreign.recognise import Task, recognise, sentence_of
 from tidal_builders.pets.importing.base_model import confirm_base
-from tidal_builders.pets.importing.found import Base, Imported, Wishes, labels_of
+from tidal_builders.pets.importing.found import Base, Imported, ImportOptions, labels_of
 
 if TYPE_CHECKING:
     from tidal_builders.pets.importing.sources import SourceModel
@@ -26,7 +26,7 @@ _NUMBERED = re.compile(r"LABEL_\d+")
 _OTHER_TASKS: frozenset[Task] = frozenset(("regression", "token_classification", "question_answering"))
 
 
-def import_peft(folder: Path, base: Base, wishes: Wishes) -> Imported:
+def import_peft(folder: Path, base: Base, options: ImportOptions) -> Imported:
     """A task of a peft folder with LoRA and a classifier.
 
     Raises:
@@ -45,8 +45,8 @@ def import_peft(folder: Path, base: Base, wishes: Wishes) -> Imported:
             changed[name] = array
     layers = _layers(found, changed, base)
     _check_head(head)
-    trained = confirm_base(folder, found.base, base, wishes)
-    labels, note = _labels(folder, trained.folder, wishes, len(head["weight"]))
+    trained = confirm_base(folder, found.base, base, options)
+    labels, note = _labels(folder, trained.folder, options, len(head["weight"]))
     terms = TaskTerms(Head(head["weight"], head["bias"], labels), *layers)
     notes = (trained.note, *([note] if note else []))
     source = None if trained.folder is None else partial(_source, folder, trained.folder, len(labels))
@@ -68,7 +68,7 @@ def _check_head(parts: Mapping[str, FloatArray]) -> None:
         )
 
 
-def _labels(folder: Path, base: Path | None, wishes: Wishes, classes: int) -> tuple[tuple[str, ...], str]:
+def _labels(folder: Path, base: Path | None, options: ImportOptions, classes: int) -> tuple[tuple[str, ...], str]:
     """Names of the classes, and what is to be said of where they are from.
 
     The configuration beside the adapter names them, else that of the base, if the base is a classifier with as many.
@@ -80,12 +80,12 @@ def _labels(folder: Path, base: Path | None, wishes: Wishes, classes: int) -> tu
         if task == "multi_label" or (place == folder and task in _OTHER_TASKS):
             raise Unsupported(f"{of} config.json names {sentence_of(task)}")
         by_number = read_json(place / "config.json").get("id2label")
-        if wishes.labels is None and isinstance(by_number, dict) and (place == folder or len(by_number) == classes):
+        if options.labels is None and isinstance(by_number, dict) and (place == folder or len(by_number) == classes):
             named = [str(label) for _, label in sorted(by_number.items(), key=lambda item: str(item[0]).zfill(9))]
             if all(_NUMBERED.fullmatch(name) for name in named):
                 continue
             return labels_of(None, named, classes), f"labels are those of {of} config.json: {', '.join(named)[:200]}"
-    return labels_of(wishes.labels, None, classes), ""
+    return labels_of(options.labels, None, classes), ""
 
 
 def _layers(

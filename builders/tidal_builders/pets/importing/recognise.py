@@ -8,10 +8,10 @@ from tidal.errors import InvalidArgument
 from tidal_builders.foreign.files import read_json
 from tidal_builders.foreign.peft import CONFIG_FILE
 from tidal_builders.pets.importing import adapterhub, peft_lora
-from tidal_builders.pets.importing.found import Base, Imported, Wishes
+from tidal_builders.pets.importing.found import Base, Imported, ImportOptions
 
 
-def import_task(source: Path, base: Base, wishes: Wishes) -> Imported:
+def import_task(source: Path, base: Base, options: ImportOptions) -> Imported:
     """Make a task of a folder of peft or AdapterHub, or of a fine-tuned checkpoint, told apart by their files.
 
     Raises:
@@ -25,11 +25,11 @@ def import_task(source: Path, base: Base, wishes: Wishes) -> Imported:
     if (source / CONFIG_FILE).is_file():
         config = read_json(source / CONFIG_FILE)
         found = peft_lora.import_peft if "peft_type" in config else adapterhub.import_adapterhub
-        return found(source, base, wishes)
+        return found(source, base, options)
     if (source / "config.json").is_file():
         from tidal_builders.pets.importing.checkpoint import import_checkpoint  # transformers: slow to load
 
-        return import_checkpoint(source, base, wishes)
+        return import_checkpoint(source, base, options)
     raise InvalidArgument(
         f"{source} is nothing that a task can be made of: accepted are folders with task.json (a stored task), "
         "adapter_config.json (peft, AdapterHub) or config.json (a fine-tuned checkpoint)"

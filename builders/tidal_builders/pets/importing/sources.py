@@ -16,8 +16,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.terms import FloatArray
-from tidal_builders.arlo.source import quiet
+from tidal_builders.foreign.files import check_checkpoint
 from tidal_builders.foreign.peft import AROUND, WEIGHTS_FILE
+from tidal_builders.quiet import quiet_transformers
 
 _BATCH = 16
 # More is not asked of a source; positions that RoBERTa does not use.
@@ -64,7 +65,7 @@ def source_tokenizer(*folders: Path | None) -> Any:
     """
     for folder in folders:
         if folder is not None and any((folder / name).is_file() for name in _TOKENIZER_FILES):
-            with quiet():
+            with quiet_transformers():
                 return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     named = " and ".join(str(folder) for folder in folders if folder is not None)
     raise InvalidArgument(f"there is no tokenizer in {named}: save the source model's tokenizer there")
@@ -90,7 +91,7 @@ def peft_model(folder: Path, base: Path, classes: int) -> Any:
     """
     from peft import PeftModel
 
-    with quiet(), warnings.catch_warnings(action="ignore"):
+    with quiet_transformers(), warnings.catch_warnings(action="ignore"):
         model, info = AutoModelForSequenceClassification.from_pretrained(
             base, dtype=torch.float32, output_loading_info=True, use_safetensors=True, num_labels=classes,
             ignore_mismatched_sizes=True, local_files_only=True,
@@ -104,3 +105,24 @@ def peft_model(folder: Path, base: Path, classes: int) -> Any:
             "them, so the trained model cannot be had again; train with modules_to_save that names them"
         )
     return merged
+
+
+def load_classifier(folder: Path) -> Any:
+    """The sequence classifier of a folder, in float32; raises as `import_checkpoint`."""
+    if not any(folder.glob("*.safetensors")):
+        raise InvalidArgument(
+            f"{folder} has no weights as safetensors, and pickled ones (pytorch_model.bin) are not read, for they can "
+            "run code: save the model with a current transformers' `save_pretrained(folder)`"
+        )
+    check_checkpoint(folder)
+    try:
+        with quiet_transformers():
+            model, info = AutoModelForSequenceClassification.from_pretrained(
+                folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True, local_files_only=True
+            )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InvalidArgument(f"{folder} holds no sequence classifier: {reason}") from None
+    if missing := sorted(info["missing_keys"]):
+        raise InvalidArgument(f"{folder} has no weights for {', '.join(missing[:4])}: it is no fine-tuned classifier")
+    return model.eval()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tidal.errors import InvalidArgument, TidalError
-from tidal_builders.pets.importing.found import Imported, Wishes
+from tidal_builders.pets.importing.found import Imported, ImportOptions
 from tidal_builders.pets.importing.held import Comparison, agreement, right
 from tidal_builders.pets.importing.ladder import Step, best, climb
 
@@ -13,7 +13,7 @@ from tidal_builders.pets.importing.ladder import Step, best, climb
 _MOST_ROWS = 1000
 
 
-def choose_sparsity(found: Imported, comparison: Comparison, wishes: Wishes) -> Imported:
+def choose_sparsity(found: Imported, comparison: Comparison, options: ImportOptions) -> Imported:
     """The sparsest task of a checkpoint that keeps its answers.
 
     With labelled queries these are accuracies, else agreement on made texts (`agreement`).
@@ -21,7 +21,7 @@ def choose_sparsity(found: Imported, comparison: Comparison, wishes: Wishes) -> 
     Args:
         found: a checkpoint of which differences are kept, see `Imported.at_sparsity`.
         comparison: of the checkpoint with the base's published version.
-        wishes: `least` is the bound; with `force` the best is taken where none reaches it.
+        options: `least` is the bound; with `force` the best is taken where none reaches it.
 
     Raises:
         InvalidArgument: none reaches the bound, or none can be measured.
@@ -40,26 +40,26 @@ def choose_sparsity(found: Imported, comparison: Comparison, wishes: Wishes) -> 
         return Step(sparsity, 1 - max(0.0, before - accuracy), f"{accuracy:.2%}")
 
     try:
-        steps = climb(measure, wishes.least)
+        steps = climb(measure, options.least)
     except TidalError as error:
         raise InvalidArgument(f"no sparsity can be chosen: {error}; name one by --sparsity") from None
     what = "agreement" if truth is None else "accuracy"
     figures = ", ".join(map(str, steps))
-    if steps[-1].score < wishes.least and not wishes.force:
+    if steps[-1].score < options.least and not options.force:
         lost = "; ".join(note for note in found.provenance.notes if note.startswith("not carried"))
         raise InvalidArgument(
-            f"no sparsity keeps the checkpoint's answers: {what} is {figures}; accepted is {_bound(wishes)}. "
+            f"no sparsity keeps the checkpoint's answers: {what} is {figures}; accepted is {_bound(options)}. "
             f"{lost + '. ' if lost else ''}Nothing was added (--force adds the best)"
         )
     chosen = at(best(steps).sparsity)
-    note = f"sparsity {best(steps).sparsity:g} was chosen by {what}: {figures}; accepted is {_bound(wishes)}"
+    note = f"sparsity {best(steps).sparsity:g} was chosen by {what}: {figures}; accepted is {_bound(options)}"
     provenance = chosen.provenance.model_copy(update={"notes": (*chosen.provenance.notes, note)})
     return Imported(
         chosen.kind, chosen.terms, provenance, chosen.source, lossless=chosen.lossless, carried=chosen.carried
     )
 
 
-def _bound(wishes: Wishes) -> str:
-    if wishes.data is None:
-        return f"{wishes.least:.1%} and more (--min-agreement)"
-    return f"a loss of up to {1 - wishes.least:.2%} (1 - --min-agreement)"
+def _bound(options: ImportOptions) -> str:
+    if options.data is None:
+        return f"{options.least:.1%} and more (--min-agreement)"
+    return f"a loss of up to {1 - options.least:.2%} (1 - --min-agreement)"

@@ -1,0 +1,67 @@
+// Which level of vector instructions this processor gets, and a library's table of kernels for it.
+//
+// Included by code that is compiled for every processor, never by kernels.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+
+namespace tidal {
+
+// Whether this processor runs a level, by the level's name in tidal/compiling.py.
+inline bool runs_here(const char* level) {
+    __builtin_cpu_init();
+    if (std::strcmp(level, "plain") == 0) return true;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return false;
+    if (std::strcmp(level, "avx2") == 0) return true;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512dq") ||
+        !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512bw"))
+        return false;
+    if (std::strcmp(level, "avx512") == 0) return true;
+    return std::strcmp(level, "avx512bf16") == 0 && __builtin_cpu_supports("avx512bf16");
+}
+
+// The tables of a library's levels, best first; the last one runs on every processor. From any thread.
+template <class Kernels, std::size_t count>
+class Dispatch {
+public:
+    constexpr explicit Dispatch(const Kernels* const (&tables)[count]) : tables_(tables) {}
+
+    // The best level that this processor runs, or the one that was chosen.
+    const Kernels& kernels() {
+        const Kernels* table = chosen_.load(std::memory_order_acquire);
+        if (!table) {
+            table = best();
+            chosen_.store(table, std::memory_order_release);
+        }
+        return *table;
+    }
+
+    // Choose a level by name, or the best one by "auto"; false where this processor does not run it.
+    bool choose(const char* level) {
+        if (std::strcmp(level, "auto") == 0) {
+            chosen_ = best();
+            return true;
+        }
+        for (const Kernels* table : tables_) {
+            if (std::strcmp(level, table->name) == 0 && runs_here(level)) {
+                chosen_ = table;
+                return true;
+            }
+        }
+        return false;
+    }
+
+private:
+    const Kernels* best() const {
+        for (const Kernels* table : tables_)
+            if (runs_here(table->name)) return table;
+        return tables_[count - 1];
+    }
+
+    const Kernels* const (&tables_)[count];
+    std::atomic<const Kernels*> chosen_{nullptr};
+};
+
+}  // namespace tidal

@@ -1,0 +1,62 @@
+"""Builds the library with the graph's operations: `python -m tidal.pets.openvino_engine.build [--force]`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import openvino as ov
+
+from tidal.compiling import build_command, compile_sources, find_compiler, run_compiler, shared_headers
+from tidal.errors import NotFound
+from tidal.pets.openvino_engine.native import library_path, source_folder
+
+_COMMON = (
+    "-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-Wall",
+    # OpenVINO's libraries are built with it, whatever the compiler's own default is.
+    "-D_GLIBCXX_USE_CXX11_ABI=1",
+)  # fmt: skip
+_LEVELS = ("avx512", "avx2", "plain")
+
+
+def build(*, force: bool = False) -> Path:
+    """Build the library for this OpenVINO where it is not yet, with g++ (9 or newer).
+
+    Args:
+        force: build it again where it is.
+
+    Returns:
+        The library.
+
+    Raises:
+        NotFound: there is no g++, or OpenVINO's headers are missing.
+        Internal: the compiler refuses the sources; says what it prints.
+    """
+    target = library_path()
+    if target.is_file() and not force:
+        return target
+    compiler = find_compiler("the pets backend's operations are built with it")
+    package = Path(ov.__file__).parent
+    libraries = package / "libs"
+    runtime = [next(iter(sorted(libraries.glob(pattern))), None) for pattern in ("libopenvino.so*", "libtbb.so*")]
+    if None in runtime or not (package / "include" / "openvino" / "openvino.hpp").is_file():
+        raise NotFound(f"{package} lacks OpenVINO's headers or libraries: install OpenVINO's wheel from PyPI")
+    sources = source_folder()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        flags = (*_COMMON, f"-I{shared_headers()}", "-isystem", str(package / "include"))
+        objects = compile_sources(compiler, sources, Path(scratch), flags, {"kernels.cpp": _LEVELS})
+        linked = f"{scratch}/{target.name}"
+        # No run path: `native` imports OpenVINO first, and the loader then takes the libraries that are loaded already.
+        linking = [f"-L{libraries}", *(f"-l:{path.name}" for path in runtime if path)]
+        run_compiler([compiler, "-shared", "-o", linked, *objects, *linking, "-Wl,--no-undefined"])
+        Path(linked).replace(target)
+    for path in target.parent.glob("libtidal_pets-*.so"):
+        if path != target:
+            path.unlink()
+    return target
+
+
+if __name__ == "__main__":
+    sys.exit(build_command(build))

@@ -1,0 +1,159 @@
+"""Runs batches whose rows have tasks of their own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+
+from tidal.errors import InvalidArgument, Unsupported
+from tidal.pets.engine.checks import checked_batch
+from tidal.pets.engine.contract import Attended, Ids, LoadedTask, PetsPrecision, foreign_task_error, no_attention_error
+from tidal.pets.engine.description import GRAPH_FILE, Description, read_description
+from tidal.pets.openvino_engine.merging import merge_into
+from tidal.pets.openvino_engine.native import core, library, raise_on_failure
+from tidal.pets.openvino_engine.tasks import NativeTask, load_task
+from tidal.pets.terms import FloatArray, TaskTerms
+
+_HINTS: dict[PetsPrecision, str] = {"fp32": "f32", "bf16": "bf16"}
+
+
+class OpenVinoPetsEngine:
+    """A frozen encoder that runs rows of any tasks in one batch.
+
+    Tasks come and go at any time, while batches run too. `pooled` may be called from several threads; as many batches
+    run at once as the engine has contexts. The GIL is released while a batch runs.
+    """
+
+    def __init__(self, compiled: ov.CompiledModel, description: Description, contexts: int) -> None:
+        self.description = description
+        self._requests: queue.SimpleQueue[ov.InferRequest] = queue.SimpleQueue()
+        for _ in range(contexts):
+            self._requests.put(compiled.create_infer_request())
+        # Held while handles are read: a task that another thread removes must not vanish in between.
+        self._handles = threading.Lock()
+
+    def add(self, terms: TaskTerms, *, cost_key: str | None = None) -> NativeTask:
+        """Copy a task's terms into the engine's memory, packed for its kernels.
+
+        Raises:
+            InvalidArgument: the terms do not fit the encoder; says where.
+        """
+        return load_task(terms, self.description)
+
+    def remove(self, task: LoadedTask) -> None:
+        """Let a task go; batches that run with it end undisturbed, and its memory is freed with the last of them."""
+        with self._handles:
+            _native(task).release()
+
+    def pooled(
+        self,
+        tasks: Sequence[LoadedTask | None],
+        ids: Ids,
+        lengths: Ids,
+        type_ids: Ids | None = None,
+    ) -> FloatArray:
+        """Pooled vectors [rows, width] of a batch; where a row's task is None, the base's own. See `Engine`."""
+        return self._run(tasks, ids, lengths, type_ids, outputs=1)[0]
+
+    def attended(
+        self,
+        tasks: Sequence[LoadedTask | None],
+        ids: Ids,
+        lengths: Ids,
+        type_ids: Ids | None = None,
+    ) -> Attended:
+        """The same, and the attention that tokens receive. See `Engine`."""
+        if not self.description.attention:
+            raise no_attention_error()
+        return Attended(*self._run(tasks, ids, lengths, type_ids, outputs=2))
+
+    def _run(
+        self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None, *, outputs: int
+    ) -> list[FloatArray]:
+        """The first outputs of the graph."""
+        bounded, types = checked_batch(self.description, tasks, ids, lengths, type_ids)
+        inputs: dict[str, npt.NDArray[Any]] = {"input_ids": bounded}
+        if types is not None:
+            inputs["token_type_ids"] = types
+        handles = np.empty(len(tasks), np.uintp)
+        counts = np.ascontiguousarray(lengths, np.int32)
+        request = self._requests.get()
+        try:
+            with self._handles:
+                handles[:] = [0 if task is None else _native(task).handle for task in tasks]
+                batch = library().tidal_batch_begin(len(tasks), handles.ctypes.data, counts.ctypes.data)
+            raise_on_failure(batch)
+            try:
+                inputs["batch"] = np.asarray([batch], np.int32)
+                for name, array in inputs.items():
+                    # OpenVINO reads the array where it lies, and does not keep it alive: `inputs` does.
+                    request.set_tensor(name, ov.Tensor(array, shared_memory=True))
+                request.infer(share_outputs=True)
+                found: list[FloatArray] = [request.get_output_tensor(place).data.copy() for place in range(outputs)]
+            finally:
+                library().tidal_batch_end(batch)
+        finally:
+            self._requests.put(request)
+        return found
+
+
+def open_openvino_engine(
+    folder: Path,
+    *,
+    threads: int,
+    precision: PetsPrecision = "fp32",
+    contexts: int = 1,
+    merged: TaskTerms | None = None,
+) -> OpenVinoPetsEngine:
+    """Open an encoder that `export_encoder` wrote.
+
+    Args:
+        folder: with `encoder.xml` and `encoder.json`.
+        threads: of each context.
+        precision: of the shared products; tasks' own terms are always computed in fp32.
+        contexts: batches that may run at once; they share the weights.
+        merged: a task whose differences and normalisations become part of this engine's own weights: the engine is
+            a copy of the encoder for that task alone. It is run with what `unmerged` leaves.
+
+    Raises:
+        InvalidArgument: the files cannot be read, or `merged` does not fit them.
+        NotFound: the library with the graph's operations is not built.
+        Unsupported: this processor does not run the precision.
+    """
+    description = read_description(folder)
+    try:
+        graph = core().read_model(folder / GRAPH_FILE)
+    except RuntimeError as error:
+        reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), "unknown")
+        raise InvalidArgument(f"{folder / GRAPH_FILE} is no readable graph: {reason}") from None
+    if merged is not None:
+        merge_into(graph, description, merged)
+    compiled = core().compile_model(
+        graph,
+        "CPU",
+        {
+            "INFERENCE_PRECISION_HINT": _HINTS[precision],
+            "PERFORMANCE_HINT": "LATENCY" if contexts == 1 else "THROUGHPUT",
+            "NUM_STREAMS": contexts,
+            "INFERENCE_NUM_THREADS": contexts * threads,
+            # Two compiled models in one process would be pinned to the same cores.
+            "ENABLE_CPU_PINNING": False,
+        },
+    )
+    granted = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+    if granted != _HINTS[precision]:
+        raise Unsupported(f"this processor does not run {precision}: OpenVINO grants {granted} instead")
+    return OpenVinoPetsEngine(compiled, description, contexts)
+
+
+def _native(task: LoadedTask) -> NativeTask:
+    if not isinstance(task, NativeTask):
+        raise foreign_task_error(task)
+    return task

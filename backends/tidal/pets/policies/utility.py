@@ -1,0 +1,113 @@
+"""What to run when not all that waits can be in time: the batch that earns most above the price of its time.
+
+OTAS (Chen et al., 2024) chooses batches by deadlines and by what answers in time are worth; PetS knows what a batch of
+these lengths and tasks takes. Neither published system has both.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+
+from tidal.pets.policies.base import PetsBatch, PetsQuery
+from tidal.pets.policies.order import NEVER, due
+from tidal.pets.profile import Tables
+
+# Queries in a batch of which one more shows what a query takes in company, and the least that it takes.
+_COMPANY = 32
+_LEAST_S = 1e-6
+# Queries that stand for those to come.
+_REMEMBERED = 128
+# Queries that are looked at for a batch, and those of them that may be passed over since they do not fit in time.
+_LOOKED_AT, _PASSED_OVER = 256, 64
+
+
+def all_in_time(plan: Iterable[PetsBatch], now: float) -> bool:
+    """Whether all batches keep the deadlines of all their queries, when they run from now on by deadline."""
+    for deadline, seconds in sorted((min(map(due, batch.queries)), batch.seconds) for batch in plan):
+        now += seconds
+        if now > deadline:
+            return False
+    return True
+
+
+class UtilitySelector:
+    """Chooses by utility a second, and by the price of a second: what queries that are still to come would earn in it.
+
+    The price is OTAS's kind of dual: the utility a second below which queries like the last ones are to be left out, so
+    that the others take no more time than there is. 0 where there is time for all.
+
+    Args:
+        tables: of the base's profile.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        shared = tables.shared
+        allowed = np.isfinite(shared)
+        many = np.clip(allowed.sum(axis=1), 1, _COMPANY)  # queries, by length
+        lengths = np.arange(len(shared))
+        first, last = shared[lengths, 1], shared[lengths, many]
+        with np.errstate(invalid="ignore"):  # lengths that nothing may have
+            self._in_company = np.where(many > 1, (last - first) / np.maximum(many - 1, 1), first)
+        self._recent: deque[tuple[float, float, float]] = deque(maxlen=_REMEMBERED)
+
+    def came(self, query: PetsQuery) -> None:
+        """A query has arrived."""
+        self._recent.append((query.arrival, self.a_second(query), self._takes(query)))
+
+    def a_second(self, query: PetsQuery) -> float:
+        """Utility of a query by what it takes in a batch of many like it."""
+        return query.utility / self._takes(query)
+
+    def price(self, now: float) -> float:
+        """Utility that a second is worth."""
+        time_s = now - min((arrival for arrival, _, _ in self._recent), default=now)
+        for _, a_second, takes in sorted(self._recent, key=lambda each: -each[1]):
+            time_s -= takes
+            if time_s < 0:
+                return a_second
+        return 0.0
+
+    def _takes(self, query: PetsQuery) -> float:
+        terms = self._tables.terms[self._tables.kind(query.kind), query.length, 1]
+        return max(float(self._in_company[query.length] + terms), _LEAST_S)
+
+    def best(self, queries: Iterable[PetsQuery], now: float) -> PetsBatch:
+        """The batch to run now.
+
+        Queries are put together by their utility a second, the dearest first, leaving out those that would make
+        another one or themselves late. Of the batches on this way the one is taken that earns most above the price of
+        its time, the larger one of equals.
+
+        Args:
+            queries: at least one, each of which is in time if it runs now and alone.
+            now: seconds.
+        """
+        taken: list[PetsQuery] = []
+        groups: dict[str, tuple[int, int]] = {}  # queries and longest of each task
+        terms, longest, earliest, utility, passed_over = 0.0, 0, NEVER, 0.0, 0
+        best, most, best_s, price = 0, -NEVER, 0.0, self.price(now)
+        for query in heapq.nlargest(_LOOKED_AT, queries, key=self.a_second):
+            count, length = groups.get(query.task, (0, 0))
+            grown = count + 1, max(length, query.length)
+            of_kind = self._tables.terms[self._tables.kind(query.kind)]
+            with_it = terms + float(of_kind[grown[1], grown[0]] - of_kind[length, count])
+            seconds = with_it + float(self._tables.shared[max(longest, query.length), len(taken) + 1])
+            if taken and (seconds == NEVER or now + seconds > min(earliest, due(query))):
+                passed_over += 1
+                if passed_over == _PASSED_OVER:
+                    break
+                continue
+            taken.append(query)
+            groups[query.task] = grown
+            terms, longest, earliest = with_it, max(longest, query.length), min(earliest, due(query))
+            utility += query.utility
+            if utility - price * seconds >= most:
+                best, most, best_s = len(taken), utility - price * seconds, seconds
+            if len(taken) == self._tables.most:
+                break
+        return PetsBatch(taken[:best], None, best_s)
