@@ -48,7 +48,7 @@ def test_a_model_without_the_file_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("{", "JSON"),
         ("{}", "instances: field required"),

@@ -68,7 +68,7 @@ def test_tells_the_state_of_a_model_that_does_not_serve(rows: list[ModelState], 
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "reported"),
     [
         (
             "Internal: ValueError: boom\n\nAt:\n  /r/m/1/model.py(7): initialize\n  /x.py(1): y\n",
