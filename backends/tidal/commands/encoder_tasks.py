@@ -13,7 +13,7 @@ from tidal.pets.base import load_base_info, load_base_layers
 from tidal.pets.kinds.kind import find_kind
 from tidal.pets.manifest import PetsManifest, load_pets_manifest
 from tidal.pets.tasks.facts import facts_of
-from tidal.pets.tasks.folder import Task, add_task, copy_task, load_task
+from tidal.pets.tasks.folder import PetsTask, add_task, copy_task, load_task
 from tidal.pets.tasks.manifest import Provenance, TaskInfo, read_task_info
 from tidal.pets.terms import BaseLayers
 from tidal.tasks.folder import check_free, tasks_folder
@@ -51,29 +51,32 @@ class EncoderTasks:
         check_free(tasks, wish.name, replace=wish.replace)
         with needs_extra("import a task"):
             from tidal_builders.foreign.trained_on import source_on_this_machine
-            from tidal_builders.pets.importing.found import Base, ImportOptions
+            from tidal_builders.pets.importing.imported import ImportBase, ImportOptions
             from tidal_builders.pets.importing.recognise import import_task
         options = ImportOptions(wish.labels, wish.sparsity, wish.data, wish.base_model, wish.force, wish.min_agreement)
         made_of = _made_of(self.version)
         name, folder = "", None
         if made_of is not None:
             name, folder = made_of.source.model, source_on_this_machine(made_of)
-        found = import_task(wish.source, Base(base, load_base_info(self.version), name, folder), options)
+        found = import_task(wish.source, ImportBase(base, load_base_info(self.version), name, folder), options)
         with needs_extra("import a task"):
-            from tidal_builders.pets.importing.held import Comparison, hold  # transformers: slow to load
+            from tidal_builders.pets.importing.comparison import (  # transformers: slow to load
+                SourceComparison,
+                verify_import,
+            )
             from tidal_builders.pets.importing.sparsity import choose_sparsity
-        comparison = Comparison(found, self.version, wish.data)
+        comparison = SourceComparison(found, self.version, wish.data)
         if found.at_sparsity is not None:
             progress_note("choosing a sparsity by the task's answers")
             found = choose_sparsity(found, comparison, options)
 
-        def confirm(task: Task) -> Provenance:
+        def confirm(task: PetsTask) -> Provenance:
             progress_note("comparing the stored task with its source model")
-            return hold(task, found, comparison, options, half=wish.half)
+            return verify_import(task, found, comparison, options, half=wish.half)
 
         task = add_task(
             tasks, wish.name, found.kind, found.terms, base, found.provenance,
-            storage=Storage(wish.half), replace=wish.replace, hold=confirm,
+            storage=Storage(wish.half), replace=wish.replace, verify=confirm,
         )  # fmt: skip
         return _told(task, base)
 
@@ -88,7 +91,7 @@ def _made_of(version: Path) -> PetsManifest | None:
     return load_pets_manifest(version) if (version / MANIFEST_FILE).is_file() else None
 
 
-def _told(task: Task, base: BaseLayers) -> Told:
+def _told(task: PetsTask, base: BaseLayers) -> Told:
     info, facts = task.info, facts_of(task.terms, base)
     share = f"{facts.memory_share:.1%} of the base's layers"
     return Told(
@@ -107,7 +110,7 @@ def _told(task: Task, base: BaseLayers) -> Told:
 
 
 def _story(info: TaskInfo) -> list[str]:
-    kept, held = info.provenance.kept, info.provenance.held
+    kept, held = info.provenance.accuracy, info.provenance.answers
     lines = [f"note: {note}" for note in info.provenance.notes]
     if held is not None:
         lines.append(f"compared with {held.sentence()}")

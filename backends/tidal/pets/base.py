@@ -21,7 +21,7 @@ from tidal.tensor_file import Array, map_tensors, pack_tensors, read_bounded
 
 BASE_FILE = "pets.json"
 LAYERS_FILE = "base.safetensors"
-_MOST_JSON_BYTES = 4 << 20
+_MAX_JSON_BYTES = 4 << 20
 
 
 class BaseInfo(Strict):
@@ -67,7 +67,7 @@ def load_base_info(version_dir: Path) -> BaseInfo:
     if not path.is_file():
         raise InvalidArgument(f"{path} is missing: this is not a version of a model that serves tasks")
     try:
-        return BaseInfo.model_validate_json(read_bounded(path, _MOST_JSON_BYTES))
+        return BaseInfo.model_validate_json(read_bounded(path, _MAX_JSON_BYTES))
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"])) or "file"

@@ -31,7 +31,7 @@ class Vectors(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRequest:
+class TokenizedRequest:
     """A request, the name of its task, and the tokens of its rows."""
 
     request: PendingRequest
@@ -70,7 +70,7 @@ class PetsRow(PetsQuery):
     lease: SharedLease = field(kw_only=True)
 
 
-def attends(request: PendingRequest) -> bool:
+def wants_attention(request: PendingRequest) -> bool:
     """Whether the client requested the attention that the tokens receive."""
     return request.wants(ATTENTION_RECEIVED)
 
@@ -81,19 +81,19 @@ def reply(answered: PetsRequest, task: LoadedTask) -> None:
     pooled = np.asarray([row.pooled for row in answered.results], np.float32)
     logits = np.asarray(pooled @ head.weight.T + head.bias, np.float32)
     outputs: dict[str, Array] = {"logits": logits}
-    if attends(request):
+    if wants_attention(request):
         outputs[ATTENTION_RECEIVED] = _received(answered.results)
     if request.wants("probabilities"):
         outputs["probabilities"] = softmax(logits, dtype=np.float32)
     if request.wants("label"):
-        labels = [head.labels[place].encode() for place in logits.argmax(-1)]
+        labels = [head.labels[position].encode() for position in logits.argmax(-1)]
         outputs["label"] = np.array(labels, object)[:, None]
     request.reply(outputs)
 
 
 def _received(results: Sequence[Vectors]) -> FloatArray:
     """The attention that tokens received, [rows, longest row]; shorter rows end in zeros."""
-    received = [row.received for row in results if row.received is not None]  # all have it, see `attends`
+    received = [row.received for row in results if row.received is not None]  # all have it, see `wants_attention`
     padded = np.zeros((len(received), max(map(len, received))), np.float32)
     for row, values in enumerate(received):
         padded[row, : len(values)] = values

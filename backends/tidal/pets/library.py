@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tidal.metrics import Metrics
 from tidal.pets.engine.contract import LoadedTask, PetsEngine
-from tidal.pets.tasks.folder import Task, load_task
+from tidal.pets.tasks.folder import PetsTask, load_task
 from tidal.pets.tasks.manifest import TaskInfo
 from tidal.pets.terms import BaseLayers
 from tidal.tasks.library import TaskLibrary
@@ -21,7 +21,7 @@ class ServedTask:
     loaded: LoadedTask
 
 
-PetsLibrary = TaskLibrary[Task, ServedTask]
+PetsLibrary = TaskLibrary[PetsTask, ServedTask]
 
 
 def open_library(folder: Path, base: BaseLayers, engine: PetsEngine, budget: int, metrics: Metrics) -> PetsLibrary:

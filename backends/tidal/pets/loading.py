@@ -10,7 +10,7 @@ import numpy as np
 from tidal import device
 from tidal.errors import InvalidArgument
 from tidal.pets.base import load_base_layers
-from tidal.pets.copies import Merging
+from tidal.pets.copies import MergingOptions
 from tidal.pets.engine.contract import LoadedTask, PetsEngine
 from tidal.pets.kinds.kind import unmergeable_kinds
 from tidal.pets.library import open_library
@@ -68,7 +68,9 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
     def start(fresh: ServiceContext) -> Service:
         library = open_library(tasks_folder(fresh.model_dir), base, engine, parameters.task_bytes, fresh.metrics)
         scheduler = PetsScheduler(tables, batching, by_utility=parameters.by_utility)
-        merging = Merging(open_copy, tables, MergeRule(parameters.merged_copies, kept=unmergeable_kinds()))
+        merging = MergingOptions(
+            open_copy, tables, MergeRule(parameters.merged_copies, unmergeable=unmergeable_kinds())
+        )
         return PetsService(
             fresh,
             tokenizer,

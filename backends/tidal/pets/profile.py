@@ -140,8 +140,8 @@ class PetsProfile(BaseModel):
                 f"{memory_bytes} bytes of memory allow no batch; a single short query takes {memory[0, 0]:.0f}"
             )
         terms = np.zeros((len(self.terms_ms) + 1, *shared.shape))
-        for place, grid in enumerate(self.terms_ms.values()):
-            terms[place, :, :-1][allowed[:, :-1]] = grid.table[: shape[0], : most + 1][allowed[:, :-1]] / 1e3
+        for position, grid in enumerate(self.terms_ms.values()):
+            terms[position, :, :-1][allowed[:, :-1]] = grid.table[: shape[0], : most + 1][allowed[:, :-1]] / 1e3
         terms[-1] = terms[:-1].max(0)
         return Tables(tuple(self.terms_ms), shared, terms)
 
@@ -164,7 +164,7 @@ class Tables:
     terms: FloatTable
 
     @property
-    def most(self) -> int:
+    def max_batch(self) -> int:
         """Queries in a batch at most."""
         return self.shared.shape[1] - 2
 
@@ -184,7 +184,7 @@ class Tables:
             terms[self.kind(name)] = self.terms[self.kind(name)]
         return Tables(self.kinds, self.shared, terms)
 
-    def alone(self, kind: int, length: int) -> float:
+    def alone_s(self, kind: int, length: int) -> float:
         """Seconds that one query takes in a batch of its own."""
         return float(self.shared[length, 1] + self.terms[kind, length, 1])
 

@@ -9,11 +9,11 @@ from typing import cast
 
 import numpy as np
 
-from tidal.pets.copies import Copies, Merging
+from tidal.pets.copies import MergedCopies, MergingOptions
 from tidal.pets.engine.contract import LoadedTask, PetsEngine
 from tidal.pets.engine.description import ATTENTION_RECEIVED
 from tidal.pets.inputs import read_token_rows
-from tidal.pets.jobs import OUTPUTS, PetsRequest, PetsRow, ReadRequest, Vectors, attends, reply
+from tidal.pets.jobs import OUTPUTS, PetsRequest, PetsRow, TokenizedRequest, Vectors, reply, wants_attention
 from tidal.pets.library import PetsLibrary, ServedTask
 from tidal.pets.metrics import PetsMetrics
 from tidal.pets.policies import PetsBatch, PetsScheduler
@@ -60,7 +60,7 @@ class PetsService:
         engine: PetsEngine,
         library: PetsLibrary,
         scheduler: PetsScheduler,
-        merging: Merging,
+        merging: MergingOptions,
         *,
         type_ids: bool,
         attention: bool,
@@ -77,7 +77,7 @@ class PetsService:
         self._ended = False  # nothing is run any more
         self._planning_s = 0.0
         self._plan_at: float | None = None  # when to plan while the engine runs; None: planned, or it does not run
-        self._copies = Copies(context, library, merging, self._have_copies)
+        self._copies = MergedCopies(context, library, merging, self._have_copies)
         self._runners = [context.start_thread("runner", self._work) for _ in range(2)]
         self._answers = AnswerThread(context, self._answer)
         self._intake = Intake(context, library, self._metrics, self._read, self._admit, self._last_admitted)
@@ -101,15 +101,15 @@ class PetsService:
         self._copies.close(remaining_s(until))
         self._intake.close(remaining_s(until))
 
-    def _read(self, request: PendingRequest, task: str) -> ReadRequest:
+    def _read(self, request: PendingRequest, task: str) -> TokenizedRequest:
         tokens = read_token_rows(request, self._tokenizer)
         for row in tokens:
             self._metrics.length(len(row.ids))
         if request.record is not None:
             request.record.tokens = sum(len(row.ids) for row in tokens)
-        return ReadRequest(request, task, tokens)
+        return TokenizedRequest(request, task, tokens)
 
-    def _admit(self, read: ReadRequest, lease: Lease[ServedTask]) -> bool:
+    def _admit(self, read: TokenizedRequest, lease: Lease[ServedTask]) -> bool:
         with self._changed:
             if self._ended:
                 return False
@@ -229,17 +229,17 @@ class PetsService:
         lengths = np.array([row.length for row in rows], np.int32)
         ids = np.zeros((len(rows), int(lengths.max())), np.int32)
         types = np.zeros_like(ids) if self._type_ids else None
-        for place, row in enumerate(rows):
-            ids[place, : row.length] = row.tokens.ids
+        for position, row in enumerate(rows):
+            ids[position, : row.length] = row.tokens.ids
             if types is not None:
-                types[place, : row.length] = row.tokens.type_ids
+                types[position, : row.length] = row.tokens.type_ids
         tasks = [row.loaded for row in rows]
         copy = None if merged is None else self._copies.find(merged, tasks)
         engine = self._engine
         if copy is not None:
             self._metrics.merged.inc(len(rows))
             engine, tasks = copy.engine, [copy.task] * len(rows)
-        if not any(attends(row.parent.request) for row in rows):
+        if not any(wants_attention(row.parent.request) for row in rows):
             return [Vectors(pooled, None) for pooled in engine.pooled(tasks, ids, lengths, types)]
         found = engine.attended(tasks, ids, lengths, types)
         each = zip(rows, found.pooled, found.received, strict=True)

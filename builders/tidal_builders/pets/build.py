@@ -30,7 +30,7 @@ from tidal_builders.pets.report import PetsReport, report_of
 from tidal_builders.pets.source import BaseSource, load_base
 from tidal_builders.pets.spec import PetsPlanOptions, PetsSpec
 from tidal_builders.pets.typical import served_kinds
-from tidal_builders.pets.verify import Verified, verify
+from tidal_builders.pets.verify import PetsVerification, verify
 from tidal_builders.planning import Report, build_if_due, file_records, libraries_of, write_config_once
 from tidal_builders.runtime_options import DEFAULT_TOLERANCE
 from tidal_builders.workspace import Workspace, drop_workspaces
@@ -116,9 +116,9 @@ class _Stages:
         return _Facts.model_validate_json((self.folder / _FACTS).read_bytes())
 
     @cached_property
-    def verified(self) -> Verified:
+    def verified(self) -> PetsVerification:
         """How far the engine is from the source model."""
-        return self._work.record("verified", Verified, self._verify)
+        return self._work.record("verified", PetsVerification, self._verify)
 
     @cached_property
     def profile(self) -> PetsProfile:
@@ -171,7 +171,7 @@ class _Stages:
         )
         (folder / _FACTS).write_text(facts.model_dump_json())
 
-    def _verify(self) -> Verified:
+    def _verify(self) -> PetsVerification:
         samples = None if self.plan.samples is None else self.plan.samples.read_text(encoding="utf-8")
         texts, _ = sample_texts(samples)
         return verify(

@@ -30,8 +30,8 @@ def checked_terms(terms: TaskTerms, description: Description) -> TaskTerms:
     Raises:
         InvalidArgument: a layer is unknown, or an array has another shape, type or content than the layer takes.
     """
-    linear = {place.path: place for place in description.linear}
-    norm = {place.path: place.width for place in description.norm}
+    linear = {spec.path: spec for spec in description.linear}
+    norm = {spec.path: spec.width for spec in description.norm}
     for path in terms.linear:
         if path not in linear:
             raise InvalidArgument(f"the base has no linear layer '{path}': {did_you_mean(path, linear)}")
@@ -83,12 +83,12 @@ def _bounded(what: str, array: Ids, limit: int) -> npt.NDArray[np.int32]:
     return np.require(array, np.int32, ["C", "W"])
 
 
-def _linear(place: LinearSpec, own: LinearTerms) -> LinearTerms:
-    path, outputs, inputs = place.path, place.outputs, place.inputs
+def _linear(spec: LinearSpec, own: LinearTerms) -> LinearTerms:
+    path, outputs, inputs = spec.path, spec.outputs, spec.inputs
     delta = own.delta
     match delta:
         case SparseDelta():
-            delta = _sparse(delta, place)
+            delta = _sparse(delta, spec)
         case LowRankDelta(down, up, scale):
             rank = len(down)
             delta = LowRankDelta(
@@ -97,12 +97,12 @@ def _linear(place: LinearSpec, own: LinearTerms) -> LinearTerms:
                 float(scale),
             )
     bias = None if own.bias is None else _floats(f"bias at '{path}'", own.bias, (outputs,))
-    return LinearTerms(delta, bias, None if own.bottleneck is None else _bottleneck(place, own.bottleneck))
+    return LinearTerms(delta, bias, None if own.bottleneck is None else _bottleneck(spec, own.bottleneck))
 
 
-def _bottleneck(place: LinearSpec, own: Bottleneck) -> Bottleneck:
-    outputs, width = place.outputs, len(own.down)
-    where = f"of the bottleneck at '{place.path}'"
+def _bottleneck(spec: LinearSpec, own: Bottleneck) -> Bottleneck:
+    outputs, width = spec.outputs, len(own.down)
+    where = f"of the bottleneck at '{spec.path}'"
     if own.activation not in get_args(Activation):
         raise InvalidArgument(
             f"activation '{own.activation}' {where}: {did_you_mean(own.activation, sorted(get_args(Activation)))}"
@@ -122,16 +122,16 @@ def _norm(path: str, width: int, own: NormTerms) -> NormTerms:
     )
 
 
-def _sparse(own: SparseDelta, place: LinearSpec) -> SparseDelta:
+def _sparse(own: SparseDelta, spec: LinearSpec) -> SparseDelta:
     """The same, with every index held to the layer: kernels trust them."""
-    where = f"of the sparse difference at '{place.path}'"
+    where = f"of the sparse difference at '{spec.path}'"
     entries = len(own.values)
     values = _floats(f"values {where}", own.values, (entries,))
     columns, starts = np.asarray(own.columns), np.asarray(own.starts)
-    if starts.shape != (place.outputs + 1,) or columns.shape != (entries,):
+    if starts.shape != (spec.outputs + 1,) or columns.shape != (entries,):
         raise InvalidArgument(
             f"starts and columns {where} have shapes {starts.shape} and {columns.shape}, the layer and its values take "
-            f"({place.outputs + 1},) and ({entries},)"
+            f"({spec.outputs + 1},) and ({entries},)"
         )
     if starts.dtype != np.uint32 or columns.dtype != np.uint16:
         raise InvalidArgument(
@@ -139,8 +139,8 @@ def _sparse(own: SparseDelta, place: LinearSpec) -> SparseDelta:
         )
     if starts[0] != 0 or starts[-1] != entries or np.any(starts[1:] < starts[:-1]):
         raise InvalidArgument(f"starts {where} do not rise from 0 to its {entries} values")
-    if entries and int(columns.max()) >= place.inputs:
-        raise InvalidArgument(f"a column {where} is {columns.max()}, the layer has {place.inputs} inputs")
+    if entries and int(columns.max()) >= spec.inputs:
+        raise InvalidArgument(f"a column {where} is {columns.max()}, the layer has {spec.inputs} inputs")
     return SparseDelta(np.ascontiguousarray(starts), np.ascontiguousarray(columns), values)
 
 

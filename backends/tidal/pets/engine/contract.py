@@ -16,7 +16,7 @@ from tidal.pets.terms import FloatArray, Head, TaskTerms
 Ids = npt.NDArray[np.integer[Any]]
 
 PetsPrecision = Literal["fp32", "bf16"]
-REMOVED = "the task was removed from the engine; accepted are tasks that `add` returned"
+REMOVED_TASK = "the task was removed from the engine; accepted are tasks that `add` returned"
 
 
 class LoadedTask:

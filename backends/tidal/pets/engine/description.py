@@ -91,5 +91,5 @@ def read_description(folder: Path) -> Description:
         raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
         problem = error.errors()[0]
-        place = ".".join(map(str, problem["loc"])) or "file"
-        raise InvalidArgument(f"{path} is not valid: {place}: {problem['msg']}") from None
+        field = ".".join(map(str, problem["loc"])) or "file"
+        raise InvalidArgument(f"{path} is not valid: {field}: {problem['msg']}") from None

@@ -20,12 +20,12 @@ from tidal.tensor_file import Array
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "silu")
 assert set(ACTIVATIONS) == set(get_args(Activation))
 # What the layers are called that write into the residual stream: BERT and its kin, DistilBERT.
-_PLACES = ("output.dense", "attention.out_lin", "ffn.lin2")
+_ADAPTER_LAYERS = ("output.dense", "attention.out_lin", "ffn.lin2")
 
 
-def takes_adapter(path: str) -> bool:
+def accepts_adapter(path: str) -> bool:
     """Whether an adapter may stand after the layer."""
-    return path.endswith(_PLACES)
+    return path.endswith(_ADAPTER_LAYERS)
 
 
 def _read(tensors: LayerTensors) -> LinearTerms:
@@ -34,8 +34,10 @@ def _read(tensors: LayerTensors) -> LinearTerms:
 
 
 def _bottleneck(tensors: LayerTensors) -> Bottleneck:
-    if not takes_adapter(tensors.path):
-        raise tensors.refuse("down", f"is no adapter's place; accepted are layers ending in {', '.join(_PLACES)}")
+    if not accepts_adapter(tensors.path):
+        raise tensors.refuse(
+            "down", f"is no adapter's place; accepted are layers ending in {', '.join(_ADAPTER_LAYERS)}"
+        )
     outputs = tensors.linear.shape[0]
     down = tensors.values("down", (None, outputs), "the bottleneck's width and the layer's outputs")
     width = len(down)

@@ -31,7 +31,7 @@ class Kind:
 
     name: str
     title: str
-    holds: tuple[type, ...]
+    term_types: tuple[type, ...]
     read: Callable[[LayerTensors], LinearTerms]
     write: Callable[[LinearTerms, LinearLayer, Storage], Mapping[str, Array]]
 
@@ -61,4 +61,4 @@ def kinds() -> dict[str, Kind]:
 
 def unmergeable_kinds() -> frozenset[str]:
     """Kinds whose terms stay beside the weights of a merged copy of the base: those with bottlenecks."""
-    return frozenset(name for name, kind in kinds().items() if Bottleneck in kind.holds)
+    return frozenset(name for name, kind in kinds().items() if Bottleneck in kind.term_types)

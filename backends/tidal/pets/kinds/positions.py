@@ -16,33 +16,33 @@ from tidal.tensor_file import Array
 _SKIP = 255
 _GAPS, _BITS = "gaps", "bits"
 
-Places = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
 
 
-def pack_places(places: Places, size: int) -> dict[str, Array]:
+def pack_positions(positions: Positions, size: int) -> dict[str, Array]:
     """The part `gaps` or `bits`, uint8.
 
     Args:
         places: [n] ascending, each below `size`.
         size: of the matrix in values.
     """
-    skipped = np.diff(places, prepend=-1) - 1
+    skipped = np.diff(positions, prepend=-1) - 1
     escapes = skipped // _SKIP
-    if len(places) + int(escapes.sum()) > (size + 7) // 8:
+    if len(positions) + int(escapes.sum()) > (size + 7) // 8:
         mask = np.zeros(size, bool)
-        mask[places] = True
+        mask[positions] = True
         return {_BITS: np.packbits(mask)}
-    gaps = np.full(len(places) + int(escapes.sum()), _SKIP, np.uint8)
+    gaps = np.full(len(positions) + int(escapes.sum()), _SKIP, np.uint8)
     gaps[np.cumsum(escapes + 1) - 1] = skipped % _SKIP
     return {_GAPS: gaps}
 
 
-def has_places(tensors: LayerTensors) -> bool:
+def has_positions(tensors: LayerTensors) -> bool:
     """Whether a layer has places stored."""
     return tensors.has(_BITS) or tensors.has(_GAPS)
 
 
-def take_places(tensors: LayerTensors) -> Places:
+def read_positions(tensors: LayerTensors) -> Positions:
     """The places of a linear layer's weights that `gaps` or `bits` mean, int64 [n] ascending.
 
     Raises:
@@ -64,20 +64,20 @@ def take_places(tensors: LayerTensors) -> Places:
     reached = np.cumsum(np.where(gaps == _SKIP, _SKIP, gaps.astype(np.int64) + 1)) if len(gaps) <= size else None
     if reached is None or (len(reached) and reached[-1] > size):
         raise tensors.refuse(_GAPS, f"reaches beyond the {size} weights of its layer")
-    places: Places = reached[gaps != _SKIP] - 1
-    return places
+    positions: Positions = reached[gaps != _SKIP] - 1
+    return positions
 
 
-def sparse_delta(places: Places, values: FloatArray, shape: tuple[int, int]) -> SparseDelta:
+def sparse_delta(positions: Positions, values: FloatArray, shape: tuple[int, int]) -> SparseDelta:
     """Values [n] at ascending places of a matrix, in compressed rows."""
     outputs, inputs = shape
-    rows = places // inputs
+    rows = positions // inputs
     starts = np.zeros(outputs + 1, np.uint32)
     starts[1:] = np.cumsum(np.bincount(rows, minlength=outputs))
-    return SparseDelta(starts, (places - rows * inputs).astype(np.uint16), np.ascontiguousarray(values, np.float32))
+    return SparseDelta(starts, (positions - rows * inputs).astype(np.uint16), np.ascontiguousarray(values, np.float32))
 
 
-def places_of(delta: SparseDelta, inputs: int) -> Places:
+def positions_of(delta: SparseDelta, inputs: int) -> Positions:
     """Where a sparse difference has its values, int64 [n] ascending; `inputs` is the length of a row."""
     counts = np.diff(delta.starts.astype(np.int64))
     return np.repeat(np.arange(len(counts), dtype=np.int64), counts) * inputs + delta.columns

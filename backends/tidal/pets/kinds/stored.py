@@ -68,7 +68,7 @@ def write_terms(kind: Kind, terms: TaskTerms, base: BaseLayers, storage: Storage
         if layer is None:
             raise InvalidArgument(f"the base has no linear layer '{path}'")
         for term in (change.delta, change.bottleneck):
-            if term is not None and not isinstance(term, kind.holds):
+            if term is not None and not isinstance(term, kind.term_types):
                 raise InvalidArgument(f"layer '{path}' has a {type(term).__name__}, which the kind {kind.name} has not")
         with _naming(path):
             store(path, kind.write(change, layer, storage))

@@ -96,7 +96,7 @@ class OpenVinoPetsEngine:
                     # OpenVINO reads the array where it lies, and does not keep it alive: `inputs` does.
                     request.set_tensor(name, ov.Tensor(array, shared_memory=True))
                 request.infer(share_outputs=True)
-                found: list[FloatArray] = [request.get_output_tensor(place).data.copy() for place in range(outputs)]
+                found: list[FloatArray] = [request.get_output_tensor(spec).data.copy() for spec in range(outputs)]
             finally:
                 library().tidal_batch_end(batch)
         finally:

@@ -25,13 +25,13 @@ def merge_into(graph: ov.Model, description: Description, terms: TaskTerms) -> N
     def copy(name: str) -> FloatArray:
         return changed.setdefault(name, np.array(constants[name].data, np.float32))
 
-    for place in description.linear:
-        own = terms.linear.get(place.path)
-        rows = slice(place.first, place.first + place.outputs)
+    for spec in description.linear:
+        own = terms.linear.get(spec.path)
+        rows = slice(spec.first, spec.first + spec.outputs)
         if own is not None and own.delta is not None:
-            copy(place.weight)[rows] += dense(own.delta, (place.outputs, place.inputs))
+            copy(spec.weight)[rows] += dense(own.delta, (spec.outputs, spec.inputs))
         if own is not None and own.bias is not None:
-            copy(place.bias).reshape(-1)[rows] += own.bias
+            copy(spec.bias).reshape(-1)[rows] += own.bias
     for norm in description.norm:
         affine = terms.norm.get(norm.path)
         if affine is not None:

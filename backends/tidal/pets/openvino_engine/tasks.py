@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tidal.errors import InvalidArgument
 from tidal.pets.engine.checks import checked_terms
-from tidal.pets.engine.contract import REMOVED, LoadedTask
+from tidal.pets.engine.contract import REMOVED_TASK, LoadedTask
 from tidal.pets.engine.description import Description
 from tidal.pets.openvino_engine.native import library, raise_on_failure
 from tidal.pets.terms import Bottleneck, Head, LinearTerms, LowRankDelta, NormTerms, SparseDelta, TaskTerms
@@ -40,7 +40,7 @@ class NativeTask(LoadedTask):
             InvalidArgument: the task was removed.
         """
         if self._handle is None:
-            raise InvalidArgument(REMOVED)
+            raise InvalidArgument(REMOVED_TASK)
         return self._handle
 
     def release(self) -> None:
@@ -56,8 +56,8 @@ class NativeTask(LoadedTask):
 def load_task(terms: TaskTerms, description: Description) -> NativeTask:
     """Check a task's terms against the layers of a graph, copy and pack them; raises as `fitted`."""
     terms = checked_terms(terms, description)
-    linear = {place.path: (number, place.outputs, place.inputs) for number, place in enumerate(description.linear)}
-    norm = {place.path: number for number, place in enumerate(description.norm)}
+    linear = {spec.path: (number, spec.outputs, spec.inputs) for number, spec in enumerate(description.linear)}
+    norm = {spec.path: number for number, spec in enumerate(description.norm)}
     head = Head(terms.head.weight.copy(), terms.head.bias.copy(), terms.head.labels)
     handle = library().tidal_task_create(len(linear), len(norm))
     raise_on_failure(handle)

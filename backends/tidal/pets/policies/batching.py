@@ -30,12 +30,12 @@ class Fixed:
         """Batches of a pool."""
         plan: BatchPlan = []
         start, longest = 0, 0
-        for place, length in enumerate(pool.lengths.tolist()):
-            size = place - start + 1
+        for position, length in enumerate(pool.lengths.tolist()):
+            size = position - start + 1
             longest = max(longest, length)
-            if size > self.size or not np.isfinite(tables.shared[longest, min(size, tables.most + 1)]):
-                plan.append(np.arange(start, place))
-                start, longest = place, length
+            if size > self.size or not np.isfinite(tables.shared[longest, min(size, tables.max_batch + 1)]):
+                plan.append(np.arange(start, position))
+                start, longest = position, length
         if len(pool):
             plan.append(np.arange(start, len(pool)))
         return plan
@@ -127,7 +127,7 @@ class _Items:
         found = _intra_task(pool, tables)
         last = np.array([batch[-1] for batch in found], np.intp)  # its longest query
         order = np.argsort(pool.lengths[last], kind="stable")
-        members = [found[place] for place in order]
+        members = [found[position] for position in order]
         sizes = np.array([len(each) for each in members], np.intp)
         last = last[order]
         return cls(members, sizes, pool.lengths[last], pool.tasks[last], pool.kinds[last])
@@ -150,7 +150,7 @@ def _intra_task(pool: Pool, tables: Tables) -> BatchPlan:
     first = np.flatnonzero(np.append(True, tasks[1:] != tasks[:-1]))
     of_task = np.diff(first, append=len(tasks))
     rank = np.arange(len(tasks)) - np.repeat(first, of_task)  # queries of the task before this one
-    most = min(int(of_task.max()), tables.most)
+    most = min(int(of_task.max()), tables.max_batch)
     size = np.arange(most, 0, -1)
     costs = tables.terms[pool.kinds[order], lengths][:, most:0:-1]
     forbidden = ~np.isfinite(tables.shared[lengths][:, most:0:-1]) | (size > rank[:, None] + 1)
@@ -165,9 +165,9 @@ def _inter_task(items: _Items, tables: Tables) -> BatchPlan:
 
 def _shared_costs(items: _Items, tables: Tables) -> FloatTable:
     """[items, most]: α of a batch by its last item and its first, as `best_split` takes it."""
-    most = min(len(items.sizes), tables.most)
+    most = min(len(items.sizes), tables.max_batch)
     after = np.cumsum(items.sizes)
-    forbidden = tables.most + 1
+    forbidden = tables.max_batch + 1
     size = after[:, None] - windows(after - items.sizes, most, -forbidden)
     np.minimum(size, forbidden, out=size)
     costs: FloatTable = tables.shared[items.longest[:, None], size]
@@ -180,18 +180,18 @@ def _terms_costs(items: _Items, tables: Tables, most: int) -> FloatTable:
     With a batch's last item fixed, let it grow by one item at a time towards the first. The new item's task then has
     more queries, but no longer ones than it has already, as items are sorted: the sum grows by a difference in β.
     """
-    place = np.arange(len(items.sizes))
+    position = np.arange(len(items.sizes))
     number = np.unique(items.tasks, return_inverse=True)[1].reshape(-1)
-    last = np.zeros((len(place), int(number.max()) + 1), np.intp)  # of each task, up to each item
-    last[place, number] = place
+    last = np.zeros((len(position), int(number.max()) + 1), np.intp)  # of each task, up to each item
+    last[position, number] = position
     last = np.maximum.accumulate(last, axis=0)
     # Queries up to each item in a row of the tasks, one after another: differences within a task are what counts.
     order = np.argsort(number, kind="stable")
-    until = np.empty(len(place), np.intp)
+    until = np.empty(len(position), np.intp)
     until[order] = np.cumsum(items.sizes[order])
     _, lengths, columns = tables.terms.shape
     # From here on by a batch's last item and the one that it grows by.
-    where = place[:, None], windows(number, most, int(number[0]))
+    where = position[:, None], windows(number, most, int(number[0]))
     without = until[last][where] - windows(until, most, int(until[0]))
     row = (items.longest * columns)[last][where] + windows(items.kinds * lengths * columns, most, 0)
     with_it = without + windows(items.sizes, most, 0)

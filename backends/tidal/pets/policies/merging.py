@@ -16,14 +16,14 @@ from tidal.pets.policies.pool import Pool, total_seconds
 from tidal.pets.profile import FloatTable, Tables
 
 
-def saved_by_sharing(pool: Pool, tables: Tables, kept: Collection[str] = ()) -> float:
+def saved_by_sharing(pool: Pool, tables: Tables, unmergeable: Collection[str] = ()) -> float:
     """Seconds that these queries take less when tasks share passes than when each task runs from a merged copy.
 
     Inequality 1, Σβ + α(T) < Σα(1), for any number of queries a task and any lengths, both sides batched as well as
-    we can; negative where copies are faster. `kept` are the kinds whose terms no weights can hold: their copies take
-    β too.
+    we can; negative where copies are faster. `unmergeable` are the kinds whose terms no weights can hold: their copies
+    take β too.
     """
-    bare = tables.without_terms(kept)
+    bare = tables.without_terms(unmergeable)
     copies = 0.0
     for task in np.unique(pool.tasks):
         own = pool.take(np.flatnonzero(pool.tasks == task))
@@ -32,7 +32,13 @@ def saved_by_sharing(pool: Pool, tables: Tables, kept: Collection[str] = ()) -> 
 
 
 def crossover(
-    tables: Tables, kinds: Sequence[str], *, queries: int, length: int, most_tasks: int, kept: Collection[str] = ()
+    tables: Tables,
+    kinds: Sequence[str],
+    *,
+    queries: int,
+    length: int,
+    most_tasks: int,
+    unmergeable: Collection[str] = (),
 ) -> int | None:
     """The number of tasks from which on sharing is faster than a merged copy for every task.
 
@@ -50,14 +56,14 @@ def crossover(
     found = None
     for tasks in range(most_tasks, 0, -1):
         waiting = [(str(task), kinds[task % len(kinds)], length) for task in range(tasks) for _ in range(queries)]
-        if saved_by_sharing(Pool.of(tables, waiting), tables, kept) <= 0:
+        if saved_by_sharing(Pool.of(tables, waiting), tables, unmergeable) <= 0:
             break
         found = tasks
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class TaskLoad:
     """How many queries of a task come, and how long they are."""
 
     task: str
@@ -78,7 +84,7 @@ class Arrivals:
         _, queries, tokens = self._at(task, now)
         self._found[task] = kind, now, queries + 1, tokens + length
 
-    def loads(self, now: float) -> list[Load]:
+    def loads(self, now: float) -> list[TaskLoad]:
         """Every task's load, the busiest first; tasks that nearly nothing came for are forgotten."""
         loads = []
         for task in list(self._found):
@@ -87,7 +93,7 @@ class Arrivals:
                 del self._found[task]
                 continue
             # Arrivals at a constant rate add up to rate × half life / ln 2.
-            loads.append(Load(task, kind, queries * np.log(2) / self._half_life_s, tokens / queries))
+            loads.append(TaskLoad(task, kind, queries * np.log(2) / self._half_life_s, tokens / queries))
         return sorted(loads, key=lambda load: -load.per_s)
 
     def _at(self, task: str, now: float) -> tuple[str, float, float]:
@@ -101,27 +107,29 @@ class MergeRule:
     """When a task gets a merged copy, and when it loses it.
 
     Attributes:
-        most: copies that memory allows.
+        max_copies: Number of merged copies at most.
         enter: share of the engine's time that a copy must save to be made.
         leave: share below which it is given up; less than `enter`, so that copies do not come and go. A newcomer
             takes the place of a task with a copy only where it saves more by the same ratio.
         kept: kinds whose terms no weights can hold: a copy saves nothing of what they take, so their tasks get none.
     """
 
-    most: int
+    max_copies: int
     enter: float = 0.05
     leave: float = 0.02
-    kept: frozenset[str] = frozenset()
+    unmergeable: frozenset[str] = frozenset()
 
 
-def choose_copies(loads: Sequence[Load], current: Collection[str], tables: Tables, rule: MergeRule) -> frozenset[str]:
+def choose_copies(
+    loads: Sequence[TaskLoad], current: Collection[str], tables: Tables, rule: MergeRule
+) -> frozenset[str]:
     """The tasks that should run from merged copies, given what comes and which do so now.
 
     One task after another is taken out of the shared passes, each time that which saves most. What a task saves is
     Inequality 1 for it and the others: α(N) + β(n) against α(N - n) + α(n), where N queries are in a pass, as many as
     come while the one before runs, and n of them are the task's.
     """
-    if not loads or not rule.most:
+    if not loads or not rule.max_copies:
         return frozenset()
     lengths = np.array([min(round(load.length), tables.max_length) for load in loads])
     rates = np.array([load.per_s for load in loads])
@@ -146,23 +154,29 @@ def choose_copies(loads: Sequence[Load], current: Collection[str], tables: Table
     alone = np.array([_seconds(curve, float(queries)) for curve, queries in zip(curves, n, strict=True)])
     left = float(in_pass)
     chosen: set[int] = set()
-    mergeable = {place for place, load in enumerate(loads) if load.kind not in rule.kept}
-    while len(chosen) < min(rule.most, len(mergeable)):
+    mergeable = {position for position, load in enumerate(loads) if load.kind not in rule.unmergeable}
+    while len(chosen) < min(rule.max_copies, len(mergeable)):
         rest = sorted(mergeable - chosen)
         saved = {
-            place: (
-                _seconds(together, left) + own[place] - _seconds(together, max(0.0, left - n[place])) - alone[place]
+            position: (
+                _seconds(together, left)
+                + own[position]
+                - _seconds(together, max(0.0, left - n[position]))
+                - alone[position]
             )
             / period
-            for place in rest
+            for position in rest
         }
-        worth = {place: saved[place] / (rule.leave if loads[place].task in current else rule.enter) for place in rest}
+        worth = {
+            position: saved[position] / (rule.leave if loads[position].task in current else rule.enter)
+            for position in rest
+        }
         best = max(rest, key=worth.__getitem__)
         if worth[best] < 1:
             break
         chosen.add(best)
         left -= n[best]
-    return frozenset(loads[place].task for place in chosen)
+    return frozenset(loads[position].task for position in chosen)
 
 
 def _curve(row: FloatTable) -> FloatTable:

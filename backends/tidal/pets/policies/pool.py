@@ -51,9 +51,9 @@ class Pool:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def take(self, places: IntArray) -> Pool:
+    def take(self, positions: IntArray) -> Pool:
         """Some of the queries, in the given order."""
-        return Pool(self.lengths[places], self.tasks[places], self.kinds[places])
+        return Pool(self.lengths[positions], self.tasks[positions], self.kinds[positions])
 
 
 def batch_seconds(pool: Pool, plan: Sequence[IntArray], tables: Tables) -> FloatTable:
@@ -65,17 +65,17 @@ def batch_seconds(pool: Pool, plan: Sequence[IntArray], tables: Tables) -> Float
     if not plan:
         return np.zeros(0)
     sizes = np.array([len(batch) for batch in plan])
-    places = np.concatenate(plan)
+    positions = np.concatenate(plan)
     batch = np.repeat(np.arange(len(plan)), sizes)
-    lengths, tasks = pool.lengths[places], pool.tasks[places]
+    lengths, tasks = pool.lengths[positions], pool.tasks[positions]
     order = np.lexsort((lengths, tasks, batch))
-    batch, lengths, tasks, kinds = batch[order], lengths[order], tasks[order], pool.kinds[places][order]
+    batch, lengths, tasks, kinds = batch[order], lengths[order], tasks[order], pool.kinds[positions][order]
     last = np.flatnonzero(np.append((batch[1:] != batch[:-1]) | (tasks[1:] != tasks[:-1]), True))  # the longest of each
-    queries = np.minimum(np.diff(last, prepend=-1), tables.most + 1)
+    queries = np.minimum(np.diff(last, prepend=-1), tables.max_batch + 1)
     terms = np.bincount(batch[last], tables.terms[kinds[last], lengths[last], queries], len(plan))
     longest = np.zeros(len(plan), np.intp)
     np.maximum.at(longest, batch, lengths)
-    shared: FloatTable = tables.shared[longest, np.minimum(sizes, tables.most + 1)]
+    shared: FloatTable = tables.shared[longest, np.minimum(sizes, tables.max_batch + 1)]
     return shared + terms
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tidal.pets.policies.batching import alpha_only, coordinated
 from tidal.pets.policies.pool import Pool, total_seconds
-from tidal.pets.policies.thresholds import Compared, best_threshold
+from tidal.pets.policies.thresholds import ThresholdCase, best_threshold
 from tidal.pets.profile import Tables
 
 # The paper's protocol.
@@ -45,5 +45,5 @@ def spread_threshold(
         for spread in spreads:
             pool = draw_pool(tables, queries=queries, tasks=count, spread=spread, mean=mean, seed=seed)
             both = (total_seconds(pool, batching(pool, tables), tables) for batching in (coordinated, alpha_only))
-            cases.append(Compared(spread, *both))
+            cases.append(ThresholdCase(spread, *both))
     return best_threshold(cases)

@@ -48,8 +48,8 @@ def assign_streams(operators: Sequence[TaskOperator], profile: PetsProfile, stre
     """
     intensities = [operational_intensity(operator, profile) for operator in operators]
     chosen = [0] * len(operators)
-    for index, place in enumerate(sorted(range(len(operators)), key=intensities.__getitem__)):
-        chosen[place] = index * streams // len(operators)
+    for index, position in enumerate(sorted(range(len(operators)), key=intensities.__getitem__)):
+        chosen[position] = index * streams // len(operators)
     return chosen
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ThresholdCase:
     """One measured case: the quantity that a rule goes by, and the seconds of both ways it can choose."""
 
     value: float
@@ -17,7 +17,7 @@ class Compared:
     above: float  # of the way that is taken from the threshold on
 
 
-def best_threshold(cases: Sequence[Compared]) -> float:
+def best_threshold(cases: Sequence[ThresholdCase]) -> float:
     """The threshold with which the cases together take least.
 
     It lies half way between two cases; it is 0 where one way is always taken and the largest number where the other
@@ -29,6 +29,6 @@ def best_threshold(cases: Sequence[Compared]) -> float:
         totals.append(totals[-1] + case.below - case.above)
     between = [(a.value + b.value) / 2 for a, b in itertools.pairwise(ordered)]
     # Equal values cannot be told apart: a threshold between them would not be one.
-    places = [0, *(i for i, (a, b) in enumerate(itertools.pairwise(ordered), 1) if a.value < b.value), len(ordered)]
+    positions = [0, *(i for i, (a, b) in enumerate(itertools.pairwise(ordered), 1) if a.value < b.value), len(ordered)]
     thresholds = [0.0, *between, sys.float_info.max]
-    return thresholds[min(places, key=totals.__getitem__)]
+    return thresholds[min(positions, key=totals.__getitem__)]

@@ -17,11 +17,11 @@ from tidal.tasks.stored import Storage
 from tidal.tensor_file import pack_tensors
 
 # A task's file beyond twice the layers that it changes is no task's; classifiers come on top.
-_BYTES_BESIDE = 64 << 20
+_EXTRA_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PetsTask:
     """A task that was read and verified."""
 
     name: str
@@ -34,7 +34,7 @@ class Task:
         return self.terms.bytes
 
 
-def load_task(tasks: Path, name: str, base: BaseLayers) -> Task:
+def load_task(tasks: Path, name: str, base: BaseLayers) -> PetsTask:
     """Read a task and hold it to its hash and to the base.
 
     Raises:
@@ -52,7 +52,7 @@ def read_task_terms(folder: Path, info: TaskInfo, base: BaseLayers) -> TaskTerms
     """
     check_base(info, base.digest)
     kind = find_kind(info.kind)
-    return read_terms(kind, read_tensors(folder, info, _most_bytes(base, len(info.labels))), info.labels, base)
+    return read_terms(kind, read_tensors(folder, info, _max_bytes(base, len(info.labels))), info.labels, base)
 
 
 def add_task(
@@ -65,8 +65,8 @@ def add_task(
     *,
     storage: Storage = Storage(),  # noqa: B008 - immutable
     replace: bool = False,
-    hold: Callable[[Task], Provenance] | None = None,
-) -> Task:
+    verify: Callable[[PetsTask], Provenance] | None = None,
+) -> PetsTask:
     """Write a task's folder and make it visible at once.
 
     Args:
@@ -94,30 +94,30 @@ def add_task(
         kind=kind, base=base.digest, labels=terms.head.labels, memory_bytes=terms.bytes, provenance=provenance,
     )  # fmt: skip
 
-    def confirm(task: Task) -> TaskInfo:
-        assert hold is not None
-        return info.model_copy(update={"provenance": hold(task)})
+    def confirm(task: PetsTask) -> TaskInfo:
+        assert verify is not None
+        return info.model_copy(update={"provenance": verify(task)})
 
     return place_task(
         tasks, name, info, content, lambda folder: _read(folder, name, base),
-        replace=replace, confirm=confirm if hold is not None else None,
+        replace=replace, confirm=confirm if verify is not None else None,
     )  # fmt: skip
 
 
-def copy_task(tasks: Path, name: str, source: Path, base: BaseLayers, *, replace: bool = False) -> Task:
+def copy_task(tasks: Path, name: str, source: Path, base: BaseLayers, *, replace: bool = False) -> PetsTask:
     """Add a task from a folder that holds one already; arguments and errors as `add_task`."""
     check_task_name(name)
     info = read_task_info(source)
     read_task_terms(source, info, base)
-    content = read_content(source, info, _most_bytes(base, len(info.labels)))
+    content = read_content(source, info, _max_bytes(base, len(info.labels)))
     return place_task(tasks, name, info, content, lambda folder: _read(folder, name, base), replace=replace)
 
 
-def _read(folder: Path, name: str, base: BaseLayers) -> Task:
+def _read(folder: Path, name: str, base: BaseLayers) -> PetsTask:
     info = read_task_info(folder)
-    return Task(name, info, read_task_terms(folder, info, base))
+    return PetsTask(name, info, read_task_terms(folder, info, base))
 
 
-def _most_bytes(base: BaseLayers, labels: int) -> int:
+def _max_bytes(base: BaseLayers, labels: int) -> int:
     weights = sum(layer.weight.size for layer in base.linear.values())
-    return 2 * 4 * (weights + labels * base.width) + _BYTES_BESIDE
+    return 2 * 4 * (weights + labels * base.width) + _EXTRA_BYTES

@@ -51,8 +51,8 @@ class Provenance(Strict):
     format: str = Field(description="what they were imported from: peft, adapterhub, checkpoint; or trained")
     source: str = Field(description="folder or model")
     notes: tuple[str, ...] = Field((), description="what was decided or left out on the way")
-    kept: AccuracyComparison | None = None
-    held: AnswerComparison | None = Field(
+    accuracy: AccuracyComparison | None = None
+    answers: AnswerComparison | None = Field(
         None, description="how the stored task answered beside its source; None: not compared"
     )
 

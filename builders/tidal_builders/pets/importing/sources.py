@@ -21,7 +21,7 @@ from tidal_builders.foreign.peft import AROUND, WEIGHTS_FILE
 
 _BATCH = 16
 # More is not asked of a source; positions that RoBERTa does not use.
-_MOST_TOKENS, _SPARE = 512, 2
+_MAX_TOKENS, _SPARE = 512, 2
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "sentencepiece.bpe.model")
 
 
@@ -72,7 +72,7 @@ def source_tokenizer(*folders: Path | None) -> Any:
 
 def longest_input(model: Any, tokenizer: Any) -> int:
     """Tokens of the longest text that a model and its tokenizer take."""
-    longest = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _MOST_TOKENS))
+    longest = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _MAX_TOKENS))
     # RoBERTa counts positions from behind the padding token.
     return int(longest - _SPARE if model.config.model_type in ("roberta", "xlm-roberta") else longest)
 
