@@ -7,7 +7,7 @@
 #   docker build --tag tidal-builder --target builder .
 #
 # The release of NVIDIA's image: any from 24.12 on, whose Python is 3.12. Those before 26.07 have known vulnerabilities;
-# see docs/operations.md, and what `tidal doctor` says of the image that was built.
+# see docs/reference/triton-releases.md, and what `tidal doctor` says of the image that was built.
 ARG TRITON_RELEASE=26.11
 
 # What serving needs, in a virtual environment of the image's own Python, which its Python stub is made for.

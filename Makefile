@@ -16,7 +16,7 @@ GUARD := backends/http_guard
 SHELL := bash
 .SHELLFLAGS := -o pipefail -ec
 .DEFAULT_GOAL := help
-.PHONY: help install vision demo samples test lint wheel bench bench-artefacts reliability clean
+.PHONY: help install vision demo samples check test lint docs wheel bench bench-artefacts reliability clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -76,13 +76,22 @@ demo: install ## Build an intent classifier from real weights, start Triton, sen
 samples: install ## Write the small models, texts and images that the README's examples name into samples/
 	@$(BIN)/python -m demo.samples samples
 
-lint: install ## ruff and mypy
+lint: install ## ruff, mypy and the import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
 	@$(BIN)/mypy
+
+check: install lint ## Lint, types and all tests without a server: under 3 minutes on 2 cores
+	@$(BIN)/python -m pytest --numprocesses 2 -m "not server"
 
 test: install vision lint ## Lint, types and all tests, through a real server
 	@$(BIN)/python -m pytest --numprocesses 2
+
+docs: install ## Write the reference pages from the code and build the searchable site into build/site; a broken link fails
+	@$(BIN)/python -m buildtools.reference
+	@$(BIN)/python -m mkdocs --quiet build --strict
+	@echo "build/site/index.html"
 
 wheel: install ## Pack dist/tidal-*.whl for this platform, with the native parts compiled in it
 	@mkdir -p dist

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.serving_path.prepare import cache_folder
-
 _SOURCES = ("backends", "benchmarks", "client")
+
+
+def cache_folder() -> Path:
+    """Where trained artefacts stay between runs: `$TIDAL_CACHE`, else `~/.cache/tidal`."""
+    return Path(os.environ.get("TIDAL_CACHE", Path.home() / ".cache" / "tidal"))
 
 
 def kept_file(name: str, *facts: object, files: Iterable[Path]) -> Path:

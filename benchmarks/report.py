@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -67,6 +68,18 @@ class Report:
         self.tables.append(table)
         Console(width=160).print(table)
 
+    def document(self) -> dict[str, Any]:
+        """The report as its JSON file holds it, from which figures are drawn."""
+        content = {
+            "benchmark": self.name,
+            "quick": self.quick,
+            "machine": machine(),
+            "claims": [{**asdict(c), "holds": c.holds} for c in self.claims],
+            "measured": self.measured,
+        }
+        found: dict[str, Any] = json.loads(json.dumps(content))
+        return found
+
     def finish(self, json_file: Path | None) -> Literal[0]:
         """Print the claims; with `json_file`, write it and the text beside it (`.txt`)."""
         rows = [
@@ -76,14 +89,7 @@ class Report:
         self.add_table("claims", ["name", "paper", "goal", "measured", "holds", "note"], rows)
         if json_file is not None:
             json_file.parent.mkdir(parents=True, exist_ok=True)
-            content = {
-                "benchmark": self.name,
-                "quick": self.quick,
-                "machine": machine(),
-                "claims": [{**asdict(c), "holds": c.holds} for c in self.claims],
-                "measured": self.measured,
-            }
-            json_file.write_text(json.dumps(content, indent=1) + "\n")
+            json_file.write_text(json.dumps(self.document(), indent=1) + "\n")
             with json_file.with_suffix(".txt").open("w") as file:
                 console = Console(file=file, width=160)
                 console.print(f"{self.name}{' --quick' if self.quick else ''}, {machine_line()}\n")
@@ -104,9 +110,9 @@ def machine() -> dict[str, Any]:
     }
 
 
-def machine_line() -> str:
-    """The machine in one line, for the head of a report."""
-    m = machine()
+def machine_line(of: Mapping[str, Any] | None = None) -> str:
+    """A machine in one line, for the head of a report; this one unless `of` describes another."""
+    m = machine() if of is None else of
     packages = ", ".join(f"{name} {version}" for name, version in m["packages"].items())
     return f"{m['date']}, {m['cpu']}, {m['cores']} cores, Python {m['python']}, {packages}"
 

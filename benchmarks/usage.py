@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from benchmarks.serving_path.closed_loop import cpu_seconds
+from benchmarks.closed_loop import cpu_seconds
 from tidal.server.child import RunningServer
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-PAGES = (Path("README.md"), *sorted(Path("docs").glob("*.md")))
+PAGES = (Path("README.md"), *sorted(Path("docs").rglob("*.md")))
 TARGET = Path("demo/writer")
 END = "<|end|>"
 VOCABULARY = 2048

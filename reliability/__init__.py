@@ -1,1 +1,1 @@
-"""What a server is put through that has to stay up: `python -m reliability`, see docs/reliability.md."""
+"""What a server is put through that has to stay up: `python -m reliability`, see docs/explanation/reliability.md."""

@@ -22,7 +22,7 @@ from testing.models import make_tiny_classifier
 from testing.pets import Base
 from testing.pets import build as build_pets
 from testing.vision import Vision, publish_tiny
-from tidal_builders.arlo import build_arlo
+from tidal_builders.arlo.build import build_arlo
 from tidal_builders.flover.build import build_flover
 from tidal_builders.specs import load_spec, parse_spec
 from tidal_client import AsyncClient

@@ -19,7 +19,7 @@ from tidal_client import AsyncClient
 _CLIENTS, _PAUSE_S = 4, 0.02
 
 
-class Beside:
+class RunningController:
     """A running controller and the JSON lines that it has printed."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -36,7 +36,7 @@ class Beside:
             if each["event"] == event and all(each.get(name) == value for name, value in facts.items())
         ]
 
-    def comes(self, event: str, count: int = 1, seconds: float = 60, **facts: Any) -> bool:
+    def wait_for(self, event: str, count: int = 1, seconds: float = 60, **facts: Any) -> bool:
         """Whether so many events of a kind come within some time."""
         return until(lambda: len(self.of(event, **facts)) >= count or self.process.poll() is not None, seconds) and (
             len(self.of(event, **facts)) >= count
@@ -56,20 +56,20 @@ class Beside:
 
 
 @contextmanager
-def controller(environment: dict[str, str], *options: str) -> Iterator[Beside]:
+def controller(environment: dict[str, str], *options: str) -> Iterator[RunningController]:
     """`tidal controller --json` until the end of the block."""
     process = subprocess.Popen(
         [*TIDAL, "controller", "--json", *options], env=environment, stdout=subprocess.PIPE, text=True
     )
-    beside = Beside(process)
+    running = RunningController(process)
     try:
-        yield beside
+        yield running
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
         if process.stdout is not None:
-            beside._reader.join()
+            running._reader.join()
             process.stdout.close()
 
 

@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from tidal.server.aftermath import SHARED_MEMORY, clean_up, processes_of
 from tidal.server.backend_directory import assemble
+from tidal.server.cleanup import SHARED_MEMORY, clean_up, processes_of
 from tidal.server.control import ServerControl
 from tidal.server.endpoints import choose_endpoints
 from tidal.server.installation import find_installation

@@ -23,30 +23,35 @@ settings.register_profile("tidal", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tidal")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test through a real server, whose cores others use too, gets a second try, which the summary lists."""
-    for item in items:
-        if item.get_closest_marker("server") is not None:
-            item.add_marker(pytest.mark.flaky(reruns=1))
-
-
-# Files whose tests of a server take minutes to build what it serves: with the other workers' files, which build too.
-_MOSTLY_BUILDING = frozenset({"tests/docs/test_readme.py", "tests/packaging/test_installed.py"})
+# Files that spend minutes on building what their servers load, so they run beside other files' servers, and early.
+_MOSTLY_BUILDING = ("tests/docs/", "tests/packaging/")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Among several workers one alone has the files with tests of servers; of the others each file stays whole."""
+    """Distribute whole files: the first worker prefers those that start servers, the others those that do not.
+
+    Servers compete for the cores with each other more than with the other tests, so two of them run at once only when
+    one of the two kinds of files is finished. Files of one folder share fixtures: a worker gets them one after another.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     @cache
-    def has_server(file: str) -> bool:
-        return "pytest.mark.server" in (config.rootpath / file).read_text(encoding="utf-8")
+    def starts_servers(file: str) -> bool:
+        text = (config.rootpath / file).read_text(encoding="utf-8")
+        return "pytest.mark.server" in text and not file.startswith(_MOSTLY_BUILDING)
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return "server" if has_server(file) and file not in _MOSTLY_BUILDING else file
+            return nodeid.partition("::")[0]
+
+        def _assign_work_unit(self, node: Any) -> None:
+            servers = node is self.nodes[0]
+            # The other workers begin at the far end, away from the folders of the first.
+            files = sorted(self.workqueue, reverse=not servers)
+            files.sort(key=lambda file: (starts_servers(file) != servers, not file.startswith(_MOSTLY_BUILDING)))
+            self.workqueue.move_to_end(files[0], last=False)
+            super()._assign_work_unit(node)
 
     return Scheduling(config, log)
 

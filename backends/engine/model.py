@@ -1,5 +1,4 @@
-"""Triton backend `engine`: one compiled engine, padded tokens in, its outputs out. A thin adapter of
-`tidal.engine_model` to Triton."""
+"""Triton backend `engine`: runs one compiled engine on padded tokens. A thin adapter of `tidal.engine_model`."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ OUTPUTS = (TensorConfig("logits", "TYPE_FP32", (-1,)),)
 
 
 class TritonPythonModel:
-    """What Triton calls."""
+    """Entry points that Triton calls."""
 
     @staticmethod
     def auto_complete_config(config):
-        """Give a config.pbtxt of one line its tensors."""
+        """Add the tensors that a config.pbtxt lacks."""
         return complete_config(config, INPUTS, OUTPUTS, dynamic_batching=False)
 
     def initialize(self, args):
@@ -28,9 +27,9 @@ class TritonPythonModel:
         self._host = EngineHost(args)
 
     def execute(self, requests):
-        """Answer requests before it returns."""
+        """Answer requests and return the responses."""
         return self._host.execute(requests)
 
     def finalize(self):
-        """End."""
+        """Release the core or GPU."""
         self._host.finalize()

@@ -1,4 +1,4 @@
-"""Triton backend `otas`: a vision transformer of many tasks that adds or merges tokens a batch. A thin adapter."""
+"""Triton backend `otas`: a vision transformer for many tasks that adds or merges tokens per batch. A thin adapter."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ OUTPUTS = (
 
 
 class TritonPythonModel:
-    """What Triton calls."""
+    """Entry points that Triton calls."""
 
     @staticmethod
     def auto_complete_config(config):
-        """Give a config.pbtxt of one line its tensors."""
+        """Add the tensors that a config.pbtxt lacks."""
         return complete_config(config, INPUTS, OUTPUTS)
 
     def initialize(self, args):
@@ -34,9 +34,9 @@ class TritonPythonModel:
         self._host = BackendHost(args, system="otas", parameters=OtasParameters, load=load)
 
     def execute(self, requests):
-        """Take requests over; they are answered later."""
+        """Accept requests, which are answered later."""
         return self._host.execute(requests)
 
     def finalize(self):
-        """Drain and end."""
+        """Answer the open requests and end the service."""
         self._host.finalize()

@@ -1,4 +1,4 @@
-"""Errors that a client or an operator sees, each with the code that Triton reports for it."""
+"""Errors that clients and operators see, each with the code that Triton reports."""
 
 from __future__ import annotations
 
@@ -10,55 +10,60 @@ ErrorCode = Literal["INVALID_ARG", "NOT_FOUND", "UNAVAILABLE", "CANCELLED", "UNS
 
 
 class TidalError(Exception):
-    """An error whose message is one sentence for the person who has to act on it."""
+    """Base of Tidal's errors; the message is one sentence for the person who has to act on it."""
 
     code: ClassVar[ErrorCode] = "INTERNAL"
 
 
 class InvalidArgument(TidalError):
-    """A request, option, parameter or file that cannot be accepted; says what was wrong and what is accepted."""
+    """A request, option, parameter or file is not accepted; the message names the value and what is accepted."""
 
     code = "INVALID_ARG"
 
 
 class NotFound(TidalError):
-    """A named thing that does not exist."""
+    """The named thing does not exist."""
 
     code = "NOT_FOUND"
 
 
 class Unavailable(TidalError):
-    """Overload, a missed deadline or a model that is leaving; the same request may succeed later."""
+    """Overload, a missed deadline, or a model that is being unloaded; the same request may succeed later."""
 
     code = "UNAVAILABLE"
 
 
 class Cancelled(TidalError):
-    """The client withdrew the request."""
+    """The client cancelled the request."""
 
     code = "CANCELLED"
 
 
 class Unsupported(TidalError):
-    """Something that this model, engine or device does not offer."""
+    """The model, engine or device does not support the operation."""
 
     code = "UNSUPPORTED"
 
 
 class Internal(TidalError):
-    """A failure inside Tidal; the request was well formed."""
+    """A failure inside Tidal; the request was valid."""
 
     code = "INTERNAL"
 
 
-# Comparing takes time in the square of the length: names of a client have none of their own.
+# Comparing takes quadratic time, and a client's name may have any length.
 _MAX_COMPARED_CHARS = 200
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """End of a sentence that names the accepted values, the nearest to `name` first.
+    """Return the end of an error message: the accepted name that is most similar, then all accepted names.
 
-    Returns for example ``did you mean 'latency_ms'? accepted: latency_ms, task``.
+    Args:
+        name: Name that is not accepted.
+        known: Names that are accepted.
+
+    Returns:
+        For example ``did you mean 'latency_ms'? accepted: latency_ms, task``.
     """
     names = sorted(known)
     near = difflib.get_close_matches(name[:_MAX_COMPARED_CHARS], names, n=1, cutoff=0.5)

@@ -10,7 +10,8 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tidal.device import Device
-from tidal.engines.base import EngineKind, Precision
+from tidal.engines.base import Precision
+from tidal.engines.entries import EngineKind, engine_entry
 from tidal.engines.registry import engine_version
 from tidal.errors import InvalidArgument
 
@@ -110,7 +111,7 @@ class Published(Version):
             raise InvalidArgument(
                 f"model '{self.name}' was built for {self.device}, this machine is {device}; {rebuild}"
             )
-        built, installed = self.libraries.get(self.engine), engine_version(self.engine)
+        built, installed = self.libraries.get(engine_entry(self.engine).distribution), engine_version(self.engine)
         if built != installed:
             raise InvalidArgument(
                 f"model '{self.name}' was built with {self.engine} {built}, installed is {installed}; {rebuild}"

@@ -1,4 +1,4 @@
-"""Metrics aggregated in the process: cheap to record from any thread, published by whoever serves them."""
+"""Metrics aggregated in this process: cheap to record from any thread, published by the Triton boundary."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, cast
 
-# Seconds, from a fraction of a short query's time to the default client timeout.
+# Upper bounds in seconds, from a fraction of a short query's time to the default client timeout.
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One time series as it stands: Prometheus family, labels beyond the model's own, value."""
+    """Current value of one time series.
+
+    Attributes:
+        family: Name of its Prometheus family.
+        help: Help text of the family.
+        kind: Type of the family.
+        labels: Names and values of its labels, without those of the model.
+        value: Current value.
+    """
 
     family: str
     help: str
@@ -25,20 +33,20 @@ class Sample:
 
 
 class Counter:
-    """A number that only grows."""
+    """A value that only increases."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.value = 0.0
 
     def inc(self, amount: float = 1.0) -> None:
-        """Add `amount`, not negative."""
+        """Add `amount`, which must not be negative."""
         with self._lock:
             self.value += amount
 
 
 class Gauge:
-    """A number that goes up and down."""
+    """A value that increases and decreases."""
 
     def __init__(self) -> None:
         self.value = 0.0
@@ -49,7 +57,7 @@ class Gauge:
 
 
 class Histogram:
-    """Counts of observations by upper bound, with their sum."""
+    """Numbers of observations by upper bound, and the sum of all observations."""
 
     def __init__(self, buckets: Sequence[float]) -> None:
         self._lock = threading.Lock()
@@ -65,7 +73,7 @@ class Histogram:
             self.sum += value
 
     def cumulative(self) -> tuple[list[tuple[str, int]], int, float]:
-        """(`le` bound, observations up to it) for every bucket, then their number and sum."""
+        """Return (`le` bound, observations up to it) for every bucket, the number of observations and their sum."""
         with self._lock:
             counts, total = list(self.counts), self.sum
         rows, running = [], 0
@@ -79,9 +87,12 @@ _M = TypeVar("_M", Counter, Gauge, Histogram)
 
 
 class Metrics:
-    """The metric families of one model. Asking for the same name and labels again gives the same object.
+    """Metric families of one model; the same name and labels always give the same object.
 
-    Family names are `tidal_<system>_<what>_<unit>`; the system's prefix is put before the given name.
+    Family names are `tidal_<system>_<what>_<unit>`: the prefix `tidal_<system>_` is added to the given name.
+
+    Args:
+        system: Name of the system.
     """
 
     def __init__(self, system: str) -> None:
@@ -89,35 +100,45 @@ class Metrics:
         self._labels: dict[str, str] = {}
         self._lock = threading.Lock()
         self._series: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[str, Counter | Gauge | Histogram]] = {}
-        self._more: dict[str, tuple[float, ...]] = {}
+        self._extra_buckets: dict[str, tuple[float, ...]] = {}
 
     def within(self, part: str, **labels: str) -> Metrics:
-        """A part of these metrics: families `tidal_<system>_<part>_<what>_<unit>`, each series with labels more."""
-        inner = copy.copy(self)  # which shares the series and their lock
+        """Return metrics whose families are `tidal_<system>_<part>_<what>_<unit>`, published with these.
+
+        Args:
+            part: Addition to the prefix.
+            labels: Labels that every series gets.
+        """
+        inner = copy.copy(self)  # shares the series and their lock
         inner._prefix = f"{self._prefix}{part}_"
         inner._labels = {**self._labels, **labels}
         return inner
 
     def more_buckets(self, name: str, bounds: Sequence[float]) -> None:
-        """Let histograms of this name that are made from now on have these upper bounds too."""
-        self._more[name] = tuple(bounds)
+        """Add upper bounds to the histograms of a name that are created from now on.
+
+        Args:
+            name: Name of the histograms, without the prefix.
+            bounds: Upper bounds, in the unit of the histogram.
+        """
+        self._extra_buckets[name] = tuple(bounds)
 
     def counter(self, name: str, help: str, **labels: str) -> Counter:
-        """A counter; `name` ends in `_total`."""
+        """Return the counter of a name and labels; `name` ends in `_total`."""
         return self._get(name, help, labels, Counter)
 
     def gauge(self, name: str, help: str, **labels: str) -> Gauge:
-        """A gauge."""
+        """Return the gauge of a name and labels."""
         return self._get(name, help, labels, Gauge)
 
     def histogram(self, name: str, help: str, buckets: Sequence[float] = LATENCY_BUCKETS, **labels: str) -> Histogram:
-        """A histogram; `buckets` are ascending upper bounds."""
-        # By their text, so that no two series of a histogram have the same label.
-        bounds = {_bound(value): value for value in (*buckets, *self._more.get(name, ()))}
+        """Return the histogram of a name and labels; `buckets` are ascending upper bounds."""
+        # Keyed by their text, so that no two series of a histogram have the same label.
+        bounds = {_bound(value): value for value in (*buckets, *self._extra_buckets.get(name, ()))}
         return self._get(name, help, labels, lambda: Histogram(sorted(bounds.values())))
 
     def samples(self) -> Iterator[Sample]:
-        """Every series as it stands. A histogram appears as its `_bucket`, `_sum` and `_count` counters."""
+        """Yield the current value of every series; a histogram gives its `_bucket`, `_sum` and `_count` counters."""
         with self._lock:
             series = list(self._series.items())
         for (name, labels), (help, metric) in series:

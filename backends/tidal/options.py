@@ -1,7 +1,7 @@
-"""Options that a request carries as Triton request parameters, parsed and checked in one place.
+"""Options of a request, which clients send as Triton request parameters: parsed and checked in one place.
 
-Every backend checks all of them and uses its own: an ensemble hands the same parameters to every model in it,
-so an option that one system has no use for is no error, while an unknown name always is.
+Every backend checks all options and uses those that it knows how to use. An ensemble passes the same parameters to
+all its models, so an option that a system does not use is accepted; an unknown name is always an error.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from tidal.errors import InvalidArgument, did_you_mean
 
-# Sent by a model that asks another one of its server, and by clients in streams: errors are to say their code, see
-# `tidal.triton.coded_errors`.
+# Sent by a model that calls another model of its server, and by clients in streams: error messages have to contain
+# the code, see `tidal.triton.coded_errors`.
 CODED_ERRORS = "tidal_coded_errors"
-# Sent by a model that asks another one of its server, for the request log.
+# Sent by a model that calls another model of its server, for the request log.
 FROM_MODEL = "tidal_from_model"
-# Parameters that Triton or its HTTP frontends put beside a client's own.
+# Parameters that Triton or its HTTP frontends add to those of the client.
 _TRITON_OWN = frozenset({"id", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end", "headers"})
 _NO_OPTIONS = _TRITON_OWN | {CODED_ERRORS, FROM_MODEL}
 _TRITON_PREFIX = "triton_"
-# Of all parameters of a request together, as JSON: several times what the longest accepted options take, `stop` with 8
-# texts of 256 characters, each of which JSON may write as 12.
+# Limit on all parameters of a request together, as JSON: several times the longest accepted options, which are `stop`
+# with 8 texts of 256 characters, each of which JSON may write as 12.
 MAX_OPTIONS_CHARS = 128 << 10
 _MAX_NUMBER_CHARS = 64
 
 
 def _number(value: object) -> object:
-    """Numbers arrive as int, float or text (a request made inside Triton cannot carry a float)."""
+    """Accept int, float and text: a request made inside Triton cannot carry a float."""
     if isinstance(value, bool):
         raise ValueError("expected a number, got a boolean")
     if isinstance(value, str):
@@ -56,11 +56,11 @@ def _integer(value: object) -> object:
     return number
 
 
-_MOST_STOPS, _LONGEST_STOP = 8, 256
+_MAX_STOPS, _MAX_STOP_CHARS = 8, 256
 
 
 def _stops(value: object) -> object:
-    """One text, or several as a JSON list: parameters of a request are no lists."""
+    """Accept one text, or several as a JSON list: a request parameter cannot be a list."""
     if not isinstance(value, str):
         raise ValueError(f"expected a text, got {type(value).__name__}")
     stops: object = [value]
@@ -71,18 +71,18 @@ def _stops(value: object) -> object:
             raise ValueError("expected a JSON list of texts, as it begins with '[', got something else") from None
     if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
         raise ValueError("expected texts of at least 1 character")
-    if not 1 <= len(stops) <= _MOST_STOPS or max(map(len, stops)) > _LONGEST_STOP:
-        raise ValueError(f"expected 1 to {_MOST_STOPS} texts of at most {_LONGEST_STOP} characters")
+    if not 1 <= len(stops) <= _MAX_STOPS or max(map(len, stops)) > _MAX_STOP_CHARS:
+        raise ValueError(f"expected 1 to {_MAX_STOPS} texts of at most {_MAX_STOP_CHARS} characters")
     return tuple(stops)
 
 
 def _early_stopping(value: object) -> object:
-    """Also as text: a request made inside Triton cannot carry a boolean."""
+    """Accept a boolean also as text: a request made inside Triton cannot carry a boolean."""
     known = {"true": True, "false": False, "never": "never"}
-    found = known.get(str(value).lower()) if isinstance(value, bool | str) else None
-    if found is None:
+    parsed = known.get(str(value).lower()) if isinstance(value, bool | str) else None
+    if parsed is None:
         raise ValueError(f"expected true, false or 'never', got {str(value)[:40]!r}")
-    return found
+    return parsed
 
 
 Number = Annotated[float, BeforeValidator(_number)]
@@ -92,35 +92,31 @@ EarlyStopping = Annotated[Literal[True, False, "never"], BeforeValidator(_early_
 
 
 class RequestOptions(BaseModel):
-    """Options of one request. A field that was not sent is None, so a backend can tell its default from a wish."""
+    """Options of one request. An option that was not sent is None, which a backend replaces by its default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     task: str | None = Field(None, min_length=1, max_length=256, description="task that the query belongs to")
     latency_ms: Number | None = Field(None, gt=0, le=3_600_000, description="deadline in milliseconds after arrival")
-    utility: Number | None = Field(None, ge=0, le=1e6, description="worth of an answer in time")
-    accuracy: Number | None = Field(
-        None, ge=0, le=1, description="least score, on the model's own measure, to answer with"
+    utility: Number | None = Field(None, ge=0, le=1e6, description="utility of an answer within the deadline")
+    accuracy: Number | None = Field(None, ge=0, le=1, description="lowest accepted score, by the model's own metric")
+    max_level: Integer | None = Field(None, ge=1, le=1000, description="last level of a cascade that may run, from 1")
+    max_tokens: Integer | None = Field(None, ge=1, le=1_000_000, description="maximum number of tokens to generate")
+    temperature: Number | None = Field(None, ge=0, le=100, description="sampling temperature; 0 is greedy decoding")
+    top_k: Integer | None = Field(
+        None, ge=0, le=1_000_000, description="sample from the k most likely tokens; 0 for no limit"
     )
-    max_level: Integer | None = Field(
-        None, ge=1, le=1000, description="last level of a cascade that may be asked, from 1"
-    )
-    max_tokens: Integer | None = Field(None, ge=1, le=1_000_000, description="tokens to generate at most")
-    temperature: Number | None = Field(None, ge=0, le=100, description="sampling temperature, 0 is greedy")
-    top_k: Integer | None = Field(None, ge=0, le=1_000_000, description="sample among the k likeliest tokens")
     top_p: Number | None = Field(
-        None, gt=0, le=1, description="sample among the likeliest tokens that have this probability together"
+        None, gt=0, le=1, description="sample from the most likely tokens that together have this probability"
     )
     repetition_penalty: Number | None = Field(
-        None, gt=0, le=100, description="above 1 makes tokens that the text has less likely, below 1 likelier"
+        None, gt=0, le=100, description="above 1 makes repeated tokens less likely, below 1 more likely"
     )
-    seed: Integer | None = Field(None, ge=0, lt=2**63, description="seed of the sampling")
-    stop: Texts | None = Field(None, description="text that ends the generation, or a JSON list of such texts")
-    num_beams: Integer | None = Field(
-        None, ge=1, le=1024, description="texts to follow at the same time in beam search"
-    )
+    seed: Integer | None = Field(None, ge=0, lt=2**63, description="random seed for sampling")
+    stop: Texts | None = Field(None, description="text that ends generation, or a JSON list of such texts")
+    num_beams: Integer | None = Field(None, ge=1, le=1024, description="number of beams in beam search")
     length_penalty: Number | None = Field(
-        None, ge=-2, le=10, description="above 0 makes beam search favour long texts, below 0 short ones"
+        None, ge=-2, le=10, description="above 0 makes beam search prefer long texts, below 0 short ones"
     )
     early_stopping: EarlyStopping | None = Field(None, description="when beam search ends: true, false or 'never'")
 
@@ -132,10 +128,13 @@ def parse_options(raw: Mapping[str, Any] | None) -> RequestOptions:
     """Check a request's parameters.
 
     Args:
-        raw: parameter name to int, float, bool or text, as Triton delivers them.
+        raw: Value by parameter name as Triton passes them: int, float, bool or text.
+
+    Returns:
+        The options; None for each that was not sent.
 
     Raises:
-        InvalidArgument: an unknown name, a wrong type or a value out of range; names the option and what is accepted.
+        InvalidArgument: An option is unknown, of a wrong type or out of range; names the option and what is accepted.
     """
     if not raw:
         return _NONE
@@ -143,7 +142,7 @@ def parse_options(raw: Mapping[str, Any] | None) -> RequestOptions:
     if not own:
         return _NONE
     for name in own:
-        if name == "stream":  # Triton's `generate` passes on as an option what is no input of the model
+        if name == "stream":  # `generate` sends a name that is not an input of the model as an option
             raise InvalidArgument(
                 "unknown request option 'stream': this model does not generate text, and only those that do have this "
                 "input; leave it out"

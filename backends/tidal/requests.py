@@ -1,4 +1,4 @@
-"""The request as a system's service sees it: data, options, and exactly one answer. Nothing of Triton in it."""
+"""A request as a system's service sees it: inputs, options, and exactly one answer. Independent of Triton."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ Array = npt.NDArray[Any]
 
 
 class PendingRequest(Protocol):
-    """One accepted request. Whoever holds it answers it once, by `reply` or by `fail`, from any thread.
+    """One accepted request, which the service answers once, by `reply` or `fail`, from any thread.
 
-    A second answer is ignored, and a request that is dropped unanswered is failed by the boundary, so a client
-    always gets exactly one final response.
+    A second answer is ignored, and the boundary fails a request that is dropped without an answer: a client always
+    gets exactly one final response.
     """
 
     @property
     def request_id(self) -> str:
-        """The client's id for it, empty when the client gave none."""
+        """Id that the client gave to the request; empty if it gave none."""
 
     @property
     def inputs(self) -> Mapping[str, Array]:
-        """Arrays by input name; optional inputs that were not sent are absent. BYTES are arrays of `bytes`."""
+        """Arrays by input name, without optional inputs that were not sent; BYTES inputs are arrays of `bytes`."""
 
     @property
     def rows(self) -> int:
-        """Size of the batch axis: separate queries that share the request's options."""
+        """Size of the batch axis: each row is a query, and all share the request's options."""
 
     @property
     def options(self) -> RequestOptions:
@@ -39,45 +39,45 @@ class PendingRequest(Protocol):
 
     @property
     def arrival(self) -> float:
-        """`time.monotonic()` seconds at which the request was accepted."""
+        """Time at which the request was accepted, by `time.monotonic()`, in seconds."""
 
     @property
     def deadline(self) -> float | None:
-        """Latest `time.monotonic()` seconds for an answer (`arrival` + `latency_ms`), or None."""
+        """Latest time for an answer, `arrival` + `latency_ms`, by `time.monotonic()`, in seconds; None for none."""
 
     @property
     def wanted(self) -> frozenset[str]:
-        """Names of the outputs that the client asked for: all that the model declares when it named none."""
+        """Names of the requested outputs: all that the model declares if the client named none."""
 
     @property
     def record(self) -> RequestRecord | None:
-        """Where to note facts for the request log; None when there is no log."""
+        """Record of the request for the request log; None if there is no log."""
 
     @property
     def answered(self) -> bool:
-        """Whether it has been answered, by whomever: there is no use in working on it any more."""
+        """Whether the request has been answered, by the service or the boundary; further work on it is useless."""
 
     def wants(self, output: str) -> bool:
-        """Whether the client asked for this output."""
+        """Whether the client requested this output."""
 
     def cancelled(self) -> bool:
-        """Whether the client has withdrawn the request (known for gRPC). Costs a call to the server process."""
+        """Whether the client has cancelled the request (known for gRPC only); a call to the server process."""
 
     def reply(self, outputs: Mapping[str, Array]) -> None:
-        """Answer with arrays by output name; those that the client did not ask for are left out."""
+        """Answer with arrays by output name; outputs that were not requested are left out."""
 
     def fail(self, error: TidalError) -> None:
         """Answer with an error."""
 
 
 class StreamedRequest(PendingRequest, Protocol):
-    """A request to a model that may send more than one response; `reply` and `fail` send the last."""
+    """A request to a model that may send several responses; `reply` and `fail` send the last one."""
 
     def part(self, outputs: Mapping[str, Array]) -> None:
-        """Send arrays by output name ahead of the answer; those that the client did not ask for are left out.
+        """Send arrays by output name before the answer; outputs that were not requested are left out.
 
-        Ignored once the request is answered.
+        Ignored after the request has been answered.
         """
 
     def progressed(self, now: float) -> None:
-        """The request was worked on at `time.monotonic()` seconds `now`: the time for its answer begins anew."""
+        """Report progress at time `now` (`time.monotonic()`, seconds), which restarts `answer_timeout_s`."""

@@ -1,4 +1,4 @@
-"""What a system offers to the Triton boundary, and what the boundary gives it. Nothing of Triton in it."""
+"""Contract between a system and the Triton boundary: `Service` and `ServiceContext`. Independent of Triton."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from tidal.errors import InvalidArgument, Unavailable
 from tidal.metrics import Metrics
 from tidal.requests import Array, PendingRequest
 
-# For `ModelCall`: the newest version of the model that serves.
+# Version for `ModelCall`: the newest version that is ready.
 NEWEST = -1
 
 
 class ModelUnavailable(Unavailable):
-    """Another model of the server cannot run a request now, but may soon.
+    """Another model of the same server cannot run a request now, but may soon.
 
-    It is being loaded or unloaded, or the version is not there, and the request was not run; or its process has died,
-    perhaps of this request.
+    Either the model is being loaded or unloaded or lacks the version, and the request was not run, or its process has
+    died, possibly because of this request.
+
+    Args:
+        message: Text of the error.
+        died: Whether the model's process has died.
     """
 
     def __init__(self, message: str, *, died: bool) -> None:
@@ -30,7 +34,7 @@ class ModelUnavailable(Unavailable):
 
 
 class ModelCall(Protocol):
-    """Asks another model of the same server; from any thread, which waits for the answer."""
+    """Calls another model of the same server; any thread may call it, and waits for the answer."""
 
     def __call__(
         self,
@@ -45,29 +49,37 @@ class ModelCall(Protocol):
         """Run one request.
 
         Args:
-            model: the model's name.
-            inputs: arrays by input name, batch axis included.
-            outputs: names of the outputs to give.
-            version: the model's version, or NEWEST.
-            latency_ms: what remains of the query's deadline, in milliseconds above 0.
-            task: of the model, that the query belongs to.
+            model: Name of the model.
+            inputs: Arrays by input name, including the batch axis.
+            outputs: Names of the requested outputs.
+            version: Version of the model, or `NEWEST`.
+            latency_ms: Time that remains until the query's deadline, in milliseconds, above 0; None for no deadline.
+            task: Name of the model's task that the query belongs to; None for none.
 
         Returns:
-            Arrays by output name, which the caller may keep.
+            Arrays by output name; the caller may keep them.
 
         Raises:
-            ModelUnavailable: the model cannot run it now.
-            TidalError: the model's own error.
+            ModelUnavailable: The model cannot run the request now.
+            TidalError: The model answered with this error.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """What a service is started with.
+    """What a service gets at its start.
 
-    `outputs` are the names of the outputs that the model's config declares. `call_model` asks other models of the same
-    server. `failed` is to be called by any thread of
-    the service that ends by an exception: the boundary then answers what is outstanding and starts a fresh service.
+    Attributes:
+        model: Name of the model.
+        version: Version of the model.
+        model_dir: Folder of the model in the repository.
+        version_dir: Folder of the version.
+        outputs: Names of the outputs that config.pbtxt declares.
+        metrics: Metrics of the model.
+        log: Logger of the model.
+        call_model: Calls another model of the same server.
+        failed: Reports an exception that ended a thread of the service: the boundary answers the open requests and
+            starts a new service.
     """
 
     model: str
@@ -81,17 +93,25 @@ class ServiceContext:
     failed: Callable[[BaseException], None]
 
     def check_outputs(self, given: Sequence[str]) -> None:
-        """Hold the model's config to the outputs that the model gives.
+        """Check that config.pbtxt declares only outputs that the model gives.
+
+        Args:
+            given: Names of the outputs that the model gives.
 
         Raises:
-            InvalidArgument: config.pbtxt declares another one.
+            InvalidArgument: config.pbtxt declares another output.
         """
         for name in sorted(self.outputs.difference(given)):
             message = f"config.pbtxt declares the output '{name}', which this model does not give"
             raise InvalidArgument(f"{message}; it gives {', '.join(given)}")
 
     def start_thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
-        """Start a daemon thread whose failure is reported through `failed`."""
+        """Start a daemon thread whose exceptions are reported to `failed`.
+
+        Args:
+            name: End of the thread's name, after the model's.
+            run: Function that the thread runs.
+        """
 
         def guarded() -> None:
             try:
@@ -105,10 +125,10 @@ class ServiceContext:
 
 
 class Service(Protocol):
-    """A running system: accepts requests on one thread, answers them on its own."""
+    """A running system: accepts requests on the caller's thread, answers them on its own threads."""
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
-        """Take over requests; returns soon. One may be answered at once, for example when it is invalid."""
+        """Accept requests and return soon; a request may be answered at once, for example if it is invalid."""
 
     def close(self, timeout_s: float) -> None:
-        """Answer what was taken over, within `timeout_s` seconds, then stop every thread."""
+        """Answer the accepted requests within `timeout_s` seconds, then end every thread."""

@@ -17,9 +17,8 @@ from benchmarks.arlo.prepare import PARTITIONED, POLYMORPHIC, Artefacts, prepare
 from benchmarks.arlo.rounds import measure_all
 from benchmarks.arlo.systems import BASELINES, BIN_PACKING_MODEL, candidates, plan, write_repository
 from benchmarks.arlo.workload import BURSTS, Workload
-from benchmarks.kept import kept_file
+from benchmarks.kept import cache_folder, kept_file
 from benchmarks.report import Report, progress
-from benchmarks.serving_path.prepare import cache_folder
 from tidal.device import has_gpu
 from tidal.manifest import MANIFEST_FILE
 from tidal.server.child import tidal_serve
@@ -80,7 +79,7 @@ def main(
         print("gpu_static_vs_dynamic: not run, this machine has no GPU")
     report.finish(json)
     if json is not None:
-        plot.save(report, planned, json.with_suffix(".png"))
+        plot.save(report.document(), json.with_suffix(".png"))
     kept.unlink()
 
 

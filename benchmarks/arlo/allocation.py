@@ -11,7 +11,7 @@ from benchmarks.arlo.simulate import simulate
 from benchmarks.arlo.workload import Workload, arrivals
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.parameters import SLO_LATENCIES
-from tidal.arlo.policies import Batch, PartitionedPolicy
+from tidal.arlo.policies import ArloBatch, PartitionedPolicy
 from tidal.simulator.arlo.dispatch import BinPacking
 
 _FILLS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -51,7 +51,7 @@ def choose(manifest: ArloManifest, workload: Workload, *, instances: int, reques
         ]
         return float(np.mean(means)) * 1e3
 
-    def seconds(batch: Batch) -> float:
+    def seconds(batch: ArloBatch) -> float:
         return latencies[batch.runtime]
 
     def counts(length: int) -> list[int]:

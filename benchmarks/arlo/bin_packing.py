@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from tidal.arlo.instances import InstanceModels
+from tidal.arlo.instances import RuntimeModels
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.arlo.parameters import ArloParameters
 from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
@@ -39,7 +39,7 @@ def load(context: ServiceContext, parameters: BinPackingParameters) -> Callable[
     lengths = [runtime.max_length for runtime in manifest.runtimes]
     latencies_s = [manifest.profile.latency_ms(length) / 1e3 for length in lengths]
     allocation = WatchedAllocation(replace(context, model_dir=front.folder), lengths)
-    runner = InstanceModels(context.call_model, parameters.front, front.folder, int(version_dir.name), manifest)
+    runner = RuntimeModels(context.call_model, parameters.front, front.folder, int(version_dir.name), manifest)
 
     def start(fresh: ServiceContext) -> Service:
         policy = BinPacking(lengths, latencies_s, slo_s, allocation.instances, fill=parameters.fill)

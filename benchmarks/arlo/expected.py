@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.arlo.simulate import FirstComeFirstServed, simulate
 from benchmarks.arlo.workload import Workload, arrivals
 from tidal.arlo.manifest import ArloManifest
-from tidal.arlo.policies import Batch, PolymorphicPolicy
+from tidal.arlo.policies import ArloBatch, PolymorphicPolicy
 from tidal.profiles import LatencyProfile
 
 _SEEDS = range(60, 65)
@@ -52,12 +52,12 @@ def _polymorphic(manifest: ArloManifest, times: list[float], tokens: list[int]) 
         max_batch=manifest.runtimes[-1].max_batch,
     )
 
-    def seconds(batch: Batch) -> float:
+    def seconds(batch: ArloBatch) -> float:
         wide = manifest.parallel is None or batch.lane < manifest.profile.concurrency
         return _seconds(manifest.profile if wide or manifest.parallel is None else manifest.parallel, batch)
 
     return simulate(policy, times, tokens, seconds)
 
 
-def _seconds(way: LatencyProfile, batch: Batch) -> float:
+def _seconds(way: LatencyProfile, batch: ArloBatch) -> float:
     return float(way.table_ms[max(query.length for query in batch.queries), len(batch.queries)]) / 1e3

@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 
 from benchmarks.arlo.workload import Workload
-from benchmarks.serving_path.closed_loop import batches, closed_loop, cpu_seconds
+from benchmarks.closed_loop import batches, closed_loop, cpu_seconds
 from tidal.server.child import RunningServer
 from tidal_client.load import Schedule, run_load, summarise, text_inputs
 

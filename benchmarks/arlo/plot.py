@@ -1,52 +1,42 @@
-"""The benchmark's plot: latency by load, a line a system."""
+"""The figure of latency by load: a column for each arrival pattern and reference system, a line for each system."""
 
 from __future__ import annotations
 
-import textwrap
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arlo.systems import DT, ST, Planned
-from benchmarks.report import Report, machine_line
+from benchmarks.arlo.systems import BASELINES, BIN_PACKING, DT, PARTITIONED, POLYMORPHIC, ST
+from benchmarks.plots import style
+
+_SYSTEMS = (POLYMORPHIC, PARTITIONED, BIN_PACKING, *BASELINES)
+_STATISTICS = {"mean_ms": "mean latency, ms", "p98_ms": "98th percentile of latency, ms"}
 
 
-def save(report: Report, plan: list[Planned], file: Path) -> None:
-    """Draw mean and p98 by load into a PNG, a column for each arrival pattern and capacity that loads refer to."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    columns = [
-        (base, pattern)
-        for base in (ST, DT)
-        for pattern in ("poisson", "bursty")
-        if any((planned.case.base, planned.case.pattern) == (base, pattern) for planned in plan)
-    ]
-    figure, axes = pyplot.subplots(2, len(columns), figsize=(4.2 * len(columns), 7), squeeze=False)
-    for column, (base, pattern) in enumerate(columns):
-        lines = _lines(report, plan, base, pattern)
-        for row, statistic in enumerate(("mean_ms", "p98_ms")):
-            each = axes[row][column]
-            for system, points in lines.items():
-                each.plot(list(points), [point[statistic] for point in points.values()], marker="o", label=system)
-            each.set_yscale("log")
-            each.set_xticks(sorted({percent for points in lines.values() for percent in points}))
-            each.set_ylabel(f"{statistic.removesuffix('_ms')} latency, ms")
-            each.set_xlabel(f"load, % of {base}'s capacity")
-            each.set_title(f"{pattern} arrivals")
-            each.grid(alpha=0.3, which="both")
-        axes[0][column].legend(fontsize=8)
-    figure.suptitle(textwrap.fill(machine_line(), 60 * len(columns)), fontsize=7)
-    figure.tight_layout()
-    figure.savefig(file, dpi=110)
-
-
-def _lines(report: Report, plan: list[Planned], base: str, pattern: str) -> dict[str, dict[int, dict[str, Any]]]:
-    """Pooled statistics by system and percentage."""
-    lines: dict[str, dict[int, dict[str, Any]]] = {}
-    for planned in plan:
-        if (planned.case.base, planned.case.pattern) == (base, pattern):
-            for system, cell in report.measured["cells"][str(planned.case)].items():
-                lines.setdefault(system, {})[planned.case.percent] = cell["all"]
-    return lines
+@style.styled
+def save(document: Mapping[str, Any], file: Path) -> None:
+    """Draw the report's JSON document into a PNG or SVG."""
+    cases: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
+    for name, cell in document["measured"]["cells"].items():
+        found = re.fullmatch(r"(\d+) % of (\S+), (\w+)", name)
+        assert found is not None, name
+        cases.setdefault((found[2], found[3]), {})[int(found[1])] = cell
+    columns = [key for base in (ST, DT) for pattern in ("poisson", "bursty") if (key := (base, pattern)) in cases]
+    shown = {system for of_case in cases.values() for cell in of_case.values() for system in cell}
+    colours = style.colours([system for system in _SYSTEMS if system in shown], [POLYMORPHIC], [PARTITIONED])
+    figure, panels = style.panels(len(columns), len(_STATISTICS))
+    for row, (statistic, unit) in enumerate(_STATISTICS.items()):
+        for column, (base, pattern) in enumerate(columns):
+            axes, of_case = panels[row * len(columns) + column], cases[base, pattern]
+            for system, colour in colours.items():
+                loads = [load for load in of_case if system in of_case[load]]
+                rounds = [[each[statistic] for each in of_case[load][system]["rounds"]] for load in loads]
+                if loads:
+                    style.line(axes, loads, rounds, colour, system)
+            axes.set_xticks(list(of_case))
+            arrivals = "Poisson" if pattern == "poisson" else pattern
+            axes.set(yscale="log", xlabel=f"load, % of what {base} answers", ylabel=unit, title=f"{arrivals} arrivals")
+    style.legend(figure, colours)
+    title = "Latency by load, inputs of 4 to 512 tokens (lower is better)"
+    style.finish(figure, title, document["machine"], file)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from tidal.arlo.policies import Batch, PlacementPolicy, Query
+from tidal.arlo.policies import ArloBatch, ArloQuery, PlacementPolicy
 
 
 class FirstComeFirstServed:
@@ -15,8 +15,8 @@ class FirstComeFirstServed:
 
     def __init__(self, lanes: int) -> None:
         self._free = set(range(lanes))
-        self._queue: deque[Query] = deque()
-        self.most_running = lanes
+        self._queue: deque[ArloQuery] = deque()
+        self.max_concurrency = lanes
 
     @property
     def can_start(self) -> bool:
@@ -26,7 +26,7 @@ class FirstComeFirstServed:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def submit(self, query: Query) -> None:
+    def submit(self, query: ArloQuery) -> None:
         """Add a waiting query."""
         self._queue.append(query)
 
@@ -34,21 +34,21 @@ class FirstComeFirstServed:
         """Forget everything that waits."""
         self._queue.clear()
 
-    def expired(self, now: float) -> list[Query]:
+    def expired(self, now: float) -> list[ArloQuery]:
         """None: there are no deadlines here."""
         return []
 
-    def next_batch(self, now: float) -> Batch | None:
+    def next_batch(self, now: float) -> ArloBatch | None:
         """The oldest query."""
-        return Batch(self._free.pop(), 0, [self._queue.popleft()]) if self.can_start else None
+        return ArloBatch(self._free.pop(), 0, [self._queue.popleft()]) if self.can_start else None
 
-    def finished(self, batch: Batch) -> None:
+    def finished(self, batch: ArloBatch) -> None:
         """The lane is free."""
         self._free.add(batch.lane)
 
 
 def simulate(
-    policy: PlacementPolicy, times: Sequence[float], lengths: Sequence[int], seconds: Callable[[Batch], float]
+    policy: PlacementPolicy, times: Sequence[float], lengths: Sequence[int], seconds: Callable[[ArloBatch], float]
 ) -> list[float]:
     """Latency in seconds of each query, in the order in which they are answered.
 
@@ -59,13 +59,13 @@ def simulate(
         seconds: how long a batch takes.
     """
     order = count()
-    events: list[tuple[float, int, Query | Batch]] = [
-        (time, next(order), Query(length, time)) for time, length in zip(times, lengths, strict=True)
+    events: list[tuple[float, int, ArloQuery | ArloBatch]] = [
+        (time, next(order), ArloQuery(length, time)) for time, length in zip(times, lengths, strict=True)
     ]
     latencies: list[float] = []
     while events:
         now, _, event = heapq.heappop(events)
-        if isinstance(event, Query):
+        if isinstance(event, ArloQuery):
             policy.submit(event)
         else:
             policy.finished(event)

@@ -12,6 +12,7 @@ from benchmarks.arlo_cluster import figures, overhead, served
 from benchmarks.arlo_cluster.allocation import allocation_times
 from benchmarks.arlo_cluster.figures import Published, Setting
 from benchmarks.arlo_cluster.inputs import ASSUMED, BASE, LARGE, READ_OFF, Data
+from benchmarks.plots import style
 from benchmarks.report import Claim, Report, progress
 from tidal.simulator.arlo import ClusterResult
 from tidal.simulator.arlo.plot import plot
@@ -198,7 +199,7 @@ def _plot(json: Path | None, setting: Setting, name: str, results: Mapping[str, 
     if json is not None:
         file = json.with_name(f"{json.stem}_{name}.png")
         file.parent.mkdir(parents=True, exist_ok=True)
-        plot(list(results.values()), file, title=setting.title, slo_s=setting.stream.slo_s)
+        style.styled(plot)(list(results.values()), file, title=setting.title, slo_s=setting.stream.slo_s)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from benchmarks.arlo.allocation import Allocation
 from benchmarks.arlo.measure import Cell, capacity, measure, warm_up
 from benchmarks.arlo.workload import LONGEST, Workload
 from benchmarks.arlo_cluster.calibration import Calibration, Observed
+from benchmarks.closed_loop import series
 from benchmarks.report import progress
-from benchmarks.serving_path.closed_loop import series
 from tidal.arlo.manifest import ArloManifest
 from tidal.server.child import RunningServer
 from tidal.simulator.arlo import ClusterResult

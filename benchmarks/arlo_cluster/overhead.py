@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.arlo_cluster.inputs import LARGE, Data
-from tidal.arlo.policies import PartitionedPolicy, Query
+from tidal.arlo.policies import ArloQuery, PartitionedPolicy
 from tidal.simulator.arlo import SystemName, length_history, make_system, simulate
 
 _RUNTIMES = 12
@@ -50,8 +50,10 @@ def dispatch_times(repeats: int) -> list[DispatchTime]:
                 counts = [instances // _RUNTIMES] * _RUNTIMES
                 policy = PartitionedPolicy(max_lengths, latencies.tolist(), _SLO_S, counts, peek=peek)
                 for length in rng.integers(1, 513, 10 * instances).tolist():
-                    policy.submit(Query(length, 0.0))
-                queries = [Query(length, 1.0) for length in rng.lognormal(4.6, 0.5, requests).clip(1, 512).astype(int)]
+                    policy.submit(ArloQuery(length, 0.0))
+                queries = [
+                    ArloQuery(length, 1.0) for length in rng.lognormal(4.6, 0.5, requests).clip(1, 512).astype(int)
+                ]
                 gc.collect()
                 start = time.process_time()
                 for query in queries:

@@ -14,11 +14,11 @@ from typing import Any
 
 from benchmarks.texts import TextMaker
 from tidal.arlo.manifest import load_arlo_manifest
-from tidal.controller.decisions import Settings
-from tidal.controller.following import ControlledServer
-from tidal.controller.journal import Journal
-from tidal.controller.meters import Meters
-from tidal.controller.run import Controller
+from tidal.controller.decisions import ControllerSettings
+from tidal.controller.event_log import EventLog
+from tidal.controller.loop import Controller
+from tidal.controller.metrics import ControllerMetrics
+from tidal.controller.server_finder import ControlledServer
 from tidal.errors import Unsupported
 from tidal.repository.entries import ModelEntry
 from tidal.server.child import tidal_serve
@@ -86,11 +86,13 @@ def measure(
     # Short, long, middle, long, and again: neighbours differ most.
     shifts = itertools.cycle([lengths[0], lengths[-1], lengths[(len(lengths) - 1) // 2], lengths[-1]])
     events: list[dict[str, Any]] = []
-    journal = Journal(lambda line: events.append(json.loads(line)), as_json=True)
+    journal = EventLog(lambda line: events.append(json.loads(line)), as_json=True)
     stop = threading.Event()
     with tidal_serve(repository, "--model", model) as server:
         controlled = ControlledServer(server.control, server.state)
-        controller = Controller(lambda: controlled, Settings(period_s=period_s), [model], journal, Meters())
+        controller = Controller(
+            lambda: controlled, ControllerSettings(period_s=period_s), [model], journal, ControllerMetrics()
+        )
         thread = threading.Thread(target=controller.run, args=(stop,), name="controller")
         thread.start()
         try:

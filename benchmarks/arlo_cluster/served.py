@@ -24,8 +24,8 @@ from benchmarks.arlo_cluster.fidelity import (
     median_error,
 )
 from benchmarks.arlo_cluster.reallocation import ReallocationResult
+from benchmarks.kept import cache_folder
 from benchmarks.report import Claim, Report, progress
-from benchmarks.serving_path.prepare import cache_folder
 from tidal.server.child import tidal_serve
 
 _PRECISION = "fp32"

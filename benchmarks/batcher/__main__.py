@@ -16,7 +16,7 @@ import typer
 from benchmarks.batcher.batchings import Batching, search_batcher, search_plain
 from benchmarks.batcher.engine import publish_engine
 from benchmarks.batcher.measure import Cell, measure
-from benchmarks.batcher.plot import CAPACITY, plot
+from benchmarks.batcher.plot import CAPACITY, SATURATED, plot
 from benchmarks.report import Claim, Report, progress
 from benchmarks.serving_path.prepare import MODEL, prepare
 from tidal.batcher.build import build
@@ -25,7 +25,6 @@ from tidal.repository.entries import ModelEntry
 from tidal.server.child import RunningServer, tidal_serve
 
 ENGINE = "mixed_lengths"
-SATURATED = "all at once"
 _SEARCH_SEED, _FIRST_SEED = 500, 1000
 
 
@@ -87,7 +86,7 @@ def main(
             report.add_table("search", ["load", "batching", "mean ms", "answers/s", "rows a batch"], bench.searched)
     report.finish(json)
     if json is not None:
-        plot(report.measured, SATURATED, json.with_suffix(".png"))
+        plot(report.document(), json.with_suffix(".png"))
 
 
 def _compare(report: Report, bench: Bench, quick: bool) -> None:

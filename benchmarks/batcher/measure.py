@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.batcher.engine import VOCABULARY
-from benchmarks.serving_path.closed_loop import batches
+from benchmarks.closed_loop import batches
 from tidal.server.child import RunningServer
 from tidal_client.load import Schedule, poisson, run_load
 

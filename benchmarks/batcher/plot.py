@@ -1,42 +1,49 @@
-"""The plot of what was measured: medians of the rounds."""
+"""The figure of what was measured: throughput where all requests come at once, and latency at other loads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
-from benchmarks.bars import Bars, save
+from benchmarks.plots.bars import Bars, save
 
 CAPACITY = "capacity"
+#: Name of the load at which all requests come at once.
+SATURATED = "all at once"
+_BATCHER = "batcher"
 
 
-def plot(measured: Mapping[str, Any], saturated: str, file: Path) -> None:
-    """Draw answers a second where all come at once, and latency at the other loads.
+def plot(document: Mapping[str, Any], file: Path) -> None:
+    """Draw the report's JSON document into a PNG or SVG."""
+    measured = document["measured"]
+    loads = [load for load in measured if load not in (CAPACITY, SATURATED)]
 
-    Args:
-        measured: of the report.
-        saturated: name of the load at which all come at once.
-        file: the PNG.
-    """
-    loads = [load for load in measured if load not in (CAPACITY, saturated)]
-
-    def figures(cases: list[str], of: Callable[[Any], float]) -> dict[str, list[float]]:
-        systems = measured[saturated]
+    def rounds(cases: list[str], of: Callable[[Any], float]) -> dict[str, list[list[float]]]:
+        systems = measured[SATURATED]
         return {
-            system: [median(of(cell) for cell in measured[case][system]["rounds"]) for case in cases]
-            for system in systems
+            system: [[of(cell) for cell in measured[case][system]["rounds"]] for case in cases] for system in systems
         }
 
     def percentile(cell: Any) -> float:
         return float(np.percentile(cell["latencies_ms"], 98))
 
     panels = [
-        Bars("all at once", "answers/s", [saturated], figures([saturated], lambda cell: float(cell["per_second"]))),
-        Bars("mean latency by load", "ms", loads, figures(loads, lambda cell: float(np.mean(cell["latencies_ms"])))),
-        Bars("98th percentile by load", "ms", loads, figures(loads, percentile)),
+        Bars(
+            "all at once (higher is better)",
+            "answers per second",
+            [SATURATED],
+            rounds([SATURATED], lambda cell: float(cell["per_second"])),
+        ),
+        Bars(
+            "mean latency by load (lower is better)",
+            "ms",
+            loads,
+            rounds(loads, lambda cell: float(np.mean(cell["latencies_ms"]))),
+        ),
+        Bars("98th percentile by load (lower is better)", "ms", loads, rounds(loads, percentile)),
     ]
-    save(panels, file)
+    title = "The custom batcher against Triton's dynamic batcher, inputs of 8 to 512 tokens"
+    save(panels, title, document["machine"], file, tidal=[_BATCHER])

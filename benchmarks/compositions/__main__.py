@@ -14,8 +14,8 @@ from benchmarks.compositions.levels import CLAIMED, SYSTEMS, write_system
 from benchmarks.compositions.plot import plot
 from benchmarks.compositions.prepare import Artefacts, make_queries, prepare
 from benchmarks.compositions.rounds import FULL, QUICK, measure
+from benchmarks.kept import cache_folder
 from benchmarks.report import Report, progress
-from benchmarks.serving_path.prepare import cache_folder
 from tidal.server.child import tidal_serve
 
 _SEED = 100
@@ -40,7 +40,7 @@ def main(
     _utility_served(report, artefacts, loads, quick=quick)
     report.finish(json)
     if json is not None:
-        plot(report.measured, json.with_suffix(".png"))
+        plot(report.document(), json.with_suffix(".png"))
 
 
 def _levels(report: Report, artefacts: Artefacts, data: Path | None, *, quick: bool) -> None:

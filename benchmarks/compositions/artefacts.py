@@ -8,8 +8,8 @@ from pathlib import Path
 
 import demo.texts
 import demo.train
+from benchmarks.kept import cache_folder
 from benchmarks.report import progress
-from benchmarks.serving_path.prepare import cache_folder
 from tidal.repository.entries import ModelEntry
 
 #: Of levels: so many of MiniLM's 6 layers, and passes over the texts that a head is trained on.

@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks.flover import source
 from benchmarks.flover.prepare import compared_precision
 from benchmarks.flover.source import GPT2_SMALL, Shape, open_source, write_source, write_tokenizer
+from benchmarks.kept import cache_folder
 from benchmarks.report import progress
-from benchmarks.serving_path.prepare import cache_folder
 from tidal.repository.entries import ModelEntry
 from tidal.tasks.folder import tasks_folder
 

@@ -29,6 +29,8 @@ from benchmarks.report import Report
 from tidal_client import AsyncClient
 
 SHARED = "tasks"
+#: What the figure shows.
+TITLE = "LoRA tasks of one decoder against a decoder for each task"
 FULL = Size(count=8, rounds=3, seconds=12, loads=(0.4, 0.7), in_flight=2)
 QUICK = Size(count=4, rounds=1, seconds=6, loads=(0.5,), in_flight=2)
 #: A prompt's tokens, and how many more are wanted.
@@ -57,7 +59,7 @@ def main(
     add_sharing(report, systems, found, rate, shared=SHARED, prefix="tasks")
     report.finish(json)
     if json is not None:
-        plot_sharing(report.measured, json.with_suffix(".png"))
+        plot_sharing(report.document(), json.with_suffix(".png"), shared=SHARED, title=TITLE)
 
 
 def _systems(artefacts: Artefacts, count: int) -> dict[str, System]:

@@ -1,69 +1,78 @@
-"""Plots of what was measured: medians of the rounds."""
+"""Figures of what was measured: latencies of a cascade's levels, utility earned, and what sharing a model gains."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
-from benchmarks.bars import Bars, save
+from benchmarks.plots.bars import Bars, save
+
+_ARLO = "Arlo"
+_BY_UTILITY = "PetS, by utility"
+_VARIANTS = ("Arlo, static", "Arlo, models", "Arlo, partitioned")
+_UTILITY = "% of what is offered"
 
 
-def plot(measured: Mapping[str, Any], file: Path) -> None:
+def plot(document: Mapping[str, Any], file: Path) -> None:
     """Draw the levels' mean latencies, and the share of utility that is earned, simulated and through the server.
 
     Args:
-        measured: of the report.
-        file: the PNG.
+        document: JSON document of the report.
+        file: PNG or SVG to write.
     """
+    measured = document["measured"]
     levels = measured["levels"]
     cases = {"alone": levels["alone"], **{f"at {float(load):.0%}": rounds for load, rounds in levels["loads"].items()}}
     panels = [
-        _panel("Tabi's levels: mean latency", "ms", cases, lambda cell: float(np.mean(cell["latencies_ms"])), log=True),
-        _panel(
-            "utility over text tasks, simulated", "% of what is offered", _loads(measured["utility"]),
-            lambda each: 100 * each["utility"] / each["offered"],
-        ),
-        _panel(
-            "utility over text tasks, through the server", "% of what is offered", _loads(measured["utility_served"]),
-            lambda each: 100 * each["utility"],
-        ),
+        _panel("mean latency of a cascade (lower is better)", "ms", cases, _mean, log=True),
+        _panel("text tasks, simulated (higher is better)", _UTILITY, _loads(measured["utility"]),
+               lambda each: 100 * each["utility"] / each["offered"]),
+        _panel("text tasks, through the server (higher is better)", _UTILITY, _loads(measured["utility_served"]),
+               lambda each: 100 * each["utility"]),
     ]  # fmt: skip
-    save(panels, file)
+    title = "Cascades over Arlo's runtimes, and PetS with OTAS's utility, by load"
+    save(panels, title, document["machine"], file, tidal=[_ARLO, _BY_UTILITY], variants=_VARIANTS)
 
 
-def plot_sharing(measured: Mapping[str, Any], file: Path) -> None:
+def plot_sharing(document: Mapping[str, Any], file: Path, *, shared: str, title: str) -> None:
     """Draw memory, answers and mean latency of systems that share nothing, and of one that does.
 
     Args:
-        measured: of the report.
-        file: the PNG.
+        document: JSON document of the report.
+        file: PNG or SVG to write.
+        shared: Name of the system that shares.
+        title: What the figure shows.
     """
+    measured = document["measured"]
 
-    def figures(name: str) -> dict[str, list[float]]:
-        return {system: [median(each[name] for each in rounds)] for system, rounds in measured.items()}
+    def rounds(name: str) -> dict[str, list[list[float]]]:
+        return {system: [[each[name] for each in of_system]] for system, of_system in measured.items()}
 
-    first = next(iter(measured.values()))[0]
+    first = next(iter(measured.values()))
     cases = {
         f"at {float(load):.0%}": [
-            {system: rounds[turn]["loads"][load] for system, rounds in measured.items()}
-            for turn in range(len(next(iter(measured.values()))))
+            {system: of_system[turn]["loads"][load] for system, of_system in measured.items()}
+            for turn in range(len(first))
         ]
-        for load in first["loads"]
+        for load in first[0]["loads"]
     }
     panels = [
-        Bars("memory of all processes (PSS)", "MiB", [""], figures("pss_mib")),
-        Bars("kept busy", "answers/s", [""], figures("per_second")),
-        _panel("Poisson arrivals: mean latency", "ms", cases, lambda each: float(np.mean(each["latencies_ms"]))),
+        Bars("memory of all processes (lower is better)", "PSS, MiB", [""], rounds("pss_mib")),
+        Bars("kept busy (higher is better)", "answers per second", [""], rounds("per_second")),
+        _panel("mean latency, Poisson arrivals (lower is better)", "ms", cases, _mean),
     ]
-    save(panels, file)
+    save(panels, title, document["machine"], file, tidal=[shared])
 
 
 def _loads(found: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{float(load):.0%}": rounds for load, rounds in found.items()}
+
+
+def _mean(cell: Any) -> float:
+    return float(np.mean(cell["latencies_ms"]))
 
 
 def _panel(
@@ -79,6 +88,6 @@ def _panel(
         title,
         unit,
         list(cases),
-        {name: [median(figure(each[name]) for each in rounds) for rounds in cases.values()] for name in systems},
+        {name: [[figure(each[name]) for each in rounds] for rounds in cases.values()] for name in systems},
         log,
     )

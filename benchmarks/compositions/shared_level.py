@@ -21,6 +21,8 @@ from demo.texts import make_examples
 from tidal_client import AsyncClient
 
 MEANS = {OWN: "a small model in each cascade's process", SHARED: "a task of one shared encoder for each cascade"}
+#: What the figure shows.
+TITLE = "Cascades over one shared small model against a small model for each cascade"
 FULL = Size(count=8, rounds=3, seconds=20, loads=(0.4, 0.7), in_flight=4)
 QUICK = Size(count=4, rounds=1, seconds=5, loads=(0.5,), in_flight=4)
 
@@ -41,7 +43,7 @@ def main(
     add_sharing(report, systems, found, rate, shared=SHARED, prefix="shared", least_same=0.99)
     report.finish(json)
     if json is not None:
-        plot_sharing(report.measured, json.with_suffix(".png"))
+        plot_sharing(report.document(), json.with_suffix(".png"), shared=SHARED, title=TITLE)
 
 
 def _systems(artefacts: Artefacts, count: int) -> dict[str, System]:

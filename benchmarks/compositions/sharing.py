@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import psutil
 
+from benchmarks.kept import cache_folder
 from benchmarks.report import Claim, Report, progress
-from benchmarks.serving_path.prepare import cache_folder
 from benchmarks.usage import Usage
 from tidal.server.child import RunningServer, tidal_serve
 from tidal_client import AsyncClient

@@ -67,7 +67,7 @@ def compare(artefacts: Artefacts, size: Size, data: Path | None, json: Path | No
     }
     report.finish(json)
     if json is not None:
-        plot.save(json.with_suffix(".png"), run, size)
+        plot.save(report.document(), json.with_suffix(".png"))
     run.file.unlink()
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from benchmarks.closed_loop import series
 from benchmarks.flover.load import Load
 from benchmarks.flover.outcome import Outcome, Watched, outcome_of
 from benchmarks.flover.prepare import Artefacts
 from benchmarks.flover.sending import Trace, send, warm_up
 from benchmarks.flover.systems import EXACT, TIDAL, UNSHUFFLED, Form, config
-from benchmarks.serving_path.closed_loop import series
 from benchmarks.usage import Usage
 from tidal.server.child import RunningServer
 from tidal.server.stubs import live_stubs

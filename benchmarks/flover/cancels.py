@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.serving_path.closed_loop import series_on
+from benchmarks.closed_loop import series_on
 from tidal.flover.manifest import load_flover_manifest
 from tidal.repository.entries import ModelEntry
 from tidal.server.child import RunningServer, tidal_serve

@@ -15,8 +15,8 @@ import numpy as np
 from benchmarks.flover import export, genai, reference, source
 from benchmarks.flover.reference import References, read_references, write_references
 from benchmarks.flover.source import GPT2_SMALL, Shape, write_source
+from benchmarks.kept import cache_folder
 from benchmarks.report import progress
-from benchmarks.serving_path.prepare import cache_folder
 from tidal import device
 from tidal.flover.manifest import FloverManifest, load_flover_manifest
 from tidal.repository.entries import ModelEntry

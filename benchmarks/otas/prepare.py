@@ -18,17 +18,16 @@ import typer
 import yaml
 
 import tidal_builders.otas.training
+from benchmarks.kept import cache_folder
 from benchmarks.otas import images, pretrained, recipe
 from benchmarks.otas.images import Images, images_of
 from benchmarks.otas.live.artefacts import BASE, Artefacts, ArtefactsMissing
 from benchmarks.otas.pretrained import model_file, read_pretrained
 from benchmarks.otas.recipe import DIGITS, DIGITS_ALONE, PHOTOGRAPHS, FromNothing, Pretrained, Recipe, Size
 from benchmarks.report import progress
-from benchmarks.serving_path.prepare import cache_folder
 from tidal.otas.manifest import load_otas_manifest
 from tidal.repository.entries import ModelEntry
 from tidal.tasks.folder import scan, tasks_folder
-from tidal_builders.commands.progress import progress as bars
 from tidal_builders.otas import transformer, vit
 from tidal_builders.otas.build import build_otas
 from tidal_builders.otas.registering import Registering
@@ -36,6 +35,7 @@ from tidal_builders.otas.spec import OtasSpec
 from tidal_builders.otas.training.images import LabelledImages, read_images
 from tidal_builders.otas.training.pretrain import pretrain
 from tidal_builders.otas.vit import Vit, write_vit
+from tidal_builders.progress import progress_bars as bars
 from tidal_builders.specs import load_spec
 
 #: The base with prompts that stay for later layers, in a repository of its own: see `prompt_forms`.
@@ -164,7 +164,7 @@ def _build(
     wanted = load_spec(spec)
     assert isinstance(wanted, OtasSpec)
     with bars(name) as report:
-        build_otas(wanted, repository, spec_file=spec, report=report)
+        build_otas(wanted, repository, spec_file=spec, progress=report)
 
 
 def _train(repository: Path, name: str, task: Images, how: Recipe) -> None:

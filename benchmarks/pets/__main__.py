@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.kept import cache_folder
 from benchmarks.pets import answers, breakdown, capacity, changes, outcome, peft_batches, plot, strategies, throughput
 from benchmarks.pets.full_models import FullModels
 from benchmarks.pets.prepare import LONGEST, MODEL, Artefacts, prepare
@@ -19,7 +20,6 @@ from benchmarks.pets.tasks import DENSE_KINDS, KINDS, random_tasks
 from benchmarks.pets.throughput import TIDAL, Case, Outcome
 from benchmarks.pets.waves import Shape
 from benchmarks.report import Report, progress
-from benchmarks.serving_path.prepare import cache_folder
 from benchmarks.texts import TextMaker
 from tidal.pets.kinds.kind import unmergeable_kinds
 from tidal.pets.manifest import ENGINE_FOLDER
@@ -77,11 +77,11 @@ def main(
     artefacts = prepare(data)
     _add_setting(report, artefacts)
     with tempfile.TemporaryDirectory(prefix="pets-repository-", dir=cache_folder()) as folder:
-        outcomes = _served(report, artefacts, Path(folder), size)
-    executed, memories = _in_process(report, artefacts, size)
+        _served(report, artefacts, Path(folder), size)
+    _in_process(report, artefacts, size)
     report.finish(json)
     if json is not None:
-        plot.save(json.with_suffix(".png"), outcomes, executed, memories)
+        plot.save(report.document(), json.with_suffix(".png"))
 
 
 def _add_setting(report: Report, artefacts: Artefacts) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.closed_loop import metric, series
 from benchmarks.pets.prepare import Artefacts
 from benchmarks.pets.reference import Row, agreement, expected
 from benchmarks.pets.tasks import load
 from benchmarks.pets.waves import as_input
 from benchmarks.report import progress
-from benchmarks.serving_path.closed_loop import metric, series
 from tidal.pets.terms import FloatArray
 from tidal.server.child import RunningServer
 from tidal_client import AsyncClient

@@ -1,64 +1,68 @@
-"""The benchmark's plot: throughput by tasks, ways to batch, and where memory goes."""
+"""The figure of many tasks: throughput by tasks, ways to batch, and where memory goes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks.pets import strategies
-from benchmarks.pets.breakdown import Memory
-from benchmarks.pets.strategies import Executed
 from benchmarks.pets.systems import SEQS
-from benchmarks.pets.throughput import Outcome
-from benchmarks.report import machine_line
+from benchmarks.plots import style
 
 _MIB = 1 << 20
+_SWEPT = re.compile(r"tasks \((\d+) x 1, (\d+) tokens\)")
+_DEFAULT_BATCHING = "joint"
+_PETS = "PetS"
 
 
-def save(file: Path, outcomes: Sequence[Outcome], found: Sequence[Executed], memories: Sequence[Memory]) -> None:
-    """Draw three panels into a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+@style.styled
+def save(document: Mapping[str, Any], file: Path) -> None:
+    """Draw the report's JSON document into a PNG or SVG."""
+    measured = document["measured"]
+    figure, (throughput, batching, memory) = style.panels(3, height=3.8)
+    swept = {int(found[1]): cell for case, cell in measured["throughput"].items() if (found := _SWEPT.fullmatch(case))}
+    labels = {_PETS: "Tidal (PetS): all tasks on one encoder", SEQS: "one full model for each task"}
+    for system, colour in style.colours([_PETS, SEQS], [_PETS]).items():
+        tasks = [number for number, cell in swept.items() if system in cell]
+        rounds = [swept[number][system]["per_second"] for number in tasks]
+        if tasks:
+            style.line(throughput, tasks, rounds, colour, labels[system])
+    throughput.set_xscale("log", base=2)
+    throughput.set(xlabel="tasks, one query of 32 tokens each", ylabel="queries per second", ylim=(0, None))
+    throughput.set_title("tasks of all five kinds (higher is better)")
+    throughput.legend()
+    _ways_to_batch(batching, measured["batching"])
+    _memory(memory, measured["memory_split"])
+    title = "Many fine-tuned tasks: throughput, ways to batch, and memory"
+    style.finish(figure, title, document["machine"], file)
 
-    figure = Figure(figsize=(14, 4.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    left, middle, right = figure.subplots(1, 3)
-    sweep = sorted((each for each in outcomes if each.case.name == "tasks"), key=lambda each: each.case.shape.tasks)
-    for system in dict.fromkeys(system for each in sweep for system in each.found):
-        measured = [each for each in sweep if system in each.found]
-        tasks = [each.case.shape.tasks for each in measured]
-        left.plot(tasks, [each.per_second(system) for each in measured], marker="o", label=system)
-    if sweep:
-        left.set_xscale("log", base=2)
-        left.set(xlabel=f"tasks, one query of {sweep[0].case.shape.length} tokens each", ylabel="queries a second")
-        left.set_title(f"all five kinds; {SEQS} is one full model for each task", fontsize=9)
-        left.legend()
-    else:
-        left.set_axis_off()  # quick runs sweep nothing
-    spreads = sorted({each.spread for each in found})
-    for name in dict.fromkeys(each.batching for each in found):
-        of_way = [
-            sum(each.seconds for each in found if (each.batching, each.spread) == (strategies.FIXED, spread))
-            / sum(each.seconds for each in found if (each.batching, each.spread) == (name, spread))
-            for spread in spreads
-        ]
-        middle.plot(spreads, of_way, marker="o", label=name)
-    middle.set(xlabel="standard deviation of lengths, tokens", ylabel=f"speed over batches of {strategies.FIXED_SIZE}")
-    middle.legend(fontsize=7)
-    names = [str(each.tasks) for each in memories]
-    bottom = [0.0] * len(memories)
-    for label, sizes in (
-        ("base", [each.shared for each in memories]),
-        ("tasks", [each.own for each in memories]),
-        ("activations (computed)", [each.data for each in memories]),
-    ):
-        heights = [size / _MIB for size in sizes]
-        right.bar(names, heights, bottom=bottom, label=label)
-        bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
-    right.plot(names, [each.full / _MIB for each in memories], "k.--", label="full models")
-    right.set_yscale("log")
-    right.set_ylim(bottom=10)
-    right.set(xlabel="tasks", ylabel="MiB")
-    right.legend(fontsize=7)
-    figure.suptitle(machine_line(), fontsize=7)
-    figure.savefig(file, dpi=110)
+
+def _ways_to_batch(axes: Any, rows: list[Mapping[str, Any]]) -> None:
+    spreads = sorted({row["spread"] for row in rows})
+
+    def seconds(name: str, spread: float) -> float:
+        return sum(row["seconds"] for row in rows if (row["batching"], row["spread"]) == (name, spread))
+
+    names = list(dict.fromkeys(row["batching"] for row in rows))
+    for name, colour in style.colours(names, [_DEFAULT_BATCHING]).items():
+        speeds = [[seconds(strategies.FIXED, spread) / seconds(name, spread)] for spread in spreads]
+        style.line(axes, spreads, speeds, colour, name)
+    axes.set(xlabel="standard deviation of lengths, tokens", ylabel=f"speed over batches of {strategies.FIXED_SIZE}")
+    axes.set_title("ways to batch (higher is better)")
+    axes.legend(ncols=2)
+
+
+def _memory(axes: Any, rows: list[Mapping[str, Any]]) -> None:
+    names = [str(row["tasks"]) for row in rows]
+    bottom = [0.0] * len(rows)
+    parts = {"shared": "base", "own": "tasks", "data": "activations (computed)"}
+    for (key, label), colour in zip(parts.items(), (style.TIDAL, "#54aeff", "#b6e3ff"), strict=True):
+        heights = [row[key] / _MIB for row in rows]
+        axes.bar(names, heights, bottom=bottom, label=label, color=colour)
+        bottom = [below + height for below, height in zip(bottom, heights, strict=True)]
+    full = [row["full"] / _MIB for row in rows]
+    axes.plot(names, full, color=style.PARTS[1], linestyle="--", marker="o", label="full models")
+    axes.set(yscale="log", xlabel="tasks", ylabel="MiB", ylim=(10, None), title="memory (lower is better)")
+    axes.legend()

@@ -13,10 +13,10 @@ import typer
 
 import demo.train
 import tidal_builders.pets.training
+from benchmarks.kept import cache_folder
 from benchmarks.pets import full_models, tasks
 from benchmarks.pets.tasks import REAL_TASKS, RealTask
 from benchmarks.report import progress
-from benchmarks.serving_path.prepare import cache_folder
 from demo.train import minilm_folder
 from tidal.pets.base import load_base_layers
 from tidal.pets.manifest import PetsManifest, load_pets_manifest

@@ -79,7 +79,7 @@ def main(
             report.add_table("the model's process killed", ["", "s"], [["served again after", f"{served_again_s:.1f}"]])
     report.finish(json)
     if json is not None:
-        plot.save(report, json.with_suffix(".png"))
+        plot.save(report.document(), json.with_suffix(".png"))
 
 
 def _overhead(report: Report, server: RunningServer, version_dir: Path, quick: bool) -> None:

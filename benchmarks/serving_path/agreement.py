@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.serving_path.closed_loop import metric, series
+from benchmarks.closed_loop import metric, series
 from benchmarks.texts import TextMaker, tweet_lengths
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.manifest import MANIFEST_FILE

@@ -1,37 +1,40 @@
-"""The benchmark's plot."""
+"""The figure of the request path: latency of a lone query by path, and throughput by concurrency."""
 
 from __future__ import annotations
 
-import statistics
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from benchmarks.report import Report, machine_line
+from benchmarks.plots import style
+
+_LABELS = {"bare": "bare Python-backend model", "tidal": "Tidal, backend arlo"}
+_PATHS = {
+    "in process": "in process",
+    "grpc, bare model": "bare model, gRPC",
+    "grpc": "Tidal, gRPC",
+    "http": "Tidal, HTTP",
+}
 
 
-def save(report: Report, file: Path) -> None:
-    """Draw latency by path and throughput by concurrency into a PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4))
-    medians = report.measured["overhead_ms"]
-    left.bar(list(medians), [statistics.median(values) for values in medians.values()], color="#3b7ea1")
-    left.set_ylabel("p50 latency, ms")
-    left.set_title("one query of 25 tokens at a time")
-    cells = report.measured["throughput"]
-    concurrencies = [int(c) for c in cells]
-    for name, label in (("bare", "bare Python-backend model"), ("tidal", "Tidal arlo")):
-        values = [statistics.median(r["per_second"] for r in cells[str(c)][name]) for c in concurrencies]
-        right.plot(concurrencies, values, marker="o", label=label)
-    right.set_xscale("log", base=2)
-    right.set_xticks(concurrencies, [str(c) for c in concurrencies])
-    right.set_ylim(bottom=0)
-    right.set_xlabel("queries in flight")
-    right.set_ylabel("answers a second")
-    right.legend()
-    right.set_title("throughput, lengths as of tweets")
-    figure.suptitle(machine_line(), fontsize=6)
-    figure.tight_layout()
-    figure.savefig(file, dpi=110)
+@style.styled
+def save(document: Mapping[str, Any], file: Path) -> None:
+    """Draw the report's JSON document into a PNG or SVG."""
+    figure, (alone, together) = style.panels(2)
+    overhead = document["measured"]["overhead_ms"]
+    for place, path in enumerate(_PATHS):
+        colour = style.TIDAL if path in ("grpc", "http") else style.PARTS[1]
+        style.bars(alone, [place], [overhead[path]], 0.7, colour)
+    alone.set_xticks(range(len(_PATHS)), list(_PATHS.values()))
+    alone.set(ylabel="latency p50, ms", title="one query of 25 tokens at a time (lower is better)")
+    cells = document["measured"]["throughput"]
+    for system, colour in style.colours(["bare", "tidal"], ["tidal"]).items():
+        rounds = [[each["per_second"] for each in cell[system]] for cell in cells.values()]
+        style.line(together, list(map(int, cells)), rounds, colour, _LABELS[system])
+    together.set_xscale("log", base=2)
+    together.set_xticks(list(map(int, cells)), list(cells))
+    together.set(
+        xlabel="queries in flight", ylabel="answers per second", title="throughput (higher is better)", ylim=(0, None)
+    )
+    together.legend()
+    style.finish(figure, "What serving adds to a query, and what it answers per second", document["machine"], file)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import demo.texts
 import demo.train
+from benchmarks.kept import cache_folder
 from benchmarks.report import progress
 from tidal.repository.entries import ModelEntry
 
 MODEL = "intents"
-
-
-def cache_folder() -> Path:
-    """Where trained artefacts stay between runs: `$TIDAL_CACHE`, else `~/.cache/tidal`."""
-    return Path(os.environ.get("TIDAL_CACHE", Path.home() / ".cache" / "tidal"))
 
 
 def prepare() -> tuple[Path, Path, str]:

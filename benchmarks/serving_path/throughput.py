@@ -6,8 +6,8 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.closed_loop import LoopResult, closed_loop
 from benchmarks.report import progress
-from benchmarks.serving_path.closed_loop import LoopResult, closed_loop
 from benchmarks.texts import TextMaker, tweet_lengths
 from tidal.server.child import RunningServer
 

@@ -10,9 +10,8 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from benchmarks.kept import kept_file
+from benchmarks.kept import cache_folder, kept_file
 from benchmarks.report import Report, progress
-from benchmarks.serving_path.prepare import cache_folder
 from benchmarks.tabi import equality, figures, importance, offline, outcome, packing, plot, setting
 from benchmarks.tabi.importance import Importance
 from benchmarks.tabi.offline import OpenLevel
@@ -111,7 +110,7 @@ def main(
     outcome.add_claims(report, found.outcomes)
     report.finish(json)
     if json is not None:
-        plot.save(json.with_suffix(".png"), found.outcomes, found.cutoffs, found.scales)
+        plot.save(report.document(), json.with_suffix(".png"))
     for file in kept:
         file.unlink()
 

@@ -16,8 +16,9 @@ from benchmarks.tabi.prepare import Artefacts
 from tidal.errors import Internal
 from tidal.repository.entries import ModelEntry
 from tidal.text.words import EncodedWords
-from tidal_builders.arlo import build_arlo
-from tidal_builders.specs import ArloSpec, load_spec
+from tidal_builders.arlo.build import build_arlo
+from tidal_builders.arlo.spec import ArloSpec
+from tidal_builders.specs import load_spec
 from tidal_builders.tabi.spec import TabiSpec
 
 _ROUNDS = 7

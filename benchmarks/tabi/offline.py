@@ -18,7 +18,7 @@ from tidal.tabi.manifest import Candidate, TabiManifest
 from tidal.tabi.pruning import kept_words, prune_ids, prune_text
 from tidal.tabi.route import Route
 from tidal.text.words import EncodedWords, WordTokenizer
-from tidal_builders.tabi.outputs import LevelOutputs
+from tidal_builders.tabi.data import LevelOutputs
 
 Texts = tuple[str, ...]
 

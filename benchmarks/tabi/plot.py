@@ -1,61 +1,62 @@
-"""The benchmark's plot: Figure 7's latencies by task, and the sweeps of Figures 8 and 9."""
+"""The figure of cascades: latencies by task (Figure 7), and the sweeps of cut-off and pruning (Figures 8 and 9)."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from benchmarks.report import machine_line
-from benchmarks.tabi.outcome import TaskOutcome
-from benchmarks.tabi.sweeps import Point
-
-_WIDTH = 4.2
+from benchmarks.plots import style
+from benchmarks.tabi.figures import PERCENTILES
+from benchmarks.tabi.variants import TABI
 
 
-def save(
-    file: Path,
-    outcomes: Sequence[TaskOutcome],
-    cutoffs: Mapping[str, Sequence[Point]],
-    scales: Mapping[str, Sequence[Point]],
-) -> None:
-    """Draw a column a task into a PNG: latencies by system (1, 25, 50, 75 and 99 %), then c, then α."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(3, len(outcomes), figsize=(_WIDTH * len(outcomes), 11), squeeze=False)
-    for column, outcome in enumerate(outcomes):
-        boxes, names = [], []
-        for system in outcome.run.serial[0]:
-            values = np.concatenate([each[system].latencies_ms for each in outcome.run.serial])
-            low, p25, p50, p75, high = np.percentile(values, (1, 25, 50, 75, 99)).tolist()
-            names.append(system)
-            boxes.append({"whislo": low, "q1": p25, "med": p50, "q3": p75, "whishi": high, "label": system})
-        top = axes[0][column]
-        top.bxp(boxes, showfliers=False, orientation="horizontal")
-        top.invert_yaxis()
-        top.tick_params(axis="y", labelsize=7)
-        top.set_xlabel("latency, ms")
-        top.set_title(outcome.name)
-        _lines(axes[1][column], cutoffs.get(outcome.name, ()), "cut-off c", "all queries")
-        _lines(axes[2][column], scales.get(outcome.name, ()), "pruning scale α", "large level, re-routed queries")
-    figure.suptitle(textwrap.fill(machine_line(), 50 * len(outcomes)), fontsize=7)
-    figure.tight_layout()
-    figure.savefig(file, dpi=110)
+@style.styled
+def save(document: Mapping[str, Any], file: Path) -> None:
+    """Draw the report's JSON document: a column for each task, latencies by system, then c, then α."""
+    measured = document["measured"]
+    tasks: Mapping[str, Any] = measured["tasks"]
+    figure, panels = style.panels(len(tasks), 3, height=3.6)
+    names = list(dict.fromkeys(name for task in tasks.values() for name in task["systems"]))
+    variants = [name for name in names if name.startswith(TABI) and name != TABI]
+    colours = dict.fromkeys(variants, "#80ccff") | style.colours([n for n in names if n not in variants], [TABI])
+    colours = {name: colours[name] for name in (TABI, *variants, *colours) if name in colours}
+    for column, (task, found) in enumerate(tasks.items()):
+        _latencies(panels[column], found["systems"], colours)
+        panels[column].set_title(f"{task}: latency (lower is better)")
+        cutoffs, scales = measured["cutoffs"].get(task, ()), measured["scales"].get(task, ())
+        _sweep(panels[len(tasks) + column], cutoffs, "cut-off c, all queries")
+        _sweep(panels[2 * len(tasks) + column], scales, "pruning scale α, re-routed queries at the large level")
+    title = (
+        "Cascades, their parts and single models on four tasks: box: 25th to 75th percentile, white: median, line: 99th"
+    )
+    style.finish(figure, title, document["machine"], file)
 
 
-def _lines(axis: Any, points: Sequence[Point], label: str, what: str) -> None:
-    """Accuracy to the left, mean latency to the right."""
-    names = [point.name for point in points]
-    axis.plot(names, [100 * point.accuracy for point in points], marker="o", color="C0")
-    axis.tick_params(axis="x", labelsize=7)
-    axis.set_ylabel("accuracy, %", color="C0")
-    axis.set_xlabel(f"{label} ({what})")
-    other = axis.twinx()
-    other.plot(names, [point.mean_ms for point in points], marker="s", color="C1")
-    other.set_ylabel("mean latency, ms", color="C1")
+def _latencies(axes: Any, systems: Mapping[str, Any], colours: Mapping[str, str]) -> None:
+    shown = [name for name in colours if name in systems]
+    boxes = []
+    for name in shown:
+        low, middle, high, highest = systems[name]["percentiles_ms"]
+        assert len(PERCENTILES) == 4
+        boxes.append({"whislo": low, "q1": low, "med": middle, "q3": high, "whishi": highest, "label": name})
+    drawn = axes.bxp(
+        boxes, showfliers=False, orientation="horizontal", patch_artist=True, medianprops={"color": "white"}
+    )
+    for box, name in zip(drawn["boxes"], shown, strict=True):
+        box.set(facecolor=colours[name], edgecolor=colours[name])
+    axes.invert_yaxis()
+    axes.grid(axis="x")
+    axes.set(xlabel="ms", xlim=(0, None))
+
+
+def _sweep(axes: Any, points: Sequence[Mapping[str, Any]], label: str) -> None:
+    """Accuracy on the left axis, mean latency on the right."""
+    names = [point["name"] for point in points]
+    axes.plot(names, [100 * point["accuracy"] for point in points], marker="o", color=style.PARTS[0], label="accuracy")
+    axes.set(ylabel="accuracy, %", xlabel=label)
+    axes.tick_params(axis="x", labelsize=6)
+    other = axes.twinx()
+    other.grid(visible=False)
+    other.plot(names, [point["mean_ms"] for point in points], marker="s", color=style.PARTS[2], label="mean latency")
+    other.set(ylabel="mean latency (grey), ms", ylim=(0, None))

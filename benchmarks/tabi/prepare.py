@@ -14,8 +14,8 @@ import typer
 import yaml
 
 import demo.train
+from benchmarks.kept import cache_folder
 from benchmarks.report import progress
-from benchmarks.serving_path.prepare import cache_folder
 from benchmarks.tabi import tasks, train
 from benchmarks.tabi.tasks import TASKS, Queries, Split, Task
 from tidal.repository.entries import ModelEntry

@@ -13,8 +13,8 @@ from benchmarks.tabi.tasks import Queries
 from tidal.serving.softmax import softmax
 from tidal.tabi.equations import confidence, reroute_probability
 from tidal.tabi.manifest import Candidate, TabiManifest
-from tidal_builders.tabi.evaluate import Chain
-from tidal_builders.tabi.outputs import LevelOutputs
+from tidal_builders.tabi.data import LevelOutputs
+from tidal_builders.tabi.evaluate import LevelChain
 
 Floats = npt.NDArray[np.float64]
 CUTOFFS = tuple(round(0.05 + 0.1 * step, 2) for step in range(10))
@@ -123,14 +123,13 @@ class Sweeps:
 
     def _point(self, name: str, goes_on: Floats) -> Point:
         pruned, outputs = self._run(self._two.pruning)
-        chain = Chain(
+        chain = LevelChain(
             [self._small, outputs],
             self._calibrations,
             self._truth,
             words=pruned.words,
             removed=pruned.removed[None],
             metric="accuracy",
-            overhead_ms=0.0,
         )
         found = chain.expected(np.stack([np.ones(len(goes_on)), goes_on]), self._two.weights)
         return Point(name, found.score, found.latency.mean, found.returned[0], found.pruned)

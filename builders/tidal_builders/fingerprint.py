@@ -1,73 +1,33 @@
-"""What a published version was made of, so that a build that would make it again is not run."""
+"""What a published version was made of: hashes of its source, its code and its libraries, and what has changed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-import tidal
-import tidal_builders
-from tidal import device
-from tidal.device import library_version
-from tidal.engines import EngineKind, choose_device
 from tidal.errors import InvalidArgument
 from tidal.manifest import sha256_file
-from tidal_builders.specs import ArloSpec
+from tidal_builders.imports import PACKAGES, import_closure
 
-# Of every build, and what each engine adds.
-_LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
-_ENGINE_LIBRARIES: dict[EngineKind, tuple[str, ...]] = {
-    "openvino": ("openvino", "nncf"),
-    "torch": (),
-    "tensorrt": ("tensorrt", "onnxscript"),
-}
 # Files of a Hugging Face folder that decide what the model computes. Pickled weights are not read.
 SOURCE_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model")
-# Builders that have nothing to do with compiling a classifier, by folder.
-_OTHERS = frozenset({"tabi", "pets", "otas", "flover"})
-
-
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """How a model is run on this machine."""
-
-    contexts: int
-    threads: int
-
-
-def workers(spec: ArloSpec) -> Workers:
-    """The spec's workers, or the machine's default: engines of up to 4 threads, as many as there are cores for.
-
-    Beyond 4 threads encoders of usual size scale badly. A partitioned model's instances have a core each. On a GPU it
-    is one engine: a batch takes all of it.
-    """
-    if choose_device(spec.engine, spec.device) == "gpu":
-        return Workers(spec.contexts or 1, spec.threads or 1)
-    cores = len(os.sched_getaffinity(0))
-    threads = spec.threads or (1 if spec.placement == "partitioned" else min(4, cores))
-    return Workers(spec.contexts or max(1, cores // threads), threads)
-
-
-def one_a_thread(spec: ArloSpec) -> Workers | None:
-    """The other way to use the same threads, for a server to choose from.
-
-    None where the spec says how to run, and for engine torch, which has one number of threads for a whole process.
-    """
-    default = workers(spec)
-    if spec.engine == "torch" or spec.threads or spec.contexts or default.threads == 1:
-        return None
-    return Workers(default.contexts * default.threads, 1)
+# Packages that no build depends on: the commands, and what runs or lists published versions of any kind.
+_NOT_BUILDING = ("tidal.commands", "tidal_builders.commands", "tidal.server", "tidal.catalog.manifests")
 
 
 def source_folder(model: str, revision: str | None, base: Path) -> Path:
-    """The folder with the source model's files: a local one as it is, a Hugging Face id downloaded once.
+    """The folder with the source model's files; a Hugging Face model is downloaded once.
+
+    Args:
+        model: Path of a folder, or a Hugging Face id.
+        revision: Branch, tag or commit of the id.
+        base: Folder that a relative path starts from.
 
     Raises:
-        InvalidArgument: no such folder, and no model of that id that can be reached or was downloaded before.
+        InvalidArgument: The folder does not exist, and no model of that id can be downloaded or is in the cache.
     """
     local = base / Path(model).expanduser()
     if local.is_dir():
@@ -82,12 +42,12 @@ def source_folder(model: str, revision: str | None, base: Path) -> Path:
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         reason = " ".join(str(error).split())[:300]
         raise InvalidArgument(
-            f"field 'model': '{model}' is neither a folder nor a Hugging Face model that can be had now: {reason}"
+            f"field 'model': '{model}' is neither a folder nor a Hugging Face model that can be downloaded: {reason}"
         ) from None
 
 
 def hash_files(root: Path, paths: Iterable[Path]) -> str:
-    """Hex SHA-256 over names and contents of files."""
+    """Hex SHA-256 over paths, relative to `root`, and contents of files."""
     digest = hashlib.sha256()
     for path in sorted(paths):
         digest.update(f"{path.relative_to(root)}\0{sha256_file(path)}\n".encode())
@@ -99,20 +59,34 @@ def hash_source(folder: Path) -> str:
     return hash_files(folder, {path for pattern in SOURCE_PATTERNS for path in folder.glob(pattern)})
 
 
-def ingredients(spec: ArloSpec, source: Path, samples: Path | None) -> dict[str, str]:
-    """Everything that a build depends on, by name, each as a short text."""
-    content = json.loads(spec.model_dump_json())
-    found = workers(spec)
-    parts = {f"spec.{name}": json.dumps(value) for name, value in content.items()}
-    parts |= {
-        "source files": hash_source(source),
-        "samples file": sha256_file(samples) if samples else "none",
-        "builder code": _code_hash(),
-        "device": str(device.here(choose_device(spec.engine, spec.device))),
-        "workers": f"{found.contexts} of {found.threads} threads",
-    }
-    libraries = (*_LIBRARIES, *_ENGINE_LIBRARIES[spec.engine])
-    return parts | {f"library {name}": library_version(name) or "none" for name in libraries}
+def code_hash(*roots: str, leave_out: tuple[str, ...] = ()) -> str:
+    """Hex SHA-256 over the code that decides what a build publishes; see `build_code`."""
+    return hash_code(build_code(roots, leave_out))
+
+
+@cache
+def build_code(
+    roots: tuple[str, ...], leave_out: tuple[str, ...] = (), packages: tuple[tuple[str, Path], ...] = PACKAGES
+) -> Mapping[str, Path]:
+    """The modules that decide what a build publishes: all that its module imports.
+
+    Commands are left out, because their texts decide nothing, and so is what runs published versions.
+
+    Args:
+        roots: Dotted names of the module that builds, and of modules that it opens by name, such as the engine's.
+        leave_out: Dotted names of other packages to leave out, such as those whose results have hashes of their own.
+        packages: Names and folders of the top-level packages.
+
+    Returns:
+        File of each module by its dotted name.
+    """
+    return import_closure(roots, leave_out=(*_NOT_BUILDING, *leave_out), packages=dict(packages))
+
+
+def hash_code(modules: Mapping[str, Path]) -> str:
+    """Hex SHA-256 over names and contents of modules."""
+    text = "".join(f"{name}\0{sha256_file(path)}\n" for name, path in sorted(modules.items()))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def fingerprint(parts: Mapping[str, str]) -> str:
@@ -121,21 +95,11 @@ def fingerprint(parts: Mapping[str, str]) -> str:
 
 
 def changes(built: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What differs between the ingredients of a published version and today's, a clause each."""
-    said = []
+    """The differences between the ingredients of a published version and the current ones, one clause each."""
+    clauses = []
     for name in sorted(built.keys() | now.keys()):
         old, new = built.get(name, "none"), now.get(name, "none")
         if old != new:
-            long = len(old) == 64 or len(new) == 64
-            said.append(f"{name} changed" if long else f"{name} changed from {old} to {new}")
-    return said
-
-
-def _code_hash() -> str:
-    """Hash over the code that decides what is built: the builders (not `_OTHERS`), the engines and the manifest."""
-    library, builders = (Path(package.__path__[0]) for package in (tidal, tidal_builders))
-    own = hash_files(
-        builders, (path for path in builders.rglob("*.py") if not _OTHERS & set(path.relative_to(builders).parts))
-    )
-    used = [*library.glob("engines/**/*.py"), library / "manifest.py", library / "profiles.py"]
-    return hashlib.sha256((own + hash_files(library, used)).encode()).hexdigest()
+            is_hash = len(old) == 64 or len(new) == 64
+            clauses.append(f"{name} changed" if is_hash else f"{name} changed from {old} to {new}")
+    return clauses

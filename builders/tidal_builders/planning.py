@@ -1,63 +1,68 @@
-"""What a build of any kind is planned and made by: what is published, why that is not enough, one build at a time."""
+"""The plan of a build: what it would publish from what, and why the newest version is stale."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from pydantic import BaseModel
 
 from tidal import device
 from tidal.device import DeviceKind, library_version
 from tidal.errors import InvalidArgument
-from tidal.manifest import FileRecord, Published, sha256_file
-from tidal.repository.entries import ModelEntry, write_atomically
+from tidal.manifest import Published, Version, sha256_file
+from tidal.repository.entries import ModelEntry
 from tidal_builders.fingerprint import changes, fingerprint, hash_source
-from tidal_builders.report import BuildResult
-from tidal_builders.workspace import Workspace, build_lock, open_workspace
 
-Manifest = TypeVar("Manifest", bound=Published)
-Planned = TypeVar("Planned", bound="BuildPlan[Any]")
-Result = TypeVar("Result", bound=BuildResult)
+ManifestT = TypeVar("ManifestT", bound=Version)
 
-Report = Callable[[str, float], None]
 _LIBRARY = "library "
 
 
-@dataclass(frozen=True, slots=True)
-class BuildPlan(Generic[Manifest]):
-    """What would be built from what, and why; nothing has to be built when there are no reasons."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildPlan(Generic[ManifestT]):
+    """What a build would publish; there is nothing to build where there are no `reasons`.
+
+    Attributes:
+        entry: The model in the repository.
+        ingredients: Everything that a version is made of, by name, as texts that change when it does.
+        published: Manifest of the newest version, if it can be read.
+        reasons: Why the newest version is stale, one clause each.
+        missing: Parts outside the newest version that it lacks and that are restored without a build, one clause each.
+    """
 
     entry: ModelEntry
-    source: Path
     ingredients: dict[str, str]
-    published: Manifest | None
+    published: ManifestT | None
     reasons: tuple[str, ...]
+    missing: tuple[str, ...] = ()
 
     @property
     def version(self) -> int | None:
-        """The newest published version."""
+        """Number of the newest published version, if there is one."""
         return max(self.entry.versions(), default=None)
 
     @property
     def fingerprint(self) -> str:
-        """Of everything that a version is made of."""
+        """Hash over the ingredients."""
         return fingerprint(self.ingredients)
 
 
 def compare(
-    entry: ModelEntry, load: Callable[[Path], Manifest], parts: Mapping[str, str]
-) -> tuple[Manifest | None, tuple[str, ...]]:
-    """The newest published version, as far as it can be read, and what makes it stale.
+    entry: ModelEntry, load: Callable[[Path], ManifestT], parts: Mapping[str, str]
+) -> tuple[ManifestT | None, tuple[str, ...]]:
+    """The newest published version and what makes it stale.
 
     Args:
-        entry: of the model.
-        load: reads a version folder's manifest; raises InvalidArgument.
-        parts: today's ingredients.
+        entry: The model in the repository.
+        load: Reads the manifest of a version folder; raises InvalidArgument.
+        parts: Current ingredients.
+
+    Returns:
+        The manifest, or None if it cannot be used; the reasons for a build, one clause each.
     """
     latest = entry.latest()
     if latest is None:
@@ -66,98 +71,76 @@ def compare(
         manifest = load(latest)
         if reasons := changes(manifest.ingredients, parts):
             return manifest, tuple(reasons)
-        manifest.check(latest, device.here(manifest.device.kind))
+        if isinstance(manifest, Published):
+            manifest.check(latest, device.here(manifest.device.kind))
+        else:
+            manifest.check_files(latest)
     except InvalidArgument as error:
         return None, (str(error),)
     return manifest, ()
 
 
 def ingredients(
-    spec: BaseModel, source: Path, code: str, kind: DeviceKind, threads: int, libraries: Sequence[str]
+    spec: BaseModel,
+    *,
+    source: Path,
+    code: str,
+    device_kind: DeviceKind,
+    libraries: Sequence[str],
+    more: Mapping[str, str],
 ) -> dict[str, str]:
-    """What every version is made of, as texts that change when it does.
+    """Everything that a version is made of, as texts that change when it does.
 
     Args:
-        spec: what is asked for.
-        source: folder of the source model.
-        code: hash over the code that decides what is built.
-        kind: of the device that it is built for.
-        threads: it runs on.
-        libraries: whose versions count.
+        spec: Spec of the model.
+        source: Folder of the source model.
+        code: Hash over the code that decides what is built, see `fingerprint.code_hash`.
+        device_kind: Kind of device that the version is built for.
+        libraries: Distributions whose versions count.
+        more: Ingredients that only some kinds have, by name.
     """
-    parts = {f"spec.{name}": json.dumps(value) for name, value in json.loads(spec.model_dump_json()).items()}
-    parts |= {
+    return {
+        **spec_ingredients(spec),
         "source files": hash_source(source),
         "builder code": code,
-        "device": str(device.here(kind)),
-        "threads": str(threads),
+        "device": str(device.here(device_kind)),
+        **more,
+        **library_ingredients(libraries),
     }
-    return parts | {f"{_LIBRARY}{name}": library_version(name) or "none" for name in libraries}
 
 
-def samples_file(samples: Path | None, base: Path) -> Path | None:
-    """The file of a spec's own samples, from the folder that its relative paths start from.
-
-    Raises:
-        InvalidArgument: there is none.
-    """
-    found = None if samples is None else base / samples.expanduser()
-    if found is not None and not found.is_file():
-        raise InvalidArgument(f"field 'samples': there is no file {found}")
-    return found
+def spec_ingredients(spec: BaseModel, include: set[str] | None = None) -> dict[str, str]:
+    """Values of a spec's fields; of those in `include`, if it is given."""
+    content = json.loads(spec.model_dump_json(include=include))
+    return {f"spec.{name}": json.dumps(value) for name, value in content.items()}
 
 
-def write_config_once(entry: ModelEntry, text: Callable[[], str]) -> None:
-    """Write `config.pbtxt` where there is none; one that is there belongs to the operator."""
-    path = entry.folder / "config.pbtxt"
-    if not path.exists():
-        write_atomically(path, text())
-
-
-def build_if_due(
-    plan: Callable[[], Planned],
-    current: Callable[[Planned], Result],
-    build: Callable[[Planned, Workspace], Result],
-    *,
-    force: bool,
-    report: Report,
-) -> Result:
-    """Build what the plan says, unless there is nothing to do; builds of one model wait for each other.
-
-    Args:
-        plan: compares what is published with what is wanted.
-        current: what to say of a plan without reasons.
-        build: builds in a workspace, which keeps finished stages for a build that goes on.
-        force: build anew, from the first stage on.
-        report: told what is waited for.
-    """
-    begin = time.monotonic()
-    found = plan()
-    if not found.reasons and not force:
-        return _timed(current(found), begin)
-    with build_lock(found.entry.folder, lambda message: report(message, 0.0)):
-        found = plan()  # whoever held the lock may have built it
-        if not found.reasons and not force:
-            return _timed(current(found), begin)
-        found.entry.clear_staging()
-        work = open_workspace(found.entry.folder, found.fingerprint, anew=force)
-        made = build(found, work)
-    return _timed(made.model_copy(update={"reused": work.reused}), begin)
+def library_ingredients(libraries: Sequence[str]) -> dict[str, str]:
+    """Installed versions of distributions."""
+    return {f"{_LIBRARY}{name}": library_version(name) or "none" for name in libraries}
 
 
 def libraries_of(ingredients: Mapping[str, str]) -> dict[str, str]:
-    """Versions of the libraries among a build's ingredients."""
+    """Versions of the distributions among a build's ingredients, by name."""
     return {name.removeprefix(_LIBRARY): text for name, text in ingredients.items() if name.startswith(_LIBRARY)}
 
 
-def file_records(folder: Path) -> tuple[FileRecord, ...]:
-    """Path within the folder, size and hash of every file in it."""
-    return tuple(
-        FileRecord(path=str(path.relative_to(folder)), bytes=path.stat().st_size, sha256=sha256_file(path))
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    )
+def samples_file(samples: Path | None, base: Path) -> Path | None:
+    """The file of a spec's own samples.
+
+    Args:
+        samples: Path that the spec names, if it names one.
+        base: Folder that a relative path starts from.
+
+    Raises:
+        InvalidArgument: The file does not exist.
+    """
+    path = None if samples is None else base / samples.expanduser()
+    if path is not None and not path.is_file():
+        raise InvalidArgument(f"field 'samples': there is no file {path}")
+    return path
 
 
-def _timed(made: Result, begin: float) -> Result:
-    return made.model_copy(update={"seconds": time.monotonic() - begin})
+def samples_ingredient(samples: Path | None) -> dict[str, str]:
+    """Hash of the file of a spec's own samples."""
+    return {"samples file": sha256_file(samples) if samples else "none"}

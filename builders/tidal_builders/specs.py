@@ -1,76 +1,34 @@
-"""What a build is asked for: one YAML file a model, typed by its `kind`."""
+"""Reads spec files: one YAML file per model, whose `kind` selects the schema."""
 
 from __future__ import annotations
 
 import typing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
 
 from tidal.errors import InvalidArgument, did_you_mean
-from tidal_builders.flover.spec import FloverSpec
-from tidal_builders.otas.spec import OtasSpec
-from tidal_builders.pets.spec import PetsSpec
-from tidal_builders.runtime_options import RuntimeOptions
-from tidal_builders.tabi.spec import TabiSpec
-
-
-class ArloSpec(RuntimeOptions):
-    """A text classifier, served by the `arlo` backend."""
-
-    model_config = ConfigDict(title="arlo")
-
-    kind: Literal["arlo"]
-    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", description="the model's name in the repository")
-    model: str = Field(
-        min_length=1,
-        description="Hugging Face id, or a folder in its format: absolute, or relative to the spec file "
-        "(begin it with ./ or ../ to be told when it is missing)",
-    )
-    revision: str | None = Field(None, description="branch, tag or commit of a Hugging Face id")
-    labels: tuple[str, ...] | None = Field(None, min_length=1, description="label names; default: the model's own")
-    outputs: tuple[Literal["logits", "attention_received"], ...] = Field(
-        ("logits",),
-        description="attention_received: for every token the attention that it receives, summed over queries, heads "
-        "and layers",
-    )
-    truncate: bool = Field(False, description="serve a longer text cut to the limit instead of refusing it")
-
-    @field_validator("outputs")
-    @classmethod
-    def _with_logits(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if "logits" not in value or len(set(value)) != len(value):
-            raise ValueError(f"expected logits and other outputs once each, got {list(value)}")
-        return value
-
-
-Spec = ArloSpec | TabiSpec | PetsSpec | OtasSpec | FloverSpec
-# Every kind of spec that `tidal build` reads.
-SPECS: dict[str, type[ArloSpec] | type[TabiSpec] | type[PetsSpec] | type[OtasSpec] | type[FloverSpec]] = {
-    "arlo": ArloSpec,
-    "tabi": TabiSpec,
-    "pets": PetsSpec,
-    "otas": OtasSpec,
-    "flover": FloverSpec,
-}
+from tidal_builders.kinds import KINDS
+from tidal_builders.spec import ModelSpec
 
 
 def spec_schema() -> dict[str, Any]:
-    """JSON schema of a spec file: one of the kinds, told apart by `kind`."""
-    references, definitions = models_json_schema([(model, "validation") for model in SPECS.values()])
+    """JSON schema of a spec file: one schema per kind, selected by `kind`."""
+    models = [kind.spec_type for kind in KINDS.values()]
+    references, definitions = models_json_schema([(model, "validation") for model in models])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "tidal build spec",
-        "oneOf": [references[model, "validation"] for model in SPECS.values()],
+        "oneOf": [references[model, "validation"] for model in models],
         "discriminator": {"propertyName": "kind"},
         **definitions,
     }
 
 
-def load_spec(path: Path) -> Spec:
+def load_spec(path: Path) -> ModelSpec:
     """Read one spec file.
 
     Raises:
@@ -85,7 +43,7 @@ def load_spec(path: Path) -> Spec:
     return parse_spec(content, str(path))
 
 
-def parse_spec(content: object, origin: str) -> Spec:
+def parse_spec(content: object, origin: str) -> ModelSpec:
     """Check a spec's content; `origin` names it in errors.
 
     Raises:
@@ -95,10 +53,10 @@ def parse_spec(content: object, origin: str) -> Spec:
         raise InvalidArgument(f"spec {origin} must be a mapping of fields, got {type(content).__name__}")
     kind = content.get("kind")
     if kind is None:
-        raise InvalidArgument(f"spec {origin} names no kind; accepted: {', '.join(sorted(SPECS))}")
-    if kind not in SPECS:
-        raise InvalidArgument(f"spec {origin} has the unknown kind '{kind}': {did_you_mean(str(kind), SPECS)}")
-    model = SPECS[kind]
+        raise InvalidArgument(f"spec {origin} names no kind; accepted: {', '.join(sorted(KINDS))}")
+    if kind not in KINDS:
+        raise InvalidArgument(f"spec {origin} has the unknown kind '{kind}': {did_you_mean(str(kind), KINDS)}")
+    model = KINDS[kind].spec_type
     try:
         return model.model_validate(content)
     except ValidationError as error:

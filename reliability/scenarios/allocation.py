@@ -19,11 +19,11 @@ def run(bench: Bench) -> list[Row]:
     requests, failures, changed = 0, list[str](), 0
     with (
         bench.load(uncounted={"split"}) as load,
-        controller(served.environment, "split", "--period", "2", "--least-gain", "0") as beside,
+        controller(served.environment, "split", "--period", "2", "--min-gain", "0") as beside,
     ):
         for words in phases:
             with Traffic(served.report["grpc"], "split", words) as traffic:
-                if not beside.comes("changed", changed + 1, _WITHIN_S):
+                if not beside.wait_for("changed", changed + 1, _WITHIN_S):
                     last = beside.of("decision")[-1:]
                     failures.append(f"no change within {_WITHIN_S:g} s of queries of {words} words: {last}")
                 changed = len(beside.of("changed"))

@@ -14,7 +14,7 @@ from reliability.bench import Bench
 from reliability.rows import Row
 from testing.serving import Served
 from testing.waiting import until
-from tidal.server.aftermath import SHARED_MEMORY
+from tidal.server.cleanup import SHARED_MEMORY
 
 SERVED_AGAIN_S = 60.0
 _ROUNDS = 3

@@ -11,7 +11,7 @@ from reliability.rows import LEAST_REQUESTS, Row, none_failed
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.repository.entries import ModelEntry
 from tidal.server.change import reload, serving_versions
-from tidal_builders.arlo.runtimes import publish_family
+from tidal_builders.arlo.runtimes import publish_with_runtimes
 
 
 def run(bench: Bench) -> list[Row]:
@@ -40,4 +40,4 @@ def publish_again(repository: Path, name: str) -> int:
     shutil.copytree(latest, staging, dirs_exist_ok=True)
     if name != "split":
         return entry.publish(staging)
-    return publish_family(entry, load_arlo_manifest(latest), staging, lambda *_: None)
+    return publish_with_runtimes(entry, load_arlo_manifest(latest), staging, lambda *_: None)

@@ -12,7 +12,7 @@ import pytest
 from testing.config import parameter
 from testing.models import make_tiny_classifier
 from testing.servers import RunningServer, running_server
-from tidal_builders.arlo import build_arlo
+from tidal_builders.arlo.build import build_arlo
 from tidal_builders.specs import parse_spec
 
 MAX_LENGTH = 64

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from tidal.arlo.policies import Batch, PartitionedPolicy, Query
-from tidal.arlo.policies.levels import Instance, Level
+from tidal.arlo.policies import ArloBatch, ArloQuery, PartitionedPolicy
+from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel
 
 
-def make_level(max_length: int, capacity: int, outstanding: list[int]) -> Level:
+def make_level(max_length: int, capacity: int, outstanding: list[int]) -> RuntimeLevel:
     """A level whose instances have so many queries outstanding."""
-    level = Level(max_length, capacity)
+    level = RuntimeLevel(max_length, capacity)
     for lane, waiting in enumerate(outstanding):
-        level.add(Instance(lane, 0, waiting=waiting))
+        level.add(RuntimeInstance(lane, 0, waiting=waiting))
     return level
 
 
 def take(policy: PartitionedPolicy, length: int) -> int:
     """Submit a query; the runtime that it was dispatched to."""
     before = policy.outstanding
-    policy.submit(Query(length, 0.0))
+    policy.submit(ArloQuery(length, 0.0))
     return next(i for i, (b, a) in enumerate(zip(before, policy.outstanding, strict=True)) if a == b + 1)
 
 
@@ -36,7 +36,7 @@ def loads(policy: PartitionedPolicy) -> list[list[int]]:
     return [[i.load for i in each if i.runtime == runtime] for runtime in range(len(policy.capacities))]
 
 
-def start(policy: PartitionedPolicy) -> Batch:
+def start(policy: PartitionedPolicy) -> ArloBatch:
     batch = policy.next_batch(0.0)
     assert batch is not None
     return batch

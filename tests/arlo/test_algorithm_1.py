@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from tests.arlo.placing import load, loads, make_level, take
 from tidal.arlo.policies import PartitionedPolicy
-from tidal.arlo.policies.levels import Instance, Level
+from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel
 from tidal.arlo.policies.partitioned import choose_level
 
 
 class TestFigure5:
     """Four levels; a query of 200 tokens, so that the first level cannot take it; λ 0.85, α 0.9, L 3."""
 
-    def levels(self, head_of_third: int = 28) -> list[Level]:
+    def levels(self, head_of_third: int = 28) -> list[RuntimeLevel]:
         return [make_level(256, 60, [54, 58]), make_level(384, 48, [head_of_third, 30]), make_level(512, 40, [20])]
 
     def test_the_third_of_the_four_levels_is_chosen(self) -> None:
@@ -158,9 +158,9 @@ class TestLevels:
     @given(changes=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=300))
     @settings(max_examples=100, deadline=None)
     def test_the_head_is_the_least_loaded_and_the_first_among_equals(self, changes: list[tuple[int, int]]) -> None:
-        instances = [Instance(lane, 0) for lane in range(6)]
-        level = Level(64, 10)
-        present: dict[int, Instance] = {}
+        instances = [RuntimeInstance(lane, 0) for lane in range(6)]
+        level = RuntimeLevel(64, 10)
+        present: dict[int, RuntimeInstance] = {}
         for lane, waiting in changes:
             instance = instances[lane]
             if waiting == 9:
@@ -177,9 +177,9 @@ class TestLevels:
             assert level.head() is min(present.values(), key=lambda each: (each.load, each.lane))
 
     def test_stale_entries_do_not_pile_up(self) -> None:
-        level, instance = Level(64, 10), Instance(0, 0)
+        level, instance = RuntimeLevel(64, 10), RuntimeInstance(0, 0)
         level.add(instance)
-        level.add(Instance(1, 0))
+        level.add(RuntimeInstance(1, 0))
         for step in range(5000):
             instance.waiting = step % 7
             level.update(instance)

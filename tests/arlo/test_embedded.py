@@ -17,7 +17,7 @@ from testing.requests import make_context
 from tests.arlo.conftest import Built
 from tidal.arlo.embedded import EmbeddedModels, LoadedModel, LocalService, load_embedded
 from tidal.arlo.model import EncoderModel, TokenRow, open_model
-from tidal.arlo.policies import Batch, PolymorphicPolicy
+from tidal.arlo.policies import ArloBatch, PolymorphicPolicy
 from tidal.errors import Internal, InvalidArgument, NotFound, Unavailable
 from tidal.metrics import Metrics
 from tidal.requests import Array, PendingRequest
@@ -149,7 +149,7 @@ class TestWhoRuns:
     ) -> None:
         caller, next_batch = threading.current_thread(), PolymorphicPolicy.next_batch
 
-        def broken(self: PolymorphicPolicy, now: float) -> Batch | None:
+        def broken(self: PolymorphicPolicy, now: float) -> ArloBatch | None:
             if threading.current_thread() is caller:
                 raise ValueError("broken")
             return next_batch(self, now)

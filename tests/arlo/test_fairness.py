@@ -13,7 +13,7 @@ import pytest
 from benchmarks.pets.fairness import LOADS, MIXTURES, Closed, Lengths, Open
 from tidal.arlo.parameters import ArloParameters
 from tidal.arlo.policies import PolymorphicPolicy
-from tidal.arlo.policies.base import Batch, Query
+from tidal.arlo.policies.base import ArloBatch, ArloQuery
 from tidal.profiles import LatencyProfile
 
 # As `tidal build` measured them: all-MiniLM-L6-v2, OpenVINO, two cores; one engine on both, and one on each.
@@ -29,8 +29,8 @@ def latencies(weight: float, lengths: Lengths, load: Closed | Open, queries: int
     policy = PolymorphicPolicy(RUNTIMES, WIDE, NARROW, dynamic=True, max_batch=16, service_weight=weight)
     draw, number = np.random.default_rng(0), count()
     arrivals = np.zeros(load.in_flight) if isinstance(load, Closed) else draw.exponential(1 / rate, queries).cumsum()
-    coming = [(float(at), next(number), Query(lengths(draw), float(at))) for at in arrivals]
-    running: list[tuple[float, int, Batch, float]] = []
+    coming = [(float(at), next(number), ArloQuery(lengths(draw), float(at))) for at in arrivals]
+    running: list[tuple[float, int, ArloBatch, float]] = []
     answered: list[tuple[int, float]] = []
     now = 0.0
     while len(answered) < queries:
@@ -47,7 +47,7 @@ def latencies(weight: float, lengths: Lengths, load: Closed | Open, queries: int
             for query in batch.queries:
                 answered.append((query.length, now - query.arrival))
                 if isinstance(load, Closed):
-                    heapq.heappush(coming, (now, next(number), Query(lengths(draw), now)))
+                    heapq.heappush(coming, (now, next(number), ArloQuery(lengths(draw), now)))
     return np.array([*answered, (0, now)])
 
 

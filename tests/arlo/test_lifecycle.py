@@ -64,7 +64,7 @@ async def ask_until(url: str, done: Callable[[], bool], at_least: int) -> tuple[
 def served_again_after_a_kill(server: ServedByTidal) -> bool:
     """Kill the model's process and wait for its return; not where tritonserver 2.51 itself ended.
 
-    Which it does where the process held a lock of both when it died, see docs/reliability.md.
+    Which it does where the process held a lock of both when it died, see docs/explanation/reliability.md.
     """
     before = [stub.pid for stub in live_stubs(server.state.server_pid) if stub.model == "tiny"]
     assert before

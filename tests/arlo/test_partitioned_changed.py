@@ -24,8 +24,8 @@ from tidal.server.allocate import partitioned_model, write_wanted
 from tidal.server.change import reload
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.server.stubs import live_stubs
-from tidal_builders.arlo import build_arlo
-from tidal_builders.arlo.runtimes import complete_family
+from tidal_builders.arlo.build import build_arlo
+from tidal_builders.arlo.runtimes import restore_runtime_models
 from tidal_builders.specs import parse_spec
 from tidal_client import AsyncClient, Client, RequestError
 
@@ -231,7 +231,7 @@ def test_a_version_that_does_not_load(
         assert traffic.goes_on()
         assert set(traffic.answered) == {"old"}
         front = ModelEntry(repository / "tiny")
-        complete_family(front, load_arlo_manifest(front.version_dir(4)), 4)
+        restore_runtime_models(front, load_arlo_manifest(front.version_dir(4)), 4)
         reload(server.control, repository, "tiny")
         assert traffic.goes_on()
     assert traffic.failures == []

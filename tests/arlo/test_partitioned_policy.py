@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.arlo.placing import start, take
-from tidal.arlo.policies import Batch, PartitionedPolicy, Query
+from tidal.arlo.policies import ArloBatch, ArloQuery, PartitionedPolicy
 from tidal.errors import InvalidArgument
 
 
@@ -19,7 +19,7 @@ def simple(instances: list[int], **more: float) -> PartitionedPolicy:
 class TestRunning:
     def test_an_instance_runs_its_own_queue_in_order_of_arrival_one_at_a_time(self) -> None:
         policy = simple([0, 0, 1])
-        queries = [Query(10, t) for t in (2.0, 0.0, 1.0)]
+        queries = [ArloQuery(10, t) for t in (2.0, 0.0, 1.0)]
         for query in queries:
             policy.submit(query)
         batch = start(policy)
@@ -33,14 +33,14 @@ class TestRunning:
     def test_an_idle_instance_leaves_the_queue_of_another_alone(self) -> None:
         policy = simple([1, 0, 1])
         for _ in range(5):
-            policy.submit(Query(10, 0.0))
+            policy.submit(ArloQuery(10, 0.0))
         assert start(policy).runtime == 0
         assert policy.next_batch(0.0) is None
 
     def test_queries_spread_over_the_instances_of_a_level(self) -> None:
         policy = simple([2, 0, 1])
         for _ in range(4):
-            policy.submit(Query(10, 0.0))
+            policy.submit(ArloQuery(10, 0.0))
         lanes = {start(policy).lane, start(policy).lane}
         assert len(lanes) == 2
         assert policy.next_batch(0.0) is None
@@ -49,13 +49,13 @@ class TestRunning:
     def test_a_query_that_nobody_can_take_is_refused(self) -> None:
         policy = simple([1, 1, 1])
         with pytest.raises(InvalidArgument, match="129 tokens fits no runtime; the longest takes 128"):
-            policy.submit(Query(129, 0.0))
+            policy.submit(ArloQuery(129, 0.0))
         assert len(policy) == 0
 
     def test_clear_forgets_what_waits_and_keeps_what_runs(self) -> None:
         policy = simple([1, 0, 1])
         for length in (10, 10, 100):
-            policy.submit(Query(length, 0.0, 9.0))
+            policy.submit(ArloQuery(length, 0.0, 9.0))
         batch = start(policy)
         policy.clear()
         assert (len(policy), policy.can_start, policy.expired(100.0)) == (0, False, [])
@@ -67,7 +67,7 @@ class TestRunning:
 class TestDeadlines:
     def test_what_its_instance_cannot_make_is_taken_out_once(self) -> None:
         policy = simple([1, 0, 1])
-        tight, fine = Query(100, 0.0, deadline=0.039), Query(10, 0.0, deadline=0.039)
+        tight, fine = ArloQuery(100, 0.0, deadline=0.039), ArloQuery(10, 0.0, deadline=0.039)
         policy.submit(tight)
         policy.submit(fine)
         assert policy.expired(0.0) == [tight]
@@ -78,7 +78,7 @@ class TestDeadlines:
 
     def test_a_quicker_instance_after_a_change_of_allocation_saves_a_query(self) -> None:
         policy = simple([0, 1, 1])
-        busy, query = Query(60, 0.0), Query(10, 0.0, deadline=0.05)
+        busy, query = ArloQuery(60, 0.0), ArloQuery(10, 0.0, deadline=0.05)
         policy.submit(busy)
         start(policy)
         policy.submit(query)  # may wait for the second runtime until 0.03
@@ -89,7 +89,7 @@ class TestDeadlines:
     def test_deadlines_of_finished_queries_do_not_pile_up(self) -> None:
         policy = simple([1, 0, 1])
         for i in range(2000):
-            policy.submit(Query(10, i * 1e-3, deadline=1e6))
+            policy.submit(ArloQuery(10, i * 1e-3, deadline=1e6))
             policy.finished(start(policy))
         assert len(policy._deadlines) < 200
 
@@ -106,15 +106,15 @@ class TestAllocation:
 
     def test_one_that_leaves_finishes_what_it_runs_and_gives_the_rest_away_in_order(self) -> None:
         policy = simple([1, 1, 1])
-        queries = [Query(10, float(t)) for t in range(4)]
+        queries = [ArloQuery(10, float(t)) for t in range(4)]
         for query in queries:
             policy.submit(query)
         running = start(policy)
         policy.allocate([0, 1, 1])
         assert policy.instances == [1, 1, 1]
-        assert policy.most_running == 3
+        assert policy.max_concurrency == 3
         assert policy.outstanding == [1, 3, 0]
-        policy.submit(Query(10, 9.0))
+        policy.submit(ArloQuery(10, 9.0))
         assert policy.outstanding == [1, 4, 0]
         policy.finished(running)
         assert policy.instances == [0, 1, 1]
@@ -127,22 +127,22 @@ class TestAllocation:
 
     def test_one_that_runs_nothing_leaves_at_once_and_the_least_loaded_goes(self) -> None:
         policy = simple([2, 0, 1])
-        policy.submit(Query(10, 0.0))
+        policy.submit(ArloQuery(10, 0.0))
         busy = start(policy)
         policy.allocate([1, 0, 1])
         assert policy.instances == [1, 0, 1]
         policy.finished(busy)
-        policy.submit(Query(10, 0.0))
+        policy.submit(ArloQuery(10, 0.0))
         assert start(policy).lane == busy.lane
 
     def test_one_that_was_leaving_stays_when_it_is_wanted_again(self) -> None:
         policy = simple([1, 0, 1])
-        policy.submit(Query(10, 0.0))
+        policy.submit(ArloQuery(10, 0.0))
         running = start(policy)
         policy.allocate([0, 0, 1])
         policy.allocate([1, 0, 1])
         assert policy.instances == [1, 0, 1]
-        policy.submit(Query(10, 0.0))
+        policy.submit(ArloQuery(10, 0.0))
         assert policy.next_batch(0.0) is None
         policy.finished(running)
         assert start(policy).lane == running.lane
@@ -152,7 +152,7 @@ class TestAllocation:
         lanes = set()
         for instances in ([1, 0, 1], [0, 0, 1], [1, 0, 1]):
             policy.allocate(instances)
-            policy.submit(Query(10, 0.0))
+            policy.submit(ArloQuery(10, 0.0))
             batch = start(policy)
             lanes.add(batch.lane)
             assert batch.runtime == (0 if instances[0] else 2)
@@ -163,11 +163,11 @@ class TestAllocation:
 class TestPutBack:
     def test_another_instance_runs_it_first_and_the_failed_one_is_left_alone(self) -> None:
         policy = simple([2, 0, 1])
-        queries = [Query(10, float(t)) for t in range(4)]
+        queries = [ArloQuery(10, float(t)) for t in range(4)]
         for query in queries:
             policy.submit(query)
         failed, other = start(policy), start(policy)
-        policy.put_back(failed)
+        policy.requeue(failed)
         assert policy.outstanding == [4, 0, 0]
         assert policy.next_batch(0.0) is None
         policy.finished(other)
@@ -176,21 +176,21 @@ class TestPutBack:
 
     def test_it_is_demoted_when_its_only_instance_failed(self) -> None:
         policy = simple([1, 0, 1])
-        policy.submit(Query(10, 0.0))
+        policy.submit(ArloQuery(10, 0.0))
         failed = start(policy)
-        policy.put_back(failed)
+        policy.requeue(failed)
         assert policy.outstanding == [0, 0, 1]
-        policy.submit(Query(10, 0.0))
+        policy.submit(ArloQuery(10, 0.0))
         assert policy.outstanding == [0, 0, 2]
         policy.finished(failed)
-        policy.submit(Query(10, 0.0))
+        policy.submit(ArloQuery(10, 0.0))
         assert policy.outstanding == [1, 0, 2]
 
     def test_it_waits_for_the_only_one_that_can_take_it(self) -> None:
         policy = simple([1, 0, 1])
-        policy.submit(Query(100, 0.0))
+        policy.submit(ArloQuery(100, 0.0))
         failed = start(policy)
-        policy.put_back(failed)
+        policy.requeue(failed)
         assert not policy.can_start
         assert len(policy) == 1
         policy.finished(failed)
@@ -198,9 +198,9 @@ class TestPutBack:
 
     def test_one_that_leaves_meanwhile_is_gone_when_finished(self) -> None:
         policy = simple([1, 0, 1])
-        policy.submit(Query(10, 0.0))
+        policy.submit(ArloQuery(10, 0.0))
         failed = start(policy)
-        policy.put_back(failed)
+        policy.requeue(failed)
         policy.allocate([0, 0, 1])
         assert policy.instances == [1, 0, 1]
         policy.finished(failed)
@@ -225,10 +225,10 @@ def test_no_query_is_lost_duplicated_or_put_into_a_runtime_too_short(
     events: list[tuple[str, int, float | None]],
 ) -> None:
     policy = simple([1, 1, 1])
-    submitted: list[Query] = []
-    left: list[Query] = []
-    running: list[Batch] = []  # those that run, and those whose queries were put back
-    held: list[Batch] = []
+    submitted: list[ArloQuery] = []
+    left: list[ArloQuery] = []
+    running: list[ArloBatch] = []  # those that run, and those whose queries were put back
+    held: list[ArloBatch] = []
     now, wanted = 0.0, [1, 1, 1]
 
     def go() -> None:
@@ -246,7 +246,7 @@ def test_no_query_is_lost_duplicated_or_put_into_a_runtime_too_short(
     def check() -> None:
         assert len(policy) == len(submitted) - len(left)
         assert sum(policy.outstanding) == len(policy) + len(running)
-        assert policy.most_running == sum(policy.instances)
+        assert policy.max_concurrency == sum(policy.instances)
         assert all(have >= want for have, want in zip(policy.instances, wanted, strict=True))
         extra = sum(policy.instances) - sum(wanted)
         assert extra <= len(running) + len(held)
@@ -260,7 +260,7 @@ def test_no_query_is_lost_duplicated_or_put_into_a_runtime_too_short(
     for kind, number, relative in events:
         now += 0.01
         if kind == "submit":
-            query = Query(number, now, None if relative is None else now + relative)
+            query = ArloQuery(number, now, None if relative is None else now + relative)
             submitted.append(query)
             before = sum(policy.outstanding)
             policy.submit(query)
@@ -276,7 +276,7 @@ def test_no_query_is_lost_duplicated_or_put_into_a_runtime_too_short(
             policy.allocate(wanted)
         elif kind == "put back" and running:
             batch = running.pop(number % len(running))
-            policy.put_back(batch)
+            policy.requeue(batch)
             held.append(batch)
             left.remove(batch.queries[0])
         elif kind == "finish" and (both := running + held):

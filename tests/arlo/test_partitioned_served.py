@@ -34,7 +34,7 @@ from tidal.server.change import reload
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.server.gauges import used_instances
 from tidal.server.stubs import live_stubs
-from tidal_builders.arlo import build_arlo
+from tidal_builders.arlo.build import build_arlo
 from tidal_builders.specs import parse_spec
 from tidal_client import AsyncClient, Client, RequestError, Unavailable
 

@@ -15,7 +15,7 @@ import pytest
 
 from testing.requests import FakeRequest, make_context
 from testing.waiting import until
-from tidal.arlo.instances import InstanceModels
+from tidal.arlo.instances import RuntimeModels
 from tidal.arlo.loading import load
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.model import TokenRow
@@ -328,15 +328,15 @@ class Server:
 
 
 class TestVersions:
-    def models(self, folder: Path, server: Server, *, version: int = 1, **others: ArloManifest) -> InstanceModels:
+    def models(self, folder: Path, server: Server, *, version: int = 1, **others: ArloManifest) -> RuntimeModels:
         """The instance models of a front of this version; `v2`, `v3` ... are published too."""
         for name, manifest in {"v1": make_manifest(), **others}.items():
             (folder / name[1:]).mkdir()
             (folder / name[1:] / MANIFEST_FILE).write_text(manifest.model_dump_json())
-        return InstanceModels(server, "m", folder, version, make_manifest())
+        return RuntimeModels(server, "m", folder, version, make_manifest())
 
     @staticmethod
-    def ask(models: InstanceModels, length: int = 10, deadline: float | None = None) -> dict[str, Any]:
+    def ask(models: RuntimeModels, length: int = 10, deadline: float | None = None) -> dict[str, Any]:
         row = np.ones(length, np.int64)
         return models.run(0, 1, [TokenRow(row, row, row)], deadline)
 

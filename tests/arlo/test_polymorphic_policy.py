@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidal.arlo.policies import Batch, PolymorphicPolicy, Query
+from tidal.arlo.policies import ArloBatch, ArloQuery, PolymorphicPolicy
 from tidal.profiles import LatencyProfile
 
 
@@ -27,7 +27,7 @@ def make_policy(profile: LatencyProfile, *, dynamic: bool = True, service_weight
 NO_GAIN = make_profile(fixed_ms=1e-6)
 
 
-def drain(policy: PolymorphicPolicy, now: float = 0.0) -> list[list[Query]]:
+def drain(policy: PolymorphicPolicy, now: float = 0.0) -> list[list[ArloQuery]]:
     batches = []
     while (batch := policy.next_batch(now)) is not None:
         batches.append(list(batch.queries))
@@ -38,7 +38,7 @@ def drain(policy: PolymorphicPolicy, now: float = 0.0) -> list[list[Query]]:
 class TestOrder:
     def test_zero_weight_is_first_come_first_served(self) -> None:
         policy = make_policy(NO_GAIN, service_weight=0.0)
-        queries = [Query(n, t) for t, n in enumerate((128, 8, 64, 16))]
+        queries = [ArloQuery(n, t) for t, n in enumerate((128, 8, 64, 16))]
         for query in reversed(queries):
             policy.submit(query)
         assert [q for batch in drain(policy) for q in batch] == queries
@@ -46,21 +46,21 @@ class TestOrder:
     def test_short_overtakes_a_long_one_that_came_just_before(self) -> None:
         # service: 128 tokens 12.8 ms, 8 tokens 0.8 ms; weight 10: the long one is held back 120 ms more.
         policy = make_policy(NO_GAIN)
-        long, short = Query(128, 0.0), Query(8, 0.119)
+        long, short = ArloQuery(128, 0.0), ArloQuery(8, 0.119)
         policy.submit(long)
         policy.submit(short)
         assert [q for batch in drain(policy) for q in batch] == [short, long]
 
     def test_nobody_is_overtaken_after_the_bound(self) -> None:
         policy = make_policy(NO_GAIN)
-        long, short = Query(128, 0.0), Query(8, 0.121)
+        long, short = ArloQuery(128, 0.0), ArloQuery(8, 0.121)
         policy.submit(short)
         policy.submit(long)
         assert [q for batch in drain(policy) for q in batch] == [long, short]
 
     def test_a_deadline_brings_a_query_forward(self) -> None:
         policy = make_policy(NO_GAIN)
-        short, urgent = Query(8, 0.0), Query(128, 0.0, deadline=0.0129)
+        short, urgent = ArloQuery(8, 0.0), ArloQuery(128, 0.0, deadline=0.0129)
         policy.submit(short)
         policy.submit(urgent)
         assert drain(policy)[0] == [urgent]
@@ -70,35 +70,35 @@ class TestBatches:
     def test_no_gain_means_no_batch(self) -> None:
         policy = make_policy(NO_GAIN)
         for _ in range(6):
-            policy.submit(Query(16, 0.0))
+            policy.submit(ArloQuery(16, 0.0))
         assert [len(b) for b in drain(policy)] == [1] * 6
 
     def test_a_free_ride_is_taken(self) -> None:
         policy = make_policy(make_profile(gain=0.0))
         for _ in range(6):
-            policy.submit(Query(16, 0.0))
+            policy.submit(ArloQuery(16, 0.0))
         assert [len(b) for b in drain(policy)] == [6]
 
     def test_a_pair_shares_only_when_that_is_nearly_free_and_a_crowd_takes_any_gain(self) -> None:
         profile = make_profile(fixed_ms=0.2, gain=1.0)  # 16 tokens: 1.8 ms alone, 1.7 ms each in a pair
         pair, crowd = make_policy(profile), make_policy(profile)
         for _ in range(2):
-            pair.submit(Query(16, 0.0))
+            pair.submit(ArloQuery(16, 0.0))
         for _ in range(200):
-            crowd.submit(Query(16, 0.0))
+            crowd.submit(ArloQuery(16, 0.0))
         assert [len(b) for b in drain(pair)] == [1, 1]
         assert len(next(iter(drain(crowd)))) > 1
 
     def test_a_deadline_bounds_the_batch(self) -> None:
         policy = make_policy(make_profile(fixed_ms=10.0, per_token_ms=0.1, gain=1.0))
-        policy.submit(Query(16, 0.0, deadline=0.0135))  # alone 11.6 ms, pair 13.2 ms, four 16.4 ms
+        policy.submit(ArloQuery(16, 0.0, deadline=0.0135))  # alone 11.6 ms, pair 13.2 ms, four 16.4 ms
         for _ in range(7):
-            policy.submit(Query(16, 0.0))
+            policy.submit(ArloQuery(16, 0.0))
         assert len(drain(policy)[0]) == 2
 
     def test_shorter_neighbours_ride_along_and_longer_ones_never(self) -> None:
         policy = make_policy(make_profile(gain=0.0, per_token_ms=0.01))
-        short, head, long = Query(8, 0.0), Query(20, 0.0, deadline=0.002), Query(100, 0.0)
+        short, head, long = ArloQuery(8, 0.0), ArloQuery(20, 0.0, deadline=0.002), ArloQuery(100, 0.0)
         for query in (short, head, long):
             policy.submit(query)
         batches = drain(policy)
@@ -109,7 +109,7 @@ class TestBatches:
     def test_runtime_is_the_smallest_that_fits(self, dynamic: bool) -> None:
         policy = make_policy(NO_GAIN, dynamic=dynamic)
         for length, runtime in ((1, 0), (32, 0), (33, 1), (64, 1), (65, 2), (128, 2)):
-            policy.submit(Query(length, 0.0))
+            policy.submit(ArloQuery(length, 0.0))
             batch = policy.next_batch(0.0)
             assert batch is not None
             assert batch.runtime == runtime
@@ -127,7 +127,7 @@ class TestBatches:
         profile = make_profile(fixed_ms=fixed, gain=gain)
         policy = make_policy(profile)
         for _ in range(count):
-            policy.submit(Query(length, 0.0))
+            policy.submit(ArloQuery(length, 0.0))
 
         def total(sizes: list[int]) -> float:
             elapsed, waiting = 0.0, 0.0
@@ -148,7 +148,7 @@ class TestBatches:
 class TestDeadlines:
     def test_a_query_that_cannot_make_it_is_taken_out_once(self) -> None:
         policy = make_policy(NO_GAIN)
-        late, fine = Query(128, 0.0, deadline=0.0127), Query(8, 0.0, deadline=1.0)
+        late, fine = ArloQuery(128, 0.0, deadline=0.0127), ArloQuery(8, 0.0, deadline=1.0)
         policy.submit(late)
         policy.submit(fine)
         assert policy.expired(0.0) == [late]
@@ -158,7 +158,7 @@ class TestDeadlines:
     def test_deadlines_of_finished_queries_do_not_pile_up(self) -> None:
         policy = make_policy(NO_GAIN)
         for i in range(2000):
-            policy.submit(Query(8, i * 1e-3, deadline=1e6))
+            policy.submit(ArloQuery(8, i * 1e-3, deadline=1e6))
             batch = policy.next_batch(i * 1e-3)
             assert batch is not None
             policy.finished(batch)
@@ -188,7 +188,7 @@ class TestLanes:
 
     def test_a_lone_query_gets_all_threads(self) -> None:
         policy = two_ways(wide_ms=10, narrow_ms=15)
-        policy.submit(Query(20, 0.0))
+        policy.submit(ArloQuery(20, 0.0))
         batch = policy.next_batch(0.0)
         assert batch is not None
         assert batch.lane == 0
@@ -196,8 +196,8 @@ class TestLanes:
     def test_a_deadline_that_only_all_threads_meet_gets_them(self) -> None:
         for deadline, lane in ((0.013, 0), (0.1, 1)):
             policy = two_ways(wide_ms=10, narrow_ms=14)
-            policy.submit(Query(20, 0.0, deadline))
-            policy.submit(Query(20, 0.0, deadline))
+            policy.submit(ArloQuery(20, 0.0, deadline))
+            policy.submit(ArloQuery(20, 0.0, deadline))
             batch = policy.next_batch(0.0)
             assert batch is not None
             assert batch.lane == lane
@@ -207,23 +207,23 @@ class TestLanes:
         for narrow_ms, lanes in ((14, [1, 2]), (16, [0])):
             policy = two_ways(wide_ms=10, narrow_ms=narrow_ms)
             for _ in range(2):
-                policy.submit(Query(20, 0.0))
+                policy.submit(ArloQuery(20, 0.0))
             started = [policy.next_batch(0.0), policy.next_batch(0.0)]
             assert [batch.lane for batch in started if batch is not None] == lanes
 
     def test_the_two_ways_never_run_at_once(self) -> None:
         policy = two_ways(wide_ms=10, narrow_ms=14)
-        policy.submit(Query(20, 0.0))
+        policy.submit(ArloQuery(20, 0.0))
         wide = policy.next_batch(0.0)
         assert wide is not None
-        policy.submit(Query(20, 0.001))
-        policy.submit(Query(20, 0.001))
+        policy.submit(ArloQuery(20, 0.001))
+        policy.submit(ArloQuery(20, 0.001))
         assert policy.next_batch(0.001) is None
         policy.finished(wide)
         first = policy.next_batch(0.01)
         assert first is not None
         assert first.lane == 1
-        policy.submit(Query(20, 0.011))
+        policy.submit(ArloQuery(20, 0.011))
         second = policy.next_batch(0.011)
         assert second is not None
         assert second.lane == 2
@@ -234,7 +234,7 @@ class TestLanes:
         policy = two_ways(wide_ms=10, narrow_ms=14)
 
         def lone(wide_takes: float) -> int:
-            policy.submit(Query(20, 0.0))
+            policy.submit(ArloQuery(20, 0.0))
             batch = policy.next_batch(0.0)
             assert batch is not None
             policy.finished(batch, wide_takes if batch.lane == 0 else 0.014)
@@ -251,7 +251,7 @@ class TestLanes:
     def test_a_failed_batch_says_nothing_about_its_way(self) -> None:
         policy = two_ways(wide_ms=10, narrow_ms=14)
         for _ in range(100):
-            policy.submit(Query(20, 0.0))
+            policy.submit(ArloQuery(20, 0.0))
             batch = policy.next_batch(0.0)
             assert batch is not None
             assert batch.lane == 0
@@ -261,9 +261,9 @@ class TestLanes:
         """Each client sends its next query when it is answered, so an idle machine never sees both waiting."""
         policy = two_ways(wide_ms=10, narrow_ms=14)
         lanes = []
-        policy.submit(Query(20, 0.0))
+        policy.submit(ArloQuery(20, 0.0))
         running = [policy.next_batch(0.0)]
-        policy.submit(Query(20, 0.0))
+        policy.submit(ArloQuery(20, 0.0))
         for turn in range(60):
             batch = policy.next_batch(turn * 0.01)
             if batch is not None:
@@ -275,7 +275,7 @@ class TestLanes:
             started = policy.next_batch(turn * 0.01)
             if started is not None:
                 running.append(started)
-            policy.submit(Query(20, turn * 0.01))  # the answered client comes again
+            policy.submit(ArloQuery(20, turn * 0.01))  # the answered client comes again
         assert lanes[0] == 0
         assert set(lanes[-20:]) == {1, 2}
         policy.clear()
@@ -284,7 +284,7 @@ class TestLanes:
                 policy.finished(done)
         lone = []
         for turn in range(60):
-            policy.submit(Query(20, 1.0 + turn))
+            policy.submit(ArloQuery(20, 1.0 + turn))
             batch = policy.next_batch(1.0 + turn)
             assert batch is not None
             lone.append(batch.lane)
@@ -311,9 +311,9 @@ def test_no_query_is_lost_duplicated_or_put_into_a_runtime_too_short(
     profile = make_profile(fixed_ms=fixed, gain=0.6)
     narrow = profile.model_copy(update={"concurrency": 2, "threads": 1})
     policy = PolymorphicPolicy((32, 64, 128), profile, narrow if parallel else None, dynamic=dynamic, max_batch=16)
-    submitted: list[Query] = []
-    left: list[Query] = []
-    running: list[Batch] = []
+    submitted: list[ArloQuery] = []
+    left: list[ArloQuery] = []
+    running: list[ArloBatch] = []
     now = 0.0
 
     def start() -> None:
@@ -331,7 +331,7 @@ def test_no_query_is_lost_duplicated_or_put_into_a_runtime_too_short(
     for kind, length, relative in events:
         now += 0.01
         if kind == "submit":
-            query = Query(length, now, None if relative is None else now + relative)
+            query = ArloQuery(length, now, None if relative is None else now + relative)
             submitted.append(query)
             policy.submit(query)
         elif kind == "next":

@@ -14,7 +14,7 @@ import tidal.batcher.library
 from tidal.batcher.build import build
 from tidal.batcher.library import is_current, library_path, source_folder
 from tidal.errors import Internal, NotFound
-from tidal.server.diagnosis import Check, batcher_check
+from tidal.server.diagnosis import DoctorCheck, batcher_check
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -73,7 +73,7 @@ def test_missing_headers_are_named(sources: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_doctor_says_where_it_is(sources: Path) -> None:
     assert batcher_check().verdict == "note"
     path = build()
-    assert batcher_check() == Check("batcher", "ok", str(path))
+    assert batcher_check() == DoctorCheck("batcher", "ok", str(path))
     (sources / "batcher.cpp").write_text((sources / "batcher.cpp").read_text() + "// new\n")
     found = batcher_check()
     assert (found.verdict, found.advice) == ("warning", "python -m tidal.batcher.build, then reload the models")

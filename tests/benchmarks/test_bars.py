@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import bars
-from benchmarks.bars import Bars, save
 from benchmarks.batcher import plot as of_batcher
 from benchmarks.compositions import plot as of_compositions
-from benchmarks.report import RESULTS
+from benchmarks.plots import __main__ as plots
+from benchmarks.plots import bars, headlines, style
+from benchmarks.plots.bars import Bars, save
+from benchmarks.report import RESULTS, machine
 
 
 @pytest.fixture
@@ -21,25 +21,20 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Bars]:
     """What the plots are asked to draw, which they draw too."""
     panels: list[Bars] = []
 
-    def keep(found: Sequence[Bars], file: Path) -> None:
+    def keep(found: Sequence[Bars], *rest: Any, **options: Any) -> None:
         panels.extend(found)
-        save(found, file)
+        save(found, *rest, **options)
 
     for module in (of_batcher, of_compositions):
         monkeypatch.setattr(module, "save", keep)
     return panels
 
 
-def kept(name: str) -> dict[str, Any]:
-    measured: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())["measured"]
-    return measured
-
-
 def is_png(file: Path) -> bool:
     return file.read_bytes().startswith(b"\x89PNG")
 
 
-def test_bars_are_medians_of_the_rounds(drawn: list[Bars], tmp_path: Path) -> None:
+def test_bars_have_the_values_of_all_rounds(drawn: list[Bars], tmp_path: Path) -> None:
     def cell(latency: float) -> dict[str, Any]:
         return {"latencies_ms": [latency, latency + 2]}
 
@@ -50,28 +45,39 @@ def test_bars_are_medians_of_the_rounds(drawn: list[Bars], tmp_path: Path) -> No
         "utility": {"1.5": utility},
         "utility_served": {"1.0": [{"PetS": {"utility": 0.5}}]},
     }
-    of_compositions.plot(measured, tmp_path / "plot.png")
+    of_compositions.plot({"measured": measured, "machine": machine()}, tmp_path / "plot.png")
     levels, simulated, served = drawn
-    assert (levels.groups, levels.systems) == (["alone", "at 70%"], {"Arlo": [3, 2], "padded": [21, 11]})
-    assert (simulated.groups, simulated.systems) == (["150%"], {"PetS": [25]})
-    assert (served.groups, served.systems) == (["100%"], {"PetS": [50]})
+    assert (levels.groups, levels.systems) == (
+        ["alone", "at 70%"],
+        {"Arlo": [[2, 3, 10], [2]], "padded": [[11, 31, 21], [11]]},
+    )
+    assert (simulated.groups, simulated.systems) == (["150%"], {"PetS": [[25]]})
+    assert (served.groups, served.systems) == (["100%"], {"PetS": [[50]]})
     assert is_png(tmp_path / "plot.png")
 
 
-@pytest.mark.parametrize("name", ["compositions", "batcher", "shared_level", "decoder_tasks"])
+@pytest.mark.parametrize("name", plots.FIGURES)
 def test_kept_results_are_drawn(name: str, drawn: list[Bars], tmp_path: Path) -> None:
-    file, measured = tmp_path / "plot.png", kept(name)
-    if name == "batcher":
-        of_batcher.plot(measured, "all at once", file)
-    elif name == "compositions":
-        of_compositions.plot(measured, file)
-    else:
-        of_compositions.plot_sharing(measured, file)
+    file = tmp_path / "plot.png"
+    plots.FIGURES[name](plots.document(name), file)
     assert is_png(file)
-    assert len(drawn) == 3
     for panel in drawn:
         assert all(len(values) == len(panel.groups) for values in panel.systems.values())
-        assert all(value > 0 for values in panel.systems.values() for value in values)
+        assert all(value > 0 for values in panel.systems.values() for rounds in values for value in rounds)
+
+
+def test_every_system_has_a_headline_for_light_and_dark_pages(tmp_path: Path) -> None:
+    written = headlines.write(tmp_path)
+    assert {path.name for path in written} == {path.name for path in (RESULTS / "headlines").iterdir()}
+    assert {path.stem.rpartition("-")[0] for path in written} == set(headlines.HEADLINES)
+    assert all("</svg>" in path.read_text() for path in written)
+
+
+def test_tidal_has_one_colour_and_comes_first_whatever_else_is_shown() -> None:
+    shown = style.colours(["other", "Tidal, changed", "Tidal", "third"], ["Tidal"], ["Tidal, changed"])
+    assert list(shown) == ["Tidal", "Tidal, changed", "other", "third"]
+    assert shown["Tidal"] == style.TIDAL
+    assert len(set(shown.values())) == len(shown)
 
 
 def test_a_panel_has_a_bar_for_each_system_and_case(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -85,5 +91,6 @@ def test_a_panel_has_a_bar_for_each_system_and_case(monkeypatch: pytest.MonkeyPa
         return bar(self, left, values, *rest, **options)
 
     monkeypatch.setattr(Axes, "bar", counted)
-    bars.save([Bars("title", "ms", ["a", "b"], {"one": [1, 2], "other": [3, 4]})], tmp_path / "plot.png")
-    assert heights == [[1, 2], [3, 4]]
+    panel = Bars("title", "ms", ["a", "b"], {"one": [[1], [2]], "other": [[3, 5, 4], [4]]})
+    bars.save([panel], "title", machine(), tmp_path / "plot.png", tidal=["other"])
+    assert heights == [[4, 4], [1, 2]]

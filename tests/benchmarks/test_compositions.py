@@ -39,12 +39,12 @@ from benchmarks.tabi.crowd import Crowd
 from benchmarks.tabi.serial import Cell
 from demo.texts import LABELS
 from tests.pets.policies.costs import make_profile
-from tests.serve.families import publish_family
+from tests.serve.partitioned import publish_partitioned
 from tests.serve.test_cascades import add
 from tests.tabi.serving import cascades, write_cascade
 from tidal.arlo.manifest import load_arlo_manifest
+from tidal.catalog.graph import ModelGraph
 from tidal.engine_model.manifest import load_engine_manifest
-from tidal.repository.graph import ModelGraph
 from tidal.server.launch import select_models
 from tidal.tabi.manifest import load_tabi_manifest
 
@@ -70,8 +70,8 @@ def artefacts(tmp_path: Path) -> Artefacts:
     add(repository, CASCADE, backend="tabi")
     for level in LEVELS:
         for prefix in (CASCADE, STATIC):
-            publish_family(repository, f"{prefix}_{level}", [64, 512], placement="polymorphic")
-        publish_family(repository, f"{PARTITIONED}_{level}", [64, 512])
+            publish_partitioned(repository, f"{prefix}_{level}", [64, 512], placement="polymorphic")
+        publish_partitioned(repository, f"{PARTITIONED}_{level}", [64, 512])
     return Artefacts(repository, "0")
 
 

@@ -18,11 +18,11 @@ from benchmarks.compositions.shared_prepare import (
     write_system,
 )
 from tests.pets.bases import MADE, random_task, small_base
-from tests.serve.families import publish_family
+from tests.serve.partitioned import publish_partitioned
 from tests.serve.test_cascades import add
 from tests.tabi.serving import VERSION, cascades, write_cascade
+from tidal.catalog.graph import ModelGraph
 from tidal.pets.tasks.folder import add_task
-from tidal.repository.graph import ModelGraph
 from tidal.tabi.manifest import load_tabi_manifest
 from tidal.tasks.folder import scan, tasks_folder
 
@@ -36,7 +36,7 @@ def artefacts(tmp_path: Path) -> Artefacts:
     tasks = tasks_folder(repository / BASE)
     task = add_task(tasks, TASK, "bitfit", random_task("bitfit", base, classes=2), base, MADE)
     for name in (SMALL, f"{CASCADE}_l1"):
-        publish_family(repository, name, [64], placement="polymorphic")
+        publish_partitioned(repository, name, [64], placement="polymorphic")
     made = write_cascade(repository / CASCADE, cascades())
     shared = {"model": BASE, "task": TASK, "fingerprint": task.info.fingerprint}
     large = {"model": f"{CASCADE}_l1", "version": 1}

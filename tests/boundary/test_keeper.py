@@ -137,7 +137,7 @@ def test_starts_that_fail_do_not_come_in_a_rush() -> None:
 
     world_up: list[int] = []
     world = World(on_start)
-    world.keeper._life.began -= 1000  # it has run long
+    world.keeper._current.began -= 1000  # it has run long
     world.services[0].context.failed(ValueError("broken"))
     assert until(lambda: world.starts == 4)
     assert world.keeper._failures.pause_s >= 0.2

@@ -31,7 +31,7 @@ _names = (f"wrong{number}" for number in itertools.count())
         ),
         (
             {"config": "instance_group { count: 2 kind: KIND_CPU }"},
-            "instance_group asks for 2 instances; accepted is 1",
+            "instance_group has 2 instances; accepted is 1",
         ),
     ],
 )

@@ -55,7 +55,7 @@ def test_only_an_ensemble_and_tidals_metrics_count_until_the_answer(
     count, total = seconds(server, ensemble)
     assert count == 2
     assert total >= 4.0
-    # docs/serving.md says so: were it otherwise, Triton's own figures could be used.
+    # docs/how-to/monitor.md says so: were it otherwise, Triton's own figures could be used.
     handed_over, until_then = seconds(server, fresh)
     assert handed_over == 2
     assert until_then < 4.0

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from testing.models import make_tiny_classifier
-from tidal_builders.arlo import build_arlo
-from tidal_builders.report import BuildReport
+from tidal_builders.arlo.build import build_arlo
+from tidal_builders.arlo.report import ArloReport
 from tidal_builders.specs import load_spec
 
 
@@ -33,7 +33,7 @@ def write_spec(tmp_path: Path, tiny: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> tuple[Path, Path, BuildReport]:
+def published(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> tuple[Path, Path, ArloReport]:
     """A spec, a repository with the model it describes, and the report of that build. Not to be changed."""
     folder = tmp_path_factory.mktemp("published")
     spec = folder / "tiny.yaml"

@@ -19,11 +19,11 @@ from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.engines import open_engines
 from tidal.errors import InvalidArgument
 from tidal.repository.entries import ModelEntry
-from tidal_builders.arlo import build_arlo
-from tidal_builders.report import BuildReport
+from tidal_builders.arlo.build import build_arlo
+from tidal_builders.arlo.report import ArloReport
 from tidal_builders.specs import load_spec
 
-Published = tuple[Path, Path, BuildReport]
+Published = tuple[Path, Path, ArloReport]
 WriteSpec = Callable[..., Path]
 TEXTS = ["good", "the service was not very good but the food was great, really!", "book a flight to the city, please"]
 

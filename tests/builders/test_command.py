@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.tabi.builders.command import tidal_build as build_here
-from tidal_builders.report import BuildReport
+from tidal_builders.arlo.report import ArloReport
 
 WriteSpec = Callable[..., Path]
 
@@ -65,12 +65,12 @@ def test_build_check_change_and_rebuild(write_spec: WriteSpec, tmp_path: Path) -
     as_json = build_here(spec, "--repository", repository, "--json")
     assert as_json.code == 0, as_json.stderr
     document = json.loads(as_json.stdout)
-    report = BuildReport.model_validate(document["models"][0])
+    report = ArloReport.model_validate(document["models"][0])
     assert (report.outcome, report.version, document["exit_code"]) == ("published", 2, 0)
     assert {row.batch for row in report.rows} == {1, 2}
 
 
-def test_a_second_run_loads_no_heavy_library(published: tuple[Path, Path, BuildReport]) -> None:
+def test_a_second_run_loads_no_heavy_library(published: tuple[Path, Path, ArloReport]) -> None:
     spec, repository, _ = published
     code = (
         "import sys\nfrom tidal_builders.commands.build import build\n"

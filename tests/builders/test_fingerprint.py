@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tidal.device import Device
-from tidal_builders.fingerprint import Workers, ingredients, one_a_thread
-from tidal_builders.specs import ArloSpec
+from tidal_builders.arlo.plan import arlo_ingredients
+from tidal_builders.arlo.spec import ArloSpec
+from tidal_builders.arlo.workers import Workers, one_per_thread
 
 
 def spec(**fields: object) -> ArloSpec:
@@ -17,13 +18,13 @@ def spec(**fields: object) -> ArloSpec:
 
 def test_the_other_way_has_as_many_engines_as_the_first_has_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8))
-    assert one_a_thread(spec()) == Workers(8, 1)
+    assert one_per_thread(spec()) == Workers(8, 1)
 
 
 @pytest.mark.parametrize("fields", [{"engine": "torch"}, {"threads": 2}, {"contexts": 2}])
 def test_no_other_way(monkeypatch: pytest.MonkeyPatch, fields: dict[str, object]) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8))
-    assert one_a_thread(spec(**fields)) is None
+    assert one_per_thread(spec(**fields)) is None
 
 
 @pytest.mark.parametrize(
@@ -32,8 +33,9 @@ def test_no_other_way(monkeypatch: pytest.MonkeyPatch, fields: dict[str, object]
 def test_only_libraries_that_the_engine_uses_decide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, own: set[str]
 ) -> None:
-    monkeypatch.setattr("tidal_builders.fingerprint.choose_device", lambda kind, wanted: "gpu")
+    for module in ("plan", "workers"):
+        monkeypatch.setattr(f"tidal_builders.arlo.{module}.choose_device", lambda kind, wanted: "gpu")
     monkeypatch.setattr("tidal.device.here", lambda kind: Device(kind="gpu", name="Some GPU", features=()))
-    found = ingredients(spec(engine=engine), tmp_path, None)
+    found = arlo_ingredients(spec(engine=engine), tmp_path, None)
     names = {name.removeprefix("library ") for name in found if name.startswith("library ")}
     assert names == {"torch", "transformers", "tokenizers", "numpy", *own}

@@ -16,7 +16,7 @@ import pytest
 from tidal import device
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.repository.entries import ModelEntry
-from tidal_builders.arlo import build_arlo
+from tidal_builders.arlo.build import build_arlo
 from tidal_builders.specs import load_spec
 from tidal_builders.workspace import build_lock
 
@@ -25,7 +25,7 @@ WriteSpec = Callable[..., Path]
 _BUILD = """
 import sys
 from pathlib import Path
-from tidal_builders.arlo import build_arlo
+from tidal_builders.arlo.build import build_arlo
 from tidal_builders.specs import load_spec
 spec, repository = Path(sys.argv[1]), Path(sys.argv[2])
 kill_at = sys.argv[3] if len(sys.argv) > 3 else None
@@ -36,7 +36,7 @@ def report(stage, share):
         import os, signal
         os.kill(os.getpid(), signal.SIGKILL)
 
-build_arlo(load_spec(spec), repository, spec_file=spec, report=report)
+build_arlo(load_spec(spec), repository, spec_file=spec, progress=report)
 """
 
 
@@ -85,7 +85,7 @@ def test_finished_stages_are_used_again(write_spec: WriteSpec, tmp_path: Path, s
     assert process.wait(timeout=60) == -signal.SIGKILL
     assert _only_complete_versions(repository) == []
     stages: list[str] = []
-    report = build_arlo(load_spec(spec), repository, spec_file=spec, report=lambda name, _: stages.append(name))
+    report = build_arlo(load_spec(spec), repository, spec_file=spec, progress=lambda name, _: stages.append(name))
     assert report.outcome == "published"
     assert kept <= set(report.reused)
     assert "load the source model" not in stages

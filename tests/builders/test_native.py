@@ -18,7 +18,7 @@ from tidal.profiles import LatencyProfile
 from tidal.repository.config import instance_count, read_config, with_instances
 from tidal.repository.entries import ModelEntry
 from tidal_builders.arlo.native import single_query_profile
-from tidal_builders.arlo.runtimes import default_instances, instance_gpus, publish_family
+from tidal_builders.arlo.runtimes import default_instances, instance_gpus, publish_with_runtimes
 
 LENGTHS = (16, 64)
 
@@ -85,7 +85,7 @@ def publish_front(tmp_path: Path, tiny: Path) -> Path:
     entry.folder.mkdir(parents=True)
     staging = entry.new_staging()
     front = make_front(staging, ["engines/a/a.plan"] * 2, tiny / "tokenizer.json")
-    publish_family(entry, front, staging, lambda _stage, _share: None)
+    publish_with_runtimes(entry, front, staging, lambda _stage, _share: None)
     return repository
 
 

@@ -15,17 +15,18 @@ import pytest
 from tests.tabi.builders.command import tidal_build
 from tidal import device
 from tidal.arlo.manifest import load_arlo_manifest
+from tidal.catalog.graph import ModelGraph
 from tidal.engine_model.manifest import load_engine_manifest
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE
 from tidal.repository.config import instance_count, read_config
 from tidal.repository.entries import KEPT_VERSIONS, ModelEntry
-from tidal.repository.graph import ModelGraph
-from tidal_builders.arlo import build_arlo
+from tidal_builders.arlo.build import build_arlo
 from tidal_builders.arlo.choices import choose_placement
-from tidal_builders.arlo.runtimes import default_instances, publish_family
-from tidal_builders.report import BuildReport
-from tidal_builders.specs import ArloSpec, load_spec
+from tidal_builders.arlo.report import ArloReport
+from tidal_builders.arlo.runtimes import default_instances, publish_with_runtimes
+from tidal_builders.arlo.spec import ArloSpec
+from tidal_builders.specs import load_spec
 
 WriteSpec = Callable[..., Path]
 CORES = 3
@@ -36,23 +37,23 @@ _BUILD = f"""
 import os, signal, sys
 from pathlib import Path
 from tidal_builders import fingerprint
-from tidal_builders.arlo import build_arlo
+from tidal_builders.arlo.build import build_arlo
 from tidal_builders.specs import load_spec
 os.sched_getaffinity = lambda pid: range({CORES})
-fingerprint._code_hash = lambda: "code"
+fingerprint.hash_code = lambda modules: "code"
 
 def report(stage, share):
     if stage == sys.argv[3]:
         os.kill(os.getpid(), signal.SIGKILL)
 
 spec = Path(sys.argv[1])
-build_arlo(load_spec(spec), Path(sys.argv[2]), spec_file=spec, report=report)
+build_arlo(load_spec(spec), Path(sys.argv[2]), spec_file=spec, progress=report)
 """
 
 
 def _settle_ingredients(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("os.sched_getaffinity", lambda pid: range(CORES))
-    patch.setattr("tidal_builders.fingerprint._code_hash", lambda: "code")
+    patch.setattr("tidal_builders.fingerprint.hash_code", lambda modules: "code")
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +90,7 @@ def own(once: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
     return once[0], tmp_path / "r"
 
 
-def build(spec: Path, repository: Path, **options: bool) -> BuildReport:
+def build(spec: Path, repository: Path, **options: bool) -> ArloReport:
     return build_arlo(load_spec(spec), repository, spec_file=spec, **options)
 
 
@@ -211,7 +212,7 @@ def publish_again(repository: Path, **changes: object) -> None:
     staging = front.new_staging()
     shutil.copytree(latest, staging, dirs_exist_ok=True)
     (staging / MANIFEST_FILE).write_text(manifest.model_dump_json())
-    publish_family(front, manifest, staging, lambda _stage, _share: None)
+    publish_with_runtimes(front, manifest, staging, lambda _stage, _share: None)
 
 
 def test_old_versions_and_lengths_leave_together(own: tuple[Path, Path]) -> None:

@@ -15,8 +15,8 @@ from tidal.errors import InvalidArgument
 from tidal.repository.config import read_config
 from tidal.repository.entries import ModelEntry
 from tidal_builders.arlo.config import config_pbtxt
+from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.foreign.recognise import DECODERS, ENCODERS, SINGLE_LABEL, SINGLE_OUTPUT, recognise, require
-from tidal_builders.specs import ArloSpec
 
 SMALL: dict[str, Any] = {
     "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tidal.errors import InvalidArgument, Unsupported
-from tidal_builders.arlo.plan import make_plan
+from tidal_builders.arlo.plan import plan_arlo
 from tidal_builders.specs import load_spec, parse_spec, spec_schema
 
 GOOD = {"kind": "arlo", "name": "m", "model": "org/model"}
@@ -27,7 +27,7 @@ def test_defaults() -> None:
         ({"precision": "fp8"}, "field 'precision'.*'fp32', 'fp16', 'bf16', 'int8' or 'auto'"),
         ({"engine": "onnx"}, "field 'engine'.*'openvino', 'torch' or 'tensorrt'"),
         ({"device": "cuda"}, "field 'device'.*'auto', 'cpu' or 'gpu'"),
-        ({"tensorrt": {}}, "fields 'engine' and 'tensorrt': options of plans go with engine tensorrt, got openvino"),
+        ({"tensorrt": {}}, "fields 'engine' and 'tensorrt': plan options require engine tensorrt, got openvino"),
         (
             {"engine": "tensorrt", "tensorrt": {"workspce_mb": 1}},
             "field 'tensorrt': unknown field 'workspce_mb': did you mean 'workspace_mb'",
@@ -96,7 +96,7 @@ def test_an_engine_that_this_machine_lacks_is_refused_before_anything_is_built(t
         pytest.skip("TensorRT is installed here")
     spec = parse_spec({**GOOD, "model": str(tiny), "engine": "tensorrt", "precision": "fp16"}, "x.yaml")
     with pytest.raises(Unsupported, match=r"'tensorrt' is not available here: pip install .*\[tensorrt\]'"):
-        make_plan(spec, tmp_path, tmp_path)
+        plan_arlo(spec, tmp_path, tmp_path)
     with pytest.raises(InvalidArgument, match="field 'device': engine openvino runs on cpu, not on gpu"):
-        make_plan(spec.model_copy(update={"engine": "openvino", "device": "gpu"}), tmp_path, tmp_path)
+        plan_arlo(spec.model_copy(update={"engine": "openvino", "device": "gpu"}), tmp_path, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidal_builders.staircase import find_steps
+from tidal_builders.arlo.staircase import find_steps
 
 GRID = list(range(8, 513, 8))
 EIGHTHS = [64, 128, 192, 256, 320, 384, 448, 512]

@@ -107,7 +107,7 @@ def test_what_clients_see_of_a_crashed_model(served: Served) -> None:
         ("StatusCode.NOT_FOUND", "Request for unknown model: 'probe' has no available versions"),
     }
     assert len(seen.result()) > 0
-    documented = Path(__file__).parents[2].joinpath("docs/clients.md").read_text()
+    documented = Path(__file__).parents[2].joinpath("docs/how-to/handle-errors.md").read_text()
     for _, message in seen.result():
         assert message.replace("probe_0_0", "…").replace("probe", "…") in documented
 

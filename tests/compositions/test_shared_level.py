@@ -22,11 +22,11 @@ from testing.truth import Truth, attention_received
 from testing.waiting import until
 from tests.tabi.builders.command import Done, tidal_build
 from tests.tabi.builders.conftest import LABELS, RUNTIMES, answers_of, settled_code, steady_latencies
+from tidal.catalog.graph import ModelGraph
 from tidal.manifest import MANIFEST_FILE
 from tidal.pets.tasks.folder import add_task
 from tidal.pets.terms import FloatArray, Head, TaskTerms
 from tidal.repository.entries import ModelEntry
-from tidal.repository.graph import ModelGraph
 from tidal.server.change import load
 from tidal.server.launch import select_models
 from tidal.tabi.equations import request_key
@@ -36,7 +36,7 @@ from tidal.tabi.route import CascadeAnswer, Route
 from tidal.tasks.folder import remove_task, tasks_folder
 from tidal.text.words import EncodedWords, WordTokenizer
 from tidal_builders.tabi import search
-from tidal_builders.tabi.collect import Runner
+from tidal_builders.tabi.collect import LevelRunner
 from tidal_builders.tabi.task_levels import TaskRunner
 from tidal_builders.texts import make_texts
 from tidal_builders.workspace import Workspace
@@ -237,8 +237,8 @@ class TestBuild:
         for name, (task, _) in TASKS.items():
             order = world.manifest(name).levels[0].order
             work = Workspace(world.repository / name / ".build/cascade")
-            runner = Runner("small", world.repository / "base/1", order, work, task=task)
-            read = runner.read([(text,) for text in world.texts[name]])
+            runner = LevelRunner("small", world.repository / "base/1", order, work, task=task)
+            read = runner.encode([(text,) for text in world.texts[name]])
             outputs = runner.run(read)
             assert outputs.importance is not None
             for query, logits, received in zip(read, outputs.logits, outputs.importance, strict=True):
@@ -262,13 +262,13 @@ class TestBuild:
         ("level", "message"),
         [
             ({"task": "moood"}, "level 'small': unknown task 'moood': did you mean 'mood'"),
-            ({"model": "nothing"}, "level 'small': no version of a model 'nothing' is published"),
+            ({"model": "nothing"}, "level 'small': no version of model 'nothing' is published"),
             (
                 {"model": "reviews_large"},
-                "level 'small': model 'reviews_large' is of kind arlo, accepted with a task is",
+                "level 'small': model 'reviews_large' is of kind arlo; a level with a task needs",
             ),
-            ({"labels": ["good", "bad"]}, "level 'small': field 'labels' has 2 names, the model has 3 classes"),
-            ({"labels": ["a", "b", "c"]}, "level 'large': its labels are not those of the cascade"),
+            ({"labels": ["good", "bad"]}, "level 'small': field 'labels' has 2 names, but the model has 3 classes"),
+            ({"labels": ["a", "b", "c"]}, "level 'large': its labels differ from those of the cascade"),
             ({"model": "./base"}, "fields 'task' and 'model': expected the name of a pets model"),
         ],
     )

@@ -9,7 +9,7 @@ import pytest
 
 from testing.models import make_tiny_classifier
 from testing.serving import Served, serving
-from tidal_builders.arlo import build_arlo
+from tidal_builders.arlo.build import build_arlo
 from tidal_builders.specs import parse_spec
 
 LENGTHS = (16, 32, 64)

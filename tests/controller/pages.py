@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tidal.arlo.metrics import show_objective
+from tidal.arlo.metrics import publish_objective
 from tidal.metrics import Metrics
 
 
@@ -19,7 +19,7 @@ def page(
 ) -> str:
     """A page of a model that has seen so many queries of each length, and answered with these latencies."""
     metrics = Metrics("arlo")
-    show_objective(metrics, slo_s)
+    publish_objective(metrics, slo_s)
     arrived = metrics.histogram("query_length_tokens", "", buckets=sorted(lengths) or (1,))
     for length, count in lengths.items():
         for _ in range(count):

@@ -13,7 +13,7 @@ from testing.controller import Traffic, controller
 from testing.serving import Served, environment_in, serving, tidal
 from testing.waiting import until
 from tidal.repository.allocation import make_allocation, read_allocation, write_allocation
-from tidal.server.allocate import changing
+from tidal.server.allocate import exclusive_change
 from tidal.server.gauges import used_instances
 
 pytestmark = pytest.mark.server
@@ -47,10 +47,8 @@ def test_a_dry_run_tells_the_plan_and_changes_nothing(even: Served) -> None:
     with Traffic(served.report["grpc"], "tiny", SHORT) as traffic:
         assert until(lambda: traffic.answered > 20)
         # Any gain counts: on a machine that is busy with other work few queries come, and the gain is small.
-        answer = served.tidal("controller", "--once", "--dry-run", "--period", "4", "--least-gain", "0")
-        lines = served.tidal(
-            "controller", "tiny", "--once", "--dry-run", "--json", "--period", "4", "--least-gain", "0"
-        )
+        answer = served.tidal("controller", "--once", "--dry-run", "--period", "4", "--min-gain", "0")
+        lines = served.tidal("controller", "tiny", "--once", "--dry-run", "--json", "--period", "4", "--min-gain", "0")
     assert answer.returncode == lines.returncode == 0, answer.stderr + lines.stderr
     assert "tiny: would allocate 16=1 32=1 64=1 -> 16=2 32=0 64=1: the best allocation is predicted" in answer.stdout
     (decision,) = [json.loads(line) for line in lines.stdout.splitlines() if '"decision"' in line]
@@ -64,7 +62,7 @@ def test_a_dry_run_tells_the_plan_and_changes_nothing(even: Served) -> None:
 
 
 def test_without_traffic_it_keeps_what_there_is(even: Served) -> None:
-    before, kept = allocation(even), "tiny: keep 16=1 32=1 64=1: no queries were observed"
+    before, kept = allocation(even), "tiny: keep 16=1 32=1 64=1: there were no queries"
     # On a machine that is busy with other work a model publishes what it has counted seconds later.
     assert until(lambda: kept in even.tidal("controller", "--once", "--dry-run", *QUICK).stdout)
     answer = even.tidal("controller", "--once", *QUICK)
@@ -75,75 +73,75 @@ def test_without_traffic_it_keeps_what_there_is(even: Served) -> None:
 
 def test_lengths_that_shift_are_followed_without_a_lost_request(even: Served) -> None:
     served, sent = even, 0
-    with controller(served.environment, *QUICK, "--metrics-port", "0") as beside:
+    with controller(served.environment, *QUICK, "--metrics-port", "0") as running:
         for words, wanted in (
             (SHORT, {16: 2, 32: 0, 64: 1}),
             (LONG, {16: 0, 32: 0, 64: 3}),
             (MIDDLE, {16: 0, 32: 2, 64: 1}),
         ):
             with Traffic(served.report["grpc"], "tiny", words) as traffic:
-                assert until(lambda w=wanted: used(served) == w and allocation(served) == w, 90), beside.events[-5:]  # type: ignore[misc]
+                assert until(lambda w=wanted: used(served) == w and allocation(served) == w, 90), running.events[-5:]  # type: ignore[misc]
                 aim = traffic.answered + 250
                 assert until(lambda t=traffic, a=aim: t.answered >= a)  # type: ignore[misc]
             assert traffic.failures == []
             assert traffic.answered == traffic.sent
             sent += traffic.sent
-        (address,) = [event["address"] for event in beside.of("metrics")]
+        (address,) = [event["address"] for event in running.of("metrics")]
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
             page = response.read().decode()
         second = served.tidal("controller", "tiny", "--once", *QUICK)
-        assert beside.end() == 0
+        assert running.end() == 0
     assert sent >= 750
-    changes = beside.of("changed", model="tiny")
+    changes = running.of("changed", model="tiny")
     assert len(changes) >= 3
     print(f"{sent} requests through {len(changes)} changes, none failed")
-    decisions = beside.of("decision", action="allocate")
+    decisions = running.of("decision", action="allocate")
     assert all(each["reason"] and each["before"] != each["after"] for each in decisions)
     assert 'tidal_controller_instances{model="tiny",runtime="32"} 2.0' in page
     assert "tidal_controller_server_up 1.0" in page
     assert f'tidal_controller_change_seconds_count{{model="tiny"}} {len(changes)}.0' in page
     assert 'tidal_controller_decisions_total{action="allocate",model="tiny"}' in page
     assert second.returncode == 1
-    assert f"'tiny' is controlled already, by process {beside.process.pid}" in second.stderr
+    assert f"'tiny' is already controlled by process {running.process.pid}" in second.stderr
 
 
 def test_bounds_add_and_release_instances(even: Served) -> None:
     served, before = even, used(even)
-    with controller(served.environment, "--period", "600", "--fewest", "4", "--most", "4") as beside:
-        assert beside.comes("changed")
+    with controller(served.environment, "--period", "600", "--min-instances", "4", "--max-instances", "4") as running:
+        assert running.wait_for("changed")
         assert until(lambda: used(served) == {**before, 64: before[64] + 1})
-        assert beside.end() == 0
-    (decision,) = beside.of("decision")
+        assert running.end() == 0
+    (decision,) = running.of("decision")
     assert decision["action"] == "add"
     assert decision["reason"] == "3 instances are fewer than the 4 that are to be there"
-    with controller(served.environment, "--period", "600", "--fewest", "3", "--most", "3") as beside:
-        assert beside.comes("changed")
+    with controller(served.environment, "--period", "600", "--min-instances", "3", "--max-instances", "3") as running:
+        assert running.wait_for("changed")
         assert sum(used(served).values()) == 3
-        assert beside.end() == 0
-    assert beside.of("decision")[0]["action"] == "release"
+        assert running.end() == 0
+    assert running.of("decision")[0]["action"] == "release"
 
 
 def test_a_change_that_was_cut_short_is_completed(served: Served) -> None:
     folder = Path(served.report["repository"]) / "tiny"
     write_allocation(folder, make_allocation({16: 1, 32: 1, 64: 1}, loaded=used(served)))
-    with controller(served.environment, "--period", "600") as beside:
-        assert beside.comes("completed")
+    with controller(served.environment, "--period", "600") as running:
+        assert running.wait_for("completed")
         assert used(served) == allocation(served) == {16: 1, 32: 1, 64: 1}
-        assert beside.end() == 0
-    assert beside.of("decision") == beside.of("failed") == []
+        assert running.end() == 0
+    assert running.of("decision") == running.of("failed") == []
 
 
 def test_a_change_that_fails_is_told_once_and_tried_again(even: Served) -> None:
     served, folder = even, Path(even.report["repository"]) / "tiny"
-    with controller(served.environment, *QUICK) as beside, Traffic(served.report["grpc"], "tiny", LONG) as traffic:
-        with changing(folder):  # as another process would
-            assert beside.comes("failed")
-            assert beside.comes("decision", 2, action="allocate")
+    with controller(served.environment, *QUICK) as running, Traffic(served.report["grpc"], "tiny", LONG) as traffic:
+        with exclusive_change(folder):  # as another process would
+            assert running.wait_for("failed")
+            assert running.wait_for("decision", 2, action="allocate")
             assert used(served) == {16: 1, 32: 1, 64: 1}
-        assert beside.comes("changed")
+        assert running.wait_for("changed")
         assert used(served) == {16: 0, 32: 0, 64: 3}
-        assert beside.end() == 0
-    (failure,) = beside.of("failed")
+        assert running.end() == 0
+    (failure,) = running.of("failed")
     assert "allocate was not completed: the instances of 'tiny' are being changed already" in failure["message"]
     assert traffic.failures == []
 
@@ -151,9 +149,9 @@ def test_a_change_that_fails_is_told_once_and_tried_again(even: Served) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["--period", "0"], 2, "--period must lie between 1 and 86,400 seconds, got 0"),
-        (["--least-gain", "1.5"], 2, "--least-gain must be a share from 0 to less than 1, got 1.5"),
-        (["--fewest", "3", "--most", "2"], 2, "--fewest 3 is more than --most 2"),
+        (["--period", "0"], 2, "--period must be between 1 and 86,400 seconds, got 0"),
+        (["--min-gain", "1.5"], 2, "--min-gain must be at least 0 and less than 1, got 1.5"),
+        (["--min-instances", "3", "--max-instances", "2"], 2, "--min-instances 3 exceeds --max-instances 2"),
         (["--metrics-port", "70000"], 2, "less than or equal to 65535"),
         (["--frequency", "3"], 2, "No such option"),
         (["nosuch"], 1, "model 'nosuch' has no published version"),
@@ -172,7 +170,7 @@ def test_a_taken_metrics_port_is_named(served: Served) -> None:
     port = served.report["metrics"].rpartition(":")[2]
     answer = served.tidal("controller", "--metrics-port", port)
     assert answer.returncode == 1
-    assert answer.stderr == f"error: --metrics-port {port} is taken: choose another, or 0 for a free one\n"
+    assert answer.stderr == f"error: --metrics-port {port} is in use: choose another port, or 0 for a free one\n"
 
 
 def test_latencies_at_the_slo_add_an_instance_of_the_longest(
@@ -185,15 +183,15 @@ def test_latencies_at_the_slo_add_an_instance_of_the_longest(
     config.write_text(text.replace('string_value: "400"', 'string_value: "0.3"'))  # no answer is that quick
     with (
         serving(repository, runtime) as served,
-        controller(served.environment, "--period", "600", "--most", "4") as beside,
+        controller(served.environment, "--period", "600", "--max-instances", "4") as running,
         Traffic(served.report["grpc"], "tiny", SHORT) as traffic,
     ):
-        assert beside.comes("changed")
+        assert running.wait_for("changed")
         assert used(served) == {16: 1, 32: 1, 64: 2}
         answered = traffic.answered
         assert until(lambda: traffic.answered > answered + 1000)  # past the next look at the last five seconds
-        assert beside.end() == 0
-    (decision,) = beside.of("decision")
+        assert running.end() == 0
+    (decision,) = running.of("decision")
     assert decision["action"] == "add"
     assert decision["reason"] == "the 98th percentile of the latency has reached 95 % of the SLO"
     observed = decision["observed"]
@@ -211,29 +209,29 @@ def test_a_server_that_is_away_is_waited_for_and_followed_to_its_new_ports(
     repository_in: Callable[[Path], Path], tmp_path: Path
 ) -> None:
     repository, runtime = repository_in(tmp_path), tmp_path / "run"
-    with controller(environment_in(runtime), *QUICK) as beside:
-        assert beside.comes("away")
+    with controller(environment_in(runtime), *QUICK) as running:
+        assert running.wait_for("away")
         with serving(repository, runtime) as first:
-            assert beside.comes("connected")
+            assert running.wait_for("connected")
             with Traffic(first.report["grpc"], "tiny", SHORT) as before:
-                assert beside.comes("changed"), beside.events
+                assert running.wait_for("changed"), running.events
             assert before.failures == []
             first_state = first.state
-        assert beside.comes("away", 2)
+        assert running.wait_for("away", 2)
         with serving(repository, runtime) as second:
             assert (second.report["http"], second.state["key"]) != (first_state["http"], first_state["key"])
-            assert beside.comes("connected", 2)
+            assert running.wait_for("connected", 2)
             assert used(second) == {16: 2, 32: 0, 64: 1}
             with Traffic(second.report["grpc"], "tiny", LONG) as after:
-                assert beside.comes("changed", 2), beside.events
+                assert running.wait_for("changed", 2), running.events
                 assert until(lambda: used(second) == {16: 0, 32: 0, 64: 3})
             assert after.failures == []
-            assert beside.end() == 0
-    assert len(beside.of("away")) == 2
-    assert "no server is running" in beside.of("away")[0]["message"]
-    assert beside.of("failed") == []
+            assert running.end() == 0
+    assert len(running.of("away")) == 2
+    assert "no server is running" in running.of("away")[0]["message"]
+    assert running.of("failed") == []
     # Counters of the second server are not held against those of the first.
-    observed = [decision["observed"] for decision in beside.of("decision")]
+    observed = [decision["observed"] for decision in running.of("decision")]
     assert all(2 <= each["seconds"] < 30 for each in observed)
     counts = [count for each in observed for count in each["queries"].values()]
     assert min(counts) >= 0

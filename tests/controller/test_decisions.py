@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidal.controller.counts import Counts
-from tidal.controller.decisions import Decision, ModelControl, ModelProfile, Settings
+from tidal.controller.counts import ModelCounts
+from tidal.controller.decisions import AllocationDecision, ControllerSettings, ModelController, ModelProfile
 from tidal.errors import InvalidArgument
 
 PROFILE = ModelProfile((16, 32, 64), (0.005, 0.01, 0.02), 0.4)
@@ -16,18 +16,18 @@ EVEN = (1, 1, 1)
 
 def seen(
     *queries: float, seconds: float = 1.0, requests: int | None = None, slow: int = 0, critical: int = 0
-) -> Counts:
+) -> ModelCounts:
     count = round(sum(queries)) if requests is None else requests
-    return Counts(seconds, queries, (0.1, 0.1, 0.1), count, slow, critical, 0.01 * count)
+    return ModelCounts(seconds, queries, (0.1, 0.1, 0.1), count, slow, critical, 0.01 * count)
 
 
-def control(present: tuple[int, ...] = EVEN, **options: float) -> ModelControl:
-    return ModelControl(PROFILE, Settings(**{"period_s": 10.0, **options}), present, 0.0)  # type: ignore[arg-type]
+def control(present: tuple[int, ...] = EVEN, **options: float) -> ModelController:
+    return ModelController(PROFILE, ControllerSettings(**{"period_s": 10.0, **options}), present, 0.0)  # type: ignore[arg-type]
 
 
 def drive(
-    control: ModelControl, present: tuple[int, ...], start: float, seconds: int, each: Counts
-) -> tuple[list[Decision], tuple[int, ...]]:
+    control: ModelController, present: tuple[int, ...], start: float, seconds: int, each: ModelCounts
+) -> tuple[list[AllocationDecision], tuple[int, ...]]:
     """Look every second; what is decided is done."""
     decisions = []
     for second in range(1, seconds + 1):
@@ -58,18 +58,18 @@ class TestPeriods:
     def test_without_queries_it_keeps_what_there_is(self) -> None:
         decisions, present = drive(control(), EVEN, 0, 30, seen(0, 0, 0))
         assert [d.action for d in decisions] == ["keep"] * 3
-        assert {d.reason for d in decisions} == {"no queries were observed"}
+        assert {d.reason for d in decisions} == {"there were no queries"}
         assert present == EVEN
 
     def test_a_small_gain_is_no_reason(self) -> None:
-        (decision,), _ = drive(control(least_gain=0.9), EVEN, 0, 10, seen(100, 0, 2))
+        (decision,), _ = drive(control(min_gain=0.9), EVEN, 0, 10, seen(100, 0, 2))
         assert decision.action == "keep"
         assert "16=2 32=0 64=1 is predicted to be" in decision.reason
-        assert "less than the least gain of 90 %" in decision.reason
+        assert "below the minimum gain of 90 %" in decision.reason
 
     def test_the_best_allocation_stays(self) -> None:
         (decision,), _ = drive(control((2, 0, 1)), (2, 0, 1), 0, 10, seen(200, 0, 2))
-        assert (decision.action, decision.reason) == ("keep", "it is the best allocation")
+        assert (decision.action, decision.reason) == ("keep", "the current allocation is the best one")
 
     def test_too_much_demand_says_what_is_lacking(self) -> None:
         (decision,), _ = drive(control(), EVEN, 0, 10, seen(900, 300, 200))
@@ -77,7 +77,7 @@ class TestPeriods:
         assert f"{decision.gpus_short} more GPUs are needed" in str(decision.shortfall)
 
     def test_instances_that_somebody_else_added_are_used(self) -> None:
-        model = control(most=5)
+        model = control(max_instances=5)
         (decision,), _ = drive(model, (1, 1, 2), 0, 10, seen(200, 0, 2))
         assert sum(decision.after) == 4
 
@@ -103,15 +103,15 @@ class TestPeriods:
 
 class TestScaling:
     def test_latencies_at_the_slo_add_the_longest(self) -> None:
-        model = control(period_s=1000, most=5)
+        model = control(period_s=1000, max_instances=5)
         decisions, present = drive(model, EVEN, 0, 20, seen(10, 0, 0, slow=10, critical=1))
         assert [d.action for d in decisions] == ["add", "add"]
         assert present == (1, 1, 3)  # no more than five
         assert "95 % of the SLO" in decisions[0].reason
 
     def test_a_calm_minute_releases_the_least_busy(self) -> None:
-        model = control(period_s=1000, fewest=2)
-        calm = Counts(1.0, (10, 0, 0), (0.5, 0.01, 0.02), 10, 0, 0, 0.05)
+        model = control(period_s=1000, min_instances=2)
+        calm = ModelCounts(1.0, (10, 0, 0), (0.5, 0.01, 0.02), 10, 0, 0, 0.05)
         decisions, present = drive(model, EVEN, 0, 180, calm)
         assert [d.action for d in decisions] == ["release"]
         assert present == (1, 0, 1)
@@ -119,16 +119,16 @@ class TestScaling:
 
     def test_busy_is_counted_by_the_instance_and_over_the_last_period_too(self) -> None:
         """The middle runtime did least; the ten seconds of the period that has just begun would not tell."""
-        model = control((4, 1, 1), period_s=50, fewest=1)
+        model = control((4, 1, 1), period_s=50, min_instances=1)
         decisions = []
         for second in range(1, 62):
             busy = (2.4, 0.1, 0.5) if second <= 50 else (0.0, 0.0, 0.0)
-            model.observe(Counts(1.0, (10, 0, 0), busy, 10, 0, 0, 0.05))
+            model.observe(ModelCounts(1.0, (10, 0, 0), busy, 10, 0, 0, 0.05))
             decisions.append(model.decide(float(second), (4, 1, 1)))
         assert [d.after for d in decisions if d is not None and d.action == "release"] == [(4, 0, 1)]
 
     def test_the_last_longest_stays(self) -> None:
-        _, present = drive(control((0, 0, 2), period_s=1000, fewest=1), (0, 0, 2), 0, 400, seen(0, 0, 0))
+        _, present = drive(control((0, 0, 2), period_s=1000, min_instances=1), (0, 0, 2), 0, 400, seen(0, 0, 0))
         assert present == (0, 0, 1)
 
     def test_equal_bounds_fix_the_number(self) -> None:
@@ -136,13 +136,13 @@ class TestScaling:
         assert (decisions, present) == ([], EVEN)
 
     def test_it_is_brought_within_the_bounds(self) -> None:
-        assert drive(control(fewest=5, most=5), EVEN, 0, 5, seen(0, 0, 0))[1] == (1, 1, 3)
-        assert drive(control(fewest=2, most=2), EVEN, 0, 5, seen(0, 0, 0))[1] == (0, 1, 1)
-        assert drive(control(most=2), EVEN, 0, 5, seen(0, 0, 0))[1] == (0, 1, 1)
-        assert drive(control(fewest=4), EVEN, 0, 5, seen(0, 0, 0))[1] == (1, 1, 2)
+        assert drive(control(min_instances=5, max_instances=5), EVEN, 0, 5, seen(0, 0, 0))[1] == (1, 1, 3)
+        assert drive(control(min_instances=2, max_instances=2), EVEN, 0, 5, seen(0, 0, 0))[1] == (0, 1, 1)
+        assert drive(control(max_instances=2), EVEN, 0, 5, seen(0, 0, 0))[1] == (0, 1, 1)
+        assert drive(control(min_instances=4), EVEN, 0, 5, seen(0, 0, 0))[1] == (1, 1, 2)
 
     def test_latencies_while_instances_change_say_nothing(self) -> None:
-        model = control(period_s=1000, most=5)
+        model = control(period_s=1000, max_instances=5)
         bad = seen(10, 0, 0, slow=10, critical=10)
         drive(model, EVEN, 0, 4, bad)
         model.changed(4.5)
@@ -151,7 +151,7 @@ class TestScaling:
         assert decisions == []
 
     def test_the_next_period_allocates_what_was_added(self) -> None:
-        model = control(period_s=20, most=4)
+        model = control(period_s=20, max_instances=4)
         decisions, present = drive(model, EVEN, 0, 20, seen(300, 0, 2, slow=302, critical=302))
         assert [d.action for d in decisions] == ["add", "allocate"]
         assert sum(present) == 4
@@ -161,15 +161,15 @@ class TestScaling:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"period_s": 0.5}, "--period must lie between 1 and 86,400 seconds, got 0.5"),
-        ({"period_s": float("nan")}, "--period must lie between 1 and 86,400 seconds, got nan"),
-        ({"least_gain": 1.0}, "--least-gain must be a share from 0 to less than 1, got 1"),
-        ({"fewest": 0}, "--fewest must be at least 1 instance, got 0"),
-        ({"most": -1}, "--most must be at least 1 instance, got -1"),
-        ({"fewest": 5, "most": 3}, "--fewest 5 is more than --most 3"),
+        ({"period_s": 0.5}, "--period must be between 1 and 86,400 seconds, got 0.5"),
+        ({"period_s": float("nan")}, "--period must be between 1 and 86,400 seconds, got nan"),
+        ({"min_gain": 1.0}, "--min-gain must be at least 0 and less than 1, got 1"),
+        ({"min_instances": 0}, "--min-instances must be at least 1, got 0"),
+        ({"max_instances": -1}, "--max-instances must be at least 1, got -1"),
+        ({"min_instances": 5, "max_instances": 3}, "--min-instances 5 exceeds --max-instances 3"),
     ],
 )
 def test_bad_settings_are_named(options: dict[str, float], sentence: str) -> None:
     with pytest.raises(InvalidArgument) as error:
-        Settings(**options)  # type: ignore[arg-type]
+        ControllerSettings(**options)  # type: ignore[arg-type]
     assert str(error.value) == sentence

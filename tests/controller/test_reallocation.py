@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidal.arlo.scheduling import AllocationProblem, RuntimeProfile, at_once, reallocate, replacement_plan, stages
+from tidal.arlo.scheduling import AllocationProblem, RuntimeProfile, batch_size, reallocate, replacement_plan, stages
 
 SLO_S = 0.4
 PROFILES = tuple(RuntimeProfile.from_service(seconds, SLO_S) for seconds in (0.005, 0.01, 0.02))
@@ -62,17 +62,17 @@ demands = st.tuples(*[st.floats(0, 200)] * 3)
 
 @given(counts, demands, st.floats(0, 0.5))
 def test_a_decision_never_predicts_worse_and_holds_the_gpus(
-    present: tuple[int, int, int], demand: tuple[float, float, float], least_gain: float
+    present: tuple[int, int, int], demand: tuple[float, float, float], min_gain: float
 ) -> None:
-    found = reallocate(problem(sum(present), *demand), present, least_gain)
+    found = reallocate(problem(sum(present), *demand), present, min_gain)
     if found is None:
         return
     assert sum(found.after) == sum(present)
     assert found.after[-1] >= 1
     if found.after != present:
-        assert found.gain >= least_gain
+        assert found.gain >= min_gain
         assert found.mean_best_s < found.mean_before_s
-        again = reallocate(problem(sum(present), *demand), found.after, least_gain)
+        again = reallocate(problem(sum(present), *demand), found.after, min_gain)
         assert again is not None
         assert again.after == found.after, "it does not come to rest"
 
@@ -88,7 +88,7 @@ def test_stages_lead_there_by_the_fewest_replacements(
     for step in steps:
         changes = [b - a for a, b in zip(last, step, strict=True)]
         moves = max(sum(c for c in changes if c > 0), -sum(c for c in changes if c < 0))
-        assert 1 <= moves <= at_once(sum(before))
+        assert 1 <= moves <= batch_size(sum(before))
         assert all(have >= few for have, few in zip(step, least, strict=True))
         moved, last = moved + moves, step
     assert moved == len(replacement_plan(before, after))

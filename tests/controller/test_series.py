@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.controller.pages import page
-from tidal.controller.counts import Counts
+from tidal.controller.counts import ModelCounts
 from tidal.controller.series import counts_of, increases, parse_series, slo_of
 
 LENGTHS = (16, 32, 64)
 SLO_S = 0.123456789
 
 
-def between(before: str, now: str, versions: tuple[int, ...] = (1,), seconds: float = 2.0) -> Counts:
-    grown = increases(parse_series(before), parse_series(now))
-    return counts_of(grown, "m", versions, LENGTHS, SLO_S, seconds)
+def between(before: str, now: str, versions: tuple[int, ...] = (1,), seconds: float = 2.0) -> ModelCounts:
+    increase = increases(parse_series(before), parse_series(now))
+    return counts_of(increase, "m", versions, LENGTHS, SLO_S, seconds)
 
 
 def test_a_stretch_of_time() -> None:
@@ -64,8 +64,8 @@ def test_other_models_and_families_are_left_out() -> None:
 
 
 def test_an_empty_page_is_a_look_at_nothing() -> None:
-    assert between("", "") == Counts(2.0, (0, 0, 0), (0, 0, 0))
-    assert Counts.none(3).mean_latency_s is None
+    assert between("", "") == ModelCounts(2.0, (0, 0, 0), (0, 0, 0))
+    assert ModelCounts.none(3).mean_latency_s is None
 
 
 def test_the_slo_is_read_by_version() -> None:
@@ -95,9 +95,9 @@ def test_increases_add_up_to_all_that_was_counted(values: list[int]) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=8))
 def test_counts_add_up(parts: list[tuple[int, int]]) -> None:
-    total = Counts.none(1)
+    total = ModelCounts.none(1)
     for queries, requests in parts:
-        total += Counts(1.0, (float(queries),), (0.5,), requests, requests // 2, requests // 4, 0.1 * requests)
+        total += ModelCounts(1.0, (float(queries),), (0.5,), requests, requests // 2, requests // 4, 0.1 * requests)
     assert total.seconds == len(parts)
     assert total.queries == (sum(q for q, _ in parts),)
     assert total.requests == sum(r for _, r in parts)

@@ -6,7 +6,7 @@ import pytest
 
 from tidal.errors import Cancelled, Internal, InvalidArgument, NotFound, TidalError, Unavailable, Unsupported
 from tidal.service import ModelUnavailable
-from tidal.triton.coded_errors import meaning, with_code
+from tidal.triton.coded_errors import parse_error, with_code
 
 SERVER = "Model m - Error when running inference: "
 
@@ -26,13 +26,13 @@ SERVER = "Model m - Error when running inference: "
     ],
 )
 def test_a_model_that_may_soon_run_it(message: str, died: bool) -> None:
-    error = meaning("m", message)
+    error = parse_error("m", message)
     assert isinstance(error, ModelUnavailable)
     assert error.died is died
 
 
 def test_a_server_that_ends() -> None:
-    error = meaning("m", f"{SERVER}Server not ready")
+    error = parse_error("m", f"{SERVER}Server not ready")
     assert isinstance(error, Unavailable)
     assert not isinstance(error, ModelUnavailable)
 
@@ -51,7 +51,7 @@ def test_a_server_that_ends() -> None:
     ],
 )
 def test_other_words_are_a_failure_for_good(message: str) -> None:
-    error = meaning("m", message)
+    error = parse_error("m", message)
     assert type(error) is Internal
     assert message.removeprefix(SERVER) in str(error)
 
@@ -59,6 +59,6 @@ def test_other_words_are_a_failure_for_good(message: str) -> None:
 @pytest.mark.parametrize("kind", [InvalidArgument, NotFound, Unavailable, Cancelled, Unsupported, Internal])
 @pytest.mark.parametrize("text", ["[1, 2] is not ready", "two\nlines", "Stub process 'm_0' is not healthy."])
 def test_a_models_own_error_keeps_its_code(kind: type[TidalError], text: str) -> None:
-    error = meaning("m", with_code(kind(text)))
+    error = parse_error("m", with_code(kind(text)))
     assert type(error) is kind
     assert str(error) == text

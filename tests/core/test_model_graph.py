@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.serve.test_changing_models import FakeControl
 from tests.serve.test_ensembles import add_ensemble
 from tests.tabi.serving import cascades, write_cascade
-from tidal.repository import graph as module
-from tidal.repository.graph import ModelGraph, PartitionedModel
+from tidal.catalog import graph as module
+from tidal.catalog.graph import ModelGraph, PartitionedModel
 from tidal.repository.names import runtime_model
 from tidal.server import change
 from tidal.server.launch import select_models
@@ -186,7 +186,7 @@ def closure(edges: Mapping[str, set[str]], model: str) -> set[str]:
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(worlds(), st.data())
 def test_walks_agree_with_the_transitive_closure(world: dict[str, Any], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as parent, pytest.MonkeyPatch.context() as patched:

@@ -12,7 +12,7 @@ from testing.pets import Base
 from testing.pets import build as build_base
 from testing.vision import publish_tiny
 from tests.otas.test_images import encoded, photo
-from tidal_builders.arlo import build_arlo
+from tidal_builders.arlo.build import build_arlo
 from tidal_builders.flover.build import build_flover
 from tidal_builders.specs import parse_spec
 from tidal_client import Client, RequestError

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from tidal.controller.meters import Meters
+from tidal.controller.metrics import ControllerMetrics
 from tidal_client.main import GROUP, _load
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def series() -> frozenset[str]:
         found |= {f"tidal_{system}_{name}" for package in packages for name in _registered(_LIBRARY / package)}
     # The runtimes of a cascade's levels are those of `arlo`, within the cascade.
     found |= {f"tidal_tabi_runtime_{name}" for name in _registered(_LIBRARY / "arlo" / "metrics.py")}
-    for family in Meters().registry.collect():
+    for family in ControllerMetrics().registry.collect():
         suffixes = {"counter": ("_total",), "histogram": _HISTOGRAM}.get(family.type, ("",))
         found |= {f"{family.name}{suffix}" for suffix in suffixes}
     return frozenset(found)

@@ -188,7 +188,7 @@ def test_the_image_is_of_a_release_without_known_vulnerabilities(parsed: Dockerf
 
 
 def test_the_documented_releases_are_those_of_the_code(parsed: DockerfileParser) -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "reference" / "triton-releases.md").read_text()
     rows = {row[0]: row for row in re.findall(r"^\| (\d\d\.\d\d) \| (\S+) \| (\S+) \| (.*?) \| (.*?) \|$", page, re.M)}
     assert set(rows) == {release.name for release in RELEASES}
     for release in RELEASES:

@@ -70,7 +70,7 @@ def prometheus(everything_folder: Path, tmp_path_factory: pytest.TempPathFactory
         serving(repository, folder / "run", "--exit-timeout", "10") as served,
         controller(served.environment, "--period", "3", "--metrics-port", "0") as beside,
     ):
-        assert beside.comes("metrics")
+        assert beside.wait_for("metrics")
         addresses = {"triton:8002": served.report["metrics"], "triton:8003": beside.of("metrics")[0]["address"]}
         with alertmanager(folder) as alerts, started(folder, {**addresses, "alertmanager:9093": alerts}) as running:
             assert until(running.healthy)

@@ -11,7 +11,7 @@ import pytest
 
 from testing.models import make_tiny_classifier
 from testing.servers import RunningServer, running_server
-from tidal_builders.arlo import build_arlo
+from tidal_builders.arlo.build import build_arlo
 from tidal_builders.specs import parse_spec
 
 # What the server has of this machine.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tidal.engine_model.claims import Claim, CoreClaim, GpuClaim, claims_folder
+from tidal.engine_model.claims import CoreClaim, GpuClaim, SlotClaim, claims_folder
 from tidal.errors import Unsupported
 from tidal.gpus import visible_gpus
 
@@ -34,10 +34,10 @@ for line in sys.stdin:
     if line == "release\\n":
         claim.release()
     else:
-        claim.take()
+        claim.acquire()
     threading.Thread(target=early.wait, daemon=True).start()
-    places = {core for thread in os.listdir("/proc/self/task") for core in os.sched_getaffinity(int(thread))}
-    print(claim.core, *sorted(places), flush=True)
+    cores = {core for thread in os.listdir("/proc/self/task") for core in os.sched_getaffinity(int(thread))}
+    print(claim.core, *sorted(cores), flush=True)
 """
 
 
@@ -51,8 +51,8 @@ class Claimer:
         assert self.process.stdout is not None
         self.process.stdin.write(f"{what}\n")
         self.process.stdin.flush()
-        core, *places = self.process.stdout.readline().split()
-        return None if core == "None" else int(core), [int(place) for place in places]
+        core, *cores = self.process.stdout.readline().split()
+        return None if core == "None" else int(core), [int(slot) for slot in cores]
 
 
 @contextmanager
@@ -111,13 +111,13 @@ def test_instances_get_a_gpu_each_and_share_when_there_are_more(
     claims = [GpuClaim(tmp_path, ["0", "GPU-b"]) for _ in range(6)]
     taken = []
     for claim in claims[:4]:
-        taken.append(claim.take())
+        taken.append(claim.acquire())
         assert os.environ["CUDA_VISIBLE_DEVICES"] == taken[-1]
     assert taken == ["0", "GPU-b", "0", "GPU-b"]
     # Those of an old version leave, then one of the new: the next go where the fewest are.
     for claim in (claims[0], claims[1], claims[3]):
         claim.release()
-    assert [claim.take() for claim in claims[4:]] == ["GPU-b", "0"]
+    assert [claim.acquire() for claim in claims[4:]] == ["GPU-b", "0"]
 
 
 def test_a_lock_that_fails_is_told_and_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,17 +125,17 @@ def test_a_lock_that_fails_is_told_and_leaves_nothing_open(tmp_path: Path, monke
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", no_locks)
-    claim, before = Claim(tmp_path, ["core0", "core1"]), os.listdir("/proc/self/fd")
+    claim, before = SlotClaim(tmp_path, ["core0", "core1"]), os.listdir("/proc/self/fd")
     with pytest.raises(Unsupported, match="core0 cannot be locked: No locks available"):
-        claim.take()
+        claim.acquire()
     assert os.listdir("/proc/self/fd") == before
-    assert claim.place is None
+    assert claim.slot is None
 
 
 def test_a_lock_file_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
     (tmp_path / "gpu-0").mkdir()
     with pytest.raises(Unsupported, match="gpu-0 cannot be locked"):
-        GpuClaim(tmp_path, ["0"]).take()
+        GpuClaim(tmp_path, ["0"]).acquire()
 
 
 def test_a_core_that_threads_may_not_move_to_is_handed_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,15 +145,15 @@ def test_a_core_that_threads_may_not_move_to_is_handed_back(tmp_path: Path, monk
     claim = CoreClaim(tmp_path)
     monkeypatch.setattr("os.sched_setaffinity", refused)
     with pytest.raises(Unsupported, match=f"moved to core {CORES[0]}: Invalid argument"):
-        claim.take()
+        claim.acquire()
     assert claim.core is None
-    assert Claim(tmp_path, [f"core{CORES[0]}"]).take()
+    assert SlotClaim(tmp_path, [f"core{CORES[0]}"]).acquire()
 
 
 def test_a_core_and_a_gpu_of_one_number_are_two_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert Claim(tmp_path, ["core0"]).take()
-    assert GpuClaim(tmp_path, ["0", "1"]).take() == "0"
+    assert SlotClaim(tmp_path, ["core0"]).acquire()
+    assert GpuClaim(tmp_path, ["0", "1"]).acquire() == "0"
 
 
 @pytest.mark.parametrize(("named", "gpus"), [("", ()), ("1", ("1",)), ("GPU-a, GPU-b", ("GPU-a", "GPU-b"))])

@@ -229,5 +229,5 @@ def test_an_instance_that_can_claim_nothing_serves(
     monkeypatch.setenv(CLAIMS_VARIABLE, str(tmp_path / "claims"))
     with running_server(tmp_path / "repository") as server, Client(f"grpc://{server.grpc}") as client:
         assert client.infer("tiny_len16", request())["logits"].shape == (1, 3)
-        assert "has no core or GPU to itself: " in server.log_text()
+        assert "runs without a core or GPU of its own: " in server.log_text()
         assert places(server, "tiny_len16") == [frozenset(os.sched_getaffinity(0))]

@@ -1,4 +1,4 @@
-"""One real server over a tiny model of every backend, by the names that docs/perf_analyzer.md uses."""
+"""One real server over a tiny model of every backend, by the names of docs/how-to/measure-with-perf-analyzer.md."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from testing.servers import RunningServer, running_server
 from testing.vision import publish_tiny
 from tests.flover.served.conftest import build as build_decoder
 from tests.tabi.conftest import cascades
-from tidal_builders.arlo import build_arlo
+from tidal_builders.arlo.build import build_arlo
 from tidal_builders.specs import parse_spec
 from tidal_builders.tabi.config import cascade_config_pbtxt
 
 __all__ = ["cascades"]
 
-PAGE = Path(__file__).parents[2] / "docs/perf_analyzer.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/measure-with-perf-analyzer.md"
 #: The admin key of the server.
 KEY = "a-key-of-the-tests"
 #: Longer than the 128 random characters that perf_analyzer makes, each of which may be a token.
@@ -38,7 +38,7 @@ def block(before: str) -> str:
 @pytest.fixture(scope="package")
 def repository(cascades: Cascades, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`intents` (arlo), `encoder` (pets), `intents_cascade` (tabi), `digits` (otas) and `writer` (flover); and the
-    ensemble `intents_texts` of docs/perf_analyzer.md."""
+    ensemble `intents_texts` of docs/how-to/measure-with-perf-analyzer.md."""
     folder = tmp_path_factory.mktemp("every_backend")
     repository = folder / "repository"
     source = make_tiny_classifier(folder / "source", max_position=MAX_LENGTH)

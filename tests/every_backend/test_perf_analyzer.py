@@ -1,4 +1,4 @@
-"""docs/perf_analyzer.md: every command line of the page, run as it stands, with NVIDIA's real program."""
+"""Every command line of docs/how-to/measure-with-perf-analyzer.md, run as printed, with NVIDIA's real program."""
 
 from __future__ import annotations
 

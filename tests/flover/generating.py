@@ -1,4 +1,4 @@
-"""Greedy generation of several prompts in one runner, with arrivals, chunks and moves as a test wants them."""
+"""Greedy generation of several prompts in one runner, with arrivals, chunks and moves given by a test."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tidal.flover.memory.slots import Move, Slots
+from tidal.flover.memory.slots import SlotMove, SlotTable
 from tidal.flover.runner import FloverRunner
-from tidal.flover.tasks.adapter import Adapter
+from tidal.flover.tasks.adapter import LoraAdapter
 
 Ids = npt.NDArray[np.int64]
 
 
 @dataclass
 class Generation:
-    """A prompt on its way: `read` tokens of it are in its slot, `tokens` were generated.
+    """A prompt: `prefilled` tokens of it are in its slot, `tokens` were generated.
 
     It wants so many tokens, but its client goes after `stays` iterations with a slot.
     """
@@ -29,73 +29,73 @@ class Generation:
     wanted: int
     arrives: int
     stays: float = math.inf
-    task: Adapter | None = None
-    read: int = 0
+    task: LoraAdapter | None = None
+    prefilled: int = 0
     tokens: list[int] = field(default_factory=list)
 
     @property
     def held(self) -> int:
         """Tokens whose keys and values are in the slot."""
-        return self.read + max(0, len(self.tokens) - 1)
+        return self.prefilled + max(0, len(self.tokens) - 1)
 
 
 def generate_together(runner: FloverRunner, sequences: Sequence[Generation], draw: np.random.Generator) -> None:
     """Generate until all have what they want, or their clients have gone.
 
-    Every iteration reads a chunk of random size of one prompt, if one is there, and makes a step. Before the step one
-    sequence is moved to a free slot, if there is one, and then all that run are brought together.
+    Every iteration prefills a chunk of random size of one prompt, if there is one, and runs a decode step. Before the
+    step one sequence is moved to a free slot, if there is one, and then the running slots are made contiguous.
     """
-    slots = Slots[int](runner.slots)
+    slots = SlotTable[int](runner.slots)
     waiting = list(range(len(sequences)))
-    reading: list[int] = []
-    turn = 0
+    prefilling: list[int] = []
+    iteration = 0
 
-    def moved(moves: Sequence[Move]) -> None:
+    def move(moves: Sequence[SlotMove]) -> None:
         held = [0] * runner.slots
         for number, each in enumerate(sequences):
             if number in taken:
                 held[before[number]] = each.held
-        runner.move(moves, held)
+        runner.move_slots(moves, held)
 
-    while waiting or slots.free < slots.count:
-        while waiting and slots.free and sequences[waiting[0]].arrives <= turn:
-            reading.append(waiting.pop(0))
-            slots.reserve(reading[-1])
-        if reading:
-            number = reading[int(draw.integers(len(reading)))]
+    while waiting or slots.free_count < slots.count:
+        while waiting and slots.free_count and sequences[waiting[0]].arrives <= iteration:
+            prefilling.append(waiting.pop(0))
+            slots.allocate(prefilling[-1])
+        if prefilling:
+            number = prefilling[int(draw.integers(len(prefilling)))]
             each = sequences[number]
-            end = min(len(each.prompt), each.read + int(draw.integers(1, 12)))
+            end = min(len(each.prompt), each.prefilled + int(draw.integers(1, 12)))
             last = end == len(each.prompt)
             logits = runner.prefill(
-                slots.slot(number), each.prompt[each.read : end], each.read, last=last, task=each.task
+                slots.slot(number), each.prompt[each.prefilled : end], each.prefilled, last=last, task=each.task
             )
-            each.read = end
+            each.prefilled = end
             if last:
                 assert logits is not None
                 each.tokens.append(int(logits.argmax()))
-                reading.remove(number)
-                slots.join(number)
+                prefilling.remove(number)
+                slots.activate(number)
         for number in [number for number in range(len(sequences)) if _has(slots, number)]:
             each = sequences[number]
             each.stays -= 1
             if len(each.tokens) == each.wanted or each.stays < 0:
-                slots.release(number)
-                reading = [other for other in reading if other != number]
+                slots.free(number)
+                prefilling = [other for other in prefilling if other != number]
         taken = [number for number in range(len(sequences)) if _has(slots, number)]
         before = {number: slots.slot(number) for number in taken}
-        if taken and slots.free:
+        if taken and slots.free_count:
             source = slots.slot(int(draw.choice(taken)))
             free = sorted(set(range(slots.count)) - set(before.values()))
-            away = [Move(source, int(draw.choice(free)))]
+            away = [SlotMove(source, int(draw.choice(free)))]
             slots.apply(away)
-            moved(away)
+            move(away)
             before = {number: slots.slot(number) for number in taken}
-        moved(slots.settle({number: sequences[number].held for number in taken}))
+        move(slots.compact({number: sequences[number].held for number in taken}))
         window = slots.window
         if len(window):
             rows = [sequences[number] for number in slots.rows() if number is not None]
             assert len(rows) == len(window)
-            logits = runner.step(
+            logits = runner.decode(
                 window.begin,
                 window.end,
                 np.array([each.tokens[-1] for each in rows]),
@@ -104,7 +104,7 @@ def generate_together(runner: FloverRunner, sequences: Sequence[Generation], dra
             )
             for each, row in zip(rows, logits, strict=True):
                 each.tokens.append(int(row.argmax()))
-        turn += 1
+        iteration += 1
 
 
 def generated_by_transformers(model: Any, prompt: Ids, count: int) -> list[int]:
@@ -147,7 +147,7 @@ def random_sequences(draw: np.random.Generator, count: int, vocabulary: int, lon
     ]
 
 
-def _has(slots: Slots[int], number: int) -> bool:
+def _has(slots: SlotTable[int], number: int) -> bool:
     try:
         slots.slot(number)
     except KeyError:

@@ -53,7 +53,7 @@ def test_what_is_added_is_read_again(tmp_path: Path) -> None:
 
 def test_a_name_is_taken_once(tmp_path: Path) -> None:
     add(tmp_path, parameters())
-    with pytest.raises(InvalidArgument, match="is there already"):
+    with pytest.raises(InvalidArgument, match="already exists"):
         add(tmp_path, parameters())
     replaced = add(tmp_path, parameters(labels=("x", "y", "z")), replace=True)
     assert replaced.parameters.labels == load_task(tmp_path, "task", MANIFEST).parameters.labels == ("x", "y", "z")

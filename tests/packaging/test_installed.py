@@ -21,7 +21,7 @@ from testing.models import make_tiny_classifier
 from testing.pets import Base, build
 from testing.serving import environment_in, serving
 from tidal.tasks.folder import tasks_folder
-from tidal_builders.arlo import build_arlo
+from tidal_builders.arlo.build import build_arlo
 from tidal_builders.flover.build import build_flover
 from tidal_builders.specs import parse_spec
 from tidal_client import Client

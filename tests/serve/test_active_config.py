@@ -12,24 +12,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testing.serving import publish
-from tests.serve.families import publish_family, want
+from tests.serve.partitioned import publish_partitioned, set_instances
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, Unavailable
 from tidal.repository.allocation import read_allocation, usable_instances
 from tidal.repository.config import instance_count, read_config, with_instances
-from tidal.repository.graph import ModelGraph
 from tidal.server.active_config import active_config, load_model, restart_model
-from tidal.server.allocate import changing, partitioned_model, plan_steps, shown, wanted_now, write_wanted
+from tidal.server.allocate import (
+    exclusive_change,
+    format_counts,
+    partitioned_model,
+    plan_steps,
+    wanted_now,
+    write_wanted,
+)
 from tidal.server.control import ModelState, ServerControl
 from tidal.server.gauges import parse_instances
 from tidal.server.launch import select_models
-from tidal.server.starting import StartPlan, forget_changes, plan_start
+from tidal.server.starting import StartPlan, clear_unfinished_changes, plan_start
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """A partitioned `m` of lengths 16 and 64, and `alone`."""
     folder = tmp_path / "models"
-    publish_family(folder, "m", [16, 64])
+    publish_partitioned(folder, "m", [16, 64])
     publish(folder, "alone")
     return folder
 
@@ -45,7 +52,7 @@ class TestActiveConfig:
         assert active_config(ModelGraph.read(None), "m_len16") is None
 
     def test_is_complete_and_has_the_wanted_count(self, repository: Path) -> None:
-        want(repository, "m", {16: 3, 64: 1})
+        set_instances(repository, "m", {16: 3, 64: 1})
         active = active_config(ModelGraph.read(repository), "m_len16")
         assert active is not None
         assert (active.instances, active.as_in_file) == (3, False)
@@ -60,7 +67,7 @@ class TestActiveConfig:
 
     def test_is_given_also_where_the_file_says_the_same(self, repository: Path) -> None:
         """After another count was loaded, a plain load would change nothing."""
-        for prepared in (lambda: None, lambda: want(repository, "m", {16: 1, 64: 1})):
+        for prepared in (lambda: None, lambda: set_instances(repository, "m", {16: 1, 64: 1})):
             prepared()
             active = active_config(ModelGraph.read(repository), "m_len16")
             assert active is not None
@@ -68,13 +75,13 @@ class TestActiveConfig:
             assert active.config == read_config(repository / "m_len16")
 
     def test_wants_what_a_change_under_way_wants(self, repository: Path) -> None:
-        want(repository, "m", {16: 2, 64: 1}, loaded={16: 1, 64: 3})
+        set_instances(repository, "m", {16: 2, 64: 1}, loaded={16: 1, 64: 3})
         active = active_config(ModelGraph.read(repository), "m_len16")
         assert active is not None
         assert active.instances == 2
 
     def test_follows_the_version_policy_of_the_front(self, repository: Path) -> None:
-        publish_family(repository, "m", [16, 64], version=2)
+        publish_partitioned(repository, "m", [16, 64], version=2)
         config = repository / "m" / "config.pbtxt"
         config.write_text(config.read_text() + "version_policy { specific { versions: [ 1 ] } }\n")
         active = active_config(ModelGraph.read(repository), "m_len64")
@@ -83,7 +90,7 @@ class TestActiveConfig:
         assert not active.as_in_file
 
     def test_has_the_versions_that_the_front_calls(self, repository: Path) -> None:
-        publish_family(repository, "m", [16, 64], version=2)
+        publish_partitioned(repository, "m", [16, 64], version=2)
         for called, served in (((), ["2"]), ({1}, ["1"]), ({2, 1}, ["1", "2"]), ({7}, ["2"])):
             active = active_config(ModelGraph.read(repository), "m_len64", called)
             assert active is not None
@@ -91,8 +98,8 @@ class TestActiveConfig:
             assert active.as_in_file == (served == ["2"])
 
     def test_counts_where_the_allocation_is_for_an_earlier_version(self, repository: Path) -> None:
-        want(repository, "m", {16: 2, 64: 3})
-        publish_family(repository, "m", [32, 64], version=2)
+        set_instances(repository, "m", {16: 2, 64: 3})
+        publish_partitioned(repository, "m", [32, 64], version=2)
         active = [active_config(ModelGraph.read(repository), f"m_len{n}") for n in (16, 32, 64)]
         assert [each.instances for each in active if each is not None] == [2, 1, 3]
 
@@ -125,19 +132,19 @@ class FakeControl(ServerControl):
 
 class TestLoading:
     def test_a_runtime_without_instances_is_unloaded(self, repository: Path) -> None:
-        want(repository, "m", {16: 0, 64: 1})
+        set_instances(repository, "m", {16: 0, 64: 1})
         control = FakeControl()
         load_model(control, ModelGraph.read(repository), "m_len16")
         restart_model(control, ModelGraph.read(repository), "m_len16")
         assert control.calls == [("m_len16", "unload")] * 3
 
     def test_a_load_that_an_allocation_overtook_is_done_again(self, repository: Path) -> None:
-        control = FakeControl(during=[lambda: want(repository, "m", {16: 2, 64: 1})])
+        control = FakeControl(during=[lambda: set_instances(repository, "m", {16: 2, 64: 1})])
         load_model(control, ModelGraph.read(repository), "m_len16")
         assert control.calls == [("m_len16", 1), ("m_len16", 2)]
 
     def test_a_load_that_a_change_of_the_front_overtook_is_done_again(self, repository: Path) -> None:
-        publish_family(repository, "m", [16, 64], version=2)
+        publish_partitioned(repository, "m", [16, 64], version=2)
         control = FakeControl(serving={"m": 1})
         control.during.append(lambda: control.serving.update(m=2))
         load_model(control, ModelGraph.read(repository), "m_len16")
@@ -158,26 +165,26 @@ class TestStarting:
         assert plan_start(ModelGraph.read(repository), self.ALL) == StartPlan(self.ALL)
 
     def test_with_the_counts_of_the_files_too(self, repository: Path) -> None:
-        want(repository, "m", {16: 1, 64: 1})
+        set_instances(repository, "m", {16: 1, 64: 1})
         assert plan_start(ModelGraph.read(repository), self.ALL) == StartPlan(self.ALL)
 
     def test_other_counts_come_later_and_the_front_last(self, repository: Path) -> None:
-        want(repository, "m", {16: 1, 64: 2})
+        set_instances(repository, "m", {16: 1, 64: 2})
         assert plan_start(ModelGraph.read(repository), self.ALL) == StartPlan(
             ("alone", "m_len16"), (("m_len64",), ("m",))
         )
 
     def test_no_instance_is_no_load(self, repository: Path) -> None:
-        want(repository, "m", {16: 0, 64: 1})
+        set_instances(repository, "m", {16: 0, 64: 1})
         assert plan_start(ModelGraph.read(repository), self.ALL) == StartPlan(("alone", "m", "m_len64"))
 
     def test_an_allocation_for_other_runtimes_is_refused(self, repository: Path) -> None:
-        want(repository, "m", {32: 1, 64: 1})
+        set_instances(repository, "m", {32: 1, 64: 1})
         with pytest.raises(InvalidArgument, match=r"instances names 32.*tidal models allocate m 16=COUNT 64=COUNT"):
             plan_start(ModelGraph.read(repository), self.ALL)
 
     def test_leaves_a_family_out_whose_allocation_cannot_be_accepted(self, repository: Path) -> None:
-        want(repository, "m", {32: 1, 64: 1})
+        set_instances(repository, "m", {32: 1, 64: 1})
         plan = plan_start(ModelGraph.read(repository), self.ALL, strict=False)
         assert plan.models == ("alone",)
         refused = dict(plan.refused)
@@ -186,29 +193,29 @@ class TestStarting:
         assert refused["m_len16"] == "it is a runtime of 'm', which cannot be loaded"
 
     def test_forgets_what_an_unfinished_change_had_loaded(self, repository: Path) -> None:
-        want(repository, "m", {16: 2, 64: 1}, loaded={16: 1, 64: 1})
-        forget_changes(repository, self.ALL)
+        set_instances(repository, "m", {16: 2, 64: 1}, loaded={16: 1, 64: 1})
+        clear_unfinished_changes(repository, self.ALL)
         left = read_allocation(repository / "m")
         assert left is not None
         assert (left.instances, left.loaded) == ({16: 2, 64: 1}, None)
 
     def test_leaves_a_change_that_runs_alone(self, repository: Path) -> None:
-        want(repository, "m", {16: 2, 64: 1}, loaded={16: 1, 64: 1})
-        with changing(repository / "m"):
-            forget_changes(repository, self.ALL)
+        set_instances(repository, "m", {16: 2, 64: 1}, loaded={16: 1, 64: 1})
+        with exclusive_change(repository / "m"):
+            clear_unfinished_changes(repository, self.ALL)
         left = read_allocation(repository / "m")
         assert left is not None
         assert left.loaded == {16: 1, 64: 1}
 
     def test_selects_families_whole_and_without_former_runtimes(self, repository: Path) -> None:
-        publish_family(repository, "m", [32, 64], version=2)
+        publish_partitioned(repository, "m", [32, 64], version=2)
         assert names(select_models(ModelGraph.read(repository), [])) == ["alone", "m", "m_len32", "m_len64"]
         assert names(select_models(ModelGraph.read(repository), ["m"])) == ["m", "m_len32", "m_len64"]
         assert names(select_models(ModelGraph.read(repository), ["alone"])) == ["alone"]
         assert names(select_models(ModelGraph.read(repository), ["m_len16"])) == ["m_len16"]
 
     def test_selects_no_runtime_of_a_model_that_is_partitioned_no_more(self, repository: Path) -> None:
-        publish_family(repository, "m", [64], version=2, placement="polymorphic")
+        publish_partitioned(repository, "m", [64], version=2, placement="polymorphic")
         assert names(select_models(ModelGraph.read(repository), [])) == ["alone", "m"]
         assert names(select_models(ModelGraph.read(repository), ["m"])) == ["m"]
         assert names(select_models(ModelGraph.read(repository), ["m_len16"])) == ["m_len16"]
@@ -222,7 +229,7 @@ class TestUsable:
     def test_under_tidal_serve_is_the_file(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TIDAL_ALLOCATION", "file")
         assert usable_instances(repository / "m", [64, 16]) == {16: 1, 64: 1}
-        want(repository, "m", {16: 3, 64: 1}, loaded={16: 2, 64: 2})
+        set_instances(repository, "m", {16: 3, 64: 1}, loaded={16: 2, 64: 2})
         assert usable_instances(repository / "m", [64, 16]) == {16: 2, 64: 1}
         with pytest.raises(InvalidArgument, match=r"allocation\.json: instances names 16"):
             usable_instances(repository / "m", [64])
@@ -231,7 +238,7 @@ class TestUsable:
         self, repository: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("TIDAL_ALLOCATION", raising=False)
-        want(repository, "m", {16: 3, 64: 1})
+        set_instances(repository, "m", {16: 3, 64: 1})
         assert usable_instances(repository / "m", [64, 16]) == {16: 1, 64: 1}
 
 
@@ -258,12 +265,12 @@ class TestPlanning:
     def test_tells_what_it_does(self) -> None:
         (batch,) = plan_steps("m", {16: 2, 64: 1}, {16: 1, 64: 1})
         assert list(map(str, batch)) == ["m_len16: 2 -> 1 instances"]
-        assert shown({64: 2, 16: 1}) == "16=1 64=2"
+        assert format_counts({64: 2, 16: 1}) == "16=1 64=2"
 
     def test_a_file_for_other_runtimes_counts_where_it_fits(self, repository: Path) -> None:
         model = partitioned_model(repository, "m")
         assert wanted_now(repository, model) == {16: 1, 64: 1}
-        want(repository, "m", {32: 4, 64: 2})
+        set_instances(repository, "m", {32: 4, 64: 2})
         assert wanted_now(repository, model) == {16: 1, 64: 2}
         write_wanted(repository, model, {16: 2, 64: 2})
         assert wanted_now(repository, model) == {16: 2, 64: 2}
@@ -271,7 +278,7 @@ class TestPlanning:
             write_wanted(repository, model, {64: 2})
 
     def test_one_change_at_a_time(self, repository: Path) -> None:
-        with changing(repository / "m"), pytest.raises(Unavailable, match="being changed already"):
+        with exclusive_change(repository / "m"), pytest.raises(Unavailable, match="being changed already"):
             write_wanted(repository, partitioned_model(repository, "m"), {16: 1, 64: 1})
         write_wanted(repository, partitioned_model(repository, "m"), {16: 1, 64: 1})
 

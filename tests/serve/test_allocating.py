@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.serve.families import publish_family
+from tests.serve.partitioned import publish_partitioned
 from tidal.errors import Unavailable
 from tidal.repository.allocation import read_allocation
 from tidal.repository.config import instance_count
@@ -24,7 +24,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A partitioned `m` of lengths 16 and 64; no server runs."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     folder = tmp_path / "models"
-    publish_family(folder, "m", [16, 64])
+    publish_partitioned(folder, "m", [16, 64])
     return folder
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.families import publish_family
+from tests.serve.partitioned import publish_partitioned
 from tests.serve.test_changing_models import FakeControl
 from tests.tabi.serving import VERSION, cascades, write_cascade
+from tidal.catalog.graph import ModelGraph
+from tidal.catalog.manifests import load_published
 from tidal.errors import Internal, InvalidArgument
 from tidal.manifest import MANIFEST_FILE
 from tidal.repository.entries import model_entries
-from tidal.repository.graph import ModelGraph
-from tidal.repository.published import load_published
 from tidal.server import change
 from tidal.server.launch import select_models
 from tidal.server.model_facts import model_facts
@@ -55,7 +55,7 @@ def test_what_needs_a_model(repository: Path) -> None:
     (repository / "both" / "config.pbtxt").write_text(
         'platform: "ensemble"\nensemble_scheduling { step [ { model_name: "c" }, { model_name: "other" } ] }\n'
     )
-    publish_family(repository, "m", [16])
+    publish_partitioned(repository, "m", [16])
     graph = ModelGraph.read(repository)
     every = [entry.name for entry in model_entries(repository)]
     assert graph.dependents("c_l0", every) == ["both", "c"]

@@ -18,7 +18,7 @@ import tritonclient.grpc
 
 from testing.serving import TIDAL, Served, serving
 from testing.waiting import until
-from tests.serve.families import publish_family, want
+from tests.serve.partitioned import publish_partitioned, set_instances
 from tidal.repository.allocation import read_allocation
 from tidal.server.allocate import LiveFront, partitioned_model, wanted_now
 from tidal.server.allocate import allocate as change_instances
@@ -35,8 +35,8 @@ _CLIENTS = 6
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`m` with runtimes of 16 and 64 tokens; the longer one has two instances by its allocation alone."""
     folder = tmp_path_factory.mktemp("changing") / "models"
-    publish_family(folder, "m", [16, 64])
-    want(folder, "m", {16: 1, 64: 2}, loaded={16: 1, 64: 1})  # a change that was killed
+    publish_partitioned(folder, "m", [16, 64])
+    set_instances(folder, "m", {16: 1, 64: 2}, loaded={16: 1, 64: 1})  # a change that was killed
     return folder
 
 
@@ -259,7 +259,7 @@ def test_a_publish_keeps_the_allocation(family: Served, repository: Path) -> Non
     allocate(family, n16=1, n64=2)
     with load_on(family) as load:
         assert load.grown_by(100)
-        publish_family(repository, "m", [16, 64], version=2)
+        publish_partitioned(repository, "m", [16, 64], version=2)
         told = family.tidal("models", "reload", "m")
         assert told.returncode == 0, told.stderr
         assert load.grown_by(200)
@@ -282,7 +282,7 @@ def test_a_publish_keeps_the_allocation(family: Served, repository: Path) -> Non
 def test_a_publish_of_other_runtimes_needs_another_allocation(family: Served, repository: Path) -> None:
     with load_on(family) as load:
         assert load.grown_by(50)
-        publish_family(repository, "m", [32, 64], version=3)
+        publish_partitioned(repository, "m", [32, 64], version=3)
         refused = family.tidal("models", "reload", "m")
         assert refused.returncode == 1
         assert "instances names 16" in refused.stderr
@@ -310,7 +310,7 @@ def versions(served: Served) -> dict[str, list[int]]:
 
 def test_a_version_that_does_not_load_leaves_the_old_one_everywhere(family: Served, repository: Path) -> None:
     with load_on(family) as load:
-        publish_family(repository, "m", [32, 64], version=4)
+        publish_partitioned(repository, "m", [32, 64], version=4)
         (repository / "m_len64" / "4" / "model.py").write_text("raise ValueError('not today')\n")
         refused = family.tidal("models", "reload", "m")
         assert refused.returncode == 1
@@ -338,7 +338,7 @@ def test_a_restart_and_a_change_keep_the_version_that_the_front_calls(family: Se
 
 def test_a_change_of_version_that_was_killed_is_completed_by_the_next(family: Served, repository: Path) -> None:
     with load_on(family) as load:
-        publish_family(repository, "m", [32, 64], version=5)
+        publish_partitioned(repository, "m", [32, 64], version=5)
         killed = subprocess.Popen([*TIDAL, "models", "reload", "m"], env=family.environment)
         assert until(lambda: versions(family)["m_len32"] == [3, 5])
         killed.send_signal(signal.SIGKILL)
@@ -394,7 +394,7 @@ def test_a_second_server_of_the_repository_refuses_changes(family: Served, repos
 
 def test_a_model_that_is_partitioned_no_more_lets_its_runtimes_go(family: Served, repository: Path) -> None:
     """The last use of the family."""
-    publish_family(repository, "m", [32, 64], version=6, placement="polymorphic")
+    publish_partitioned(repository, "m", [32, 64], version=6, placement="polymorphic")
     told = family.tidal("models", "reload", "m")
     assert told.returncode == 0, told.stderr
     assert told.stdout.splitlines() == [
@@ -407,7 +407,7 @@ def test_a_model_that_is_partitioned_no_more_lets_its_runtimes_go(family: Served
 
 def test_outlives_the_server(tmp_path: Path) -> None:
     repository = tmp_path / "models"
-    publish_family(repository, "m", [16, 64])
+    publish_partitioned(repository, "m", [16, 64])
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     with serving(repository, tmp_path / "first") as first:

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.serve.families import publish_family, want
+from tests.serve.partitioned import publish_partitioned, set_instances
 from tidal.arlo.manifest import load_arlo_manifest
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import Internal, Unavailable
 from tidal.repository.config import instance_count, read_config, served_versions
 from tidal.repository.entries import ModelEntry
-from tidal.repository.graph import ModelGraph
 from tidal.repository.names import runtime_model
 from tidal.server import change
 from tidal.server.active_config import load_model, restart_model
-from tidal.server.allocate import changing
+from tidal.server.allocate import exclusive_change
 from tidal.server.control import ModelState, ServerControl
 
 
@@ -82,7 +82,7 @@ class FakeControl(ServerControl):
 def repository(tmp_path: Path) -> Path:
     """A partitioned `m` of lengths 16 and 64."""
     folder = tmp_path / "models"
-    publish_family(folder, "m", [16, 64])
+    publish_partitioned(folder, "m", [16, 64])
     return folder
 
 
@@ -101,13 +101,13 @@ class TestUnload:
         assert control.served == {}
 
     def test_waits_for_its_turn_with_changes_of_instances(self, repository: Path, control: FakeControl) -> None:
-        with changing(repository / "m"), pytest.raises(Unavailable, match="being changed already"):
+        with exclusive_change(repository / "m"), pytest.raises(Unavailable, match="being changed already"):
             change.unload(control, repository, "m")
         assert sorted(control.served) == ["m", "m_len16", "m_len64"]
         refused = []
 
         def another() -> None:
-            with pytest.raises(Unavailable), changing(repository / "m"):
+            with pytest.raises(Unavailable), exclusive_change(repository / "m"):
                 pass
             refused.append(True)
 
@@ -117,8 +117,8 @@ class TestUnload:
 
     def test_leaves_other_models_whose_names_look_like_runtimes(self, repository: Path, control: FakeControl) -> None:
         # Of another front, of no front, and without a manifest.
-        publish_family(repository, "m_len32", [128], placement="polymorphic")
-        publish_family(repository, "other", [8])
+        publish_partitioned(repository, "m_len32", [128], placement="polymorphic")
+        publish_partitioned(repository, "other", [8])
         (repository / "other_len8").rename(repository / "m_len8")
         for model in ("m_len32", "m_len8"):
             control.load(model, None)
@@ -129,7 +129,7 @@ class TestUnload:
 
 class TestLoad:
     def test_lets_former_runtimes_go(self, repository: Path, control: FakeControl) -> None:
-        publish_family(repository, "m", [32, 64], version=2)
+        publish_partitioned(repository, "m", [32, 64], version=2)
         control.served["m_len99"] = [1]  # nobody's
         told = change.load(control, repository, "m")
         assert told.splitlines()[-1] == "  m_len16: unloaded"
@@ -138,7 +138,7 @@ class TestLoad:
     def test_lets_all_runtimes_of_a_model_go_that_is_partitioned_no_more(
         self, repository: Path, control: FakeControl
     ) -> None:
-        publish_family(repository, "m", [64], version=2, placement="polymorphic")
+        publish_partitioned(repository, "m", [64], version=2, placement="polymorphic")
         assert change.load(control, repository, "m").splitlines() == [
             "m: version 2 serves now, version 1 before",
             "  m_len16: unloaded",
@@ -148,7 +148,7 @@ class TestLoad:
         assert change.load(control, repository, "m") == "m: version 2 serves, as before"
 
     def test_keeps_runtimes_while_an_earlier_version_needs_them(self, repository: Path, control: FakeControl) -> None:
-        publish_family(repository, "m", [64], version=2, placement="polymorphic")
+        publish_partitioned(repository, "m", [64], version=2, placement="polymorphic")
         stay_with(repository, 1)
         told = change.load(control, repository, "m")
         assert told == "m: version 1 serves as its version_policy asks; version 2 is published too"
@@ -167,7 +167,7 @@ class TestNewVersion:
     """The fake server itself fails a test in which a front misses a runtime."""
 
     def test_runtimes_serve_both_while_the_front_changes(self, repository: Path, control: FakeControl) -> None:
-        publish_family(repository, "m", [16, 64], version=2)
+        publish_partitioned(repository, "m", [16, 64], version=2)
         told = change.load(control, repository, "m")
         assert told.splitlines() == [
             "m: version 2 serves now, version 1 before",
@@ -183,16 +183,16 @@ class TestNewVersion:
         assert control.served == {"m": [1], "m_len16": [1], "m_len64": [1]}
 
     def test_keeps_the_counts(self, repository: Path, control: FakeControl) -> None:
-        want(repository, "m", {16: 2, 64: 3})
-        publish_family(repository, "m", [16, 64], version=2)
+        set_instances(repository, "m", {16: 2, 64: 3})
+        publish_partitioned(repository, "m", [16, 64], version=2)
         change.load(control, repository, "m")
         assert control.instances == {"m": 1, "m_len16": 2, "m_len64": 3}
 
     def test_a_runtime_that_loses_its_instances_stays_until_the_front_has_changed(
         self, repository: Path, control: FakeControl
     ) -> None:
-        publish_family(repository, "m", [64, 128], version=2)
-        want(repository, "m", {64: 0, 128: 1})
+        publish_partitioned(repository, "m", [64, 128], version=2)
+        set_instances(repository, "m", {64: 0, 128: 1})
         control.watched.clear()
         told = change.load(control, repository, "m")
         assert control.steps == ["m_len128 [2]", "m [2]", "m_len64 unloaded", "m_len128 [2]", "m_len16 unloaded"]
@@ -202,7 +202,7 @@ class TestNewVersion:
     def test_that_does_not_load_leaves_the_old_one_everywhere(
         self, repository: Path, control: FakeControl, broken: str
     ) -> None:
-        publish_family(repository, "m", [16, 32, 64], version=2)
+        publish_partitioned(repository, "m", [16, 32, 64], version=2)
         control.broken.add((broken, 2))
         reason = f"model '{broken}' does not load: version 2 is at UNAVAILABLE state: it is broken; version 1 keeps"
         for _ in range(2):
@@ -214,7 +214,7 @@ class TestNewVersion:
         assert control.served == {"m": [2], "m_len16": [2], "m_len32": [2], "m_len64": [2]}
 
     def test_that_is_killed_is_completed_by_the_next(self, repository: Path, control: FakeControl) -> None:
-        publish_family(repository, "m", [32, 64], version=2)
+        publish_partitioned(repository, "m", [32, 64], version=2)
         for step in range(20):
             control.steps.clear()
             control.killed_at[:] = [step]
@@ -228,7 +228,7 @@ class TestNewVersion:
         assert control.served == {"m": [2], "m_len32": [2], "m_len64": [2]}
 
     def test_goes_back_to_an_earlier_version_too(self, repository: Path, control: FakeControl) -> None:
-        publish_family(repository, "m", [16, 64], version=2)
+        publish_partitioned(repository, "m", [16, 64], version=2)
         change.load(control, repository, "m")
         stay_with(repository, 1)
         told = change.load(control, repository, "m")
@@ -238,7 +238,7 @@ class TestNewVersion:
     def test_beside_an_older_one_that_goes_on(self, repository: Path, control: FakeControl) -> None:
         """As a cascade's levels are served: two versions at a time, each with runtimes of its own."""
         config = repository / "m" / "config.pbtxt"
-        publish_family(repository, "m", [32, 64], version=2)
+        publish_partitioned(repository, "m", [32, 64], version=2)
         config.write_text(f"{config.read_text()}version_policy {{ latest {{ num_versions: 2 }} }}\n")
         change.load(control, repository, "m")
         assert control.served == {"m": [1, 2], "m_len16": [1], "m_len32": [2], "m_len64": [1, 2]}
@@ -248,14 +248,14 @@ class TestBeforeAReload:
     """A new version is published, and the front still serves the old one."""
 
     def test_a_restart_keeps_what_the_front_calls(self, repository: Path, control: FakeControl) -> None:
-        publish_family(repository, "m", [16, 64], version=2)
+        publish_partitioned(repository, "m", [16, 64], version=2)
         control.watched.clear()
         restart_model(control, ModelGraph.read(repository), "m_len16")
         assert control.steps == ["m_len16 unloaded", "m_len16 [1]"]
 
     def test_a_change_of_counts_does_too(self, repository: Path, control: FakeControl) -> None:
-        publish_family(repository, "m", [16, 64], version=2)
-        want(repository, "m", {16: 2, 64: 1})
+        publish_partitioned(repository, "m", [16, 64], version=2)
+        set_instances(repository, "m", {16: 2, 64: 1})
         load_model(control, ModelGraph.read(repository), "m_len16")
         assert (control.served["m_len16"], control.instances["m_len16"]) == ([1], 2)
         told = change.load(control, repository, "m_len16")
@@ -264,6 +264,6 @@ class TestBeforeAReload:
     def test_a_restart_of_the_front_takes_its_runtimes_along(self, repository: Path, control: FakeControl) -> None:
         restart_model(control, ModelGraph.read(repository), "m")
         assert control.steps == ["m unloaded", "m [1]"]
-        publish_family(repository, "m", [32, 64], version=2)
+        publish_partitioned(repository, "m", [32, 64], version=2)
         restart_model(control, ModelGraph.read(repository), "m")
         assert control.served == {"m": [2], "m_len16": [1], "m_len32": [2], "m_len64": [2]}

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.families import publish_family
+from tests.serve.partitioned import publish_partitioned
 from tests.serve.test_cascades import add
 from tests.serve.test_changing_models import FakeControl
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import Internal, NotFound
-from tidal.repository.graph import ModelGraph
 from tidal.server import change
 from tidal.server.launch import Selection, select_models
 from tidal.server.starting import plan_start
@@ -30,7 +30,7 @@ def repository(tmp_path: Path) -> Path:
     """`both` over `a` and a partitioned `m`; `twice` over `both` and `a`; `lame` over `b`, which is not published, and
     `limp` over `lame`."""
     folder = tmp_path / "models"
-    publish_family(folder, "m", [16, 64])
+    publish_partitioned(folder, "m", [16, 64])
     add(folder, "a", 1)
     add(folder, "b")
     add_ensemble(folder, "both", "a", "m", "a")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.serve.families import publish_family
+from tests.serve.partitioned import publish_partitioned
+from tidal.catalog.graph import ModelGraph
 from tidal.manifest import MANIFEST_FILE
 from tidal.repository.config import CONFIG_FILE, read_config
-from tidal.repository.graph import ModelGraph
 from tidal.server.active_config import active_config
 from tidal.server.joint_config import joint_config
 
@@ -30,7 +30,7 @@ def repository(tmp_path: Path) -> Path:
     """A family of two versions; the config of its one runtime is that of version 2."""
     folder = tmp_path / "models"
     for version in (1, 2):
-        publish_family(folder, "m", [64], version=version)
+        publish_partitioned(folder, "m", [64], version=version)
     (folder / "m_len64" / CONFIG_FILE).write_text(_CONFIG)
     return folder
 

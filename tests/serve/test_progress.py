@@ -8,9 +8,9 @@ import psutil
 import pytest
 
 from tidal.errors import NotFound, Unavailable
-from tidal.server.choose import Connection, choose_server, explained
+from tidal.server.connection import ServerConnection, choose_server, explained
 from tidal.server.control import ServerControl
-from tidal.server.progress import SILENCE_S, LogReader, Progress, follow
+from tidal.server.progress import SILENCE_S, LogReader, StartProgress, follow
 from tidal.server.state import ServerState, remove_state, running_servers, write_state
 
 # As Triton 2.51 writes them.
@@ -27,7 +27,7 @@ class Clock:
 
 def test_reports_each_model_with_its_time(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     caplog.set_level("INFO")
-    progress = Progress(["a", "b"], lambda model: ["c", "d"] if model == "b" else [], clock := Clock())
+    progress = StartProgress(["a", "b"], lambda model: ["c", "d"] if model == "b" else [], clock := Clock())
     log = tmp_path / "log"
     log.write_text("of an earlier start: successfully loaded 'b'\n")
     reader = LogReader(log, log.stat().st_size)
@@ -49,7 +49,7 @@ def test_reports_each_model_with_its_time(caplog: pytest.LogCaptureFixture, tmp_
 
 def test_names_what_takes_long(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    progress = Progress(["a", "b"], lambda _: [], clock := Clock())
+    progress = StartProgress(["a", "b"], lambda _: [], clock := Clock())
     progress.loading("a")
     progress.loading("b")
     progress.succeeded("b")
@@ -94,7 +94,7 @@ def test_commands_say_that_it_restarts(restarting: ServerState, which: str | Non
 
 def test_a_command_that_was_under_way_says_so_too(restarting: ServerState) -> None:
     before = restarting.model_copy(update={"restarting": None})
-    connection = Connection(ServerControl("127.0.0.1:9"), before)
+    connection = ServerConnection(ServerControl("127.0.0.1:9"), before)
     assert str(explained(connection, Unavailable("no server answers"))).startswith(SAID)
     missing = NotFound("no such model")
     assert explained(connection, missing) is missing

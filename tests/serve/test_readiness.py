@@ -14,8 +14,8 @@ from testing.waiting import until
 from tidal.errors import InvalidArgument, Unavailable
 from tidal.server.control import ModelState
 from tidal.server.endpoints import choose_endpoints, with_status
-from tidal.server.readiness import Look, ModelReadiness, Wanted, judge
-from tidal.server.status import HUNG_S, SILENT_S, Status
+from tidal.server.readiness import ModelReadiness, ReadinessObservation, WantedModels, evaluate
+from tidal.server.status import HUNG_S, SILENT_S, ServeStatus
 from tidal.server.status_endpoint import read_readiness, status_endpoint
 
 BROKEN = "Internal: ModuleNotFoundError: No module named 'x'"
@@ -29,62 +29,82 @@ NEVER = [ModelState("m", 1, "UNAVAILABLE", BROKEN)]
 RESTARTING = {"m": "restarting it"}
 
 
-def after(*looks: Look, memory: Wanted | None = None) -> ModelReadiness:
+def after(*looks: ReadinessObservation, memory: WantedModels | None = None) -> ModelReadiness:
     """Readiness of `m` after some looks."""
-    memory = memory or Wanted()
+    memory = memory or WantedModels()
     for look in looks:
-        report, memory = judge(memory, look)
+        report, memory = evaluate(memory, look)
     return report["m"]
 
 
 def test_a_model_that_serves_is_wanted_and_ready() -> None:
-    assert after(Look(UP)) == ModelReadiness(ready=True, wanted=True, versions=(1,))
+    assert after(ReadinessObservation(UP)) == ModelReadiness(ready=True, wanted=True, versions=(1,))
 
 
 def test_a_version_that_does_not_load_leaves_the_model_ready() -> None:
-    judged = after(Look(UP), Look(FAILED_NEXT))
+    judged = after(ReadinessObservation(UP), ReadinessObservation(FAILED_NEXT))
     assert (judged.ready, judged.versions) == (True, (1,))
     assert judged.reason == "version 2 does not load: ModuleNotFoundError: No module named 'x'"
 
 
 def test_an_unloaded_model_is_not_wanted() -> None:
     for gone in (GONE, LEAVING, GONE_AND_BROKEN, []):
-        judged = judge(judge(Wanted(), Look(UP))[1], Look(gone))[0].get("m")
+        judged = evaluate(evaluate(WantedModels(), ReadinessObservation(UP))[1], ReadinessObservation(gone))[0].get("m")
         assert judged is None or (judged.ready, judged.wanted) == (False, False), gone
 
 
 def test_a_model_loaded_again_is_wanted_again() -> None:
-    assert after(Look(UP), Look(GONE), Look(LOADING)).wanted is False
-    assert after(Look(UP), Look(GONE), Look(LOADING), Look(UP)).wanted is True
+    assert after(ReadinessObservation(UP), ReadinessObservation(GONE), ReadinessObservation(LOADING)).wanted is False
+    assert (
+        after(
+            ReadinessObservation(UP),
+            ReadinessObservation(GONE),
+            ReadinessObservation(LOADING),
+            ReadinessObservation(UP),
+        ).wanted
+        is True
+    )
 
 
 def test_a_restart_of_its_process_makes_a_model_not_ready_and_keeps_it_wanted() -> None:
     for during in (UP, LEAVING, GONE, LOADING):
-        assert after(Look(UP), Look(during, RESTARTING)) == ModelReadiness(
+        assert after(ReadinessObservation(UP), ReadinessObservation(during, RESTARTING)) == ModelReadiness(
             False, True, (1,) if during is UP else (), "restarting it"
         )
-    assert after(Look(UP), Look(GONE, RESTARTING), Look(LOADING), Look(UP)).ready
+    assert after(
+        ReadinessObservation(UP),
+        ReadinessObservation(GONE, RESTARTING),
+        ReadinessObservation(LOADING),
+        ReadinessObservation(UP),
+    ).ready
 
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_restart_that_failed_keeps_the_model_wanted(seen: bool) -> None:
     """Also where no look fell into the restart, so that it looks as if somebody had unloaded the model."""
-    during = [Look(GONE, RESTARTING)] if seen else []
-    judged = after(Look(UP), *during, Look(GONE_AND_BROKEN, unrecovered={"m": "it does not load again"}))
+    during = [ReadinessObservation(GONE, RESTARTING)] if seen else []
+    judged = after(
+        ReadinessObservation(UP),
+        *during,
+        ReadinessObservation(GONE_AND_BROKEN, unrecovered={"m": "it does not load again"}),
+    )
     assert judged == ModelReadiness(False, True, (), "it does not load again")
 
 
 def test_a_model_that_did_not_load_at_the_start_is_not_wanted_before_it_serves() -> None:
-    memory = Wanted(failed={"m": "no memory"})
-    assert after(Look(NEVER), memory=memory) == ModelReadiness(False, False, (), "no memory")
-    assert after(Look([]), memory=memory) == ModelReadiness(False, False, (), "no memory")
-    assert after(Look(NEVER), Look(UP), Look(GONE), memory=memory).reason == "unloaded"
+    memory = WantedModels(failed={"m": "no memory"})
+    assert after(ReadinessObservation(NEVER), memory=memory) == ModelReadiness(False, False, (), "no memory")
+    assert after(ReadinessObservation([]), memory=memory) == ModelReadiness(False, False, (), "no memory")
+    assert (
+        after(ReadinessObservation(NEVER), ReadinessObservation(UP), ReadinessObservation(GONE), memory=memory).reason
+        == "unloaded"
+    )
 
 
 def test_a_model_stays_wanted_when_tritonserver_is_started_again() -> None:
-    _, memory = judge(Wanted(), Look([*UP, ModelState("other", 1, "READY", "")]))
+    _, memory = evaluate(WantedModels(), ReadinessObservation([*UP, ModelState("other", 1, "READY", "")]))
     again = memory.on_new_server(["m"], {"m": "no memory"})
-    report, _ = judge(again, Look(NEVER))
+    report, _ = evaluate(again, ReadinessObservation(NEVER))
     assert report == {"m": ModelReadiness(False, True, (), "no memory")}
 
 
@@ -96,33 +116,33 @@ class Clock:
 
 
 def test_is_ready_while_all_wanted_models_answer() -> None:
-    status = Status(Clock())
+    status = ServeStatus(Clock())
     assert not status.ready()[0]
     status.serving({"m": ModelReadiness(True, True, (1,)), "n": ModelReadiness(False, False, (), "unloaded")})
     assert status.ready()[0]
-    status.looked({"m": ModelReadiness(True, True, (1,)), "n": ModelReadiness(False, True, (), "loading")})
+    status.observed({"m": ModelReadiness(True, True, (1,)), "n": ModelReadiness(False, True, (), "loading")})
     ready, document = status.ready()
     assert (ready, document["reason"], document["not_ready"]) == (False, "model 'n': loading", {"n": "loading"})
     assert document["models"]["m"] == {"ready": True, "wanted": True, "versions": (1,), "reason": None}
 
 
 def test_a_tritonserver_that_does_not_answer_is_not_ready_and_later_not_live() -> None:
-    status = Status(clock := Clock())
+    status = ServeStatus(clock := Clock())
     status.serving({})
     for silent_s, ready, live in ((SILENT_S - 1, True, True), (SILENT_S, False, True), (HUNG_S, False, False)):
         clock.now = silent_s
         assert (status.ready()[0], status.live()[0]) == (ready, live)
-    status.looked({})
+    status.observed({})
     assert status.ready()[0]
     assert status.live()[0]
 
 
 def test_a_restart_is_not_ready_and_live_however_long_it_takes() -> None:
-    status = Status(clock := Clock())
+    status = ServeStatus(clock := Clock())
     status.serving({"m": ModelReadiness(True, True, (1,))})
     status.restarting("it ended")
     clock.now = HUNG_S
-    status.looked({"m": ModelReadiness(True, True, (1,))})  # the answer of the one that ended comes late
+    status.observed({"m": ModelReadiness(True, True, (1,))})  # the answer of the one that ended comes late
     ready, document = status.ready()
     assert (ready, document["state"], document["reason"]) == (False, "restarting", "it ended")
     assert document["models"]["m"]["ready"] is False
@@ -132,7 +152,7 @@ def test_a_restart_is_not_ready_and_live_however_long_it_takes() -> None:
 
 
 def test_is_not_ready_at_its_end() -> None:
-    status = Status(clock := Clock())
+    status = ServeStatus(clock := Clock())
     status.serving({"m": ModelReadiness(True, True, (1,))})
     status.ending()
     clock.now = HUNG_S
@@ -140,9 +160,9 @@ def test_is_not_ready_at_its_end() -> None:
 
 
 @pytest.fixture
-def endpoint() -> Iterator[tuple[Status, str]]:
+def endpoint() -> Iterator[tuple[ServeStatus, str]]:
     endpoints = with_status(choose_endpoints("127.0.0.1", 0, 0, 0), None, 0)
-    with status_endpoint(endpoints.status_host, endpoints.status, status := Status()):
+    with status_endpoint(endpoints.status_host, endpoints.status, status := ServeStatus()):
         yield status, endpoints.status_address
 
 
@@ -154,7 +174,7 @@ def ask(address: str, path: str, method: str = "GET") -> tuple[int, bytes]:
         return error.code, error.read()
 
 
-def test_the_endpoint_answers_by_status_code(endpoint: tuple[Status, str]) -> None:
+def test_the_endpoint_answers_by_status_code(endpoint: tuple[ServeStatus, str]) -> None:
     status, address = endpoint
     assert [ask(address, path)[0] for path in ("/ready", "/live", "/nothing")] == [503, 200, 404]
     status.serving({"m": ModelReadiness(True, True, (1,))})
@@ -167,7 +187,7 @@ def test_the_endpoint_answers_by_status_code(endpoint: tuple[Status, str]) -> No
     assert read_readiness("127.0.0.1:1") is None
 
 
-def test_the_endpoint_answers_while_connections_are_held_open(endpoint: tuple[Status, str]) -> None:
+def test_the_endpoint_answers_while_connections_are_held_open(endpoint: tuple[ServeStatus, str]) -> None:
     """Those that send nothing are closed after some seconds, those beyond a limit at once."""
     _, address = endpoint
     host, _, port = address.partition(":")
@@ -180,7 +200,7 @@ def test_the_endpoint_answers_while_connections_are_held_open(endpoint: tuple[St
     assert threading.active_count() < 100
 
 
-def test_the_address_of_the_endpoint_is_checked(endpoint: tuple[Status, str]) -> None:
+def test_the_address_of_the_endpoint_is_checked(endpoint: tuple[ServeStatus, str]) -> None:
     ports = choose_endpoints("127.0.0.1", 0, 0, 0)
     taken = int(endpoint[1].partition(":")[2])
     with pytest.raises(Unavailable, match=rf"status port {taken} is taken by .*choose another with --status-port"):

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from testing.serving import Served, publish, serving
 from testing.waiting import until
-from tidal.server.backoff import WELL_AFTER_S, Restarts
-from tidal.server.lives import Ended, started_again
+from tidal.server.backoff import STABLE_AFTER_S, Restarts
+from tidal.server.lifecycle import ServeOutcome, restart_while_failing
 from tidal.server.signals import Flag
 
 
@@ -172,11 +172,11 @@ def test_a_signal_ends_the_wait_for_a_restart(tmp_path: Path) -> None:
 class Attempts:
     """Attempts that serve for some seconds and end so; with the clock, and what was waited."""
 
-    def __init__(self, *each: tuple[Ended, float]) -> None:
+    def __init__(self, *each: tuple[ServeOutcome, float]) -> None:
         self.now, self.waited, self.numbers = 0.0, list[float](), list[int]()
         self._left = list(each)
 
-    def attempt(self, number: int) -> tuple[Ended, float]:
+    def attempt(self, number: int) -> tuple[ServeOutcome, float]:
         self.numbers.append(number)
         ended, served_s = self._left.pop(0)
         self.now += 500.0 + served_s  # it loads for long
@@ -187,12 +187,12 @@ class Attempts:
         self.now += seconds
         return not self._left
 
-    def run(self, most: int) -> Ended:
-        return started_again(self.attempt, most, self.wait, lambda: self.now)
+    def run(self, most: int) -> ServeOutcome:
+        return restart_while_failing(self.attempt, most, self.wait, lambda: self.now)
 
 
 def test_those_that_serve_for_long_begin_a_new_row() -> None:
-    by_itself = Ended.BY_ITSELF
+    by_itself = ServeOutcome.BY_ITSELF
     attempts = Attempts(
         (by_itself, 10), (by_itself, 119), (by_itself, 121), (by_itself, 0), (by_itself, 0), (by_itself, 0)
     )
@@ -202,10 +202,13 @@ def test_those_that_serve_for_long_begin_a_new_row() -> None:
 
 
 def test_an_end_that_was_asked_for_is_the_last() -> None:
-    assert Attempts((Ended.BY_ITSELF, 0), (Ended.CUT_SHORT, 0), (Ended.BY_ITSELF, 0)).run(5) is Ended.CUT_SHORT
-    assert Attempts((Ended.BY_ITSELF, 0)).run(5) is Ended.CLEANLY  # while it waits
-    none = Attempts((Ended.CLEANLY, 0))
-    assert none.run(0) is Ended.BY_ITSELF
+    assert (
+        Attempts((ServeOutcome.BY_ITSELF, 0), (ServeOutcome.CUT_SHORT, 0), (ServeOutcome.BY_ITSELF, 0)).run(5)
+        is ServeOutcome.CUT_SHORT
+    )
+    assert Attempts((ServeOutcome.BY_ITSELF, 0)).run(5) is ServeOutcome.CLEANLY  # while it waits
+    none = Attempts((ServeOutcome.CLEANLY, 0))
+    assert none.run(0) is ServeOutcome.BY_ITSELF
     assert none.waited == none.numbers == []
 
 
@@ -233,8 +236,8 @@ def test_pauses_grow_and_are_forgotten() -> None:
         now += waited[-1]
         restarts = restarts.another(now)
     assert waited == [*PAUSES_S, PAUSES_S[-1], PAUSES_S[-1]]
-    assert not restarts.well(now + WELL_AFTER_S - 0.1)
-    assert restarts.well(now + WELL_AFTER_S)
+    assert not restarts.well(now + STABLE_AFTER_S - 0.1)
+    assert restarts.well(now + STABLE_AFTER_S)
     assert Restarts().well(0.0)
 
 

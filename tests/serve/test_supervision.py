@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidal.server.stubs import Stub, wanted_instances
-from tidal.server.supervision import Memory, Observation, decide
+from tidal.server.supervision import StubObservation, SupervisionState, decide
 
 
 def stubs(model: str, *pids: int, version: int = 1) -> list[Stub]:
@@ -20,8 +20,8 @@ def seen(
     live: Iterable[Stub],
     loading: Iterable[str] = (),
     failed: Iterable[str] = (),
-) -> Observation:
-    return Observation(wanted, frozenset(loading), frozenset(failed), frozenset(live))
+) -> StubObservation:
+    return StubObservation(wanted, frozenset(loading), frozenset(failed), frozenset(live))
 
 
 TWO = {("m", 1): 2}
@@ -29,8 +29,8 @@ WELL = seen(TWO, stubs("m", 10, 11))
 SHORT = seen(TWO, stubs("m", 10))
 
 
-def looks(*observations: tuple[float, Observation]) -> list[list[str]]:
-    memory, decisions = Memory(), []
+def looks(*observations: tuple[float, StubObservation]) -> list[list[str]]:
+    memory, decisions = SupervisionState(), []
     for at, observation in observations:
         due, memory = decide(memory, observation, at)
         decisions.append(due)
@@ -83,11 +83,11 @@ def test_stubs_of_before_the_restart_do_not_hide_a_second_death() -> None:
     assert decisions == [[], ["m"], [], ["m"]]
 
 
-def ended(*observations: tuple[float, Observation]) -> list[tuple[int, ...]]:
-    memory, endings = Memory(), []
+def ended(*observations: tuple[float, StubObservation]) -> list[tuple[int, ...]]:
+    memory, endings = SupervisionState(), []
     for at, observation in observations:
         _, memory = decide(memory, observation, at)
-        endings.append(memory.overstaying)
+        endings.append(memory.overdue)
     return endings
 
 
@@ -105,7 +105,7 @@ def test_a_stub_without_successors_is_not_ended() -> None:
 
 
 def test_a_model_that_waits_for_its_next_restart_is_known() -> None:
-    memory, waiting = Memory(), []
+    memory, waiting = SupervisionState(), []
     for at in (0, 1, 1.2, 1.4, 2.1):  # short, restarted, and short again within a second
         _, memory = decide(memory, SHORT, at)
         waiting.append(set(memory.waiting))
@@ -124,7 +124,7 @@ def test_backoff_is_forgotten_when_the_model_was_well_for_long() -> None:
     )
 )
 def test_never_restarts_a_model_that_has_its_stubs_or_is_loading(history: list[tuple[int, int, bool]]) -> None:
-    memory = Memory()
+    memory = SupervisionState()
     for step, (live, wanted, loading) in enumerate(history):
         # Fresh processes at each look, so that none counts as one from before a restart.
         pids = range(100 * step, 100 * step + live)

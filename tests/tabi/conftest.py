@@ -8,7 +8,7 @@ import pytest
 
 from testing.cascades import LABELS, LARGE, MAX_LENGTH, SMALL, Cascades
 from testing.models import make_tiny_classifier
-from tidal_builders.arlo import build_arlo
+from tidal_builders.arlo.build import build_arlo
 from tidal_builders.specs import parse_spec
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.pets.bases import MADE, random_task, small_base
 from tests.tabi.serving import Levels, Request, cascades, raising, running, write_cascade
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, Unavailable
 from tidal.pets.tasks.folder import add_task
-from tidal.repository.graph import ModelGraph
 from tidal.service import NEWEST
 from tidal.tabi.levels import embedded_levels
 from tidal.tabi.manifest import TabiManifest

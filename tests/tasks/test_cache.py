@@ -315,7 +315,7 @@ class TestClosing:
             waiting = [cache.acquire("b"), cache.acquire("c"), cache.acquire("b")]
             cache.close()
             for future in waiting:
-                with pytest.raises(Unavailable, match="the model is leaving"):
+                with pytest.raises(Unavailable, match="the model is being unloaded"):
                     future.result(10)
             with pytest.raises(Unavailable):
                 cache.acquire("a")

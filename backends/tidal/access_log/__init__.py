@@ -1,1 +1,1 @@
-"""The request log: one JSON line per answered request. Written by the boundary, filled in by the systems; no Triton."""
+"""Request log, one JSON line per answered request: written by `tidal.triton`, completed by systems; no Triton."""

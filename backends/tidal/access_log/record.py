@@ -1,4 +1,4 @@
-"""What the request log says about one request."""
+"""Record of one request and its line in the request log."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import threading
 from datetime import UTC, datetime
 from typing import Any
 
-# Ids and task names come from clients: a line must stay within what a pipe takes in one piece (PIPE_BUF, 4096 bytes).
-_LONGEST_TEXT = 256
+# Ids and task names come from clients; a line must fit into an atomic write to a pipe (PIPE_BUF, 4096 bytes).
+_MAX_TEXT_CHARS = 256
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -16,15 +16,15 @@ class RequestRecord:
     """Facts about one request, collected while it is served; any thread may add some.
 
     Args:
-        request_id: Id that the client gave, or an empty text.
-        arrival: `time.monotonic()` seconds of its acceptance.
-        rows: Number of queries in it, None where it was refused before they were counted.
-        task: Task that it names, if any.
-        from_model: Whether another model of the server sent it, not a client.
+        request_id: Id that the client gave to the request; empty if it gave none.
+        arrival: Time of acceptance, by `time.monotonic()`, in seconds.
+        rows: Number of queries; None if the request was refused before they were counted.
+        task: Name of the request's task; None for none.
+        from_model: Whether another model of the server sent the request.
 
     Attributes:
-        tokens: Tokens of all its rows, special tokens included; None where the model reads none.
-        facts: What the system decided about it, by field name: `level`, `gamma`, `max_length`, `generated_tokens`.
+        tokens: Number of tokens of all rows, including special tokens; None if the model reads no tokens.
+        facts: Decisions of the system by field name: `level`, `gamma`, `max_length`, `generated_tokens`.
     """
 
     __slots__ = ("_lock", "arrival", "began", "ended", "facts", "from_model", "request_id", "rows", "task", "tokens")
@@ -50,32 +50,32 @@ class RequestRecord:
         self._lock = threading.Lock()
 
     def ran(self, began: float, ended: float) -> None:
-        """Note that a batch with some of its rows ran, from `began` to `ended` (`time.monotonic()` seconds)."""
+        """Record a batch with some of the request's rows that ran from `began` to `ended`, in `time.monotonic()`."""
         with self._lock:
             self.began = began if self.began is None else min(self.began, began)
             self.ended = ended if self.ended is None else max(self.ended, ended)
 
     def add(self, name: str, amount: int) -> None:
-        """Add to a fact that is a number, which starts at 0."""
+        """Add an amount to a numeric fact, which starts at 0."""
         with self._lock:
             self.facts[name] = self.facts.get(name, 0) + amount
 
 
 def line(record: RequestRecord, *, model: str, version: int, code: str, answered: float, wall: float) -> bytes:
-    """One line of the log.
+    """Return the line of a request, as JSON with a newline.
 
     Args:
-        record: Of the request.
+        record: Record of the request.
         model: Name of the model that answered.
-        version: Its version.
-        code: `OK` or the error's code.
-        answered: `time.monotonic()` seconds of the answer.
-        wall: The same moment as seconds since 1970.
+        version: Version of the model.
+        code: `OK` or the code of the error.
+        answered: Time of the answer, by `time.monotonic()`, in seconds.
+        wall: Time of the answer, in seconds since 1970.
     """
     began, ended = record.began, record.ended
     fields: dict[str, Any] = {
         "time": datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "id": record.request_id[:_LONGEST_TEXT],
+        "id": record.request_id[:_MAX_TEXT_CHARS],
         "model": model,
         "version": version,
         "rows": record.rows,
@@ -86,11 +86,11 @@ def line(record: RequestRecord, *, model: str, version: int, code: str, answered
         "code": code,
     }
     if record.task is not None:
-        fields["task"] = record.task[:_LONGEST_TEXT]
+        fields["task"] = record.task[:_MAX_TEXT_CHARS]
     fields.update(record.facts.copy())
     if record.from_model:
         fields["from_model"] = True
-    # A lone surrogate becomes `\udXXX`, which is JSON for it.
+    # A lone surrogate becomes `\udXXX`, as JSON writes it.
     return _encode(fields).encode("utf-8", "backslashreplace") + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""Where the request log goes: a file that processes append to, or a descriptor that they have inherited."""
+"""Target of the request log: a file that processes append to, or an inherited file descriptor."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from pathlib import Path
 
 from tidal.errors import InvalidArgument
 
-# What `tidal serve` passes on to the models' processes: a file's path, or `fd:NUMBER`.
+# Passed by `tidal serve` to the models' processes: the path of a file, or `fd:NUMBER`.
 ACCESS_LOG_VARIABLE = "TIDAL_ACCESS_LOG"
 _DESCRIPTOR = "fd:"
-# A pipe takes so many bytes in one piece; a longer write may be interleaved with those of other processes (pipe(7)).
+# A longer write to a pipe may be interleaved with those of other processes (pipe(7)).
 _PIPE_BUF = 4096
 _FILE_BYTES = 1 << 16
 
 
 def descriptor_target(number: int) -> str:
-    """The target that is an open descriptor of this process and its children."""
+    """Return the target for an open file descriptor that child processes inherit."""
     return f"{_DESCRIPTOR}{number}"
 
 
 def inherited(target: str | None) -> tuple[int, ...]:
-    """Descriptors that a child process needs to write to a target."""
+    """Return the file descriptors that a child process has to inherit to write to a target."""
     return (int(target.removeprefix(_DESCRIPTOR)),) if target is not None and target.startswith(_DESCRIPTOR) else ()
 
 
 def check_file(path: Path) -> Path:
-    """The absolute path of a request log that can be appended to; makes the file where there is none.
+    """Check that a request log can be appended to, create it if needed, and return its absolute path.
 
     Raises:
-        InvalidArgument: It cannot be opened, or is no regular file.
+        InvalidArgument: The file cannot be opened, or is not a regular file.
     """
     path = path.absolute()
     accepted = "accepted: a file that can be written, or - for standard output"
@@ -44,12 +44,12 @@ def check_file(path: Path) -> Path:
 
 
 class Target:
-    """Appends whole lines; from one thread.
+    """Appends whole lines; for use by one thread.
 
-    A file is opened again when its path leads elsewhere, so that it may be renamed or removed at any time.
+    A file is reopened when its path names another file, so that it may be renamed or removed at any time.
 
     Args:
-        text: A file's absolute path, or what `descriptor_target` gives.
+        text: Absolute path of a file, or a result of `descriptor_target`.
     """
 
     def __init__(self, text: str) -> None:
@@ -59,18 +59,18 @@ class Target:
             self._number = int(text.removeprefix(_DESCRIPTOR))
         else:
             self._path = Path(text)
-        self._torn = False  # the last write ended inside a line
+        self._torn = False  # whether the last write ended inside a line
 
     @property
-    def most_bytes(self) -> int:
-        """Bytes that one `write` appends without lines of other processes in between."""
+    def max_bytes(self) -> int:
+        """Maximum size of one `write` that is not interleaved with lines of other processes."""
         return _FILE_BYTES if self._path is not None else _PIPE_BUF
 
     def write(self, lines: bytes) -> None:
-        """Append whole lines by one system call.
+        """Append whole lines with one system call.
 
         Raises:
-            OSError: Not all of them were written.
+            OSError: Not all of the lines were written.
         """
         number = self._opened()
         left = memoryview(b"\n" + lines if self._torn else lines)
@@ -80,7 +80,7 @@ class Target:
             self._torn = bool(left)
 
     def close(self) -> None:
-        """Close the file; a descriptor is left to its owner."""
+        """Close the file; an inherited descriptor stays open."""
         if self._path is not None and self._number >= 0:
             os.close(self._number)
             self._number = -1

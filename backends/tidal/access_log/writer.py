@@ -1,4 +1,4 @@
-"""Writing the request log in a thread of its own, so that neither disk nor reader can hold up a request."""
+"""Write the request log in a separate thread, so that a slow disk or reader does not delay requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidal.access_log.record import RequestRecord, line
 from tidal.access_log.target import ACCESS_LOG_VARIABLE, Target
 from tidal.metrics import Counter
 
-# Lines are collected for so long before they are written: a busy server wakes the thread ten times a second.
+# Lines are collected for this long before they are written: a busy server wakes the thread ten times per second.
 _COLLECT_S = 0.1
 _CAPACITY = 10_000
 _LAST_LINES_S = 2.0
@@ -21,16 +21,16 @@ _LAST_LINES_S = 2.0
 class AccessLog:
     """The request log of one model's process.
 
-    Lines that the target does not take (a full disk, a reader that is slow or gone) are dropped, counted, and reported
-    once in the model's log until lines are written again.
+    Lines that cannot be written (a full disk, a slow or closed reader) are dropped and counted; the model's log gets
+    one message when this begins and one when it ends.
 
     Args:
-        target: Where lines go.
+        target: Target of the lines.
         model: Name of the model.
-        version: Its version.
-        log: The model's own log, for trouble with the target.
-        dropped: Counts lines that were not written.
-        capacity: Lines that may wait to be written; more are dropped.
+        version: Version of the model.
+        log: Logger of the model, for failures of the target.
+        dropped: Counter of lines that were not written.
+        capacity: Maximum number of lines that wait to be written; further ones are dropped.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class AccessLog:
         self._thread.start()
 
     def write(self, record: RequestRecord, code: str, answered: float) -> None:
-        """Log a request that was answered; returns at once.
+        """Log an answered request; returns at once.
 
         Args:
-            record: Of the request.
-            code: `OK` or the error's code.
-            answered: `time.monotonic()` seconds of the answer.
+            record: Record of the request.
+            code: `OK` or the code of the error.
+            answered: Time of the answer, by `time.monotonic()`, in seconds.
         """
         if len(self._answered) >= self._capacity:
             self._dropped.inc()
@@ -72,7 +72,7 @@ class AccessLog:
             self._wake.set()
 
     def close(self) -> None:
-        """Write what is left, within 2 s, and end the thread."""
+        """Write the remaining lines within 2 s, and end the thread."""
         self._closing.set()
         self._wake.set()
         self._thread.join(_LAST_LINES_S)
@@ -92,7 +92,7 @@ class AccessLog:
         while self._answered:
             record, code, answered, wall = self._answered.popleft()
             text = line(record, model=self._model, version=self._version, code=code, answered=answered, wall=wall)
-            if chunk and size + len(text) > self._target.most_bytes:
+            if chunk and size + len(text) > self._target.max_bytes:
                 self._write(chunk)
                 chunk, size = [], 0
             chunk.append(text)
@@ -115,6 +115,6 @@ class AccessLog:
 
 
 def open_access_log(model: str, version: int, log: logging.Logger, dropped: Counter) -> AccessLog | None:
-    """The request log that the environment asks for, None where it asks for none."""
+    """Return the request log that the environment configures; None if it configures none."""
     target = os.environ.get(ACCESS_LOG_VARIABLE)
     return AccessLog(Target(target), model, version, log=log, dropped=dropped) if target else None

@@ -68,7 +68,7 @@ class EmbeddedModels:
 
     def __init__(self, context: ServiceContext, models: Sequence[LoadedModel], metrics: Mapping[str, Metrics]) -> None:
         self._others = context.call_model
-        self._open: set[_Call] = set()
+        self._pending: set[_Call] = set()
         self._lock = threading.Lock()
         self._failed = context.failed
         self._services = {
@@ -96,13 +96,13 @@ class EmbeddedModels:
             return self._others(model, inputs, outputs, version=version, latency_ms=latency_ms, task=task)
         call = _Call(inputs, frozenset(outputs), latency_ms)
         with self._lock:
-            self._open.add(call)
+            self._pending.add(call)
         try:
             service.run_here(call)
             return call.wait()
         finally:
             with self._lock:
-                self._open.discard(call)
+                self._pending.discard(call)
 
     def close(self, timeout_s: float) -> None:
         """End the services, within `timeout_s` seconds for all; calls that are left are failed."""
@@ -117,7 +117,7 @@ class EmbeddedModels:
 
     def _fail_open(self, error: TidalError) -> None:
         with self._lock:
-            calls = list(self._open)
+            calls = list(self._pending)
         for call in calls:
             call.fail(error)
 
@@ -135,7 +135,7 @@ class _Call:
         self.options = RequestOptions(latency_ms=latency_ms)
         self.arrival = time.monotonic()
         self.deadline = None if latency_ms is None else self.arrival + latency_ms / 1e3
-        self._settled = threading.Event()
+        self._done = threading.Event()
         self._lock = threading.Lock()
         self._result: dict[str, Array] | TidalError | None = None
 
@@ -150,23 +150,23 @@ class _Call:
         return False
 
     def reply(self, outputs: Mapping[str, Array]) -> None:
-        self._settle({name: outputs[name] for name in self.wanted})
+        self._finish({name: outputs[name] for name in self.wanted})
 
     def fail(self, error: TidalError) -> None:
-        self._settle(error)
+        self._finish(error)
 
     def wait(self) -> dict[str, Array]:
-        self._settled.wait()
+        self._done.wait()
         assert self._result is not None
         if isinstance(self._result, TidalError):
             raise self._result
         return self._result
 
-    def _settle(self, result: dict[str, Array] | TidalError) -> None:
+    def _finish(self, result: dict[str, Array] | TidalError) -> None:
         with self._lock:
             if self._result is None:
                 self._result = result
-                self._settled.set()
+                self._done.set()
 
 
 def _no_models(model: str, *_: Any, **__: Any) -> dict[str, Array]:

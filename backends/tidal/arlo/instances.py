@@ -14,11 +14,11 @@ from tidal.repository.names import runtime_model
 from tidal.requests import Array
 from tidal.service import ModelCall, ModelUnavailable
 
-_LEAST_LATENCY_MS = 0.001
+_MIN_LATENCY_MS = 0.001
 
 
-class InstanceModels:
-    """Runs batches on the models of the runtimes; implements `tidal.arlo.runner.Runner`.
+class RuntimeModels:
+    """Runs batches on the models of the runtimes; implements `tidal.arlo.runner.BatchRunner`.
 
     A runtime's model is asked for the front's own version. Where somebody loads the models by hand it may already have
     another one alone: that is taken where its front reads a text and names its classes in the same way. Otherwise there
@@ -39,20 +39,20 @@ class InstanceModels:
         self._outputs = ["logits", *(output.name for output in manifest.extra_outputs)]
         self._versions = [version] * len(self._models)  # that served last
         self._entry = ModelEntry(model_dir)
-        self._alike = {version: True}
+        self._compatible = {version: True}
 
     def run(self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None) -> dict[str, Array]:
-        """Run rows on some instance of the runtime; see `Runner`. Which one is Triton's choice."""
+        """Run rows on some instance of the runtime; see `BatchRunner`. Which one is Triton's choice."""
         inputs = padded_inputs(self._manifest, runtime, rows)
         version = self._versions[runtime]
         try:
-            return self._ask(runtime, version, inputs, deadline)
+            return self._call_model(runtime, version, inputs, deadline)
         except ModelUnavailable as error:
             if error.died:
                 raise
-            for other in self._others(version):
+            for other in self._other_versions(version):
                 try:
-                    outputs = self._ask(runtime, other, inputs, deadline)
+                    outputs = self._call_model(runtime, other, inputs, deadline)
                 except ModelUnavailable as also:
                     if also.died:
                         raise
@@ -61,27 +61,29 @@ class InstanceModels:
                     return outputs
             raise
 
-    def _ask(self, runtime: int, version: int, inputs: dict[str, Array], deadline: float | None) -> dict[str, Array]:
+    def _call_model(
+        self, runtime: int, version: int, inputs: dict[str, Array], deadline: float | None
+    ) -> dict[str, Array]:
         latency_ms = None
         if deadline is not None:
-            latency_ms = max((deadline - time.monotonic()) * 1e3, _LEAST_LATENCY_MS)
+            latency_ms = max((deadline - time.monotonic()) * 1e3, _MIN_LATENCY_MS)
         return self._call(self._models[runtime], inputs, self._outputs, version=version, latency_ms=latency_ms)
 
-    def _others(self, version: int) -> list[int]:
+    def _other_versions(self, version: int) -> list[int]:
         """Other versions that would do, the newest first."""
-        return [other for other in reversed(self._entry.versions()) if other != version and self._means_the_same(other)]
+        return [other for other in reversed(self._entry.versions()) if other != version and self._is_compatible(other)]
 
-    def _means_the_same(self, version: int) -> bool:
-        if version not in self._alike:
+    def _is_compatible(self, version: int) -> bool:
+        if version not in self._compatible:
             try:
                 other = load_arlo_manifest(self._entry.version_dir(version))
             except InvalidArgument:
                 return False
-            self._alike[version] = _reading(other) == _reading(self._manifest)
-        return self._alike[version]
+            self._compatible[version] = _input_contract(other) == _input_contract(self._manifest)
+        return self._compatible[version]
 
 
-def _reading(manifest: ArloManifest) -> tuple[object, ...]:
+def _input_contract(manifest: ArloManifest) -> tuple[object, ...]:
     """What a front does by itself: from a text to tokens, from logits to named classes."""
     tokenizer = next((file.sha256 for file in manifest.files if file.path == manifest.tokenizer.file), None)
     return tokenizer, manifest.tokenizer, manifest.labels, manifest.extra_outputs

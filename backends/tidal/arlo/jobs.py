@@ -9,24 +9,24 @@ import numpy as np
 
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.model import TokenRow, stack_rows
-from tidal.arlo.policies import Query
+from tidal.arlo.policies import ArloQuery
 from tidal.engine_model.manifest import Runtime
 from tidal.errors import InvalidArgument
 from tidal.requests import Array
 from tidal.serving.rows import RequestRows
 from tidal.serving.softmax import softmax
 
-Request = RequestRows[dict[str, Array]]
+ArloRequest = RequestRows[dict[str, Array]]
 
 
 @dataclass(eq=False, slots=True)
-class Row(Query):
+class ArloRow(ArloQuery):
     """A query in the policy's queue, with what is needed to run and answer it."""
 
     tokens: TokenRow = field(kw_only=True)
-    parent: Request = field(kw_only=True)
+    parent: ArloRequest = field(kw_only=True)
     index: int = field(kw_only=True)
-    deaths: int = field(default=0, kw_only=True)  # times that the process that was to run it died or was dead
+    crashes: int = field(default=0, kw_only=True)  # times that the process that was to run it died or was dead
 
 
 _REGRESSION = (
@@ -35,7 +35,7 @@ _REGRESSION = (
 )
 
 
-class Answers:
+class AnswerBuilder:
     """Makes answers of engine outputs.
 
     Raises:
@@ -58,7 +58,7 @@ class Answers:
             result[name] = outputs[name][place, :length] if per_token else outputs[name][place]
         return result
 
-    def reply(self, answered: Request) -> None:
+    def reply(self, answered: ArloRequest) -> None:
         """Answer a request whose rows are all there."""
         request, rows = answered.request, answered.results
         logits = stack_rows(rows, "logits")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidal import device
-from tidal.arlo.instances import InstanceModels
+from tidal.arlo.instances import RuntimeModels
 from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
-from tidal.arlo.metrics import show_objective
+from tidal.arlo.metrics import publish_objective
 from tidal.arlo.model import open_model
 from tidal.arlo.parameters import SLO_LATENCIES, ArloParameters
 from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
@@ -63,9 +63,9 @@ def _load_partitioned(
         context.log.warning(
             f"slo_ms is {slo_ms:g}, but one query of {lengths[-1]} tokens takes {latencies_ms[-1]:.3g} ms alone"
         )
-    show_objective(context.metrics, slo_ms / 1e3)
+    publish_objective(context.metrics, slo_ms / 1e3)
     allocation = WatchedAllocation(context, lengths)
-    runner = InstanceModels(context.call_model, context.model, context.model_dir, context.version, manifest)
+    runner = RuntimeModels(context.call_model, context.model, context.model_dir, context.version, manifest)
 
     def start(fresh: ServiceContext) -> Service:
         # After a failure nobody has looked for a while.

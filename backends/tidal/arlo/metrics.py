@@ -51,14 +51,14 @@ class ArloMetrics:
         self._tokens.inc(sum(lengths))
         self._padded.inc(len(lengths) * padded)
 
-    def put_back(self, runtime: Runtime, queries: int) -> None:
+    def requeue(self, runtime: Runtime, queries: int) -> None:
         """An instance of the runtime could not run its queries, and they wait again."""
         self._all.counter(
             "put_back_queries_total", "Queries tried again elsewhere or later", runtime=str(runtime.max_length)
         ).inc(queries)
 
 
-def show_objective(metrics: Metrics, slo_s: float) -> None:
+def publish_objective(metrics: Metrics, slo_s: float) -> None:
     """Tell a model's SLO in seconds, and how many requests reach the shares of it that scaling goes by.
 
     To be called before the histogram of the requests' latencies is made.
@@ -82,7 +82,7 @@ class PartitionedMetrics:
         self._demoted = metrics.counter("demoted_queries_total", "Dispatches to a longer runtime than needed")
         self._shown = 0  # demotions of the service's policy that are counted
 
-    def show(self, policy: PartitionedPolicy) -> None:
+    def update(self, policy: PartitionedPolicy) -> None:
         """Take over the policy's figures."""
         for gauges, values in ((self._instances, policy.instances), (self._outstanding, policy.outstanding)):
             for gauge, value in zip(gauges, values, strict=True):
@@ -90,7 +90,7 @@ class PartitionedMetrics:
         self._demoted.inc(policy.demotions - self._shown)
         self._shown = policy.demotions
 
-    def gone(self) -> None:
+    def clear(self) -> None:
         """The service has ended: nothing waits or runs."""
         for gauge in (*self._instances, *self._outstanding):
             gauge.set(0)

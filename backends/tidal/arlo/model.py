@@ -42,7 +42,7 @@ class EncoderModel:
     locks: tuple[threading.Lock, ...]
 
     def run(self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None = None) -> dict[str, Array]:
-        """Run rows on an engine of this process; see `Runner`. An engine that runs cannot be interrupted."""
+        """Run rows on an engine of this process; see `BatchRunner`. An engine that runs cannot be interrupted."""
         inputs = padded_inputs(self.manifest, runtime, rows)
         with self.locks[lane]:
             return self.engines[lane][runtime].run(inputs)

@@ -9,7 +9,7 @@ from functools import partial
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.metrics import PartitionedMetrics
 from tidal.arlo.policies import PartitionedPolicy
-from tidal.arlo.runner import Runner
+from tidal.arlo.runner import BatchRunner
 from tidal.arlo.service import ArloService
 from tidal.errors import InvalidArgument, TidalError
 from tidal.repository.allocation import allocation_stamp, usable_instances
@@ -17,7 +17,7 @@ from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
 from tidal.text import TextTokenizer
 
-_LOOK_EVERY_S = 0.25
+_POLL_INTERVAL_S = 0.25
 
 
 class WatchedAllocation:
@@ -81,7 +81,7 @@ class PartitionedService:
         manifest: ArloManifest,
         tokenizer: TextTokenizer,
         policy: PartitionedPolicy,
-        runner: Runner,
+        runner: BatchRunner,
         allocation: WatchedAllocation,
     ) -> None:
         self._policy = policy
@@ -90,7 +90,7 @@ class PartitionedService:
         self._metrics = PartitionedMetrics(context.metrics, [runtime.max_length for runtime in manifest.runtimes])
         self._service = ArloService(context, manifest, tokenizer, policy, runner)
         self._ending = threading.Event()
-        self._metrics.show(policy)
+        self._metrics.update(policy)
         self._watcher = context.start_thread("allocation", self._watch)
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
@@ -101,17 +101,17 @@ class PartitionedService:
         """Finish what waits, then end the threads."""
         self._ending.set()
         self._service.close(timeout_s)
-        self._watcher.join(_LOOK_EVERY_S)
-        self._metrics.gone()
+        self._watcher.join(_POLL_INTERVAL_S)
+        self._metrics.clear()
 
     def _watch(self) -> None:
-        while not self._ending.wait(_LOOK_EVERY_S):
+        while not self._ending.wait(_POLL_INTERVAL_S):
             changed = self._allocation.refresh()
-            self._service.adjust(partial(self._look, changed))
+            self._service.adjust(partial(self._update_policy, changed))
             if changed:
                 self._log.info(f"instances by runtime: {self._allocation.instances}")
 
-    def _look(self, changed: bool) -> None:
+    def _update_policy(self, changed: bool) -> None:
         if changed:
             self._policy.allocate(self._allocation.instances)
-        self._metrics.show(self._policy)
+        self._metrics.update(self._policy)

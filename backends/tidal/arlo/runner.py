@@ -9,7 +9,7 @@ from tidal.arlo.model import TokenRow
 from tidal.requests import Array
 
 
-class Runner(Protocol):
+class BatchRunner(Protocol):
     """Runs batches: engines in this process, or other models of the server. Safe for a thread a lane."""
 
     def run(self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None) -> dict[str, Array]:

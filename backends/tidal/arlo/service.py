@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from tidal.arlo.jobs import Answers, Request, Row
+from tidal.arlo.jobs import AnswerBuilder, ArloRequest, ArloRow
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.metrics import ArloMetrics
 from tidal.arlo.model import padded_length
-from tidal.arlo.policies import Batch, PlacementPolicy
+from tidal.arlo.policies import ArloBatch, PlacementPolicy
 from tidal.arlo.reader import read_rows
-from tidal.arlo.runner import Runner
+from tidal.arlo.runner import BatchRunner
 from tidal.errors import Internal, Unavailable
 from tidal.requests import PendingRequest
 from tidal.service import ModelUnavailable, ServiceContext
@@ -26,7 +26,7 @@ from tidal.text import TextTokenizer
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 # A query that met so many dead processes may be what they died of: it is not given to another one.
-_MOST_DEATHS = 3
+_MAX_CRASHES = 3
 
 
 class ArloService:
@@ -52,7 +52,7 @@ class ArloService:
         manifest: ArloManifest,
         tokenizer: TextTokenizer,
         policy: PlacementPolicy,
-        runner: Runner,
+        runner: BatchRunner,
     ) -> None:
         self._context = context
         self._manifest = manifest
@@ -60,7 +60,7 @@ class ArloService:
         self._tokenizer = tokenizer
         self._policy = policy
         self._runner = runner
-        self._make = Answers(manifest, context.outputs)
+        self._answer_builder = AnswerBuilder(manifest, context.outputs)
         self._metrics = ArloMetrics(context.metrics, [runtime.max_length for runtime in manifest.runtimes])
         self._failures = [0] * len(manifest.runtimes)  # in a row
         self._changed = threading.Condition()
@@ -69,12 +69,12 @@ class ArloService:
         self._workers: set[threading.Thread] = set()
         self._wanted = 0
         with self._changed:
-            self._staff()
+            self._match_workers()
         self._answers = AnswerThread(context, self._answer)
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
         """Read requests and queue their rows; one that cannot be read is answered here."""
-        rows = self._readable(requests)
+        rows = self._tokenise(requests)
         with self._changed:
             taken = self._queue(rows)
             self._metrics.waiting.set(len(self._policy))
@@ -88,9 +88,9 @@ class ArloService:
         For a caller that waits for the answer anyway: no thread has to wake for it. Where the lanes are busy, or
         others go first, workers answer it later, as after `submit`.
         """
-        rows = self._readable([request])
-        batch: Batch | None = None
-        late: list[Row] = []
+        rows = self._tokenise([request])
+        batch: ArloBatch | None = None
+        late: list[ArloRow] = []
         try:
             with self._changed:
                 taken = self._queue(rows)
@@ -108,7 +108,7 @@ class ArloService:
                 self._policy.finished(batch, took)
                 self._wake()
         except BaseException as error:
-            self._abandon()
+            self._clear_queue()
             self._context.failed(error)
             raise
         self._answer(finished)
@@ -118,7 +118,7 @@ class ArloService:
         with self._changed:
             act()
             if not self._closing:
-                self._staff()
+                self._match_workers()
 
     def close(self, timeout_s: float) -> None:
         """Finish what waits, then end the threads; rows that are left after `timeout_s` stay unanswered."""
@@ -131,9 +131,9 @@ class ArloService:
         join_until(until, workers)
         self._answers.close(until)
 
-    def _staff(self) -> None:
+    def _match_workers(self) -> None:
         """Have a worker for each lane and one more: start those that lack, wake those that are too many."""
-        wanted = self._policy.most_running + 1
+        wanted = self._policy.max_concurrency + 1
         if wanted == self._wanted:
             return
         self._wanted = wanted
@@ -141,9 +141,9 @@ class ArloService:
             self._workers.add(self._context.start_thread("worker", self._work))
         self._changed.notify_all()
 
-    def _readable(self, requests: Sequence[PendingRequest]) -> list[Row]:
+    def _tokenise(self, requests: Sequence[PendingRequest]) -> list[ArloRow]:
         """The rows of requests that can be read; the others are answered."""
-        rows: list[Row] = []
+        rows: list[ArloRow] = []
         for request in requests:
             try:
                 rows.extend(self._read(request))
@@ -151,22 +151,22 @@ class ArloService:
                 request.fail(failure(error, "the request could not be read"))
         return rows
 
-    def _queue(self, rows: Sequence[Row]) -> bool:
+    def _queue(self, rows: Sequence[ArloRow]) -> bool:
         """Queue rows, with the lock held; False: nothing is taken any more."""
         if not self._closing:
             for row in rows:
                 self._policy.submit(row)
         return not self._closing
 
-    def _read(self, request: PendingRequest) -> list[Row]:
+    def _read(self, request: PendingRequest) -> list[ArloRow]:
         tokens = read_rows(request.inputs, self._tokenizer)
-        parent = Request(request, len(tokens))
+        parent = ArloRequest(request, len(tokens))
         for row in tokens:
             self._metrics.length(len(row.ids))
         if request.record is not None:
             request.record.tokens = sum(len(row.ids) for row in tokens)
         return [
-            Row(len(row.ids), request.arrival, request.deadline, tokens=row, parent=parent, index=index)
+            ArloRow(len(row.ids), request.arrival, request.deadline, tokens=row, parent=parent, index=index)
             for index, row in enumerate(tokens)
         ]
 
@@ -174,10 +174,10 @@ class ArloService:
         try:
             self._serve()
         except BaseException:
-            self._abandon()
+            self._clear_queue()
             raise
 
-    def _abandon(self) -> None:
+    def _clear_queue(self) -> None:
         """Leave nothing to run: the boundary answers what is outstanding and starts a fresh service."""
         with self._changed:
             self._closing = True
@@ -190,9 +190,9 @@ class ArloService:
             self._changed.notify()
 
     def _serve(self) -> None:
-        ran: Batch | None = None
+        ran: ArloBatch | None = None
         took: float | None = None
-        finished: list[Request] = []
+        finished: list[ArloRequest] = []
         while True:
             with self._changed:
                 if ran is not None:
@@ -219,28 +219,28 @@ class ArloService:
                 finished, took = self._run(batch, now)
                 ran = batch
 
-    def _next(self) -> tuple[list[Row], Batch | None, float]:
+    def _next(self) -> tuple[list[ArloRow], ArloBatch | None, float]:
         """Queries that are too late, the batch to start, and the moment that was decided for."""
         now = time.monotonic()
-        late = cast(list[Row], self._policy.expired(now))
+        late = cast(list[ArloRow], self._policy.expired(now))
         batch = self._policy.next_batch(now)
         self._metrics.waiting.set(len(self._policy))
         return late, batch, now
 
-    def _refuse(self, late: Sequence[Row], now: float) -> None:
+    def _refuse(self, late: Sequence[ArloRow], now: float) -> None:
         for row in late:
             row.parent.fail(missed_in_queue(row.parent.request, now))
 
-    def _run(self, batch: Batch, now: float) -> tuple[list[Request], float | None]:
+    def _run(self, batch: ArloBatch, now: float) -> tuple[list[ArloRequest], float | None]:
         """Run a batch; the requests that it completed, and the seconds that all of it took, None if not all ran."""
-        rows = [row for row in cast(Sequence[Row], batch.queries) if row.parent.wanted(now)]
+        rows = [row for row in cast(Sequence[ArloRow], batch.queries) if row.parent.wanted(now)]
         if not rows:
             return [], None
         deadline = min((row.deadline for row in rows if row.deadline is not None), default=None)
         try:
             outputs = self._runner.run(batch.lane, batch.runtime, [row.tokens for row in rows], deadline)
         except ModelUnavailable as error:
-            self._put_back(batch, rows, error)
+            self._requeue(batch, rows, error)
             return [], None
         except Exception as error:
             answer = failure(error, "the engine failed")
@@ -257,38 +257,38 @@ class ArloService:
         for place, row in enumerate(rows):
             if row.parent.request.record is not None:
                 row.parent.request.record.ran(now, now + took)
-            if row.parent.finish(row.index, self._make.row(outputs, place, row.length, runtime)):
+            if row.parent.finish(row.index, self._answer_builder.row(outputs, place, row.length, runtime)):
                 finished.append(row.parent)
         return finished, took if len(rows) == len(batch.queries) else None
 
-    def _put_back(self, batch: Batch, rows: Sequence[Row], error: ModelUnavailable) -> None:
+    def _requeue(self, batch: ArloBatch, rows: Sequence[ArloRow], error: ModelUnavailable) -> None:
         """Let others run what this lane could not run, and let the lane pause.
 
         Each query is tried again until its deadline or the boundary's time for an answer passes, unless processes may
         have died of it.
         """
-        self._metrics.put_back(self._runtimes[batch.runtime], len(rows))
+        self._metrics.requeue(self._runtimes[batch.runtime], len(rows))
         for row in rows:
-            row.deaths += error.died
-            if row.deaths >= _MOST_DEATHS:
+            row.crashes += error.died
+            if row.crashes >= _MAX_CRASHES:
                 row.parent.fail(
-                    Internal(f"{row.deaths} times the process that was to run this query died or was dead: {error}")
+                    Internal(f"{row.crashes} times the process that was to run this query died or was dead: {error}")
                 )
             elif self._closing:
                 row.parent.fail(Unavailable(f"the model stops serving here, and {error}"))
         with self._changed:
-            self._policy.put_back(batch)
+            self._policy.requeue(batch)
             self._metrics.waiting.set(len(self._policy))
             self._changed.notify(len(self._policy))
         failures = self._failures[batch.runtime]
         self._failures[batch.runtime] = failures + 1
         self._ending.wait(backoff_s(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
 
-    def _answer(self, finished: Sequence[Request]) -> None:
+    def _answer(self, finished: Sequence[ArloRequest]) -> None:
         for each in finished:
-            self._make.reply(each)
+            self._answer_builder.reply(each)
 
 
-def _refuse_all(rows: Sequence[Row]) -> None:
+def _refuse_all(rows: Sequence[ArloRow]) -> None:
     for parent in {id(row.parent): row.parent for row in rows}.values():
         parent.request.fail(model_stops())

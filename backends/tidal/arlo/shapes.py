@@ -5,12 +5,12 @@ from __future__ import annotations
 # Steps an octave, and the least step in tokens: a query is padded by an eighth of its length at most, but for the
 # shortest ones.
 _STEPS = 8
-_LEAST_STEP = 4
+_MIN_STEP = 4
 
 
 def shape_length(length: int, limit: int) -> int:
     """The length that a query of `length` tokens is padded to, in a runtime that takes up to `limit`."""
-    step = max(_LEAST_STEP, 1 << (length.bit_length() - 1) >> (_STEPS.bit_length() - 1))
+    step = max(_MIN_STEP, 1 << (length.bit_length() - 1) >> (_STEPS.bit_length() - 1))
     return min(-(-length // step) * step, limit)
 
 

@@ -8,22 +8,22 @@ from typing import Annotated, Any
 
 import typer
 
+from tidal.catalog.graph import PartitionedModel
 from tidal.commands.connecting import DEFAULT_REPOSITORY, AsJson, Server, server_of
 from tidal.commands.output import one_sentence, print_json, print_table
 from tidal.errors import InvalidArgument, NotFound, Unavailable
 from tidal.repository.allocation import make_allocation, read_allocation
-from tidal.repository.graph import PartitionedModel
 from tidal.server.allocate import (
     LiveFront,
     allocate,
     check_one_server,
+    format_counts,
     partitioned_model,
     plan_steps,
-    shown,
     wanted_now,
     write_wanted,
 )
-from tidal.server.choose import Connection
+from tidal.server.connection import ServerConnection
 
 _COUNT = re.compile(r"([1-9]\d*)=(\d+)", re.ASCII)
 
@@ -59,7 +59,7 @@ def allocate_instances(
 
     Exit codes:
 
-    - **0** shown, changed, or as wanted already
+    - **0** format_counts, changed, or as wanted already
     - **1** no such model, it is not partitioned, the counts cannot be accepted, or the change could not be completed
     - **2** wrong usage
     - **3** the named server does not answer, or several run and none was named
@@ -84,7 +84,7 @@ def allocate_instances(
             check_one_server(where, model, connection.state.metrics if connection and connection.state else None)
             write_wanted(where, found, wanted)
             when = "at the next start of tidal serve" if connection is None else "when this version is loaded"
-            lines = [f"{model}: {shown(wanted)} {when}"]
+            lines = [f"{model}: {format_counts(wanted)} {when}"]
         else:
             lines = []
             allocate(front, wanted, (lambda _line: None) if as_json else typer.echo)
@@ -94,7 +94,7 @@ def allocate_instances(
             typer.echo(line)
 
 
-def _repository(connection: Connection | None, repository: Path | None) -> Path:
+def _repository(connection: ServerConnection | None, repository: Path | None) -> Path:
     if connection is not None:
         if connection.state is None:
             address = connection.control.address
@@ -106,7 +106,7 @@ def _repository(connection: Connection | None, repository: Path | None) -> Path:
     return where
 
 
-def _live(connection: Connection | None, repository: Path, partitioned: PartitionedModel) -> LiveFront | None:
+def _live(connection: ServerConnection | None, repository: Path, partitioned: PartitionedModel) -> LiveFront | None:
     """The front where it serves; else None."""
     if connection is None or connection.state is None:
         return None
@@ -158,5 +158,7 @@ def _show(
     ]
     notes = "" if allocation is not None else "Nothing is set: the counts are those of the runtimes' config.pbtxt."
     if unfinished:
-        notes = f"A change is unfinished: complete it with tidal models allocate {partitioned.name} {shown(wanted)}"
+        notes = (
+            f"A change is unfinished: complete it with tidal models allocate {partitioned.name} {format_counts(wanted)}"
+        )
     print_table(("MAX LENGTH", "WANTED", "LOADED", "USED", "MODEL"), rows, title=partitioned.name, notes=notes)

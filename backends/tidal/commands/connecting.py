@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tidal.commands.output import one_sentence
-from tidal.server.choose import Connection, choose_server
+from tidal.server.connection import ServerConnection, choose_server
 from tidal.server.state import running_servers
 
 NO_SERVER = 3
@@ -21,7 +21,7 @@ Server = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
-def server_of(repository: Path | None, server: str | None) -> Connection | None:
+def server_of(repository: Path | None, server: str | None) -> ServerConnection | None:
     """The named server; else the only one that runs, where it serves the named repository; else none."""
     with one_sentence(NO_SERVER):
         if server is not None:

@@ -1,4 +1,4 @@
-"""`tidal controller`: changes the instances of partitioned models as their traffic changes."""
+"""`tidal controller`: rebalances and scales the instances of partitioned models."""
 
 from __future__ import annotations
 
@@ -9,88 +9,95 @@ from typing import Annotated, Any
 
 import typer
 
-from tidal.arlo.scheduling import LEAST_GAIN
+from tidal.arlo.scheduling import MIN_GAIN
 from tidal.commands.connecting import NO_SERVER, Server
 from tidal.commands.output import one_sentence
-from tidal.controller.decisions import Settings
-from tidal.controller.following import ServerFinder
-from tidal.controller.journal import Journal
-from tidal.controller.meters import Meters
-from tidal.controller.run import Controller
+from tidal.controller.decisions import ControllerSettings
+from tidal.controller.event_log import EventLog
+from tidal.controller.loop import Controller
+from tidal.controller.metrics import ControllerMetrics
+from tidal.controller.server_finder import ServerFinder
 
 _USAGE = 2
 
 
 def controller(
     models: Annotated[
-        list[str] | None, typer.Argument(metavar="[MODEL]...", help="Partitioned models; all of the server.")
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]...", help="Partitioned models to control. Default: all on the server."),
     ] = None,
     server: Server = None,
-    period: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds between two allocations.")] = 120.0,
-    least_gain: Annotated[
-        float, typer.Option(metavar="SHARE", help="Predicted mean latency that a change has to save, as a share.")
-    ] = LEAST_GAIN,
-    fewest: Annotated[
-        int | None, typer.Option(metavar="N", help="Instances never to go below, of each model.  [default: as now]")
+    period: Annotated[float, typer.Option(metavar="SECONDS", help="Time between two reallocations.")] = 120.0,
+    min_gain: Annotated[
+        float,
+        typer.Option(metavar="SHARE", help="Reallocate only if it saves at least this share of the mean latency."),
+    ] = MIN_GAIN,
+    min_instances: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Minimum number of instances per model.  [default: the current number]"),
     ] = None,
-    most: Annotated[
-        int | None, typer.Option(metavar="N", help="Instances never to go above, of each model.  [default: as now]")
+    max_instances: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Maximum number of instances per model.  [default: the current number]"),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Observe one period, decide, and end.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be changed, and change nothing.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Observe one period, decide once, and exit.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print decisions without applying them.")] = False,
     host: Annotated[str, typer.Option(help="IPv4 address to publish the controller's own metrics on.")] = "127.0.0.1",
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65535, metavar="PORT", help="Publish them here, 0 for a free port.  [default: not published]"
+            min=0, max=65535, metavar="PORT", help="Port of these metrics; 0: a free port.  [default: no metrics]"
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
 ) -> None:
-    """Fit the instances of partitioned models to the lengths of their queries, beside a running `tidal serve`.
+    """Rebalance the instances of partitioned models across input lengths while `tidal serve` runs.
 
-    Looks at the server's metrics every second. Every period it computes the allocation of instances to runtimes that
-    answers the queries of the past period soonest, and changes to it as `tidal models allocate` does: by the fewest
-    replacements, a few at a time, without a lost request. Without queries it keeps what there is, and so it does
-    when a change would save less than `--least-gain` of the predicted mean latency.
+    The controller reads the server's metrics every second. At the end of each period it computes the allocation of
+    instances to runtimes with the lowest mean latency for the queries of that period, and applies it as
+    `tidal models allocate` does: in as few replacements as possible, a few at a time, without losing a request. It
+    keeps the current allocation if there were no queries, or if the predicted saving is below `--min-gain`.
 
-    Where `--fewest` and `--most` differ it also changes the number of instances: one more of the longest runtime when
-    the 98th percentile of the latency reaches 95 % of the model's `slo_ms`, one less when it stays below 50 % for 60 s.
+    If `--max-instances` exceeds `--min-instances`, the controller also scales: it adds an instance of the longest
+    runtime when the 98th percentile of the latency reaches 95 % of the model's `slo_ms`, and removes one when the
+    percentile stays below 50 % for 60 s.
 
-    Stays until SIGINT (Ctrl-C) or SIGTERM, and waits while the server is away.
+    It runs until SIGINT (Ctrl-C) or SIGTERM. While the server is down, it waits.
 
     ```
     tidal controller
-    tidal controller intents --period 60 --fewest 2 --most 8 --metrics-port 8003
+    tidal controller intents --period 60 --min-instances 2 --max-instances 8 --metrics-port 8003
     tidal controller --once --period 30 --dry-run
     ```
 
     Exit codes:
 
-    - **0** ended by a signal, or `--once` done
-    - **1** a named model is not a partitioned one; with `--once`, a change failed or the model has another controller
+    - **0** stopped by a signal, or `--once` completed
+    - **1** a named model is not partitioned; with `--once`: a change failed, or another controller has the model
     - **2** wrong usage
-    - **3** with `--once`, no server answers, or several run and none was named
+    - **3** with `--once`: no server is running, or several are and none was named
     """
     with one_sentence(_USAGE):
-        settings = Settings(period_s=period, least_gain=least_gain, fewest=fewest, most=most)
-    journal, meters, find = Journal(typer.echo, as_json=as_json), Meters(), ServerFinder(server)
+        settings = ControllerSettings(
+            period_s=period, min_gain=min_gain, min_instances=min_instances, max_instances=max_instances
+        )
+    events, metrics, find = EventLog(typer.echo, as_json=as_json), ControllerMetrics(), ServerFinder(server)
     stop = threading.Event()
     _stop_on_signals(stop)
     if once:
         with one_sentence(NO_SERVER):
             find()
-    with one_sentence(), meters.published(host, metrics_port) as port:
+    with one_sentence(), metrics.published(host, metrics_port) as port:
         if port is not None:
-            journal.tell("metrics", f"publishes http://{host}:{port}/metrics", address=f"{host}:{port}")
-        beside = Controller(find, settings, models or (), journal, meters, dry_run=dry_run)
-        # In a thread of its own: a signal's handler must not meet the lock of `stop` held by what it interrupted.
+            events.record("metrics", f"metrics are at http://{host}:{port}/metrics", address=f"{host}:{port}")
+        controlling = Controller(find, settings, models or (), events, metrics, dry_run=dry_run)
+        # A separate thread: a signal handler must not interrupt code that holds the lock of `stop`.
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(beside.run, stop, once=once).result()
+            pool.submit(controlling.run, stop, once=once).result()
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
-    """The first signal lets a change under way reach a good end; a second one ends at once, which harms nothing."""
+    """Finish the change in progress on the first signal; a second signal ends the process at once."""
 
     def receive(number: int, _frame: Any) -> None:
         signal.signal(number, signal.SIG_DFL)

@@ -15,7 +15,7 @@ from tidal.commands.output import fail, one_sentence, print_json, print_table
 from tidal.errors import InvalidArgument, TidalError
 from tidal.server import change
 from tidal.server.backend_directory import python_backends
-from tidal.server.choose import Connection, choose_server, explained
+from tidal.server.connection import ServerConnection, choose_server, explained
 from tidal.server.control import ServerControl
 from tidal.server.model_facts import model_facts
 from tidal.server.reasons import sentence
@@ -181,7 +181,7 @@ def _notes(state: ServerState | None, readiness: dict[str, Any] | None) -> list[
     return lines
 
 
-def _status_rows(connection: Connection, readiness: dict[str, Any] | None) -> list[dict[str, str | int | None]]:
+def _status_rows(connection: ServerConnection, readiness: dict[str, Any] | None) -> list[dict[str, str | int | None]]:
     known = readiness["models"] if readiness is not None else {}
     state, control = connection.state, connection.control
     stubs = live_stubs(state.server_pid) if state is not None else None

@@ -7,20 +7,25 @@ from typing import Annotated
 
 import typer
 
+from tidal.catalog.graph import ModelGraph
 from tidal.commands.output import one_sentence, print_json, print_table
-from tidal.repository.graph import ModelGraph
 from tidal.server import backend_directory
 from tidal.server.installation import find_installation
 from tidal.server.launch import check_path, select_models, stock_command
-from tidal.server.lives import Ended
+from tidal.server.lifecycle import ServeOutcome
 from tidal.server.protection import MAX_INPUT_SIZE, MAX_MESSAGE_SIZE, RequestLimits, protection, with_guard_in
 from tidal.server.ready_report import ReadyReport
-from tidal.server.session import Options, serve_until_ended
+from tidal.server.session import ServeOptions, serve_until_ended
 
 STATUS_PORT = 8004
 # Of the state: secret, or not yet so.
 _NOT_REPORTED = {"key", "pid_started", "restarts", "server_restarts", "restarting", "last_end"}
-_EXIT_CODES = {Ended.CLEANLY: 0, Ended.NOT_STARTED: 1, Ended.BY_ITSELF: 3, Ended.CUT_SHORT: 4}
+_EXIT_CODES = {
+    ServeOutcome.CLEANLY: 0,
+    ServeOutcome.NOT_STARTED: 1,
+    ServeOutcome.BY_ITSELF: 3,
+    ServeOutcome.CUT_SHORT: 4,
+}
 
 
 def serve(
@@ -149,7 +154,7 @@ def serve(
         if assemble is not None:
             _assemble(repository, assemble, model or [], limits)
             return
-        options = Options(
+        options = ServeOptions(
             repository=repository,
             models=tuple(model or ()),
             host=host,

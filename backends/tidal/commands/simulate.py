@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tidal.arlo.scheduling import LEAST_GAIN
+from tidal.arlo.scheduling import MIN_GAIN
 from tidal.commands.connecting import AsJson
 from tidal.commands.output import one_sentence, print_json, print_table
 from tidal.commands.simulate_inputs import bounds_of, columns_of, lengths_of, rates_of, service_times
@@ -118,11 +118,11 @@ def arlo(
         float, typer.Option("--headroom", help="Share of GPU time that the baselines keep free when autoscaling.")
     ] = 0.05,
     period: Annotated[float, typer.Option("--period", help="Seconds between allocations.")] = 120.0,
-    least_gain: Annotated[
-        float, typer.Option("--least-gain", help="Predicted mean latency that a change has to save, as a share.")
-    ] = LEAST_GAIN,
+    min_gain: Annotated[
+        float, typer.Option("--min-gain", help="Predicted mean latency that a change has to save, as a share.")
+    ] = MIN_GAIN,
     replacement: Annotated[float, typer.Option("--replacement", help="Seconds that a GPU takes to load.")] = 1.0,
-    at_once: Annotated[
+    replacement_batch: Annotated[
         int | None, typer.Option("--at-once", help="GPUs replaced at a time. Default: a twentieth.", min=1)
     ] = None,
     overhead_ms: Annotated[
@@ -201,7 +201,7 @@ def arlo(
                 history=length_history(workload) if name is SystemName.GLOBAL else length_history(workload, period),
                 scale=scale,
                 period_s=period,
-                least_gain=least_gain,
+                min_gain=min_gain,
                 threshold=threshold,
                 decay=decay,
                 peek=peek,
@@ -213,7 +213,7 @@ def arlo(
                     workload,
                     overhead_s=overhead_ms / 1e3,
                     replacement_s=replacement,
-                    replaced_at_once=at_once,
+                    replacement_batch=replacement_batch,
                     failures=failures,
                     on_second=on_second,
                 )

@@ -1,4 +1,4 @@
-"""What happened to a model in a stretch of time. Pure."""
+"""Traffic counts of a model over a time span. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """What happened to a model in a stretch of time.
+class ModelCounts:
+    """Traffic counts of a model over a time span; add two with `+`.
 
     Attributes:
-        seconds: how long it was looked at.
-        queries: that arrived, by the shortest runtime that fits.
-        busy_s: engine seconds by runtime, of all its instances together.
-        requests: that were answered.
-        slow: of those, how many took longer than half the SLO.
-        critical: of those, how many took longer than 95 % of the SLO.
-        latency_s: seconds from arrival to answer, summed over `requests`.
+        seconds: Length of the time span.
+        queries: Queries that arrived, by the shortest runtime that fits them.
+        busy_s: Engine time by runtime, summed over its instances, in seconds.
+        requests: Requests that were answered.
+        slow: Answered requests that took longer than half the SLO.
+        critical: Answered requests that took longer than 95 % of the SLO.
+        latency_s: Time from arrival to answer, summed over the answered requests, in seconds.
     """
 
     seconds: float
@@ -28,12 +28,12 @@ class Counts:
     latency_s: float = 0.0
 
     @classmethod
-    def none(cls, runtimes: int) -> Counts:
-        """Nothing seen yet."""
+    def none(cls, runtimes: int) -> ModelCounts:
+        """Return counts of an empty time span for a model with this many runtimes."""
         return cls(0.0, (0.0,) * runtimes, (0.0,) * runtimes)
 
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(
+    def __add__(self, other: ModelCounts) -> ModelCounts:
+        return ModelCounts(
             self.seconds + other.seconds,
             tuple(a + b for a, b in zip(self.queries, other.queries, strict=True)),
             tuple(a + b for a, b in zip(self.busy_s, other.busy_s, strict=True)),
@@ -45,5 +45,5 @@ class Counts:
 
     @property
     def mean_latency_s(self) -> float | None:
-        """Seconds from arrival to answer, or None where nothing was answered."""
+        """Mean time from arrival to answer, in seconds; None if nothing was answered."""
         return self.latency_s / self.requests if self.requests else None

@@ -1,4 +1,4 @@
-"""What to do about a model's instances, from what was observed of it. Pure: no clock, no I/O."""
+"""Decisions about a model's instances, from its observed traffic. Pure: no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tidal.arlo.scheduling import (
-    LEAST_GAIN,
+    MIN_GAIN,
     AllocationProblem,
     Autoscaler,
     InstanceLoad,
@@ -17,47 +17,56 @@ from tidal.arlo.scheduling import (
     least_busy,
     reallocate,
 )
-from tidal.controller.counts import Counts
+from tidal.controller.counts import ModelCounts
 from tidal.errors import InvalidArgument
 
 Action = Literal["keep", "allocate", "add", "release"]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How a model is controlled.
+class ControllerSettings:
+    """Settings of the controller, the same for all models.
 
     Args:
-        period_s: seconds that are observed before each allocation.
-        least_gain: share of the predicted mean latency that a change of the allocation has to save.
-        fewest: instances never to go below; None for as many as there are at first, or `most` if that is less.
-        most: instances never to go above; None for as many as there are at first, or `fewest` if that is more.
+        period_s: Observation time before each reallocation, in seconds.
+        min_gain: Share of the predicted mean latency that a reallocation must save, from 0 to less than 1.
+        min_instances: Minimum number of instances; None: the initial number, or `max_instances` if that is lower.
+        most: instances never to go above; None for as many as there are at first, or `min_instances` if that is more.
 
     Raises:
-        InvalidArgument: a value is out of range; names the option.
+        InvalidArgument: A value is out of range; the message names the option.
     """
 
     period_s: float = 120.0
-    least_gain: float = LEAST_GAIN
-    fewest: int | None = None
-    most: int | None = None
+    min_gain: float = MIN_GAIN
+    min_instances: int | None = None
+    max_instances: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.period_s <= 86_400:
-            raise InvalidArgument(f"--period must lie between 1 and 86,400 seconds, got {self.period_s:g}")
-        if not 0 <= self.least_gain < 1:
-            raise InvalidArgument(f"--least-gain must be a share from 0 to less than 1, got {self.least_gain:g}")
-        for name, value in (("fewest", self.fewest), ("most", self.most)):
+            raise InvalidArgument(f"--period must be between 1 and 86,400 seconds, got {self.period_s:g}")
+        if not 0 <= self.min_gain < 1:
+            raise InvalidArgument(f"--min-gain must be at least 0 and less than 1, got {self.min_gain:g}")
+        for name, value in (("min", self.min_instances), ("max", self.max_instances)):
             if value is not None and value < 1:
-                raise InvalidArgument(f"--{name} must be at least 1 instance, got {value}")
-        if self.fewest is not None and self.most is not None and self.fewest > self.most:
-            raise InvalidArgument(f"--fewest {self.fewest} is more than --most {self.most}")
+                raise InvalidArgument(f"--{name}-instances must be at least 1, got {value}")
+        if (
+            self.min_instances is not None
+            and self.max_instances is not None
+            and self.min_instances > self.max_instances
+        ):
+            raise InvalidArgument(f"--min-instances {self.min_instances} exceeds --max-instances {self.max_instances}")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """What is known of a model beforehand: its runtimes' `max_length` in tokens, ascending, the seconds that a query
-    padded to each of them takes, and its SLO in seconds."""
+    """Published properties of a model.
+
+    Args:
+        lengths: The runtimes' `max_length` in tokens, ascending.
+        latencies_s: Latency of one query padded to each runtime, in seconds.
+        slo_s: Latency objective, in seconds.
+    """
 
     lengths: tuple[int, ...]
     latencies_s: tuple[float, ...]
@@ -65,27 +74,27 @@ class ModelProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """What is to be done, and why.
+class AllocationDecision:
+    """A decision and its reason.
 
     Attributes:
-        action: "keep", "allocate" (Eqs. 1 to 7), "add" or "release" (resource scaling).
-        reason: the rule that decided, as a part of a sentence.
-        before: instances by runtime.
-        after: instances by runtime to come.
-        observed: what it rests on.
-        demand: queries in one SLO period by runtime (Q_i); empty where none were observed or none were asked for.
-        mean_before_s: predicted mean latency of `before`, seconds; None where nothing was predicted.
-        mean_best_s: predicted mean latency of the best allocation of as many instances.
-        shortfall: one sentence on the instances that are lacking for the SLO.
-        gpus_short: how many these are.
+        action: "keep", "allocate" (Arlo, Eqs. 1 to 7), "add" or "release" (resource scaling, §4).
+        reason: Rule that decided, as a clause for the log.
+        before: Current instances by runtime.
+        after: Instances by runtime to change to.
+        observed: Traffic that the decision is based on.
+        demand: Queries per SLO period by runtime (Q_i); empty if the decision does not use it.
+        mean_before_s: Predicted mean latency with `before`, in seconds; None if not predicted.
+        mean_best_s: Predicted mean latency with the best allocation of as many instances, in seconds.
+        shortfall: Sentence about the instances that the SLO lacks; None if it lacks none.
+        gpus_short: Number of these instances.
     """
 
     action: Action
     reason: str
     before: tuple[int, ...]
     after: tuple[int, ...]
-    observed: Counts
+    observed: ModelCounts
     demand: tuple[float, ...] = ()
     mean_before_s: float | None = None
     mean_best_s: float | None = None
@@ -93,89 +102,98 @@ class Decision:
     gpus_short: int = 0
 
 
-class ModelControl:
-    """Decides for one model. It is told what happened since it was last told, and then asked.
+class ModelController:
+    """Decides for one model: call `observe` with new counts, then `decide`.
 
     Args:
-        profile: of the model.
-        settings: how it is controlled.
-        present: instances by runtime when control begins.
-        now: seconds on the caller's clock.
+        profile: Published properties of the model.
+        settings: Settings of the controller.
+        present: Instances by runtime when control begins.
+        now: Current time on the caller's clock, in seconds.
     """
 
-    def __init__(self, profile: ModelProfile, settings: Settings, present: Sequence[int], now: float) -> None:
+    def __init__(self, profile: ModelProfile, settings: ControllerSettings, present: Sequence[int], now: float) -> None:
         self.profile = profile
         self._settings = settings
         self._runtimes = tuple(
             RuntimeProfile.from_service(latency, profile.slo_s, settings.period_s) for latency in profile.latencies_s
         )
         first = sum(present)
-        self._fewest = min(first, settings.most or first) if settings.fewest is None else settings.fewest
-        self._most = max(first, self._fewest) if settings.most is None else settings.most
-        self._seen = self._earlier = Counts.none(len(profile.lengths))
+        self._min_instances = (
+            min(first, settings.max_instances or first) if settings.min_instances is None else settings.min_instances
+        )
+        self._max_instances = (
+            max(first, self._min_instances) if settings.max_instances is None else settings.max_instances
+        )
+        self._observed = self._previous = ModelCounts.none(len(profile.lengths))
         self._scaler = self._new_scaler(now)
 
-    def observe(self, counts: Counts) -> None:
-        """What happened since the last call."""
-        self._seen += counts
+    def observe(self, counts: ModelCounts) -> None:
+        """Add the counts since the last call."""
+        self._observed += counts
         if self._scaler is not None:
             self._scaler.observe(counts.requests, counts.slow, counts.critical)
 
-    def decide(self, now: float, present: Sequence[int]) -> Decision | None:
-        """What to do now with these instances by runtime; None between two decisions. Call it about every second."""
+    def decide(self, now: float, present: Sequence[int]) -> AllocationDecision | None:
+        """Return the decision for now, or None if there is nothing to decide yet. Call it about once per second.
+
+        Args:
+            now: Current time on the caller's clock, in seconds.
+            present: Current instances by runtime.
+        """
         before, instances = tuple(present), sum(present)
-        if instances < self._fewest:
-            return self._add(before, f"{instances} instances are fewer than the {self._fewest} that are to be there")
-        if instances > self._most:
-            return self._release(before, f"{instances} instances are more than the {self._most} that may be there")
+        if instances < self._min_instances:
+            return self._add(before, f"{instances} instances are below the minimum of {self._min_instances}")
+        if instances > self._max_instances:
+            return self._release(before, f"{instances} instances are above the maximum of {self._max_instances}")
         wanted = self._scaler.decide(now, instances) if self._scaler is not None else None
         if wanted is Scaling.ADD:
-            return self._add(before, "the 98th percentile of the latency has reached 95 % of the SLO")
+            return self._add(before, "the 98th percentile of the latency reached 95 % of the SLO")
         if wanted is Scaling.RELEASE:
-            released = self._release(
-                before, "the 98th percentile of the latency has stayed below 50 % of the SLO for 60 s"
-            )
+            released = self._release(before, "the 98th percentile of the latency stayed below 50 % of the SLO for 60 s")
             if released is not None:
                 return released
-        # Seconds in which the server was seen: one that was away for a while is not judged by the little before that.
-        if self._seen.seconds < self._settings.period_s:
+        # Only seconds in which the server answered count: little traffic before an outage decides nothing.
+        if self._observed.seconds < self._settings.period_s:
             return None
-        seen, self._seen = self._seen, Counts.none(len(before))
-        self._earlier = seen
-        return self._allocate(before, seen)
+        observed, self._observed = self._observed, ModelCounts.none(len(before))
+        self._previous = observed
+        return self._allocate(before, observed)
 
     def changed(self, now: float) -> None:
-        """The instances have just changed: latencies until now say nothing of how many there should be."""
+        """Start scaling anew after a change of the instances, since earlier latencies no longer apply."""
         self._scaler = self._new_scaler(now)
 
     def _new_scaler(self, now: float) -> Autoscaler | None:
-        if self._fewest == self._most:
+        if self._min_instances == self._max_instances:
             return None
-        return Autoscaler(self.profile.slo_s, fewest=self._fewest, most=self._most, now=now)
+        return Autoscaler(self.profile.slo_s, min_gpus=self._min_instances, max_gpus=self._max_instances, now=now)
 
-    def _allocate(self, before: tuple[int, ...], seen: Counts) -> Decision:
-        if not any(seen.queries):
-            return Decision("keep", "no queries were observed", before, before, seen)
+    def _allocate(self, before: tuple[int, ...], observed: ModelCounts) -> AllocationDecision:
+        if not any(observed.queries):
+            return AllocationDecision("keep", "there were no queries", before, before, observed)
         lengths, slo_s = self.profile.lengths, self.profile.slo_s
-        histogram = dict(zip(lengths, seen.queries, strict=True))
-        demand = demand_by_runtime(histogram, lengths, observed_s=seen.seconds, slo_s=slo_s)
-        found = reallocate(AllocationProblem(sum(before), self._runtimes, demand), before, self._settings.least_gain)
-        if found is None:  # less than the solver counts
-            return Decision("keep", "hardly any queries were observed", before, before, seen, demand)
+        histogram = dict(zip(lengths, observed.queries, strict=True))
+        demand = demand_by_runtime(histogram, lengths, observed_s=observed.seconds, slo_s=slo_s)
+        found = reallocate(AllocationProblem(sum(before), self._runtimes, demand), before, self._settings.min_gain)
+        if found is None:  # demand rounds to 0 in the solver
+            return AllocationDecision(
+                "keep", "there were too few queries to decide on", before, before, observed, demand
+            )
         if found.after != before:
             reason = f"the best allocation is predicted to be {100 * found.gain:.0f} % faster"
         elif found.solution.instances == before:
-            reason = "it is the best allocation"
+            reason = "the current allocation is the best one"
         else:
             best = " ".join(f"{n}={count}" for n, count in zip(lengths, found.solution.instances, strict=True))
-            gain, least = 100 * found.gain, 100 * self._settings.least_gain
-            reason = f"{best} is predicted to be {gain:.1f} % faster, less than the least gain of {least:g} %"
-        return Decision(
+            gain, least = 100 * found.gain, 100 * self._settings.min_gain
+            reason = f"{best} is predicted to be {gain:.1f} % faster, below the minimum gain of {least:g} %"
+        return AllocationDecision(
             "keep" if found.after == before else "allocate",
             reason,
             before,
             found.after,
-            seen,
+            observed,
             demand,
             found.mean_before_s,
             found.mean_best_s,
@@ -183,18 +201,18 @@ class ModelControl:
             found.solution.gpus_short,
         )
 
-    def _add(self, before: tuple[int, ...], reason: str) -> Decision:
-        return Decision("add", reason, before, (*before[:-1], before[-1] + 1), self._seen)
+    def _add(self, before: tuple[int, ...], reason: str) -> AllocationDecision:
+        return AllocationDecision("add", reason, before, (*before[:-1], before[-1] + 1), self._observed)
 
-    def _release(self, before: tuple[int, ...], reason: str) -> Decision | None:
-        """None where only the last instance of the longest runtime is left."""
+    def _release(self, before: tuple[int, ...], reason: str) -> AllocationDecision | None:
+        """Release the least busy instance; None if only the last instance of the longest runtime is left."""
         runtimes = [runtime for runtime, count in enumerate(before) for _ in range(count)]
-        # Of the period before too: this one may have just begun.
-        busy_s = (self._earlier + self._seen).busy_s
+        # Include the previous period: the current one may have just begun.
+        busy_s = (self._previous + self._observed).busy_s
         busy = [seconds / max(count, 1) for seconds, count in zip(busy_s, before, strict=True)]
         loads = [InstanceLoad(lane, runtime, busy[runtime]) for lane, runtime in enumerate(runtimes)]
         leaving = least_busy(loads, len(before) - 1)
         if leaving is None:
             return None
         after = tuple(count - (runtime == leaving.runtime) for runtime, count in enumerate(before))
-        return Decision("release", reason, before, after, self._seen)
+        return AllocationDecision("release", reason, before, after, self._observed)

@@ -1,4 +1,4 @@
-"""The partitioned models that a server serves, and what is known of each."""
+"""The partitioned models that are ready on a server, with their profiles."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.controller.decisions import ModelProfile
-from tidal.controller.following import ControlledServer
 from tidal.controller.series import Series, slo_of
+from tidal.controller.server_finder import ControlledServer
 from tidal.errors import InvalidArgument
 from tidal.repository.entries import ModelEntry
 from tidal.server.allocate import LiveFront, partitioned_model
@@ -16,7 +16,7 @@ from tidal.server.allocate import LiveFront, partitioned_model
 
 @dataclass(frozen=True, slots=True)
 class ServedFront:
-    """A partitioned model that serves, ready to be controlled."""
+    """A partitioned model that is ready on the server and can be controlled."""
 
     live: LiveFront
     versions: tuple[int, ...]
@@ -24,15 +24,20 @@ class ServedFront:
 
     @property
     def model(self) -> str:
-        """Its name."""
+        """Name of the model."""
         return self.live.model.name
 
 
 def served_fronts(server: ControlledServer, series: Series, names: Sequence[str]) -> Iterator[ServedFront]:
-    """The named partitioned models, or all, as far as they serve their newest publish and have told their SLO.
+    """Iterate over partitioned models that serve their newest version and have published their SLO.
+
+    Args:
+        server: Server to read.
+        series: Series of its `/metrics` page.
+        names: Names of the models; empty: all partitioned models of the server.
 
     Raises:
-        Unavailable: the server does not answer.
+        Unavailable: The server does not answer.
     """
     repository = server.state.repository
     ready: dict[str, list[int]] = {}
@@ -49,7 +54,7 @@ def served_fronts(server: ControlledServer, series: Series, names: Sequence[str]
             continue
         try:
             manifest = load_arlo_manifest(ModelEntry(repository / model).version_dir(versions[-1]))
-        except InvalidArgument:  # a publish has just removed it
+        except InvalidArgument:  # removed by a publish since
             continue
         lengths = live.model.lengths
         latencies = tuple(manifest.profile.latency_ms(length) / 1e3 for length in lengths)

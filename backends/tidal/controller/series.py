@@ -1,4 +1,4 @@
-"""Reading a model's counters from /metrics, and what they say between two looks. Pure."""
+"""Counters of the `arlo` backend on a /metrics page, and their increase between two readings. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidal.arlo.scheduling.scaling import IN_BELOW, OUT_AT
-from tidal.controller.counts import Counts
+from tidal.controller.counts import ModelCounts
 
-# A series by its name and its labels.
+# Values by series: a name and its labels.
 Series = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 _PREFIX = "tidal_arlo_"
@@ -18,12 +18,12 @@ SLO_GAUGE = f"{_PREFIX}slo_seconds"
 _LENGTHS = f"{_PREFIX}query_length_tokens_bucket"
 _LATENCIES = f"{_PREFIX}request_seconds"
 _EXECUTED = f"{_PREFIX}execute_seconds_sum"
-# Bounds are published with six digits.
+# Bucket bounds are published with six digits.
 _SAME_BOUND = 1e-5
 
 
 def parse_series(text: str) -> Series:
-    """The series of the `arlo` backend on a /metrics page."""
+    """Parse the series of the `arlo` backend on a /metrics page."""
     own = "\n".join(line for line in text.splitlines() if line.startswith(_PREFIX)) + "\n"
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -33,44 +33,44 @@ def parse_series(text: str) -> Series:
 
 
 def increases(before: Series, now: Series) -> Series:
-    """How much each series has grown. One that is new, or smaller than before, has been counted anew from 0."""
-    grown = {}
+    """Return the increase of each series; a new or smaller value counts from 0."""
+    increase = {}
     for key, value in now.items():
         past = before.get(key, 0.0)
-        grown[key] = value - past if value >= past else value
-    return grown
+        increase[key] = value - past if value >= past else value
+    return increase
 
 
 def slo_of(series: Series, model: str, version: int) -> float | None:
-    """The SLO in seconds that a version of a model goes by, or None where it has not said yet."""
+    """Return the SLO of a model's version in seconds, or None if it is not published yet."""
     return series.get((SLO_GAUGE, frozenset({("model", model), ("version", str(version))})))
 
 
 def counts_of(
-    grown: Series, model: str, versions: Collection[int], lengths: Sequence[int], slo_s: float, seconds: float
-) -> Counts:
-    """What happened to a model.
+    increase: Series, model: str, versions: Collection[int], lengths: Sequence[int], slo_s: float, seconds: float
+) -> ModelCounts:
+    """Return a model's traffic counts.
 
     Args:
-        grown: how much its series have grown.
-        model: its name.
-        versions: those that serve.
-        lengths: `max_length` of its runtimes, ascending.
-        slo_s: its SLO, seconds.
-        seconds: over how long they have grown.
+        increase: Increase of each series.
+        model: Name of the model.
+        versions: Versions of the model that are loaded.
+        lengths: The runtimes' `max_length` in tokens, ascending.
+        slo_s: Latency objective, in seconds.
+        seconds: Time span of the increase, in seconds.
     """
     own: dict[str, list[tuple[dict[str, str], float]]] = {}
     wanted = {str(version) for version in versions}
-    for (name, pairs), value in grown.items():
+    for (name, pairs), value in increase.items():
         labels = dict(pairs)
         if labels.get("model") == model and labels.get("version") in wanted:
             own.setdefault(name, []).append((labels, value))
     upto = [_sum(own.get(_LENGTHS, ()), "le", length) for length in lengths]
     answered = own.get(f"{_LATENCIES}_bucket", ())
     requests = round(_sum(answered, "le", math.inf))
-    return Counts(
+    return ModelCounts(
         seconds=seconds,
-        # The buckets of one histogram are not published at the same instant: a longer one may lag behind.
+        # The buckets of a histogram are not published atomically: a longer one may lag behind.
         queries=tuple(max(0.0, b - a) for a, b in zip([0.0, *upto], upto, strict=False)),
         busy_s=tuple(_sum(own.get(_EXECUTED, ()), "runtime", length) for length in lengths),
         requests=requests,

@@ -41,7 +41,7 @@ def claims_folder() -> Path:
     return folder
 
 
-class Claim:
+class SlotClaim:
     """This process's claim to one of several places.
 
     Args:
@@ -49,24 +49,24 @@ class Claim:
         places: names of the places, the first that is free is taken.
     """
 
-    def __init__(self, folder: Path, places: Sequence[str]) -> None:
+    def __init__(self, folder: Path, slots: Sequence[str]) -> None:
         self._folder = folder
-        self._places = places
+        self._slots = slots
         self._lock: int | None = None
-        self.place: str | None = None
+        self.slot: str | None = None
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Claim a place that is free, if this process has none; returns whether one was claimed now.
 
         Raises:
             Unsupported: the file system refuses a lock file or its lock.
         """
-        if self.place is not None:
+        if self.slot is not None:
             return False
-        for place in self._places:
-            lock = _locked(self._folder / place)
+        for slot in self._slots:
+            lock = _locked(self._folder / slot)
             if lock is not None:
-                self._lock, self.place = lock, place
+                self._lock, self.slot = lock, slot
                 return True
         return False
 
@@ -74,7 +74,7 @@ class Claim:
         """Free the place for others."""
         if self._lock is not None:
             os.close(self._lock)
-            self._lock = self.place = None
+            self._lock = self.slot = None
 
 
 def _locked(path: Path, *, wait: bool = False) -> int | None:
@@ -106,24 +106,24 @@ class CoreClaim:
 
     def __init__(self, folder: Path) -> None:
         self._cores = {f"core{core}": core for core in sorted(os.sched_getaffinity(0))}
-        self._claim = Claim(folder, list(self._cores))
+        self._claim = SlotClaim(folder, list(self._cores))
 
     @property
     def core(self) -> int | None:
         """The claimed core."""
-        return None if self._claim.place is None else self._cores[self._claim.place]
+        return None if self._claim.slot is None else self._cores[self._claim.slot]
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Claim a core that is free, if this process has none, and move all its threads there.
 
         Threads that start later inherit it from those that start them. Returns whether one was claimed now.
 
         Raises:
-            Unsupported: see `Claim.take`, and where the system does not let threads be moved there.
+            Unsupported: see `Claim.acquire`, and where the system does not let threads be moved there.
         """
-        if not self._claim.take():
+        if not self._claim.acquire():
             return False
-        core = self._cores[self._claim.place or ""]
+        core = self._cores[self._claim.slot or ""]
         try:
             for thread in os.listdir("/proc/self/task"):
                 with contextlib.suppress(ProcessLookupError):  # it has ended since
@@ -149,25 +149,27 @@ class GpuClaim:
     def __init__(self, folder: Path, gpus: Sequence[str]) -> None:
         self._folder = folder
         # A GPU's name may be a number: the place's says what it is.
-        self._places = {gpu: [f"gpu-{gpu}", *(f"gpu-{gpu}.{n}" for n in range(2, _SHARES + 1))] for gpu in gpus}
-        self._claim: Claim | None = None
+        self._slots = {gpu: [f"gpu-{gpu}", *(f"gpu-{gpu}.{n}" for n in range(2, _SHARES + 1))] for gpu in gpus}
+        self._claim: SlotClaim | None = None
 
-    def take(self) -> str:
+    def acquire(self) -> str:
         """Let this process use a GPU that the fewest other instances have; returns it.
 
         So they are spread evenly also where there are more of them, as while a model serves two versions.
 
         Raises:
-            Unsupported: see `Claim.take`.
+            Unsupported: see `Claim.acquire`.
         """
-        turn = _locked(self._folder / "gpus", wait=True)  # whoever looked at the same time would count these looks
+        counting_lock = _locked(
+            self._folder / "gpus", wait=True
+        )  # whoever looked at the same time would count these looks
         try:
-            gpu = min(self._places, key=self._instances)
-            self._claim = Claim(self._folder, self._places[gpu])
-            self._claim.take()
+            gpu = min(self._slots, key=self._instances)
+            self._claim = SlotClaim(self._folder, self._slots[gpu])
+            self._claim.acquire()
         finally:
-            if turn is not None:
-                os.close(turn)
+            if counting_lock is not None:
+                os.close(counting_lock)
         os.environ[VISIBLE_VARIABLE] = gpu
         return gpu
 
@@ -178,8 +180,8 @@ class GpuClaim:
 
     def _instances(self, gpu: str) -> int:
         count = 0
-        for place in self._places[gpu]:
-            lock = _locked(self._folder / place)
+        for slot in self._slots[gpu]:
+            lock = _locked(self._folder / slot)
             if lock is None:
                 count += 1
             else:

@@ -58,7 +58,7 @@ class EngineModel:
                     raise InvalidArgument(f"{each.name} holds the value {value}; accepted are 0 to {each.below - 1}")
 
     def run(
-        self, requests: Sequence[Tensors], overdue: Callable[[int], TidalError | None] = lambda _: None
+        self, requests: Sequence[Tensors], deadline_error: Callable[[int], TidalError | None] = lambda _: None
     ) -> list[dict[str, Array] | TidalError]:
         """Run requests, those of one length together as far as the engine's batch goes.
 
@@ -69,25 +69,25 @@ class EngineModel:
         Returns:
             For each request its outputs, one row a row of it, or why it has none; a bad one does not harm the others.
         """
-        answers: list[dict[str, Array] | TidalError] = [Internal("the request was not run")] * len(requests)
+        results: list[dict[str, Array] | TidalError] = [Internal("the request was not run")] * len(requests)
         accepted = []
-        for place, inputs in enumerate(requests):
+        for index, inputs in enumerate(requests):
             try:
                 self.check(inputs)
             except InvalidArgument as error:
-                answers[place] = error
+                results[index] = error
             else:
-                accepted.append(place)
+                accepted.append(index)
         for group in self._groups(requests, accepted):
-            late = {place: reason for place in group if (reason := overdue(place)) is not None}
-            for place, reason in late.items():
-                answers[place] = reason
-            group = [place for place in group if place not in late]
+            late = {index: reason for index in group if (reason := deadline_error(index)) is not None}
+            for index, reason in late.items():
+                results[index] = reason
+            group = [index for index in group if index not in late]
             if not group:
                 continue
-            for place, answer in zip(group, self._run([requests[place] for place in group]), strict=True):
-                answers[place] = answer
-        return answers
+            for index, result in zip(group, self._run([requests[index] for index in group]), strict=True):
+                results[index] = result
+        return results
 
     def warm_up(self) -> None:
         """Run once at the longest input, so that no request pays for the first pass."""
@@ -98,17 +98,17 @@ class EngineModel:
         runtime = self.manifest.runtime
         return 1 <= length <= runtime.max_length if runtime.dynamic else length == runtime.max_length
 
-    def _groups(self, requests: Sequence[Tensors], places: Sequence[int]) -> list[list[int]]:
+    def _groups(self, requests: Sequence[Tensors], indices: Sequence[int]) -> list[list[int]]:
         """Places of requests that run together: equal lengths, in their order, up to the largest batch."""
         groups: list[list[int]] = []
         last: dict[int, tuple[list[int], int]] = {}  # by length: the group that is being filled and its rows
-        for place in places:
-            rows, length = requests[place]["input_ids"].shape
+        for index in indices:
+            rows, length = requests[index]["input_ids"].shape
             group, filled = last.get(length, ([], self.manifest.runtime.max_batch))
             if filled + rows > self.manifest.runtime.max_batch:
                 group, filled = [], 0
                 groups.append(group)
-            group.append(place)
+            group.append(index)
             last[length] = group, filled + rows
         return groups
 
@@ -122,7 +122,7 @@ class EngineModel:
             return [Internal(f"the engine failed: {error}")] * len(group)
         ends = np.cumsum([len(inputs["input_ids"]) for inputs in group])[:-1]
         parts = {name: np.split(array, ends) for name, array in outputs.items()}
-        return [{name: split[place] for name, split in parts.items()} for place in range(len(group))]
+        return [{name: split[index] for name, split in parts.items()} for index in range(len(group))]
 
 
 def open_engine_model(manifest: EngineManifest, version_dir: Path) -> EngineModel:

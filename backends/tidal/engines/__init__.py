@@ -1,6 +1,7 @@
 """Compiled models behind one contract. Each module here is the only place that names its engine library."""
 
-from tidal.engines.base import Artifact, Engine, EngineKind, PlanOptions, Precision, TensorSpec
+from tidal.engines.base import Artifact, Engine, PlanOptions, Precision, TensorSpec
+from tidal.engines.entries import EngineKind, engine_entry
 from tidal.engines.registry import (
     available_kinds,
     choose_device,
@@ -22,6 +23,7 @@ __all__ = [
     "available_kinds",
     "choose_device",
     "compile_engine",
+    "engine_entry",
     "engine_file",
     "engine_version",
     "open_engines",

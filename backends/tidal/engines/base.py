@@ -12,9 +12,9 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from tidal.device import DeviceKind
+from tidal.engines.entries import EngineKind
 from tidal.errors import InvalidArgument
 
-EngineKind = Literal["openvino", "torch", "tensorrt"]
 # From the most precise to the least.
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 

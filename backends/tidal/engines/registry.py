@@ -7,12 +7,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy.typing as npt
 
 from tidal.device import DeviceKind, gpu, has_gpu, library_version
-from tidal.engines.base import Artifact, Dim, Engine, EngineKind, PlanOptions, Precision
+from tidal.engines.base import Artifact, Dim, Engine, PlanOptions, Precision
+from tidal.engines.entries import ENGINES, EngineKind, engine_entry
 from tidal.errors import InvalidArgument, Unsupported
 from tidal_client.extras import install_command
 
@@ -22,35 +23,18 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, tuple[Dim, ...]]
 
 
-class _Library(NamedTuple):
-    """What a kind needs: a Python module that must be importable, the distribution whose version is recorded, the
-    extra that installs it; and the devices that it runs on, the one preferred last."""
-
-    module: str
-    distribution: str
-    extra: str
-    devices: tuple[DeviceKind, ...]
-
-
-_LIBRARIES: dict[EngineKind, _Library] = {
-    "openvino": _Library("openvino", "openvino", "serve", ("cpu",)),
-    "torch": _Library("torch", "torch", "build", ("cpu", "gpu")),
-    "tensorrt": _Library("tensorrt", "tensorrt", "tensorrt", ("gpu",)),
-}
-
-
 def available_kinds() -> tuple[EngineKind, ...]:
     """Engine kinds that can run here: their library is installed (found, not imported), and there is a device."""
     return tuple(
         kind
-        for kind in get_args(EngineKind)
-        if find_spec(_LIBRARIES[kind].module) is not None and ("cpu" in _LIBRARIES[kind].devices or has_gpu())
+        for kind, entry in ENGINES.items()
+        if find_spec(entry.library) is not None and ("cpu" in entry.devices or has_gpu())
     )
 
 
 def engine_version(kind: EngineKind) -> str | None:
     """Installed version of the kind's library, or None."""
-    return library_version(_LIBRARIES[kind].distribution)
+    return library_version(engine_entry(kind).distribution)
 
 
 def choose_device(kind: EngineKind, wanted: Literal["auto"] | DeviceKind) -> DeviceKind:
@@ -60,7 +44,7 @@ def choose_device(kind: EngineKind, wanted: Literal["auto"] | DeviceKind) -> Dev
         InvalidArgument: the kind does not run on the device that is wanted.
         Unsupported: the kind's library is not installed, or this machine has no GPU.
     """
-    devices = _LIBRARIES[kind].devices
+    devices = engine_entry(kind).devices
     if wanted != "auto" and wanted not in devices:
         raise InvalidArgument(f"field 'device': engine {kind} runs on {' or '.join(devices)}, not on {wanted}")
     _require(kind)
@@ -140,19 +124,19 @@ def specialise_engine(kind: EngineKind, path: Path, shapes: Sequence[Shapes], op
         Unsupported: the kind's library is not installed, or there is no GPU.
         TidalError: no engine can be made for these shapes.
     """
-    if kind != "tensorrt":
+    if not engine_entry(kind).uses_plans:
         return (path,) * len(shapes)
     return cast(tuple[Path, ...], _module(kind).specialise_engine(path, shapes, options))
 
 
 def _module(kind: EngineKind) -> ModuleType:
     _require(kind)
-    return import_module(f"tidal.engines.{kind}")
+    return import_module(engine_entry(kind).module)
 
 
 def _require(kind: EngineKind) -> None:
-    if find_spec(_LIBRARIES[kind].module) is None:
-        command = install_command(_LIBRARIES[kind].extra)
-        raise Unsupported(f"engine kind '{kind}' is not available here: {command}")
-    if "cpu" not in _LIBRARIES[kind].devices:
+    entry = engine_entry(kind)
+    if find_spec(entry.library) is None:
+        raise Unsupported(f"engine kind '{kind}' is not available here: {install_command(entry.extra)}")
+    if "cpu" not in entry.devices:
         gpu()

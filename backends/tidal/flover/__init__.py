@@ -1,1 +1,1 @@
-"""Flover: generations of different length and arrival share every decoding step (temporal fusion)."""
+"""Flover: generations of different length and arrival share every decode step (temporal fusion); a system."""

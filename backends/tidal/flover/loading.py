@@ -1,4 +1,4 @@
-"""Opening a published decoder as its manifest says, and starting services on it."""
+"""Opens a published decoder, and starts services on it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from tidal import device
-from tidal.flover.fusion import Fusion, Turn
+from tidal.flover.engine.generation import Generation
+from tidal.flover.engine.runners import SharedRunner
 from tidal.flover.manifest import TOKENIZER_FILE, load_flover_manifest
 from tidal.flover.parameters import FloverParameters
 from tidal.flover.policies import FloverScheduler, ProfiledCosts
-from tidal.flover.reading import Reader
+from tidal.flover.request_parser import RequestParser
 from tidal.flover.runner import open_runner
 from tidal.flover.service import FloverService
 from tidal.flover.tasks.folder import DecoderBase
@@ -21,18 +22,22 @@ from tidal.text import TextTokenizer
 
 
 def load(context: ServiceContext, parameters: FloverParameters) -> Callable[[ServiceContext], Service]:
-    """Open the published model once; what comes back starts a service on it, again after a failure.
+    """Open the published model once, and return a function that starts a service on it, again after a failure.
 
-    Tasks load on their first use, anew for every service.
+    Tasks are loaded on their first use, by each service anew.
+
+    Args:
+        context: Context of the model's first service.
+        parameters: The model's parameters of config.pbtxt.
 
     Raises:
-        InvalidArgument: the version does not fit its files, this device, the engine library, the memory or the config.
-        Unsupported: the engine's library is not there.
+        InvalidArgument: The version does not fit its files, this device, the engine library, the memory or the config.
+        Unsupported: The engine library is not installed.
     """
     manifest = load_flover_manifest(context.version_dir)
     manifest.check(context.version_dir, device.here(manifest.device.kind))
     tokenizer = TextTokenizer(context.version_dir / TOKENIZER_FILE, manifest.max_length - 1)
-    reader = Reader(
+    parser = RequestParser(
         tokenizer,
         manifest.form.vocabulary,
         manifest.max_length,
@@ -40,21 +45,26 @@ def load(context: ServiceContext, parameters: FloverParameters) -> Callable[[Ser
         manifest.max_concurrency,
         frozenset(manifest.eos_token_ids),
     )
-    # In a thread that ends: OpenMP's threads of one that stays would count as more than there are cores, and those of
-    # the decoding thread then sleep behind every product rather than look out for the next.
+    # Open it in a thread that ends. The OpenMP threads of a thread that lives on would exceed the number of cores, and
+    # the engine's own would then sleep between linear layers instead of spinning.
     with ThreadPoolExecutor(1) as opening:
-        runner, turn = opening.submit(open_runner, manifest, context.version_dir).result(), Turn()
-    costs = ProfiledCosts(manifest.profile.step, manifest.profile.prefill, fused=runner.fuses)
+        runner = opening.submit(open_runner, manifest, context.version_dir).result()
+    shared = SharedRunner(runner)
+    costs = ProfiledCosts(manifest.profile.step, manifest.profile.prefill, mixed=runner.runs_mixed)
 
     def start(fresh: ServiceContext) -> Service:
         base = DecoderBase(manifest.base, manifest.form)
+        scheduler: FloverScheduler[Generation] = FloverScheduler(
+            manifest.max_concurrency, costs, prefill_share=parameters.prefill_share
+        )
         return FloverService(
             fresh,
-            reader,
+            parser,
             open_library(tasks_folder(fresh.model_dir), base, parameters.task_bytes, fresh.metrics),
-            FloverScheduler(manifest.max_concurrency, costs, prefill_share=parameters.prefill_share),
-            Fusion(runner, turn, shuffle=parameters.shuffle),
-            part_wait_s=parameters.part_wait_ms / 1e3,
+            scheduler,
+            shared,
+            shuffle=parameters.shuffle,
+            max_delay_s=parameters.part_wait_ms / 1e3,
         )
 
     return start

@@ -1,97 +1,106 @@
-"""What the `flover` backend counts."""
+"""Metrics of the `flover` backend."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from tidal.flover.answers import Finish
-from tidal.flover.fusion import Copied, Shuffle, Step
-from tidal.flover.streams import Stream
+from tidal.flover.engine.generation import Generation
+from tidal.flover.responses import FinishReason
 from tidal.metrics import Metrics
 from tidal.tasks.metrics import IntakeMetrics
 
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
 
-#: What became of a generation: it ended by itself, its client went, its deadline passed, or a pass failed at it.
-Outcome = Finish | Literal["cancelled", "late", "failed"]
+#: How a generation ended: by itself, by its client, by its deadline, or by a failed pass.
+Outcome = FinishReason | Literal["cancelled", "late", "failed"]
 
 
 class FloverMetrics(IntakeMetrics):
-    """The families `tidal_flover_*` of generations and steps."""
+    """The metric families `tidal_flover_*` of generations and passes.
+
+    Args:
+        metrics: Registry of the model's metrics.
+    """
 
     def __init__(self, metrics: Metrics) -> None:
         super().__init__(metrics)
         self._all = metrics
-        self.waiting = metrics.gauge("waiting_generations", "Generations that wait for slots")
-        self.waiting_slots = metrics.gauge("waiting_slots", "Slots that those will take")
-        self.running = metrics.gauge("running_generations", "Generations that take part in steps")
-        self.running_slots = metrics.gauge("running_slots", "Slots that take part in steps: one, or one for each beam")
-        self.taken = metrics.gauge("taken_slots", "Slots of running generations and of those whose prompt is read")
-        self.repaired = metrics.counter("repaired_slots_total", "Slots that held what is no finite number")
-        self._refused = metrics.counter("refused_requests_total", "Requests refused for what they hold or their task")
-        self._queue = metrics.histogram("queue_seconds", "Time from arrival until a generation got its slots")
+        self.waiting = metrics.gauge("waiting_generations", "Generations waiting for slots")
+        self.waiting_slots = metrics.gauge("waiting_slots", "Slots needed by waiting generations")
+        self.running = metrics.gauge("running_generations", "Generations in the decode step")
+        self.running_slots = metrics.gauge("running_slots", "Slots in the decode step: one, or one for each beam")
+        self.allocated = metrics.gauge("taken_slots", "Slots of running generations and of prompts being prefilled")
+        self.repaired = metrics.counter("repaired_slots_total", "Slots cleared of NaN or infinite values")
+        self._refused = metrics.counter("refused_requests_total", "Requests refused for their content or their task")
+        self._queue = metrics.histogram("queue_seconds", "Time from arrival to the allocation of slots")
         self._first = metrics.histogram("time_to_first_token_seconds", "Time from arrival to the first token")
         self._token = metrics.histogram(
             "time_per_output_token_seconds", "Mean time between a generation's tokens", buckets=_TOKEN_BUCKETS
         )
         self._between = metrics.histogram(
-            "between_steps_seconds", "Time from a step to the next that the same generations take part in",
-            buckets=_TOKEN_BUCKETS,
-        )  # fmt: skip
-        self._fused = metrics.histogram("fused_generations", "Generations in a step", buckets=_BATCH_BUCKETS)
-        self._steps = metrics.histogram("step_seconds", "Time of a step", buckets=_TOKEN_BUCKETS)
-        self._covered = metrics.counter("step_slots_total", "Slots that steps covered, holes included")
-        self._prefill = metrics.counter("prefill_seconds_total", "Time that prompts took to be read")
-        self._prompts = metrics.counter("prompt_tokens_total", "Tokens of prompts that were read")
+            "between_steps_seconds", "Time between two successive decode steps", buckets=_TOKEN_BUCKETS
+        )
+        self._batch = metrics.histogram("fused_generations", "Generations in a decode step", buckets=_BATCH_BUCKETS)
+        self._decode = metrics.histogram("step_seconds", "Duration of a decode step", buckets=_TOKEN_BUCKETS)
+        self._window = metrics.counter("step_slots_total", "Slots computed in decode steps, holes included")
+        self._prefill = metrics.counter("prefill_seconds_total", "Time spent on prefilling prompts")
+        self._prompts = metrics.counter("prompt_tokens_total", "Prompt tokens prefilled")
         self._tokens = metrics.counter("generated_tokens_total", "Tokens generated")
-        self._shuffles = metrics.counter("shuffles_total", "Steps before which slots were moved")
+        self._shuffles = metrics.counter("shuffles_total", "Decode steps preceded by moves of slots")
         self._moves = metrics.counter("moved_slots_total", "Slots moved")
-        self._moved = metrics.counter("moved_bytes_total", "Bytes copied between slots")
-        self._copies = metrics.counter("copied_slots_total", "Slots of beams that tokens of others were copied to")
-        self._copied = metrics.counter("copied_bytes_total", "Bytes copied for that")
+        self._moved = metrics.counter("moved_bytes_total", "Bytes copied by moves of slots")
+        self._copies = metrics.counter("copied_slots_total", "Slots of beams that received tokens of other beams")
+        self._copied = metrics.counter("copied_bytes_total", "Bytes copied between slots of beams")
 
     def refused(self, reason: str, queries: int) -> None:
-        """A request was refused, for whatever reason and however many prompts it has."""
+        """Count a refused request, whatever the reason and its number of prompts."""
         self._refused.inc()
 
-    def admitted(self, stream: Stream, now: float) -> None:
-        """A generation got its slots."""
-        self._queue.observe(now - stream.arrival)
+    def admitted(self, generation: Generation, now: float) -> None:
+        """Record that a generation got its slots."""
+        self._queue.observe(now - generation.arrival)
 
-    def read(self, tokens: int, seconds: float) -> None:
-        """Tokens of a prompt were read."""
+    def prefilled(self, tokens: int, seconds: float) -> None:
+        """Record prompt tokens that were prefilled, and the time spent on them."""
         self._prompts.inc(tokens)
         self._prefill.inc(seconds)
 
-    def first(self, stream: Stream) -> None:
-        """A generation has its first token."""
+    def first_token(self, generation: Generation) -> None:
+        """Record a generation's first token."""
         self._tokens.inc()
-        self._first.observe(stream.first_at - stream.arrival)
+        self._first.observe(generation.first_token_at - generation.arrival)
 
-    def stepped(self, step: Step, seconds: float, since_last: float | None) -> None:
-        """A step was made, so long after the one before if there was one right before it."""
-        generations = len({seat.stream for seat in step.seats})
+    def decoded(self, generations: int, window: int, seconds: float, since_last: float | None) -> None:
+        """Record a decode step.
+
+        Args:
+            generations: Number of generations that got a token.
+            window: Number of slots computed.
+            seconds: Duration of the step.
+            since_last: Seconds since the end of the step before; None if other iterations came in between.
+        """
         self._tokens.inc(generations)
-        self._fused.observe(generations)
-        self._covered.inc(step.window)
-        self._steps.observe(seconds)
+        self._batch.observe(generations)
+        self._window.inc(window)
+        self._decode.observe(seconds)
         if since_last is not None:
             self._between.observe(since_last)
 
-    def shuffled(self, shuffle: Shuffle) -> None:
-        """Slots were moved."""
+    def shuffled(self, moves: int, moved_bytes: int) -> None:
+        """Record moves of slots before a decode step."""
         self._shuffles.inc()
-        self._moves.inc(shuffle.moves)
-        self._moved.inc(shuffle.moved_bytes)
+        self._moves.inc(moves)
+        self._moved.inc(moved_bytes)
 
-    def copied(self, copied: Copied) -> None:
-        """Beams went on from others."""
-        self._copies.inc(copied.slots)
-        self._copied.inc(copied.bytes)
+    def copied(self, slots: int, copied_bytes: int) -> None:
+        """Record copies between slots of beams."""
+        self._copies.inc(slots)
+        self._copied.inc(copied_bytes)
 
-    def ended(self, stream: Stream, outcome: Outcome) -> None:
-        """A generation came to its end."""
-        self._all.counter("generations_total", "Generations by what became of them", outcome=outcome).inc()
-        if stream.generated > 1:
-            self._token.observe((stream.last_at - stream.first_at) / (stream.generated - 1))
+    def ended(self, generation: Generation, outcome: Outcome) -> None:
+        """Record the end of a generation."""
+        self._all.counter("generations_total", "Generations by how they ended", outcome=outcome).inc()
+        if generation.generated > 1:
+            duration = generation.last_token_at - generation.first_token_at
+            self._token.observe(duration / (generation.generated - 1))

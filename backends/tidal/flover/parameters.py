@@ -1,4 +1,4 @@
-"""What an operator may set in a `flover` model's config.pbtxt."""
+"""Parameters of a `flover` model in its config.pbtxt."""
 
 from __future__ import annotations
 
@@ -8,26 +8,29 @@ _MIB = 1 << 20
 
 
 class FloverParameters(BaseModel):
-    """Parameters of the `flover` backend beside those that all backends share."""
+    """Parameters of the `flover` backend, in addition to those of all backends."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     default_max_tokens: int = Field(
-        128, ge=1, le=1_000_000, description="tokens to generate at most where the request names no max_tokens"
+        128, ge=1, le=1_000_000, description="largest number of tokens to generate if the request has no max_tokens"
     )
     part_wait_ms: float = Field(
-        100.0, ge=0, le=10_000, description="time that a token of a stream may wait to be sent with the next, in ms"
+        100.0,
+        ge=0,
+        le=10_000,
+        description="longest delay of a streamed token in ms, to be sent with later ones",
     )
     prefill_share: float = Field(
         1.0,
         gt=0,
         le=1000,
-        description="time that prompts are read beside a step at most, as a multiple of the step's time",
+        description="bound on the time of prefill beside a decode step, as a multiple of the step's duration",
     )
-    shuffle: bool = Field(True, description="bring the slots of running generations together before each step")
-    task_memory_mb: float = Field(2048.0, gt=0, le=1e7, description="MiB that the values of tasks in memory may take")
+    shuffle: bool = Field(True, description="make the slots of running generations contiguous before each decode step")
+    task_memory_mb: float = Field(2048.0, gt=0, le=1e7, description="largest size of tasks in memory, in MiB")
 
     @property
     def task_bytes(self) -> int:
-        """Bytes that the tasks in memory may take."""
+        """Largest size of tasks in memory, in bytes."""
         return int(self.task_memory_mb * _MIB)

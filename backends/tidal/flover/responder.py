@@ -1,4 +1,4 @@
-"""The thread that talks to clients while the next iteration runs: it asks who has gone, and sends what came."""
+"""The thread that sends parts and detects cancelled requests while the next iteration runs."""
 
 from __future__ import annotations
 
@@ -7,107 +7,112 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidal.flover.streams import Stream
+from tidal.flover.engine.generation import Generation
 
-# Asking whether a client has gone costs a call to the server process. Those that have a slot are asked about in each
-# round; that one who waits has gone may be known a little later.
-_WAITING_EVERY_S = 0.25
-# A part costs this process, the server and the client much the same for one token as for some: together as much as a
-# token's own share of a step where many run on few cores.
-_SHARE = 0.1
+# A cancellation check is a call to the server process. Generations with slots are checked in each round, waiting ones
+# at this interval.
+_WAITING_CHECK_INTERVAL_S = 0.25
+# Share of the time spent on sending. A part costs this process, the server and the client much the same for one token
+# as for several; with many generations on few cores that is as much as a token's share of the decode step.
+_SEND_SHARE = 0.1
 
 
 @dataclass(slots=True)
-class Pace:
-    """When tokens are sent that may wait for the next of their texts: so that sending takes a tenth of the time.
+class SendPacer:
+    """Decides when tokens that may wait for later ones are sent, so that sending takes a tenth of the time.
 
     Attributes:
-        longest_s: a token waits at most.
-        due: `time.monotonic()` seconds from which they are sent.
+        max_delay_s: Longest delay of a token in seconds.
+        due: `time.monotonic()` seconds from which delayed tokens are sent.
     """
 
-    longest_s: float
+    max_delay_s: float
     due: float = 0.0
 
     def sent(self, began: float, ended: float) -> None:
-        """They were, from `began` to `ended`."""
-        self.due = ended + min(self.longest_s, (ended - began) * (1 / _SHARE - 1))
+        """Record that delayed tokens were sent between two times."""
+        self.due = ended + min(self.max_delay_s, (ended - began) * (1 / _SEND_SHARE - 1))
 
 
 class Responder:
-    """Sends what streams have for their clients, and finds out which of these have gone.
+    """Sends the parts of generations, and detects which of their clients have cancelled.
 
-    Clients are asked about behind each iteration. A text's first token and its end are sent at once; what comes in
-    between waits until sending is due, and goes as one part then: the fewer streams run, the fewer tokens.
+    The first token of a text and its end are sent at once. Tokens in between are sent as one part when sending is due:
+    the fewer generations run, the fewer tokens are in a part. Cancellations are checked after each iteration.
 
     Args:
-        longest_s: that a token waits so at most.
+        max_delay_s: Longest time in seconds that a token is delayed to be sent with later ones.
     """
 
-    def __init__(self, longest_s: float) -> None:
+    def __init__(self, max_delay_s: float) -> None:
         self._changed = threading.Condition()
-        self._pace = Pace(longest_s)
-        self._urgent: dict[Stream, None] = {}
-        self._waiting: dict[Stream, None] = {}
-        self._open: Sequence[Stream] = ()
-        self._asked_all_at = 0.0
+        self._pacer = SendPacer(max_delay_s)
+        self._urgent: dict[Generation, None] = {}
+        self._delayed: dict[Generation, None] = {}
+        self._open: Sequence[Generation] = ()
+        self._checked_waiting_at = 0.0
         self._closing = False
 
-    def send(self, stream: Stream) -> None:
-        """A stream has something to send."""
+    def send(self, generation: Generation) -> None:
+        """Queue a generation that has a part to send."""
         with self._changed:
-            if stream.urgent:
-                self._waiting.pop(stream, None)
-                self._urgent[stream] = None
+            if generation.urgent:
+                self._delayed.pop(generation, None)
+                self._urgent[generation] = None
                 self._changed.notify()
-            elif stream not in self._urgent:
-                if not self._waiting:
+            elif generation not in self._urgent:
+                if not self._delayed:
                     self._changed.notify()
-                self._waiting[stream] = None
+                self._delayed[generation] = None
 
-    def look_after(self, streams: Sequence[Stream]) -> None:
-        """An iteration has ended; these streams wait or run."""
+    def iteration_ended(self, generations: Sequence[Generation]) -> None:
+        """Start a round of cancellation checks.
+
+        Args:
+            generations: All waiting and running generations.
+        """
         with self._changed:
-            self._open = streams
+            self._open = generations
             self._changed.notify()
 
     def close(self) -> None:
-        """Let the thread end when everything is sent."""
+        """Let the thread end once everything is sent."""
         with self._changed:
             self._closing = True
             self._changed.notify()
 
     def run(self) -> None:
-        """Make rounds until `close`."""
+        """Run rounds of checks and sending until `close`."""
         while True:
             with self._changed:
                 while not (self._urgent or self._open or self._closing or self._is_due()):
-                    self._changed.wait(self._pace.due - time.monotonic() if self._waiting else None)
-                if self._closing and not (self._urgent or self._waiting):
+                    self._changed.wait(self._pacer.due - time.monotonic() if self._delayed else None)
+                if self._closing and not (self._urgent or self._delayed):
                     return
                 urgent, self._urgent = self._urgent, {}
-                waiting: dict[Stream, None] = {}
+                delayed: dict[Generation, None] = {}
                 if self._closing or self._is_due():
-                    waiting, self._waiting = self._waiting, {}
+                    delayed, self._delayed = self._delayed, {}
                 opened, self._open = self._open, ()
-            # Their slots are wanted: ask first.
-            self._ask(opened)
-            for stream in urgent:
-                stream.send()
-            if waiting:
+            # Check first: a cancelled generation occupies slots that others wait for.
+            self._check_cancelled(opened)
+            for generation in urgent:
+                generation.send_part()
+            if delayed:
                 began = time.monotonic()
-                for stream in waiting:
-                    stream.send()
-                self._pace.sent(began, time.monotonic())
+                for generation in delayed:
+                    generation.send_part()
+                self._pacer.sent(began, time.monotonic())
 
     def _is_due(self) -> bool:
-        return bool(self._waiting) and time.monotonic() >= self._pace.due
+        return bool(self._delayed) and time.monotonic() >= self._pacer.due
 
-    def _ask(self, streams: Sequence[Stream]) -> None:
+    def _check_cancelled(self, generations: Sequence[Generation]) -> None:
         now = time.monotonic()
-        all_of_them = now - self._asked_all_at > _WAITING_EVERY_S
-        if all_of_them:
-            self._asked_all_at = now
-        for answer in dict.fromkeys(stream.answer for stream in streams if all_of_them or stream.admitted):
-            if not answer.withdrawn and answer.request.cancelled():
-                answer.withdrawn = True
+        with_waiting = now - self._checked_waiting_at > _WAITING_CHECK_INTERVAL_S
+        if with_waiting:
+            self._checked_waiting_at = now
+        checked = (generation.response for generation in generations if with_waiting or generation.admitted)
+        for response in dict.fromkeys(checked):
+            if not response.cancelled and response.request.cancelled():
+                response.cancelled = True

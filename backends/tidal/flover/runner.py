@@ -1,4 +1,4 @@
-"""A published decoder behind a few calls: read a chunk of a prompt, make a step, both at once, move slots."""
+"""Runner of a published decoder: prefill, decode, both in one pass, and moves of slots."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from tidal.errors import Internal
 from tidal.flover.manifest import WEIGHTS_FILE, FloverManifest
 from tidal.flover.memory.available import available_bytes
 from tidal.flover.memory.buffers import KeyValueBuffers, kept_type
-from tidal.flover.memory.slots import Copy, Move
-from tidal.flover.models.decoder import Decoder
+from tidal.flover.memory.slots import SlotCopy, SlotMove
+from tidal.flover.models.decoder import DecoderModel
 from tidal.flover.models.form import DecoderForm
-from tidal.flover.models.graphs import StepGraphs
-from tidal.flover.models.layer import nothing
+from tidal.flover.models.graphs import DecodeGraphs
+from tidal.flover.models.layer import no_update
 from tidal.flover.models.linear import working_type
 from tidal.flover.models.weights import DecoderWeights, load_weights
-from tidal.flover.tasks.adapter import Adapter
+from tidal.flover.tasks.adapter import LoraAdapter
 from tidal.flover.tasks.bank import TaskBank
 
 Ids = npt.NDArray[np.int64]
-# A step attends to a multiple of so many tokens: to all of the longest running sequence, and to little more.
+# Decode steps attend to a multiple of this many tokens: all of the longest running sequence, and little more.
 ATTEND_TOKENS = 64
-_WARM_CHUNK = 64
+_WARM_UP_CHUNK = 64
 
 
-class Reading(NamedTuple):
-    """The next chunk of a slot's prompt.
+class PrefillInput(NamedTuple):
+    """A chunk of a prompt, as input of a pass.
 
     Attributes:
-        slot: that it is read into.
-        token_ids: [chunk], at least one.
-        start: tokens of the prompt that were read before.
-        last: whether the prompt ends here.
+        slot: Slot to prefill.
+        token_ids: Token ids of the chunk, [chunk] int64, at least one.
+        start: Number of prompt tokens prefilled before.
+        last: Whether the prompt ends with this chunk.
     """
 
     slot: int
@@ -49,25 +49,25 @@ class Reading(NamedTuple):
 class FloverRunner:
     """A decoder with keys and values for a fixed number of slots. One thread at a time may call it.
 
-    Nothing here knows which slots are free: callers say where to read and write. What lies in a slot beyond the
-    positions that were written since it was reserved is never attended to.
+    The runner does not know which slots are free: the caller says where to read and write. A pass never attends to
+    positions of a slot beyond those written for its current sequence.
 
     Attributes:
-        form: of the decoder.
-        slots: their number.
-        max_length: tokens that a slot holds.
-        memory_bytes: of all slots.
-        fuses: whether chunks of prompts and a step can be one pass, see `fused`.
+        form: Architecture of the decoder.
+        slots: Number of slots.
+        max_length: Number of tokens of a slot.
+        memory_bytes: Size of the keys and values of all slots in bytes.
+        runs_mixed: Whether chunks of prompts and a decode step can share a pass, see `mixed`.
 
     Args:
-        form: of the decoder.
-        weights: on the device to compute on, of the type to compute in.
-        slots: sequences that may hold keys and values at the same time.
-        max_length: tokens of a slot.
-        available: bytes that keys and values may take; None: no limit.
+        form: Architecture of the decoder.
+        weights: Weights on the device to compute on, in the type to compute in.
+        slots: Number of slots.
+        max_length: Number of tokens of a slot.
+        available: Largest size of keys and values in bytes; None: no limit.
 
     Raises:
-        InvalidArgument: the slots do not fit into what is available; says the figures.
+        InvalidArgument: The slots exceed what is available; states both sizes.
     """
 
     def __init__(
@@ -78,146 +78,149 @@ class FloverRunner:
         with torch.inference_mode():
             dtype = kept_type(weights.tokens.dtype, self._device)
             self._buffers = KeyValueBuffers(form, slots, max_length, dtype, self._device, available)
-            self._decoder = Decoder(form, weights, self._buffers, max_length)
+            self._model = DecoderModel(form, weights, self._buffers, max_length)
             self._tasks = TaskBank(form, slots, working_type(weights.tokens), self._device)
-        self._step = StepGraphs(self._decoder.step) if self._device.type == "cuda" else self._decoder.step
+        self._decode = DecodeGraphs(self._model.decode) if self._device.type == "cuda" else self._model.decode
         self.memory_bytes = self._buffers.bytes
-        self.fuses = self._decoder.fused is not None
+        self.runs_mixed = self._model.native_pass is not None
 
     @torch.inference_mode()
     def prefill(
-        self, slot: int, token_ids: Ids, start: int, *, last: bool = True, task: Adapter | None = None
+        self, slot: int, token_ids: Ids, start: int, *, last: bool = True, task: LoraAdapter | None = None
     ) -> torch.Tensor | None:
-        """Read the next chunk of a slot's prompt; chunks may be of any size.
+        """Prefill the next chunk of a slot's prompt; chunks may have any size.
 
         Args:
-            slot: whose keys and values are written at positions `start` to `start + len(token_ids) - 1`.
-            token_ids: [chunk], at least one.
-            start: tokens of the prompt that were read before.
-            last: whether the prompt ends here.
-            task: of the sequence, in all of its passes; None: it is the decoder's own.
+            slot: Slot whose keys and values are written at positions `start` to `start + len(token_ids) - 1`.
+            token_ids: Token ids of the chunk, [chunk], at least one.
+            start: Number of prompt tokens prefilled before.
+            last: Whether the prompt ends with this chunk.
+            task: Task of the sequence, the same in all of its passes; None: the base model.
 
         Returns:
-            The logits behind the last token, float32 [vocabulary], on the CPU and the caller's own; None if `last` is
-            not set.
+            Logits behind the last token, float32 [vocabulary] on the CPU, owned by the caller; None unless `last`.
         """
-        self._fits(start + len(token_ids) - 1)
-        adding = self._tasks.adding([task]) or nothing
-        logits = self._decoder.prefill(slot, self._ids(token_ids), start, last=last, adding=adding)
+        self._check_position(start + len(token_ids) - 1)
+        lora = self._tasks.update([task]) or no_update
+        logits = self._model.prefill(slot, self._to_device(token_ids), start, last=last, lora=lora)
         return None if logits is None else logits.cpu()
 
     @torch.inference_mode()
-    def step(
-        self, begin: int, end: int, token_ids: Ids, positions: Ids, tasks: Sequence[Adapter | None] = ()
+    def decode(
+        self, begin: int, end: int, token_ids: Ids, positions: Ids, tasks: Sequence[LoraAdapter | None] = ()
     ) -> torch.Tensor:
-        """One token for every slot of the window, in one pass over the slice of all buffers.
+        """Decode one token for every slot of a window, in one pass over the slice of all buffers.
 
-        A hole in the window (a slot that does not run) is computed like the others, and its row means nothing. Its
-        keys and values are written too: give it the token 0, and as position the number of tokens that it holds,
-        where the next chunk of its prompt overwrites them (0 for a free slot).
+        A hole in the window (a slot that does not run) is computed like the others, and its logits have no meaning.
+        Its keys and values are written too: give it the token 0, and as position the number of tokens it holds, where
+        the next chunk of its prompt overwrites them (0 for a free slot).
 
         Args:
-            begin: the window's first slot.
-            end: behind its last.
-            token_ids: [end - begin], the last token of each sequence, whose keys and values are not yet held.
-            positions: [end - begin], the tokens that each slot holds, which is where that token goes.
-            tasks: [end - begin], of each sequence; or none at all.
+            begin: First slot of the window.
+            end: Slot behind the last.
+            token_ids: Last token of each sequence, whose keys and values are not held yet, [end - begin].
+            positions: Number of tokens held by each slot, where that token is written, [end - begin].
+            tasks: Task of each sequence, [end - begin]; empty: all use the base model.
 
         Returns:
-            Logits of the next tokens, float32 [end - begin, vocabulary], on the CPU and the caller's own.
+            Logits of the next tokens, float32 [end - begin, vocabulary] on the CPU, owned by the caller.
         """
         last = int(positions.max())
-        self._fits(last)
+        self._check_position(last)
         attend = self.attended(last)
-        given = begin, end, self._ids(token_ids), self._ids(positions), attend
-        adding = self._tasks.adding(tasks)
-        # A captured step has addresses and sizes of its own; tasks come and go.
-        return (self._step(*given) if adding is None else self._decoder.step(*given, adding)).cpu()
+        inputs = begin, end, self._to_device(token_ids), self._to_device(positions), attend
+        lora = self._tasks.update(tasks)
+        # A captured step has fixed addresses and sizes, and tasks change.
+        return (self._decode(*inputs) if lora is None else self._model.decode(*inputs, lora)).cpu()
 
     @torch.inference_mode()
-    def fused(
-        self, slots: Ids, token_ids: Ids, positions: Ids, readings: Sequence[Reading]
+    def mixed(
+        self, slots: Ids, token_ids: Ids, positions: Ids, chunks: Sequence[PrefillInput]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Chunks of prompts and one token for some slots, in a single pass that reads each weight once for all of them.
+        """Prefill chunks and decode in a single pass, which reads each weight once.
 
-        For sequences without tasks, and only where `fuses` says so.
+        Only if `runs_mixed`, and for sequences of the base model.
 
         Args:
-            slots: [n] of the sequences that get a token, perhaps none.
-            token_ids: [n], the last token of each, see `step`.
-            positions: [n], the tokens that each slot holds.
-            readings: chunks for other slots, one a slot.
+            slots: Slots of the sequences to decode, [rows], perhaps none.
+            token_ids: Last token of each of them, [rows], see `decode`.
+            positions: Number of tokens held by each of them, [rows].
+            chunks: Chunks for other slots, one per slot.
 
         Returns:
-            Logits of the next tokens, float32 [n, vocabulary], and those behind the last token of each prompt that
+            Logits of the next tokens, float32 [rows, vocabulary], and those behind the last token of each prompt that
             ends, [prompts that end, vocabulary].
         """
-        fused = self._decoder.fused
-        assert fused is not None, "see `fuses`"
-        ends = np.cumsum([len(slots), *(len(each.token_ids) for each in readings)])
-        places = [np.arange(each.start, each.start + len(each.token_ids)) for each in readings]
-        rows = np.concatenate([positions, *places])
-        self._fits(int(rows.max()))
-        of_slots = np.concatenate([slots, np.repeat([each.slot for each in readings], np.diff(ends))])
-        ended = [end - 1 for each, end in zip(readings, ends[1:], strict=True) if each.last]
-        logits = fused(
-            torch.from_numpy(np.concatenate([token_ids, *(each.token_ids for each in readings)])),
-            torch.from_numpy(of_slots),
-            torch.from_numpy(rows),
-            torch.tensor([*range(len(slots)), *ended], dtype=torch.int32),
+        native_pass = self._model.native_pass
+        assert native_pass is not None, "see `runs_mixed`"
+        ends = np.cumsum([len(slots), *(len(chunk.token_ids) for chunk in chunks)])
+        chunk_positions = [np.arange(chunk.start, chunk.start + len(chunk.token_ids)) for chunk in chunks]
+        row_positions = np.concatenate([positions, *chunk_positions])
+        self._check_position(int(row_positions.max()))
+        row_slots = np.concatenate([slots, np.repeat([chunk.slot for chunk in chunks], np.diff(ends))])
+        last_rows = [end - 1 for chunk, end in zip(chunks, ends[1:], strict=True) if chunk.last]
+        logits = native_pass(
+            torch.from_numpy(np.concatenate([token_ids, *(chunk.token_ids for chunk in chunks)])),
+            torch.from_numpy(row_slots),
+            torch.from_numpy(row_positions),
+            torch.tensor([*range(len(slots)), *last_rows], dtype=torch.int32),
         )
         return logits[: len(slots)], logits[len(slots) :]
 
     def attended(self, position: int) -> int:
-        """Tokens that a step looks at whose longest sequence holds `position` of them."""
+        """Number of tokens that a decode step attends to if its longest sequence holds `position` tokens."""
         return min(self.max_length, (position // ATTEND_TOKENS + 1) * ATTEND_TOKENS)
 
     @torch.inference_mode()
-    def move(self, moves: Iterable[Move], tokens: Sequence[int]) -> int:
+    def move_slots(self, moves: Iterable[SlotMove], tokens: Sequence[int]) -> int:
         """Carry out the moves of a shuffle.
 
         Args:
-            moves: what `Slots.settle` returned.
-            tokens: held by each slot of all before the moves; only these are copied.
+            moves: Moves returned by `SlotTable.compact`.
+            tokens: Number of tokens held by each slot before the moves; only these are copied.
 
         Returns:
-            Bytes that were copied.
+            Number of bytes copied.
         """
-        return self._buffers.apply(moves, tokens)
+        return self._buffers.move(moves, tokens)
 
     @torch.inference_mode()
-    def copy(self, copies: Iterable[Copy]) -> int:
-        """Copy tokens from slot to slot, no target being a source of another; returns the bytes copied."""
+    def copy_slots(self, copies: Iterable[SlotCopy]) -> int:
+        """Copy tokens between slots, no target being the source of another copy; returns the bytes copied."""
         return self._buffers.copy(copies)
 
     @torch.inference_mode()
-    def check(self) -> tuple[int, ...]:
-        """Zero slots that hold what is no finite number, and return them; for idle moments."""
+    def repair(self) -> tuple[int, ...]:
+        """Clear slots with NaN or infinite values, and return them; for idle moments."""
         return self._buffers.repair()
 
     def warm_up(self) -> None:
-        """Make passes of usual sizes, so that no request pays for the first one. Only while no slot is taken."""
-        self.prefill(0, np.zeros(min(_WARM_CHUNK, self.max_length - 1), np.int64), 0)
+        """Run passes of usual sizes, so that no request pays for the first one. Only while all slots are free."""
+        self.prefill(0, np.zeros(min(_WARM_UP_CHUNK, self.max_length - 1), np.int64), 0)
         for rows in sorted({1, 2, self.slots}):
             if rows <= self.slots:
-                self.step(0, rows, np.zeros(rows, np.int64), np.zeros(rows, np.int64))
+                self.decode(0, rows, np.zeros(rows, np.int64), np.zeros(rows, np.int64))
 
-    def _fits(self, position: int) -> None:
-        if position >= self.max_length:  # kernels would write where nothing was allocated
-            raise Internal(f"position {position} in slots of {self.max_length} tokens")
+    def _check_position(self, position: int) -> None:
+        if position >= self.max_length:  # kernels would write outside of the slot
+            raise Internal(f"position {position} exceeds slots of {self.max_length} tokens")
 
-    def _ids(self, ids: Ids) -> torch.Tensor:
+    def _to_device(self, ids: Ids) -> torch.Tensor:
         return torch.from_numpy(ids).to(self._device)
 
 
 def open_runner(manifest: FloverManifest, version_dir: Path) -> FloverRunner:
     """Load a version's weights, allocate all of its slots, and warm up.
 
-    torch has one number of threads for a whole process: the one of the manifest.
+    torch has one number of threads per process, which is set to the manifest's.
+
+    Args:
+        manifest: Manifest of the version.
+        version_dir: Folder of the version.
 
     Raises:
-        InvalidArgument: the slots do not fit into memory; says the figures.
-        Unsupported: torch is not installed, which names the extra that brings it.
+        InvalidArgument: The slots do not fit into memory; states both sizes.
+        Unsupported: torch is not installed; names the extra that installs it.
     """
     device = torch.device("cuda" if manifest.device.kind == "gpu" else "cpu")
     torch.set_num_threads(manifest.threads)

@@ -1,213 +1,154 @@
-"""The `flover` service: reads requests, runs iterations of prompts and fused steps, and streams what comes of them."""
+"""The `flover` service: threads that parse requests, run the engine, and send what it generates."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from tidal.errors import Cancelled
-from tidal.flover.answers import OUTPUTS
-from tidal.flover.fusion import Fusion
-from tidal.flover.iterations import Iterations
+from tidal.flover.engine.engine import Engine
+from tidal.flover.engine.generation import Generation
+from tidal.flover.engine.runners import SharedRunner
 from tidal.flover.metrics import FloverMetrics
-from tidal.flover.policies import FloverScheduler, Iteration
-from tidal.flover.reading import Reader
+from tidal.flover.policies import FloverScheduler
+from tidal.flover.request_parser import RequestParser
 from tidal.flover.responder import Responder
-from tidal.flover.streams import Stream
-from tidal.flover.tasks.adapter import Adapter
+from tidal.flover.responses import OUTPUTS
+from tidal.flover.tasks.adapter import LoraAdapter
 from tidal.flover.tasks.library import FloverLibrary
 from tidal.requests import PendingRequest, StreamedRequest
 from tidal.service import ServiceContext
-from tidal.serving.endings import missed_in_queue, model_stops
+from tidal.serving.endings import model_stops
 from tidal.serving.threads import join_until, remaining_s
 from tidal.tasks.intake import Intake
 from tidal.tasks.lease import Lease
 
-# So often open requests are told that they are worked on: more often than any `answer_timeout_s` that makes sense.
-_PROGRESS_S = 0.2
-# Memory is looked through when nothing came for so long: it takes up to a second where there is much of it.
-_IDLE_S = 5.0
+# Idle time after which the cache is checked: a check takes up to a second of a large cache.
+_IDLE_CHECK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """A request that was read, and its streams."""
+class ParsedRequest:
+    """A request with its generations, one per prompt."""
 
     request: StreamedRequest
-    streams: list[Stream]
+    generations: list[Generation]
 
 
 class FloverService:
-    """A thread that reads requests (T_F of Flover §V-A), one that generates (T_I), and one that answers.
-
-    The generating thread makes one iteration after the other as the scheduler says: chunks of prompts, then a step of
-    all that run. A generation that ends, by its last token or because its client has gone, frees its slot before the
-    next iteration.
+    """One thread parses requests (T_F of Flover §V-A), one runs the engine (T_I), one sends responses.
 
     Args:
-        context: what the service is started with.
-        reader: of requests.
-        library: the model's tasks; the service's own from now on.
-        scheduler: decides on iterations; the service's own from now on.
-        fusion: makes them; the service's own from now on.
-        part_wait_s: that a token may wait to be sent with the next.
+        context: Context that the service is started with.
+        parser: Parser of requests.
+        library: Tasks of the model; owned by the service from now on.
+        scheduler: Scheduler of the engine; owned by the service from now on.
+        runner: Runner of the version, which the service takes over.
+        shuffle: Whether running slots are kept contiguous.
+        max_delay_s: Longest time in seconds that a token is delayed to be sent with later ones.
 
     Raises:
-        InvalidArgument: config.pbtxt declares an output that the model does not give.
+        InvalidArgument: config.pbtxt declares an output that the model does not have.
     """
 
     def __init__(
-        self,
-        context: ServiceContext,
-        reader: Reader,
-        library: FloverLibrary,
-        scheduler: FloverScheduler,
-        fusion: Fusion,
-        *,
-        part_wait_s: float,
-    ) -> None:
+        self, context: ServiceContext, parser: RequestParser, library: FloverLibrary,
+        scheduler: FloverScheduler[Generation], runner: SharedRunner, *, shuffle: bool, max_delay_s: float,
+    ) -> None:  # fmt: skip
         context.check_outputs(OUTPUTS)
-        self._log = context.log
-        self._reader = reader
-        self._scheduler = scheduler
-        self._fusion = fusion
-        self._metrics = FloverMetrics(context.metrics)
+        self._parser = parser
         self._changed = threading.Condition()
-        self._arrived: deque[list[Stream]] = deque()
-        self._draining = False  # nothing more comes
-        self._ended = False  # nothing is run any more
-        self._told_at = 0.0
-        self._responder = Responder(part_wait_s)
-        self._iterations = Iterations(scheduler, fusion, self._metrics, self._responder, context.log)
-        self._runner = context.start_thread("runner", self._work)
-        self._responding = context.start_thread("responder", self._responder.run)
+        self._arrived: deque[list[Generation]] = deque()
+        self._draining = False  # no more requests will arrive
+        self._stopped = False  # the engine will not run again
+        metrics = FloverMetrics(context.metrics)
+        self._responder = Responder(max_delay_s)
+        self._engine = Engine(scheduler, runner, self._responder, metrics, context.log, shuffle=shuffle)
+        self._engine_thread = context.start_thread("runner", self._run)
+        self._responder_thread = context.start_thread("responder", self._responder.run)
         self._intake = Intake(
-            context, library, self._metrics, self._read, self._admit, self._last_admitted, take_base=self._take_base
+            context, library, metrics, self._parse, self._queue, self._drain, admit_base=self._queue_base
         )
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
-        """Hand requests to the thread that reads them; does not wait."""
-        if not self._intake.take(requests):
+        """Hand requests to the thread that parses them; does not block."""
+        if not self._intake.accept(requests):
             for request in requests:
                 request.fail(model_stops())
 
     def close(self, timeout_s: float) -> None:
-        """Finish what waits and runs, then end the threads; what is left after `timeout_s` stays unanswered."""
+        """Finish all waiting and running generations, then end the threads.
+
+        Args:
+            timeout_s: Seconds after which what is left stays unanswered.
+        """
         until = time.monotonic() + timeout_s
         self._intake.stop()
-        join_until(until, [self._runner])
-        self._end()
+        join_until(until, [self._engine_thread])
+        self._stop()
         self._responder.close()
-        join_until(until, [self._responding])
+        join_until(until, [self._responder_thread])
         self._intake.close(remaining_s(until))
 
-    def _read(self, request: PendingRequest, _task: str) -> _Read:
-        asked = cast(StreamedRequest, request)
-        return _Read(asked, self._reader.read(asked))
+    def _parse(self, request: PendingRequest, _task: str) -> ParsedRequest:
+        streamed = cast(StreamedRequest, request)
+        return ParsedRequest(streamed, self._parser.parse(streamed))
 
-    def _admit(self, read: _Read, lease: Lease[Adapter] | None) -> bool:
+    def _queue(self, parsed: ParsedRequest, task: Lease[LoraAdapter] | None) -> bool:
         with self._changed:
-            if self._ended:
+            if self._stopped:
                 return False
-            read.streams[0].answer.task = lease
-            self._arrived.append(read.streams)
+            parsed.generations[0].response.task = task
+            self._arrived.append(parsed.generations)
             self._changed.notify()
         return True
 
-    def _take_base(self, request: PendingRequest) -> bool:
-        return self._admit(self._read(request, ""), None)
+    def _queue_base(self, request: PendingRequest) -> bool:
+        return self._queue(self._parse(request, ""), None)
 
-    def _last_admitted(self) -> None:
+    def _drain(self) -> None:
         with self._changed:
             self._draining = True
             self._changed.notify()
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         with self._changed:
-            self._ended = True
+            self._stopped = True
             self._changed.notify()
 
-    def _work(self) -> None:
+    def _run(self) -> None:
+        """Run the engine: one iteration after the other, and a check when it has been idle for a while."""
         try:
-            looked = True  # through memory, since something ran
-            while (there := self._wait(None if looked else _IDLE_S)) is not None:
-                if there:
-                    self._iterate()
+            checked = True  # since the last iteration
+            while (work := self._wait(None if checked else _IDLE_CHECK_S)) is not None:
+                if work:
+                    self._engine.step()
                 else:
-                    self._check()
-                looked = not there
+                    self._engine.check()
+                checked = not work
         except BaseException:
-            # The boundary answers what is outstanding and starts a fresh service.
-            self._end()
+            # The boundary answers open requests and starts a new service.
+            self._stop()
             raise
 
     def _wait(self, timeout_s: float | None) -> bool | None:
-        """Take in what arrived, and wait for it where nothing is to do.
+        """Queue arrived generations in the engine, and wait for some while it is idle.
 
         Returns:
-            Whether something is to do now; False: nothing came for so many seconds; None: nothing is run any more.
+            True if the engine has work, False after `timeout_s` without any, None when it is to stop.
         """
         with self._changed:
-            while not self._ended:
+            while not self._stopped:
                 while self._arrived:
-                    self._scheduler.submit(*self._arrived.popleft())
-                if not self._scheduler.idle:
+                    self._engine.add(self._arrived.popleft())
+                if not self._engine.idle:
                     return True
                 if self._draining:
                     return None
-                self._show()
-                self._iterations.paused()
+                self._engine.pause()
                 if not self._changed.wait(timeout_s):
                     return False
             return None
-
-    def _check(self) -> None:
-        """Hold slots and memory to themselves while nobody has one."""
-        self._fusion.check_slots()
-        broken = self._fusion.check_memory()
-        if broken:
-            self._metrics.repaired.inc(len(broken))
-            self._log.error("slots %s held what is no finite number, and were emptied", broken)
-
-    def _iterate(self) -> None:
-        now = time.monotonic()
-        for stream in _streams(list(self._scheduler)):
-            if stream.answer.withdrawn:
-                self._iterations.leave(stream, "cancelled", Cancelled("the client cancelled the request"))
-            elif stream.request.answered:  # not by us
-                self._iterations.leave(stream, "late" if now > stream.deadline else "failed")
-        decision = self._scheduler.next(now)
-        self._refuse(decision, now)
-        for stream in _streams(decision.admitted):
-            self._fusion.admit(stream)
-            self._metrics.admitted(stream, now)
-            if stream.request.record is not None:
-                stream.request.record.ran(now, now)
-        self._iterations.make(decision.chunks)
-        self._show()
-        if now - self._told_at > _PROGRESS_S:
-            self._told_at = now
-            for stream in _streams(self._scheduler):
-                stream.request.progressed(now)
-        self._responder.look_after(_streams(self._scheduler))
-
-    def _refuse(self, decision: Iteration, now: float) -> None:
-        for stream in _streams(decision.refused):
-            self._metrics.ended(stream, "late")
-            stream.answer.leave()
-            stream.request.fail(missed_in_queue(stream.request, now))
-
-    def _show(self) -> None:
-        self._metrics.waiting.set(self._scheduler.waiting)
-        self._metrics.waiting_slots.set(self._scheduler.waiting_slots)
-        self._metrics.running.set(self._scheduler.running)
-        self._metrics.running_slots.set(self._fusion.running)
-        self._metrics.taken.set(self._fusion.taken)
-
-
-def _streams(generations: Iterable[object]) -> list[Stream]:
-    return cast(list[Stream], list(generations))

@@ -97,7 +97,7 @@ class OtasService:
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
         """Pass requests to the threads that read them; does not wait."""
-        if not self._intake.take(requests):
+        if not self._intake.accept(requests):
             for request in requests:
                 request.fail(model_stops())
 

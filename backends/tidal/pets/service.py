@@ -84,7 +84,7 @@ class PetsService:
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
         """Hand requests to the thread that reads them; does not wait."""
-        if not self._intake.take(requests):
+        if not self._intake.accept(requests):
             for request in requests:
                 request.fail(model_stops())
 

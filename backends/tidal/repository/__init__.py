@@ -1,4 +1,4 @@
-"""A Triton model repository on disk: entries, configs, allocations, manifests, and the relations between models.
+"""A Triton model repository on disk: its entries, their configs and allocations.
 
-Reads the systems' manifests; builders, the server, the controller and the commands import it.
+Knows no system: systems, builders, the server and the commands import it.
 """

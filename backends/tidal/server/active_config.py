@@ -11,10 +11,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument
 from tidal.repository.allocation import ALLOCATION_FILE, read_allocation
 from tidal.repository.config import instance_count, served_versions, with_instances
-from tidal.repository.graph import ModelGraph
 from tidal.repository.names import runtime_model
 from tidal.server.control import ServerControl
 from tidal.server.joint_config import joint_config, serving

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidal.catalog.graph import ModelGraph, PartitionedModel
 from tidal.errors import NotFound, TidalError, Unavailable, Unsupported
 from tidal.repository.allocation import configured_instances, make_allocation, read_allocation, write_allocation
 from tidal.repository.config import instance_count
-from tidal.repository.graph import ModelGraph, PartitionedModel
 from tidal.repository.names import runtime_model
 from tidal.server.active_config import load_model
 from tidal.server.control import ServerControl
@@ -38,7 +38,7 @@ Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class InstanceChange:
     """One runtime's model and its instances before and after; 0 means not loaded."""
 
     model: str
@@ -124,7 +124,7 @@ def wanted_now(repository: Path, model: PartitionedModel) -> dict[int, int]:
     return {length: given.get(length, configured[length]) for length in model.lengths}
 
 
-def plan_steps(front: str, loaded: Mapping[int, int], wanted: Mapping[int, int]) -> list[tuple[Step, ...]]:
+def plan_steps(front: str, loaded: Mapping[int, int], wanted: Mapping[int, int]) -> list[tuple[InstanceChange, ...]]:
     """Which models to load in which order, in batches to be loaded at the same time.
 
     Args:
@@ -132,7 +132,11 @@ def plan_steps(front: str, loaded: Mapping[int, int], wanted: Mapping[int, int])
         loaded: present instances by max_length.
         wanted: instances to come, for the same lengths.
     """
-    steps = [Step(runtime_model(front, n), n, loaded[n], wanted[n]) for n in sorted(wanted) if loaded[n] != wanted[n]]
+    steps = [
+        InstanceChange(runtime_model(front, n), n, loaded[n], wanted[n])
+        for n in sorted(wanted)
+        if loaded[n] != wanted[n]
+    ]
     shrinking = [step for step in steps if step.after < step.before]
     growing = [step for step in steps if step.after > step.before]
     return [tuple(half[at : at + _BATCH]) for half in (shrinking, growing) for at in range(0, len(half), _BATCH)]
@@ -147,7 +151,7 @@ def write_wanted(repository: Path, model: PartitionedModel, wanted: Mapping[int,
     """
     allocation = make_allocation(wanted)
     allocation.check(model.lengths)
-    with changing(repository / model.name):
+    with exclusive_change(repository / model.name):
         write_allocation(repository / model.name, allocation)
 
 
@@ -171,7 +175,7 @@ def allocate(front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s
     target = make_allocation(wanted)
     target.check(model.lengths)
     check_one_server(front.repository, model.name, front.metrics)
-    with changing(folder):
+    with exclusive_change(folder):
         loaded = _wait_until_longest_loaded(front, wait_s)
         batches = plan_steps(model.name, loaded, target.instances)
         if batches:
@@ -179,7 +183,7 @@ def allocate(front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s
             write_allocation(folder, change)
             least = change.serving()
             _wait(front, lambda used: all(used.get(n, 0) <= least[n] for n in least), wait_s, "give up instances")
-            report(f"{model.name} uses no more than {shown(least)} while the instances change")
+            report(f"{model.name} uses no more than {format_counts(least)} while the instances change")
         for batch in batches:
             _load(front, batch)
             loaded.update({step.max_length: step.after for step in batch})
@@ -188,7 +192,7 @@ def allocate(front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s
                 report(str(step))
         write_allocation(folder, target)
         _wait(front, lambda used: used == target.instances, wait_s, "take on its instances")
-        report(f"{model.name} uses {shown(target.instances)}")
+        report(f"{model.name} uses {format_counts(target.instances)}")
 
 
 def check_one_server(repository: Path, front: str, metrics: str | None) -> None:
@@ -217,7 +221,7 @@ def check_one_server(repository: Path, front: str, metrics: str | None) -> None:
 
 
 @contextmanager
-def changing(front: Path) -> Iterator[None]:
+def exclusive_change(front: Path) -> Iterator[None]:
     """Be the only process that changes a front's instances; the kernel ends it with the process.
 
     Raises:
@@ -234,12 +238,12 @@ def changing(front: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def shown(instances: Mapping[int, int]) -> str:
+def format_counts(instances: Mapping[int, int]) -> str:
     """Counts as a user gives them: `64=1 512=2`."""
     return " ".join(f"{length}={count}" for length, count in sorted(instances.items()))
 
 
-def _load(front: LiveFront, batch: tuple[Step, ...]) -> None:
+def _load(front: LiveFront, batch: tuple[InstanceChange, ...]) -> None:
     def load(model: str) -> None:
         load_model(front.control, ModelGraph.read(front.repository), model)
 

@@ -9,7 +9,7 @@ from tidal.serving.backoff import backoff_s
 # The 1st restart in a row is immediate; pauses before the 2nd and the later ones.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 # What served this long since its last restart is well again.
-WELL_AFTER_S = 120.0
+STABLE_AFTER_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Restarts:
 
     def well(self, now_s: float) -> bool:
         """Whether the last restart is so long ago that the next one counts as the first."""
-        return now_s - self.last_s >= WELL_AFTER_S
+        return now_s - self.last_s >= STABLE_AFTER_S
 
     def pause_s(self, now_s: float) -> float:
         """What is left of the wait before the next restart."""

@@ -21,9 +21,9 @@ from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import Internal, NotFound, TidalError
 from tidal.repository.allocation import make_allocation, read_allocation, write_allocation
-from tidal.repository.graph import ModelGraph
 from tidal.server.active_config import (
     active_config,
     check_allocation,
@@ -31,7 +31,7 @@ from tidal.server.active_config import (
     versions_on_server,
     wanted_versions,
 )
-from tidal.server.allocate import changing
+from tidal.server.allocate import exclusive_change
 from tidal.server.control import ServerControl
 from tidal.server.reasons import sentence
 
@@ -66,14 +66,15 @@ def load(control: ServerControl, repository: Path | None, model: str) -> str:
     graph = ModelGraph.read(repository)
     order = graph.load_order([model])
     with_fronts = {runtime for each in order if graph.partitioned(each) for runtime in graph.requires(each)}
-    required = [
+    kept = {required for each in order for required in graph.requires(each)}
+    lines = [
         line
         for each in order
         if each != model and each not in with_fronts
-        for line in _load_with_owned(control, graph, each)
+        for line in _load_with_owned(control, graph, each, kept)
     ]
-    first, *rest = _load_with_owned(control, graph, model)
-    return "\n  ".join([first, *required, *rest])
+    first, *rest = _load_with_owned(control, graph, model, kept)
+    return "\n  ".join([first, *lines, *rest])
 
 
 def reload(control: ServerControl, repository: Path | None, model: str) -> str:
@@ -101,8 +102,12 @@ def unload(control: ServerControl, repository: Path | None, model: str) -> str:
     return f"{model}: unloaded; requests in flight are still answered"
 
 
-def _load_with_owned(control: ServerControl, graph: ModelGraph, model: str) -> list[str]:
-    """Load a model and its runtimes, then unload what it owned and no longer requires; one line per model."""
+def _load_with_owned(control: ServerControl, graph: ModelGraph, model: str, kept: Collection[str]) -> list[str]:
+    """Load a model and its runtimes, then unload what it owned and no longer requires, but for what is `kept`.
+
+    Returns:
+        What is served now and what was served before, one line per model.
+    """
     partitioned = graph.partitioned(model)
     runtimes = tuple(partitioned.runtime_models.values()) if partitioned is not None else ()
     with _exclusive(control, graph, model):
@@ -121,7 +126,7 @@ def _load_with_owned(control: ServerControl, graph: ModelGraph, model: str) -> l
         for name in runtimes:
             _load(control, graph, name, serving)
         required = {name for version in (None, *serving) for name in graph.requires(model, version)}
-        former = _owned(graph, model, before[model]) - required
+        former = _owned(graph, model, before[model]).difference(required, kept)
         unloaded = _unload_unrequired(control, graph, model, former)
     reports = [_report(control, graph, name, before[name]) for name in (model, *runtimes)]
     return [*reports, *(f"{name}: unloaded" for name in unloaded)]
@@ -206,7 +211,7 @@ def _exclusive(control: ServerControl, graph: ModelGraph, model: str) -> Abstrac
     if graph.partitioned(model) is not None or any(
         serving_versions(control, each) for each in graph.runtimes_of(model)
     ):
-        return changing(graph.entry(model).folder)
+        return exclusive_change(graph.entry(model).folder)
     return nullcontext()
 
 

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from tidal.batcher.library import BUILD_COMMAND, is_current, library_path
 from tidal.device import library_version
-from tidal.engines.base import EngineKind
+from tidal.engines.entries import ENGINES
 from tidal.engines.registry import available_kinds, engine_version
 from tidal.errors import TidalError
 from tidal.flover.native import library as kernels
-from tidal.server.aftermath import SHARED_MEMORY, leftovers, orphans
+from tidal.server.cleanup import SHARED_MEMORY, leftovers, orphans
 from tidal.server.endpoints import holder_of, is_free
 from tidal.server.exposure import Exposure, describe_protection, describe_release, exposures
 from tidal.server.installation import TritonInstallation, find_installation
@@ -35,7 +35,7 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DoctorCheck:
     """One finding. `bad` makes serving impossible, `warning` may trouble it, `note` is for information."""
 
     name: str
@@ -44,14 +44,14 @@ class Check:
     advice: str = ""
 
 
-def diagnose() -> list[Check]:
+def diagnose() -> list[DoctorCheck]:
     """Look at everything that serving needs."""
-    checks: list[Check] = []
+    checks: list[DoctorCheck] = []
     try:
         installation = find_installation()
     except TidalError as error:
         found, _, advice = str(error).rpartition(": ")
-        checks.append(Check("tritonserver", "bad", found or advice, advice))
+        checks.append(DoctorCheck("tritonserver", "bad", found or advice, advice))
     else:
         checks += [_server(installation), *_security(installation), _stub(installation)]
     checks += [*_engines(), kernels_check(), batcher_check(), _gpu(), _shared_memory(), _leftovers()]
@@ -59,7 +59,7 @@ def diagnose() -> list[Check]:
     return checks
 
 
-def _server(installation: TritonInstallation) -> Check:
+def _server(installation: TritonInstallation) -> DoctorCheck:
     """Start the server without any model: it has no option that prints its version, and this shows that it runs."""
     where = f"{installation.binary} ({installation.source})"
     with tempfile.TemporaryDirectory(prefix="tidal-doctor-") as folder:
@@ -80,21 +80,21 @@ def _server(installation: TritonInstallation) -> Check:
                 lines.append(line.strip())
                 version = re.search(r"\| server_version +\| (\S+)", line)
                 if version:
-                    return Check("tritonserver", "ok", f"{version.group(1)}, {where}")
+                    return DoctorCheck("tritonserver", "ok", f"{version.group(1)}, {where}")
         finally:
             process.kill()
             process.wait()
     last = next((line for line in reversed(lines) if line), "it wrote nothing")
-    return Check("tritonserver", "bad", f"{where} does not start: {last}", "install what the message names")
+    return DoctorCheck("tritonserver", "bad", f"{where} does not start: {last}", "install what the message names")
 
 
-def _security(installation: TritonInstallation) -> Iterator[Check]:
+def _security(installation: TritonInstallation) -> Iterator[DoctorCheck]:
     """What this server's release means for who may send requests to it."""
     found, advice = describe_release(installed_version(installation))
-    yield Check("Triton release", "warning" if advice else "ok", found, advice)
+    yield DoctorCheck("Triton release", "warning" if advice else "ok", found, advice)
     protected = protection(installation)
     found, advice = describe_protection(protected, exposures(installation, protected))
-    yield Check("protection", "warning" if advice else "ok", found, advice)
+    yield DoctorCheck("protection", "warning" if advice else "ok", found, advice)
 
 
 def known_exposures() -> list[Exposure]:
@@ -106,7 +106,7 @@ def known_exposures() -> list[Exposure]:
     return exposures(installation, protection(installation))
 
 
-def _stub(installation: TritonInstallation) -> Check:
+def _stub(installation: TritonInstallation) -> DoctorCheck:
     """The stub must load the libpython of the interpreter whose packages it imports."""
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
     listed = subprocess.run(
@@ -115,110 +115,118 @@ def _stub(installation: TritonInstallation) -> Check:
     library = re.search(r"libpython3\S* => (\S+|not found)", listed)
     advice = "use a Python built with --enable-shared, of the version that the stub is for"
     if library is None:
-        return Check("python stub", "warning", f"{installation.stub}: cannot tell which libpython it loads", advice)
+        return DoctorCheck(
+            "python stub", "warning", f"{installation.stub}: cannot tell which libpython it loads", advice
+        )
     if library.group(1) == "not found" or not Path(library.group(1)).exists():
-        return Check("python stub", "bad", f"{installation.stub} finds no libpython for {python}", advice)
+        return DoctorCheck("python stub", "bad", f"{installation.stub} finds no libpython for {python}", advice)
     path = Path(library.group(1)).resolve()
     if not path.is_relative_to(Path(sys.base_prefix).resolve()):
         found = (
             f"loads {path}, which is not of this interpreter ({sys.base_prefix}): modules such as ssl may not import"
         )
-        return Check("python stub", "warning", found, advice)
-    return Check("python stub", "ok", f"for {python}, with {path}")
+        return DoctorCheck("python stub", "warning", found, advice)
+    return DoctorCheck("python stub", "ok", f"for {python}, with {path}")
 
 
-def _engines() -> Iterator[Check]:
+def _engines() -> Iterator[DoctorCheck]:
     kinds = available_kinds()
     if not kinds:
-        yield Check("engines", "bad", "no engine library is installed", install_command("serve"))
-    for kind in get_args(EngineKind):
+        yield DoctorCheck("engines", "bad", "no engine library is installed", install_command("serve"))
+    for kind in ENGINES:
         if kind in kinds:
-            yield Check(f"engine {kind}", "ok", engine_version(kind) or "version unknown")
+            yield DoctorCheck(f"engine {kind}", "ok", engine_version(kind) or "version unknown")
         else:
-            yield Check(f"engine {kind}", "note", "not available")
+            yield DoctorCheck(f"engine {kind}", "note", "not available")
 
 
-def kernels_check() -> Check:
+def kernels_check() -> DoctorCheck:
     """Whether steps of decoders go through compiled kernels."""
     try:
         path = kernels.library_path()
     except TidalError as error:
-        return Check("decoder kernels", "note", str(error))
+        return DoctorCheck("decoder kernels", "note", str(error))
     if path.is_file():
-        return Check("decoder kernels", "ok", str(path))
+        return DoctorCheck("decoder kernels", "ok", str(path))
     compiler = "" if shutil.which("g++") else "install g++ 10 or newer, then "
     found = "are not built: decoders run in torch alone, at about half the speed"
-    return Check("decoder kernels", "note", found, compiler + kernels.BUILD_COMMAND)
+    return DoctorCheck("decoder kernels", "note", found, compiler + kernels.BUILD_COMMAND)
 
 
-def batcher_check() -> Check:
+def batcher_check() -> DoctorCheck:
     """Whether models may name the custom batcher in TRITON_BATCH_STRATEGY_PATH, and by which path."""
     try:
         path, current = library_path(), is_current()
     except TidalError as error:
-        return Check("batcher", "note", str(error))
+        return DoctorCheck("batcher", "note", str(error))
     if current:
-        return Check("batcher", "ok", str(path))
+        return DoctorCheck("batcher", "ok", str(path))
     if path.exists():
-        return Check("batcher", "warning", f"{path} is of other sources", f"{BUILD_COMMAND}, then reload the models")
+        return DoctorCheck(
+            "batcher", "warning", f"{path} is of other sources", f"{BUILD_COMMAND}, then reload the models"
+        )
     compiler = "" if shutil.which("g++") else "install g++ 9 or newer, then "
-    return Check("batcher", "note", "is not built: models cannot use it", compiler + BUILD_COMMAND)
+    return DoctorCheck("batcher", "note", "is not built: models cannot use it", compiler + BUILD_COMMAND)
 
 
-def _gpu() -> Check:
+def _gpu() -> DoctorCheck:
     if shutil.which("nvidia-smi") is None:
-        return Check("GPU", "note", "none: no NVIDIA driver; engines run on the CPU")
+        return DoctorCheck("GPU", "note", "none: no NVIDIA driver; engines run on the CPU")
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     answer = subprocess.run(query, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         problem = (answer.stdout + answer.stderr).strip().splitlines()
-        return Check("GPU", "warning", f"nvidia-smi fails: {problem[0] if problem else 'no message'}")
-    return Check("GPU", "ok", "; ".join(line.strip() for line in answer.stdout.splitlines() if line.strip()))
+        return DoctorCheck("GPU", "warning", f"nvidia-smi fails: {problem[0] if problem else 'no message'}")
+    return DoctorCheck("GPU", "ok", "; ".join(line.strip() for line in answer.stdout.splitlines() if line.strip()))
 
 
-def _shared_memory() -> Check:
+def _shared_memory() -> DoctorCheck:
     if not SHARED_MEMORY.is_dir():
-        return Check("/dev/shm", "bad", "is missing: Python models cannot exchange tensors", "mount a tmpfs there")
+        return DoctorCheck(
+            "/dev/shm", "bad", "is missing: Python models cannot exchange tensors", "mount a tmpfs there"
+        )
     usage = shutil.disk_usage(SHARED_MEMORY)
     found = f"{usage.free // _MIB:,} of {usage.total // _MIB:,} MiB free"
     if usage.free < _SHM_NEEDED:
-        return Check("/dev/shm", "warning", found, "enlarge it, in a container with --shm-size=1g")
-    return Check("/dev/shm", "ok", found)
+        return DoctorCheck("/dev/shm", "warning", found, "enlarge it, in a container with --shm-size=1g")
+    return DoctorCheck("/dev/shm", "ok", found)
 
 
-def _leftovers() -> Check:
+def _leftovers() -> DoctorCheck:
     processes, files = orphans(), leftovers()
     if processes:
         pids = " ".join(str(process.pid) for process in processes)
-        return Check("leftovers", "warning", f"{len(processes)} Python stubs outlived their server", f"kill -9 {pids}")
+        return DoctorCheck(
+            "leftovers", "warning", f"{len(processes)} Python stubs outlived their server", f"kill -9 {pids}"
+        )
     if not files:
-        return Check("leftovers", "ok", "no stubs and no shared memory of ended servers")
+        return DoctorCheck("leftovers", "ok", "no stubs and no shared memory of ended servers")
     size = sum(path.stat().st_blocks * 512 for path in files if path.exists())
     found = f"{len(files)} shared-memory files of servers that ended badly, {size / _MIB:.1f} MiB"
-    return Check("leftovers", "warning", found, f"rm {' '.join(map(str, files))}")
+    return DoctorCheck("leftovers", "warning", found, f"rm {' '.join(map(str, files))}")
 
 
-def _servers_and_ports() -> Iterator[Check]:
+def _servers_and_ports() -> Iterator[DoctorCheck]:
     running = running_servers()
     for state in running:
         readiness = read_readiness(state.status) if state.status else None
         ready = "" if readiness is None else "; ready" if readiness["ready"] else f"; not ready: {readiness['reason']}"
         found = f"Triton {state.version} on {state.http} serves {state.repository} (process {state.pid}){ready}"
-        yield Check("running server", "note", found)
+        yield DoctorCheck("running server", "note", found)
     own = {
         int(address.rpartition(":")[2]) for s in running for address in (s.http, s.grpc, s.metrics, s.status or ":0")
     }
     for name, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002), ("status", 8004)):
         if is_free("127.0.0.1", port):
-            yield Check(f"port {port}", "ok", f"free for {name}")
+            yield DoctorCheck(f"port {port}", "ok", f"free for {name}")
         elif port in own:
-            yield Check(f"port {port}", "note", "used by a running server of yours")
+            yield DoctorCheck(f"port {port}", "note", "used by a running server of yours")
         else:
             found = f"taken by {holder_of(port) or 'another process'}"
-            yield Check(f"port {port}", "warning", found, f"tidal serve --{name}-port 0 takes a free one")
+            yield DoctorCheck(f"port {port}", "warning", found, f"tidal serve --{name}-port 0 takes a free one")
 
 
-def _extras() -> Iterator[Check]:
+def _extras() -> Iterator[DoctorCheck]:
     """An extra is installed when all that it asks for is."""
     wanted: dict[str, list[str]] = {}
     for requirement in metadata.requires("tidal") or ():
@@ -229,6 +237,6 @@ def _extras() -> Iterator[Check]:
         missing = [name for name in names if library_version(name) is None]
         if missing:
             advice = f"{install_command(extra)} if you need it"
-            yield Check(f"extra {extra}", "note", f"lacks {', '.join(missing)}", advice)
+            yield DoctorCheck(f"extra {extra}", "note", f"lacks {', '.join(missing)}", advice)
         else:
-            yield Check(f"extra {extra}", "ok", "installed")
+            yield DoctorCheck(f"extra {extra}", "ok", "installed")

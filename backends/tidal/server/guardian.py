@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from tidal.server.aftermath import clean_up, processes_of
+from tidal.server.cleanup import clean_up, processes_of
 
 
 class Guardian:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidal.arlo.manifest import ArloManifest
+from tidal.catalog.graph import ModelGraph
 from tidal.engine_model.manifest import EngineManifest
-from tidal.repository.graph import ModelGraph
 
 
 def joint_config(graph: ModelGraph, front: str, runtime: str, versions: Sequence[int]) -> dict[str, Any] | None:

@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, NotFound, did_you_mean
 from tidal.repository.entries import ModelEntry
-from tidal.repository.graph import ModelGraph
 from tidal.server.control import ADMIN_APIS, ADMIN_HEADER, ServerControl
 from tidal.server.endpoints import Endpoints
 from tidal.server.extra_options import grpc_tls

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import TidalError
 from tidal.manifest import Published
 from tidal.otas.manifest import OtasManifest
 from tidal.repository.config import instance_count
-from tidal.repository.graph import ModelGraph
 from tidal.server.active_config import active_config
 from tidal.server.control import ModelState
 

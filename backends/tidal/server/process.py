@@ -16,16 +16,16 @@ from pathlib import Path
 from tidal.access_log.target import ACCESS_LOG_VARIABLE, inherited
 from tidal.errors import Internal
 from tidal.repository.allocation import ALLOCATION_VARIABLE
-from tidal.server.aftermath import clean_up
+from tidal.server.cleanup import clean_up
 from tidal.server.control import ModelState
+from tidal.server.exit_watch import ExitWatch
 from tidal.server.launch import Launch
-from tidal.server.leaving import Leaving
 from tidal.server.protection import raise_stack_limit
 
 # What the server may take beyond its own exit timeout before it is killed.
 KILL_AFTER_S = 5.0
 # Between two looks at whether a server that was asked to end still has something to do.
-_LOOK_S = 0.25
+_POLL_S = 0.25
 _PR_SET_PDEATHSIG = 1
 _PRCTL = ctypes.CDLL(None).prctl
 # Of the end of a log, where its last error is looked for.
@@ -121,14 +121,14 @@ class ServerProcess:
         if self._process.poll() is None:
             self._process.terminate()
         deadline = time.monotonic() + self.launch.exit_timeout_s + KILL_AFTER_S
-        leaving, look_s = Leaving(self.pid, self.launch.endpoints.address(self.launch.endpoints.metrics)), 0.0
+        leaving, next_poll_s = ExitWatch(self.pid, self.launch.endpoints.address(self.launch.endpoints.metrics)), 0.0
         while self._process.poll() is None and time.monotonic() < deadline and not now.is_set():
             time.sleep(0.05)
-            if time.monotonic() >= look_s:
+            if time.monotonic() >= next_poll_s:
                 if leaving.idle(time.monotonic()):
                     self.was_idle = True
                     break
-                look_s = time.monotonic() + _LOOK_S
+                next_poll_s = time.monotonic() + _POLL_S
         by_itself = self._process.poll() is not None
         if not by_itself:
             self._process.kill()

@@ -19,7 +19,7 @@ _LOADED = re.compile(r"\"?successfully loaded '([^']+)'\"?\s*$")
 _log = logging.getLogger("tidal.serve")
 
 
-class Progress:
+class StartProgress:
     """What a start has loaded so far."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Progress:
         self._dependents = dependents
         self._clock = clock
         self._began: dict[str, float] = {}
-        self._spoke = clock()
+        self._reported_s = clock()
         self.loaded: set[str] = set()
         self.failed: dict[str, str] = {}
 
@@ -55,7 +55,7 @@ class Progress:
         self.loaded.add(model)
         after = f" after {self._clock() - self._began[model]:.1f} s" if model in self._began else ""
         _log.info("%s: loaded%s (%d of %d)", model, after, len(self.loaded), len(self._models))
-        self._spoke = self._clock()
+        self._reported_s = self._clock()
 
     def failure(self, model: str, reason: str) -> None:
         """Report a model that does not load, once."""
@@ -64,7 +64,7 @@ class Progress:
             return
         self.failed[model] = reason
         _log.error("%s", self.sentence(model))
-        self._spoke = self._clock()
+        self._reported_s = self._clock()
 
     def sentence(self, model: str) -> str:
         """A failure in words: the model, the reason, and the models that depend on it."""
@@ -76,9 +76,9 @@ class Progress:
     def waiting(self) -> None:
         """Name what is loading when nothing was reported for `SILENCE_S`; call it now and then."""
         now = self._clock()
-        if now - self._spoke < SILENCE_S:
+        if now - self._reported_s < SILENCE_S:
             return
-        self._spoke = now
+        self._reported_s = now
         loading = [
             f"{name} ({now - began:.0f} s)"
             for name, began in sorted(self._began.items())
@@ -117,7 +117,7 @@ class LogReader:
         return [line.decode(errors="replace") for line in lines]
 
 
-def follow(progress: Progress, lines: Iterable[str]) -> None:
+def follow(progress: StartProgress, lines: Iterable[str]) -> None:
     """Report what lines of tritonserver's log say about loads."""
     for line in lines:
         if found := _LOADING.search(line):

@@ -1,7 +1,7 @@
 """Which models a server is expected to serve, and whether each of them answers: the judgement behind `GET /ready`.
 
 Triton's own `/v2/health/ready` cannot say this: it stays 400 after a version failed to load, also while another version
-of the model serves, and it is 200 while every model is unloaded. `judge` is a pure function of what was observed.
+of the model serves, and it is 200 while every model is unloaded. `evaluate` is a pure function of what was observed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UNLOADED = "unloaded"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ReadinessObservation:
     """What one look at a server showed.
 
     Attributes:
@@ -32,7 +32,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedModels:
     """What the judgement remembers from one look to the next.
 
     Attributes:
@@ -45,14 +45,14 @@ class Wanted:
     ready: frozenset[str] = frozenset()
     failed: Mapping[str, str] = field(default_factory=dict)
 
-    def on_new_server(self, planned: Sequence[str], failed: Mapping[str, str]) -> Wanted:
+    def on_new_server(self, planned: Sequence[str], failed: Mapping[str, str]) -> WantedModels:
         """The same for a tritonserver that was started again.
 
         Args:
             planned: models that it was to load.
             failed: those that did not load, with the reason.
         """
-        return Wanted(self.models & set(planned), frozenset(), failed)
+        return WantedModels(self.models & set(planned), frozenset(), failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ModelReadiness:
     reason: str | None = None
 
 
-def judge(memory: Wanted, look: Look) -> tuple[dict[str, ModelReadiness], Wanted]:
+def evaluate(memory: WantedModels, look: ReadinessObservation) -> tuple[dict[str, ModelReadiness], WantedModels]:
     """Judge every known model.
 
     A model is wanted from the moment it serves for the first time. It stays wanted while it is reloaded, while its
@@ -74,7 +74,7 @@ def judge(memory: Wanted, look: Look) -> tuple[dict[str, ModelReadiness], Wanted
     not load changes nothing while another version serves.
 
     Args:
-        memory: from the last call; `Wanted()` at first.
+        memory: from the last call; `WantedModels()` at first.
         look: what was observed now.
 
     Returns:
@@ -93,7 +93,7 @@ def judge(memory: Wanted, look: Look) -> tuple[dict[str, ModelReadiness], Wanted
         answers = bool(versions) and name not in look.interrupted
         reason = _newer_failure(rows[name], versions) if answers else _reason(name, rows.get(name, []), failed, look)
         report[name] = ModelReadiness(answers, name in wanted, versions, reason)
-    return report, Wanted(wanted, ready, failed)
+    return report, WantedModels(wanted, ready, failed)
 
 
 def as_json(report: Mapping[str, ModelReadiness]) -> dict[str, Any]:
@@ -101,14 +101,14 @@ def as_json(report: Mapping[str, ModelReadiness]) -> dict[str, Any]:
     return {name: asdict(each) for name, each in report.items()}
 
 
-def _unloaded(name: str, rows: Sequence[ModelState], memory: Wanted, look: Look) -> bool:
+def _unloaded(name: str, rows: Sequence[ModelState], memory: WantedModels, look: ReadinessObservation) -> bool:
     """Whether a wanted model was taken out of service on purpose: it served at the last look and now just does not."""
     if name in look.interrupted or name in look.unrecovered or name not in memory.ready:
         return False
     return not any(row.state in ("READY", "LOADING") for row in rows)
 
 
-def _reason(name: str, rows: Sequence[ModelState], failed: Mapping[str, str], look: Look) -> str:
+def _reason(name: str, rows: Sequence[ModelState], failed: Mapping[str, str], look: ReadinessObservation) -> str:
     if name in look.interrupted:
         return look.interrupted[name]
     if any(row.state == "LOADING" for row in rows):

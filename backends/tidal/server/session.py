@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.access_log.target import check_file, descriptor_target
-from tidal.repository.graph import ModelGraph
+from tidal.catalog.graph import ModelGraph
 from tidal.server.backend_directory import assemble
 from tidal.server.endpoints import choose_endpoints, with_status
 from tidal.server.extra_options import check_extra
 from tidal.server.guardian import Guardian
 from tidal.server.installation import find_installation
 from tidal.server.launch import Launch, check_key, check_path, select_models
-from tidal.server.lives import Ended, Lives, names_of
+from tidal.server.lifecycle import ServeOutcome, ServerLifecycle, names_of
 from tidal.server.process import KILL_AFTER_S
 from tidal.server.protection import RequestLimits, protection
 from tidal.server.ready_report import ReadyReport
 from tidal.server.signals import handled_signals
-from tidal.server.starting import forget_changes, plan_start
+from tidal.server.starting import clear_unfinished_changes, plan_start
 from tidal.server.state import remove_state, running_servers, state_folder
-from tidal.server.status import Status
+from tidal.server.status import ServeStatus
 from tidal.server.status_endpoint import status_endpoint
 
 _log = logging.getLogger("tidal.serve")
@@ -37,7 +37,7 @@ _KEPT_LOGS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ServeOptions:
     """What the user chose; a port 0 means a free one, an access log `-` standard output."""
 
     repository: Path
@@ -58,7 +58,7 @@ class Options:
     limits: RequestLimits
 
 
-def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) -> Ended:
+def serve_until_ended(options: ServeOptions, ready: Callable[[ReadyReport], None]) -> ServeOutcome:
     """Serve until a signal comes, or the server ends too often by itself; then leave nothing behind.
 
     A server that ended by itself after it had served is started again, with everything that is published then.
@@ -83,7 +83,7 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
     endpoints = choose_endpoints(options.host, options.http_port, options.grpc_port, options.metrics_port)
     endpoints = with_status(endpoints, options.status_host, options.status_port)
     # Not before the ports are found free: a start that fails must not touch what another server goes by.
-    forget_changes(options.repository, plan.models)
+    clear_unfinished_changes(options.repository, plan.models)
     state_folder()
     prefix = f"tidal_{os.getpid()}_{os.urandom(4).hex()}_"
     check_path(Path(tempfile.gettempdir()))
@@ -106,11 +106,11 @@ def serve_until_ended(options: Options, ready: Callable[[ReadyReport], None]) ->
         log = None if options.verbose else _log_file(endpoints.http)
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
         _warn(options, launch)
-        status = Status()
+        status = ServeStatus()
         with handled_signals() as signals, status_endpoint(endpoints.status_host, endpoints.status, status):
-            lives = Lives(launch, options.models, log, signals, status, options.strict)
+            lives = ServerLifecycle(launch, options.models, log, signals, status, options.strict)
             ended = lives.first(plan, selection, ready)
-            return lives.again(options.server_restarts) if ended is Ended.BY_ITSELF else ended
+            return lives.again(options.server_restarts) if ended is ServeOutcome.BY_ITSELF else ended
     finally:
         remove_state(endpoints.http)
         shutil.rmtree(folder, ignore_errors=True)
@@ -122,7 +122,7 @@ def _access_log(path: Path) -> str:
     return descriptor_target(os.dup(sys.stdout.fileno())) if path == Path("-") else str(check_file(path))
 
 
-def _warn(options: Options, launch: Launch) -> None:
+def _warn(options: ServeOptions, launch: Launch) -> None:
     """Say what of this server is open or unprotected."""
     if launch.protection.lacking:
         _log.warning("%s", launch.protection.lacking)

@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, TidalError, Unavailable
 from tidal.repository.allocation import Allocation, make_allocation, read_allocation, write_allocation
-from tidal.repository.graph import ModelGraph
 from tidal.server.active_config import ActiveConfig, active_config, check_allocation, load_model
-from tidal.server.allocate import changing
+from tidal.server.allocate import exclusive_change
 from tidal.server.control import ServerControl
-from tidal.server.progress import Progress
+from tidal.server.progress import StartProgress
 from tidal.server.reasons import sentence
 
 _LOADING_AT_ONCE = 4
@@ -80,7 +80,7 @@ def plan_start(graph: ModelGraph, models: Sequence[str], *, strict: bool = True)
     return StartPlan(by_stage[0], tuple(by_stage[1:]), tuple(refused.items()))
 
 
-def forget_changes(repository: Path, models: Sequence[str]) -> None:
+def clear_unfinished_changes(repository: Path, models: Sequence[str]) -> None:
     """Remove from allocations what unfinished changes had loaded: a server that starts loads what is wanted.
 
     A change that another server is making now is left alone: it writes the file when it ends.
@@ -91,7 +91,7 @@ def forget_changes(repository: Path, models: Sequence[str]) -> None:
     for name in models:
         if not _unfinished(repository / name):
             continue
-        with suppress(Unavailable), changing(repository / name):
+        with suppress(Unavailable), exclusive_change(repository / name):
             allocation = _unfinished(repository / name)  # it may have been completed meanwhile
             if allocation is not None:
                 write_allocation(repository / name, make_allocation(allocation.instances))
@@ -102,12 +102,12 @@ def _unfinished(front: Path) -> Allocation | None:
     return allocation if allocation is not None and allocation.loaded is not None else None
 
 
-def load_rest(
+def load_later(
     control: ServerControl,
     repository: Path,
     plan: StartPlan,
     stop: threading.Event,
-    progress: Progress,
+    progress: StartProgress,
     *,
     strict: bool,
 ) -> bool:

@@ -25,7 +25,7 @@ class Phase(StrEnum):
     ENDING = "ending"
 
 
-class Status:
+class ServeStatus:
     """State of a run, written by its threads and read by probes; every method returns at once."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,7 +59,7 @@ class Status:
         with self._lock:
             self._server_restarts = times
 
-    def looked(self, models: Mapping[str, ModelReadiness]) -> None:
+    def observed(self, models: Mapping[str, ModelReadiness]) -> None:
         """Record an answer of tritonserver."""
         with self._lock:
             if self._phase is Phase.SERVING:

@@ -17,7 +17,7 @@ from socket import socket
 from typing import Any
 
 from tidal.errors import Unavailable
-from tidal.server.status import Status
+from tidal.server.status import ServeStatus
 
 # What a client may take to send its request, in seconds.
 _REQUEST_S = 5.0
@@ -27,7 +27,7 @@ _ASK_S = 2.0
 
 
 @contextmanager
-def status_endpoint(host: str, port: int, status: Status) -> Iterator[None]:
+def status_endpoint(host: str, port: int, status: ServeStatus) -> Iterator[None]:
     """Answer probes on an address until the block ends.
 
     Raises:
@@ -69,7 +69,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 32
 
-    def __init__(self, address: tuple[str, int], status: Status) -> None:
+    def __init__(self, address: tuple[str, int], status: ServeStatus) -> None:
         self.status = status
         self._free = threading.BoundedSemaphore(_CONNECTIONS)
         super().__init__(address, _Handler)

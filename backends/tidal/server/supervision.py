@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidal.catalog.graph import ModelGraph
 from tidal.errors import TidalError
-from tidal.repository.graph import ModelGraph
 from tidal.server.active_config import restart_model
 from tidal.server.backoff import Restarts
 from tidal.server.control import ServerControl
@@ -32,7 +32,7 @@ _log = logging.getLogger("tidal.supervision")
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class StubObservation:
     """What one look at the server showed."""
 
     wanted: Mapping[tuple[str, int], int]  # model and version that serve -> instances that its config asks for
@@ -42,7 +42,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class SupervisionState:
     """What the judgement remembers from one look to the next."""
 
     short: frozenset[str] = frozenset()  # models that lacked a stub at the last look
@@ -50,12 +50,12 @@ class Memory:
     # Stubs from before a model's last restart, which may take a while to leave and do not serve, and since when.
     retired: Mapping[int, float] = field(default_factory=dict)
     # Of those the ones to end now: they have had their time, and their successors serve.
-    overstaying: tuple[int, ...] = ()
+    overdue: tuple[int, ...] = ()
     # Models that lacked a stub at two looks in a row and wait for their next restart.
     waiting: frozenset[str] = frozenset()
 
 
-def decide(memory: Memory, seen: Observation, now_s: float) -> tuple[list[str], Memory]:
+def decide(memory: SupervisionState, seen: StubObservation, now_s: float) -> tuple[list[str], SupervisionState]:
     """Which models to restart now.
 
     A model lacks a stub when it serves with fewer live stubs than its config asks for, at two looks in a row and with
@@ -67,7 +67,7 @@ def decide(memory: Memory, seen: Observation, now_s: float) -> tuple[list[str], 
     another model was in flight in the stub that died: they would keep core and memory from their successors.
 
     Args:
-        memory: from the last call; `Memory()` at first.
+        memory: from the last call; `SupervisionState()` at first.
         seen: this look.
         now_s: monotonic time in seconds.
 
@@ -94,17 +94,17 @@ def decide(memory: Memory, seen: Observation, now_s: float) -> tuple[list[str], 
         if stub.model in due or stub.pid in memory.retired
     }
     well = {key[0] for key in seen.wanted} - lacking - busy
-    overstaying = tuple(
+    overdue = tuple(
         stub.pid
         for stub in seen.stubs
         if stub.model in well and now_s - retired.get(stub.pid, now_s) >= _LEAVES_WITHIN_S
     )
     waiting = (short & memory.short) - set(due)
-    return due, Memory(short - set(due), restarts, retired, overstaying, waiting)
+    return due, SupervisionState(short - set(due), restarts, retired, overdue, waiting)
 
 
 @dataclass(frozen=True, slots=True)
-class Troubles:
+class FailingModels:
     """Models whose Python process ended, with what is done about it: those that are being restarted or wait for it, and
     those that did not load again."""
 
@@ -140,20 +140,20 @@ class Supervisor:
         self._repository = repository
         self._python_backends = python_backends
         self._restarted = restarted
-        self._memory = Memory()
+        self._memory = SupervisionState()
         self._lock = threading.Lock()
         self._restarting: set[str] = set()
         self._unrecovered: dict[str, str] = {}
         self._threads: list[threading.Thread] = []
-        self._settled: frozenset[Stub] | None = None
+        self._stable_stubs: frozenset[Stub] | None = None
 
-    def troubles(self) -> Troubles:
+    def failing_models(self) -> FailingModels:
         """Models that do not answer because a Python process of theirs ended; from any thread."""
         lost = dict.fromkeys(self._memory.waiting, "a Python process of it ended; restarting the model after a pause")
         for model in tuple(self._restarting):
             count = self._counts.get(model, 0)
             lost[model] = f"a Python process of it ended; restarting the model (restart {count})"
-        return Troubles(lost, dict(self._unrecovered))
+        return FailingModels(lost, dict(self._unrecovered))
 
     def run(self, stop: threading.Event) -> None:
         """Watch until `stop` is set; restarts under way have ended when this returns."""
@@ -174,11 +174,11 @@ class Supervisor:
         Once `stop` is set, a restart under way no longer reports its failure: the server is ending.
         """
         stubs = live_stubs(self._server_pid)
-        if stubs == self._settled:
+        if stubs == self._stable_stubs:
             return
         seen = self._observe(stubs)
         due, self._memory = decide(self._memory, seen, time.monotonic())
-        for pid in self._memory.overstaying:
+        for pid in self._memory.overdue:
             _log.warning("a Python stub from before a restart does not leave: ending it (process %d)", pid)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -189,9 +189,9 @@ class Supervisor:
             thread.start()
             self._threads = [each for each in self._threads if each.is_alive()] + [thread]
         moving = due or self._memory.short or seen.loading or seen.failed or self._memory.retired
-        self._settled = None if moving else stubs
+        self._stable_stubs = None if moving else stubs
 
-    def _observe(self, stubs: frozenset[Stub]) -> Observation:
+    def _observe(self, stubs: frozenset[Stub]) -> StubObservation:
         index = self._control.index()
         ready = [row for row in index if row.state == "READY"]
         wanted, loading = {}, {row.name for row in index if row.state == "LOADING"} | self._restarting
@@ -207,7 +207,7 @@ class Supervisor:
         for model in names & self._unrecovered.keys():  # somebody else has loaded it
             self._unrecovered.pop(model, None)
         failed = {r.name for r in index if r.state == "UNAVAILABLE" and r.reason != "unloaded" and r.name not in names}
-        return Observation(wanted, frozenset(loading), frozenset(failed), stubs)
+        return StubObservation(wanted, frozenset(loading), frozenset(failed), stubs)
 
     def _restart(self, model: str, stop: threading.Event) -> None:
         with self._lock:

@@ -1,9 +1,9 @@
-"""Which tasks are in memory: they load on first use, in the background, and the least recently used leaves.
+"""Cache of tasks in memory: tasks load on first use, in the background, and the least recently used is evicted.
 
-A task is *resident* from the moment it is loaded until it is unloaded, and its bytes count for all that time. One that
-is in use is pinned and never unloaded. Where everything that could leave is in use, the least recently used task is
-retired: whoever has it keeps it, whoever asks for it anew waits behind the task that needs its room. So a budget
-smaller than what is asked for is shared in turn, and no task waits for ever.
+A task is *resident* from its load until it is unloaded, and its bytes count during all that time. A task in use is
+pinned and is never unloaded. If all resident tasks are in use, the least recently used one is retired: queries that
+hold it keep it, and new queries for it wait behind the task that needs the memory. So tasks that together exceed the
+budget alternate, and no task waits forever.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tidal.tasks.folder import Stamp
 from tidal.tasks.lease import CacheState, Entry, Handle, Lease, Task
 from tidal.tasks.names import unknown_task
 
-_LEAVING = "the model is leaving"
+_UNLOADING = "the model is being unloaded"
 
 
 class TaskCache(Generic[Task, Handle]):
-    """The tasks of one model in memory. All methods may be called from any thread, and none waits for a load.
+    """Tasks of one model in memory; any thread may call any method, and none waits for a load.
 
-    `read` and `load` run on the cache's own threads; `unload` on those or on whichever thread releases a task, so it
-    has to be quick. A failure of `load` has to leave nothing behind.
+    `read` and `load` run on the cache's threads, `unload` on those or on a thread that releases a task, so it has to be
+    quick. If `load` fails, it has to free what it allocated.
     """
 
     def __init__(
@@ -38,72 +38,79 @@ class TaskCache(Generic[Task, Handle]):
         budget: int,
         loaders: int = 2,
     ) -> None:
-        """Start with no task known; see `update`.
+        """Start without tasks; see `update`.
 
         Args:
-            read: a task by name from its folder, verified.
-            load: puts a task into the engine; what it returns is what queries use, and of the task no more is kept.
-            unload: takes it out.
-            budget: bytes that the tasks' terms may take.
-            loaders: threads that load.
+            read: Reads a task by name from its folder and verifies it.
+            load: Loads a task into the engine and returns the handle that queries use; the task itself is not kept.
+            unload: Removes a loaded task from the engine.
+            budget: Memory limit of all tasks together, in bytes.
+            loaders: Number of threads that load.
         """
         self._read, self._load, self._unload = read, load, unload
         self._budget = budget
         self._changed = threading.Condition()
         self._known: dict[str, Stamp] = {}
-        # By name, least recently used first; entries that were retired are no longer here.
+        # By name, least recently used first; without retired entries.
         self._entries: dict[str, Entry[Handle]] = {}
-        # Loads that wait for room, first come first served.
-        self._turns: deque[Entry[Handle]] = deque()
+        # Loads that wait for memory, first in first out.
+        self._load_queue: deque[Entry[Handle]] = deque()
         self._used = self._loads = self._evictions = self._failures = 0
         self._closed = False
         self._pool = ThreadPoolExecutor(loaders, "task-loader")
 
     def update(self, known: Mapping[str, Stamp]) -> None:
-        """Say which tasks there are, as `scan` found them.
+        """Update the list of existing tasks.
 
-        A task that is gone or has changed leaves as soon as no query uses it; one that failed is tried again once its
-        files have changed.
+        A task that was removed or changed is unloaded as soon as no query uses it; one that failed to load is tried
+        again after its files have changed.
+
+        Args:
+            known: Stamp of each task by name, from `scan`.
         """
         with self._changed:
             self._known = dict(known)
             changed = [entry for entry in self._entries.values() if self._known.get(entry.name) != entry.stamp]
             leaving = [entry for entry in changed if self._retire(entry)]
-        self._take_out(leaving)
+        self._unload_all(leaving)
 
     def names(self) -> list[str]:
-        """Tasks that there are."""
+        """Return the names of all tasks."""
         with self._changed:
             return list(self._known)
 
     def knows(self, name: str) -> bool:
-        """Whether there is a task of this name."""
+        """Whether a task of this name exists."""
         with self._changed:
             return name in self._known
 
     def acquire(self, name: str) -> Future[Lease[Handle]]:
-        """Use a task: done at once if it is in memory, else when it is. Cancel the future to no longer wait for it.
+        """Acquire a task for use.
 
-        The future's error is what kept the task from loading: an InvalidArgument for a task that is refused or is
-        larger than the budget.
+        Args:
+            name: Name of the task.
+
+        Returns:
+            A future of the task's lease, done at once if the task is in memory; cancel it to stop waiting. Its error
+            is the reason why the task did not load: `InvalidArgument` if it is refused or larger than the budget.
 
         Raises:
-            InvalidArgument: there is no such task; names close ones.
-            Unavailable: the cache is closed.
+            InvalidArgument: There is no such task; names similar ones.
+            Unavailable: The cache is closed.
         """
         future: Future[Lease[Handle]] = Future()
-        known = self._known  # replaced whole, never changed
+        known = self._known  # replaced as a whole, never modified
         if name not in known:
-            raise unknown_task(name, known)  # slow, so outside of the lock
+            raise unknown_task(name, known)  # slow, so outside the lock
         with self._changed:
             if self._closed:
-                raise Unavailable(_LEAVING)
+                raise Unavailable(_UNLOADING)
             stamp = self._known.get(name, known[name])
             entry = self._entries.pop(name, None)
             if entry is None:
                 entry = Entry(name, stamp)
-                self._pool.submit(self._bring, entry)
-            self._entries[name] = entry  # the most recently used now
+                self._pool.submit(self._load_entry, entry)
+            self._entries[name] = entry  # now the most recently used
             if entry.state == "loading":
                 entry.waiters.append(future)
                 return future
@@ -113,7 +120,7 @@ class TaskCache(Generic[Task, Handle]):
         return future
 
     def state(self) -> CacheState:
-        """What is in memory now."""
+        """Return the current state, for metrics."""
         with self._changed:
             states = [entry.state for entry in self._entries.values()]
             return CacheState(
@@ -127,31 +134,31 @@ class TaskCache(Generic[Task, Handle]):
             )
 
     def close(self) -> None:
-        """Take everything out that no query uses, and the rest as queries release it; waiters get Unavailable."""
+        """Unload all tasks, those in use once they are released; waiting queries get Unavailable."""
         with self._changed:
             self._closed = True
             leaving = [entry for entry in list(self._entries.values()) if self._retire(entry)]
             self._changed.notify_all()
-        self._take_out(leaving)
+        self._unload_all(leaving)
         self._pool.shutdown(wait=True)
 
-    def _bring(self, entry: Entry[Handle]) -> None:
-        """Load a task and answer who waits for it; runs on a loader."""
+    def _load_entry(self, entry: Entry[Handle]) -> None:
+        """Load a task and complete the futures of the queries that wait for it; runs on a loader thread."""
         reserved = False
         try:
             if self._closed:
-                raise Unavailable(_LEAVING)
+                raise Unavailable(_UNLOADING)
             task = self._read(entry.name)
             self._reserve(entry, task.bytes)
             reserved = True
             handle = self._load(task)
-        except Exception as error:  # whatever it was, waiters get an answer
+        except Exception as error:  # waiters get an answer for every kind of failure
             if not isinstance(error, TidalError):
                 error = Internal(f"task '{entry.name}' could not be loaded: {type(error).__name__}: {error}")
             with self._changed:
                 if reserved:
                     self._used -= entry.bytes
-                # Without its traceback, which holds the task's arrays.
+                # Without its traceback, which references the task's arrays.
                 entry.state, entry.error = "failed", error.with_traceback(None)
                 self._failures += 1
                 waiters = self._waiters(entry)
@@ -161,33 +168,37 @@ class TaskCache(Generic[Task, Handle]):
                 entry.state, entry.handle = "resident", handle
                 self._loads += 1
                 waiters = self._waiters(entry)
-                entry.pins += len(waiters) + 1  # one for this thread, until all have their answer
+                entry.pins += len(waiters) + 1  # one for this thread, until all waiters have their lease
         for waiter in waiters:
             self._answer(entry, waiter)
         if entry.state == "resident":
             self._release(entry)
 
     def _waiters(self, entry: Entry[Handle]) -> list[Future[Lease[Handle]]]:
-        # Running now: a waiter that was cancelled before is left out, and none can be from here on.
+        # Drops waiters that were cancelled; from here on no other can be.
         waiters = [waiter for waiter in entry.waiters if waiter.set_running_or_notify_cancel()]
         entry.waiters = []
         return waiters
 
     def _answer(self, entry: Entry[Handle], waiter: Future[Lease[Handle]]) -> None:
-        """Give a waiter the task that is pinned for it, or what kept it from loading."""
+        """Complete a waiter with the task that is pinned for it, or with the reason why it did not load."""
         if entry.error is not None:
-            # One for each: raising adds to an exception.
+            # A new exception per waiter: raising one modifies it.
             waiter.set_exception(type(entry.error)(str(entry.error)))
             return
         assert entry.handle is not None
         waiter.set_result(Lease(entry.handle, lambda: self._release(entry)))
 
     def _reserve(self, entry: Entry[Handle], size: int) -> None:
-        """Count a task's bytes once there is room for them: what was used least recently leaves.
+        """Reserve memory for a task; waits until enough has been freed by evicting least recently used tasks.
+
+        Args:
+            entry: Entry of the task.
+            size: Size of the task, in bytes.
 
         Raises:
-            InvalidArgument: it is larger than the whole budget.
-            Unavailable: the cache was closed.
+            InvalidArgument: The task is larger than the budget.
+            Unavailable: The cache was closed.
         """
         if size > self._budget:
             raise InvalidArgument(
@@ -195,32 +206,35 @@ class TaskCache(Generic[Task, Handle]):
             )
         leaving: list[Entry[Handle]] = []
         with self._changed:
-            self._turns.append(entry)
+            self._load_queue.append(entry)
         while True:
-            self._take_out(leaving)
+            self._unload_all(leaving)
             with self._changed:
                 if self._closed:
-                    self._turns.remove(entry)
-                    raise Unavailable(_LEAVING)
-                if self._turns[0] is entry:
+                    self._load_queue.remove(entry)
+                    raise Unavailable(_UNLOADING)
+                if self._load_queue[0] is entry:
                     if self._used + size <= self._budget:
-                        self._turns.popleft()
+                        self._load_queue.popleft()
                         entry.bytes = size
                         self._used += size
                         self._changed.notify_all()
                         return
-                    leaving = self._make_room(self._used + size - self._budget)
+                    leaving = self._free(self._used + size - self._budget)
                 if not leaving:
                     self._changed.wait()
 
-    def _make_room(self, needed: int) -> list[Entry[Handle]]:
-        """Retire tasks until `needed` bytes leave, now or once nobody uses them; those to take out now.
+    def _free(self, needed: int) -> list[Entry[Handle]]:
+        """Retire tasks until `needed` bytes become free, now or once their queries release them.
 
-        What is in use is retired only where the rest is not enough.
+        Tasks in use are retired only if the idle ones are not enough.
+
+        Returns:
+            The retired entries that can be unloaded now.
         """
         resident = [entry for entry in self._entries.values() if entry.state == "resident"]
         idle = [entry for entry in resident if entry.pins == 0]
-        # What was retired before and is still in use leaves too, in time.
+        # Tasks that were retired earlier and are still in use will become free as well.
         needed -= self._used - sum(entry.bytes for entry in self._entries.values() if entry.state != "failed")
         leaving: list[Entry[Handle]] = []
         for entry in (*idle, *(entry for entry in resident if entry.pins > 0)):
@@ -233,7 +247,7 @@ class TaskCache(Generic[Task, Handle]):
         return leaving
 
     def _retire(self, entry: Entry[Handle]) -> bool:
-        """Have nobody find an entry any more; whether it can be taken out now."""
+        """Remove an entry from the cache; returns whether it can be unloaded now."""
         if self._entries.get(entry.name) is entry:
             del self._entries[entry.name]
         return entry.state == "resident" and entry.pins == 0
@@ -244,15 +258,15 @@ class TaskCache(Generic[Task, Handle]):
             retired = self._entries.get(entry.name) is not entry
             leaving = [entry] if retired and entry.pins == 0 else []
             if not retired:
-                self._changed.notify_all()  # it could leave now
-        self._take_out(leaving)
+                self._changed.notify_all()  # it can be evicted now
+        self._unload_all(leaving)
 
-    def _take_out(self, leaving: list[Entry[Handle]]) -> None:
-        """Unload retired entries that nobody uses; each is given to this once."""
+    def _unload_all(self, leaving: list[Entry[Handle]]) -> None:
+        """Unload retired entries that are not in use; called once per entry."""
         for entry in leaving:
             handle, entry.handle = entry.handle, None
             assert handle is not None
-            with suppress(Exception):  # its room counts as free whatever the engine says
+            with suppress(Exception):  # its memory counts as free even if the engine fails
                 self._unload(handle)
             with self._changed:
                 self._used -= entry.bytes

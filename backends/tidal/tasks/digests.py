@@ -1,4 +1,4 @@
-"""Digests of weights: the name by which a task knows its base."""
+"""Digests of weights, by which a task identifies its base model."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from tidal.tensor_file import Array
 
 
 def tensor_digest(array: Array) -> str:
-    """Hex SHA-256 of an array's shape and its values as float32, however they are stored."""
+    """Return the hex SHA-256 of an array's shape and of its values as float32, whatever type they are stored as."""
     values = np.ascontiguousarray(array, dtype="<f4")
-    found = hashlib.sha256(repr(tuple(values.shape)).encode())
-    found.update(values.reshape(-1).data)
-    return found.hexdigest()
+    digest = hashlib.sha256(repr(tuple(values.shape)).encode())
+    digest.update(values.reshape(-1).data)
+    return digest.hexdigest()
 
 
 def base_digest(tensors: Mapping[str, str]) -> str:
-    """Hex SHA-256 over the digests of all weights of a base, by their names."""
+    """Return the hex SHA-256 of a base model.
+
+    Args:
+        tensors: Digest of each weight by name.
+    """
     lines = "".join(f"{name} {digest}\n" for name, digest in sorted(tensors.items()))
     return hashlib.sha256(lines.encode()).hexdigest()

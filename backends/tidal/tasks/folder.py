@@ -1,7 +1,7 @@
-"""Tasks beside a model, `<model>/tasks/<task>/{task.json, task.safetensors}`: listed, read, placed and removed.
+"""Task folders of a model, `<model>/tasks/<task>/{task.json, task.safetensors}`: list, read, add and remove them.
 
-A task appears and leaves by one rename, so that a reader sees the whole task or none of it. Nothing that is read is
-trusted: a task is held to its own hash and to its base's digest, and by its system to the base's shapes.
+A task is added and removed by one rename, so that a reader sees all of it or nothing. Files are not trusted: a task is
+checked against its own hash and its base's digest here, and against the base's shapes by its system.
 """
 
 from __future__ import annotations
@@ -25,43 +25,51 @@ from tidal.tensor_file import Array, parse_tensors, read_bounded
 
 TASKS_FOLDER = "tasks"
 _ABANDONED_S = 3600
-_EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
-_HERE = -100  # AT_FDCWD
+_RENAME_EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
+_AT_FDCWD = -100  # AT_FDCWD
 
-# Changes whenever a task was replaced or one of its files written; cheap to take.
+# Changes whenever a task is replaced or one of its files is written; cheap to compute.
 Stamp = tuple[int, ...]
 _Task = TypeVar("_Task")
 
 
 def tasks_folder(model: Path) -> Path:
-    """Where a model's tasks are, whether there is any or not."""
+    """Return the folder of a model's tasks, which need not exist."""
     return model / TASKS_FOLDER
 
 
 def scan(tasks: Path) -> dict[str, Stamp]:
-    """The tasks that are there, by name, each with a stamp that changes when its files do; reads no file."""
-    found: dict[str, Stamp] = {}
+    """Return the existing tasks by name, each with a stamp that changes with its files; reads no file."""
+    stamps: dict[str, Stamp] = {}
     try:
         entries = list(os.scandir(tasks))
     except OSError:
         return {}
     for entry in entries:
         stamp = _stamp(entry.path) if is_task_name(entry.name) else None
-        if stamp is not None:  # else it is no task's folder, or one that is just leaving
-            found[entry.name] = stamp
-    return dict(sorted(found.items()))
+        if stamp is not None:  # else not a task's folder, or one that is being removed
+            stamps[entry.name] = stamp
+    return dict(sorted(stamps.items()))
 
 
 def scan_one(tasks: Path, name: str) -> Stamp | None:
-    """The stamp of one task, as `scan` gives it; None where there is none."""
+    """Return the stamp of one task, as `scan` does; None if it does not exist."""
     return _stamp(os.fspath(tasks / name))
 
 
 def read_task(tasks: Path, name: str, read: Callable[[Path], _Task]) -> _Task:
-    """Read a task's folder by `read`, again where the task was replaced between its files.
+    """Read a task, again if it is replaced while it is read.
+
+    Args:
+        tasks: Folder of the model's tasks.
+        name: Name of the task.
+        read: Reads the task's folder.
+
+    Returns:
+        The result of `read`.
 
     Raises:
-        InvalidArgument: there is no such task, or `read` refuses it; says why.
+        InvalidArgument: There is no such task, or `read` refuses it; the message contains the reason.
     """
     check_task_name(name)
     while True:
@@ -71,54 +79,70 @@ def read_task(tasks: Path, name: str, read: Callable[[Path], _Task]) -> _Task:
         try:
             return read(tasks / name)
         except TidalError as error:
-            # Replaced between its two files: they are another task's now.
+            # If it was replaced meanwhile, its two files may be of different versions: read again.
             if scan_one(tasks, name) == before:
                 raise InvalidArgument(f"task '{name}' is refused: {error}") from None
 
 
 def check_base(record: TaskRecord, digest: str) -> None:
-    """Hold a task to its base's digest.
+    """Check that a task was made for a base model.
+
+    Args:
+        record: The task's `task.json`.
+        digest: Digest of the base model.
 
     Raises:
-        InvalidArgument: it was made for another base.
+        InvalidArgument: It was made for another base.
     """
     if record.base != digest:
         raise InvalidArgument(
-            f"it was made for the base {record.base[:12]}…, this model's is {digest[:12]}…: import or train it anew "
-            "for this one"
+            f"it was made for the base {record.base[:12]}…, and this model's base is {digest[:12]}…; import or train "
+            "it again for this model"
         )
 
 
 def read_content(folder: Path, record: TaskRecord, most: int) -> bytes:
-    """The file of a task's tensors, as its `task.json` vouches for it, of at most `most` bytes.
+    """Read the tensor file of a task and check it against its `task.json`.
+
+    Args:
+        folder: Folder of the task.
+        record: The task's `task.json`.
+        most: Maximum size of the file, in bytes.
 
     Raises:
-        InvalidArgument: it is missing, too long, or differs from what `task.json` says.
+        InvalidArgument: The file is missing, too large, or does not match its size or hash in `task.json`.
     """
     content = read_bounded(folder / TENSORS_FILE, most)
     if len(content) != record.tensors.bytes or hashlib.sha256(content).hexdigest() != record.tensors.sha256:
-        raise InvalidArgument(f"{TENSORS_FILE} differs from what {TASK_FILE} says: it is damaged, or not its own")
+        raise InvalidArgument(
+            f"{TENSORS_FILE} does not match its size and hash in {TASK_FILE}: it is damaged or of another task"
+        )
     return content
 
 
 def read_tensors(folder: Path, record: TaskRecord, most: int) -> dict[str, Array]:
-    """The tensors in it, as read-only views; raises as `read_content`, and where the file is malformed."""
+    """Read the tensors of a task as read-only views; raises as `read_content`, and if the file is malformed."""
     return parse_tensors(read_content(folder, record, most), TENSORS_FILE)
 
 
 def check_free(tasks: Path, name: str, *, replace: bool) -> None:
-    """Refuse a name under which no task can be added.
+    """Check that a task can be added under a name.
+
+    Args:
+        tasks: Folder of the model's tasks.
+        name: Name of the new task.
+        replace: Whether an existing task may be replaced.
 
     Raises:
-        InvalidArgument: it is not accepted, or is taken and `replace` is not set.
+        InvalidArgument: The name is not accepted, or the task exists and `replace` is not set.
     """
     check_task_name(name)
     if (tasks / name).exists() and not replace:
-        raise _taken(name)
+        raise _name_taken(name)
 
 
-def _taken(name: str) -> InvalidArgument:
-    return InvalidArgument(f"task '{name}' is there already; replace it by --replace, or give another name")
+def _name_taken(name: str) -> InvalidArgument:
+    return InvalidArgument(f"task '{name}' already exists; use --replace to replace it, or another name")
 
 
 def place_task(
@@ -131,34 +155,34 @@ def place_task(
     replace: bool,
     confirm: Callable[[_Task], TaskRecord] | None = None,
 ) -> _Task:
-    """Write a task's folder and make it visible at once.
+    """Write a task's folder and make it visible in one step.
 
     Args:
-        tasks: a model's, see `tasks_folder`; made if it is not there.
-        name: see `check_task_name`.
-        record: its `task.json`.
-        content: of the file of its tensors.
-        read: reads the folder as a server does; what it refuses is not placed.
-        replace: whether a task of this name may be there; it is replaced without a moment between.
-        confirm: given what `read` gave, before it is visible; returns the `task.json` to store instead, for the same
-            tensors, and what it refuses is not placed.
+        tasks: Folder of the model's tasks, see `tasks_folder`; created if needed.
+        name: Name of the task, see `check_task_name`.
+        record: The task's `task.json`.
+        content: Content of the tensor file.
+        read: Reads the folder as a server does; a task that it refuses is not added.
+        replace: Whether an existing task may be replaced, which happens in one step.
+        confirm: Called with the result of `read` before the task is visible; returns the `task.json` to store instead,
+            for the same tensors. A task that it refuses is not added.
 
     Returns:
-        What `read` gives.
+        The result of `read`.
 
     Raises:
-        InvalidArgument: the name is not accepted or taken, or `read` or `confirm` refuses the task.
+        InvalidArgument: The name is not accepted or exists, or `read` or `confirm` refuses the task.
     """
-    final, taken = tasks / name, _taken(name)
+    final, taken = tasks / name, _name_taken(name)
     check_free(tasks, name, replace=replace)
     tasks.mkdir(parents=True, exist_ok=True)
     _clear_abandoned(tasks)
-    staging = _aside(tasks)
+    staging = _staging_path(tasks)
     staging.mkdir()
     try:
         (staging / TENSORS_FILE).write_bytes(content)
         (staging / TASK_FILE).write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        # Read as a server reads it, before a server sees it.
+        # Read it as a server does, before a server can see it.
         placed = read(staging)
         if confirm is not None:
             (staging / TASK_FILE).write_text(confirm(placed).model_dump_json(indent=1) + "\n", encoding="utf-8")
@@ -166,7 +190,7 @@ def place_task(
         sync_tree(staging)
         if not replace:
             try:
-                staging.rename(final)  # never onto a folder that holds something
+                staging.rename(final)  # fails if a non-empty folder exists
             except OSError:
                 raise taken from None
         elif final.exists():
@@ -175,25 +199,29 @@ def place_task(
             staging.rename(final)
         sync(tasks)
     finally:
-        _discard(staging)  # what is left of it: a failure's, or the task that was replaced
+        _discard(staging)  # after a failure, or the task that was replaced
     return placed
 
 
 def remove_task(tasks: Path, name: str) -> None:
-    """Take a task away at once, also one that is refused; queries that it is answering are still answered.
+    """Remove a task in one step, also one that is refused; queries that use it are still answered.
+
+    Args:
+        tasks: Folder of the model's tasks.
+        name: Name of the task.
 
     Raises:
-        NotFound: there is none of this name; names close ones.
+        NotFound: There is no such task; names similar ones.
     """
     if not is_task_name(name) or not (tasks / name).is_dir():
         raise NotFound(str(unknown_task(name, scan(tasks))))
-    leaving = _aside(tasks)
+    leaving = _staging_path(tasks)
     (tasks / name).rename(leaving)
     _discard(leaving)
 
 
 def _discard(path: Path) -> None:
-    """Remove a folder, or a link to one and not what it leads to."""
+    """Remove a folder, or a link to a folder without its target."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
     else:
@@ -201,31 +229,34 @@ def _discard(path: Path) -> None:
 
 
 def _exchange(staging: Path, final: Path) -> None:
-    """Swap two folders in one step; where the system has none, the name is free for an instant between two."""
+    """Swap two folders in one step; without support by the system, the name is free for an instant."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if rename is not None and rename(_HERE, os.fsencode(staging), _HERE, os.fsencode(final), _EXCHANGE) == 0:
+    if (
+        rename is not None
+        and rename(_AT_FDCWD, os.fsencode(staging), _AT_FDCWD, os.fsencode(final), _RENAME_EXCHANGE) == 0
+    ):
         return
-    leaving = _aside(final.parent)
+    leaving = _staging_path(final.parent)
     final.rename(leaving)
     staging.rename(final)
     _discard(leaving)
 
 
-def _aside(tasks: Path) -> Path:
-    """A name beside the tasks that is nobody's, and no task's."""
+def _staging_path(tasks: Path) -> Path:
+    """Return an unused path in the folder of tasks that is not a valid task name."""
     return tasks / f"{STAGING_PREFIX}{uuid.uuid4().hex}"
 
 
 def _clear_abandoned(tasks: Path) -> None:
-    """Remove what commands that were killed left behind, long after."""
+    """Remove old staging folders of commands that were killed."""
     for path in tasks.glob(f"{STAGING_PREFIX}*"):
-        with suppress(OSError):  # another command clears too
+        with suppress(OSError):  # another command may remove it at the same time
             if time.time() - path.lstat().st_mtime > _ABANDONED_S:
                 _discard(path)
 
 
 def _stamp(folder: str) -> Stamp | None:
-    """Of both files: a folder that is copied by hand gets its tensors after its `task.json`, or before."""
+    """Stamp of both files: a folder that is copied by hand may get them in any order."""
     stamp: Stamp = ()
     for name in (TASK_FILE, TENSORS_FILE):
         try:

@@ -1,4 +1,4 @@
-"""The way of a request to the queue: it is read, and its task brought into memory, while the engine runs others."""
+"""From request to queue: requests are read and their tasks loaded into memory while the engine runs others."""
 
 from __future__ import annotations
 
@@ -18,34 +18,35 @@ from tidal.tasks.lease import Handle, Lease, Task, forget
 from tidal.tasks.library import TaskLibrary
 from tidal.tasks.metrics import IntakeMetrics
 
-# Between two looks at the folder of tasks.
+# Interval between two scans of the folder of tasks.
 _SCAN_S = 1.0
-_FEW = 5
+_MAX_NAMES_SHOWN = 5
 
 
 class ReadRequest(Protocol):
-    """A request that was read."""
+    """A request after it was read, with what the system made of it."""
 
     @property
     def request(self) -> PendingRequest:
-        """The request itself."""
+        """The request."""
 
 
-Job = TypeVar("Job", bound=ReadRequest)
+Read = TypeVar("Read", bound=ReadRequest)
 
 
-class Intake(Generic[Task, Handle, Job]):
-    """Threads that read requests, and one that looks for tasks that came, changed or went.
+class Intake(Generic[Task, Handle, Read]):
+    """Threads that read requests, and one that scans the folder of tasks for changes.
 
     Args:
-        context: what the service is started with.
-        library: the model's tasks; the intake's own from now on.
-        metrics: of the service.
-        read: makes a job of a request and its task's name; raises a TidalError for one that cannot be read.
-        admit: queues a job whose task is in memory, and releases that in time; False when nothing is run any more.
-        done: told, once it is closed, that nothing will be admitted any more.
-        readers: threads that read.
-        take_base: reads and queues a request without a task, as `read` and `admit` do; None: such are refused.
+        context: Context of the service.
+        library: The model's tasks; owned by the intake from now on.
+        metrics: Metrics of the service.
+        read: Reads a request, given with the name of its task; raises a `TidalError` if it cannot be read.
+        admit: Queues a read request with the lease of its task, and releases the lease later; False if the service has
+            ended.
+        done: Called once after `stop`, when no further request will be admitted.
+        readers: Number of threads that read.
+        admit_base: Reads and queues a request without a task; None if such requests are refused.
     """
 
     def __init__(
@@ -53,30 +54,30 @@ class Intake(Generic[Task, Handle, Job]):
         context: ServiceContext,
         library: TaskLibrary[Task, Handle],
         metrics: IntakeMetrics,
-        read: Callable[[PendingRequest, str], Job],
-        admit: Callable[[Job, Lease[Handle]], bool],
+        read: Callable[[PendingRequest, str], Read],
+        admit: Callable[[Read, Lease[Handle]], bool],
         done: Callable[[], None],
         readers: int = 1,
-        take_base: Callable[[PendingRequest], bool] | None = None,
+        admit_base: Callable[[PendingRequest], bool] | None = None,
     ) -> None:
         self._library = library
         self._metrics = metrics
-        self._read_job = read
-        self._admit_job = admit
+        self._read_request = read
+        self._admit_request = admit
         self._done = done
-        self._take_base = take_base
+        self._admit_base = admit_base
         self._lock = threading.Lock()
         self._closing = False
-        # Requests that are with a reader or wait for their task, as a count of those that wait and the readers.
-        self._under_way = readers
-        self._loading = 0  # queries that wait for their task
+        # Number of requests that wait for their task, plus the number of reader threads that have not ended.
+        self._pending = readers
+        self._loading = 0  # number of queries that wait for their task
         self._leaving = threading.Event()
         self._arrived: queue.SimpleQueue[PendingRequest | None] = queue.SimpleQueue()
         self._readers = [context.start_thread("reader", self._read_all) for _ in range(readers)]
-        self._watch = context.start_thread("tasks", self._look_for_tasks)
+        self._watch = context.start_thread("tasks", self._watch_tasks)
 
-    def take(self, requests: Sequence[PendingRequest]) -> bool:
-        """Hand requests to the threads that read them, without waiting; False when it is closed."""
+    def accept(self, requests: Sequence[PendingRequest]) -> bool:
+        """Pass requests to the reader threads, without waiting; False after `stop`."""
         with self._lock:
             if not self._closing:
                 for request in requests:
@@ -84,20 +85,20 @@ class Intake(Generic[Task, Handle, Job]):
             return not self._closing
 
     def stop(self) -> None:
-        """Take nothing more; what was taken is still admitted."""
+        """Accept no further requests; accepted ones are still admitted."""
         with self._lock:
             self._closing = True
             for _ in self._readers:
                 self._arrived.put(None)
 
     def close(self, timeout_s: float) -> None:
-        """End the threads and let the tasks go; requests that wait for one that did not load in time are refused."""
+        """End the threads and unload the tasks; requests whose task did not load in time are refused."""
         until = time.monotonic() + timeout_s
         self._leaving.set()
         self._library.close()
         join_until(until, (*self._readers, self._watch))
 
-    def _look_for_tasks(self) -> None:
+    def _watch_tasks(self) -> None:
         while not self._leaving.wait(_SCAN_S):
             self._library.refresh()
 
@@ -112,90 +113,91 @@ class Intake(Generic[Task, Handle, Job]):
         self._count(-1, 0)
 
     def _read(self, request: PendingRequest) -> None:
-        """Read a request and ask for its task; its rows wait for the engine once that is in memory."""
-        if request.answered:  # its deadline passed while others were read
+        """Acquire a request's task and read the request; it is admitted once the task is in memory."""
+        if request.answered:  # its deadline passed while it waited
             return
-        if request.options.task is None and self._take_base is not None:
-            self._read_base(request, self._take_base)
+        if request.options.task is None and self._admit_base is not None:
+            self._read_base(request, self._admit_base)
             return
         try:
             name = task_name(request, self._library.names)
-            future = self._library.acquire(name)  # one that is not in memory loads from now on
+            future = self._library.acquire(name)  # begins to load the task if it is not in memory
         except TidalError:
             self._metrics.refused("task", request.rows)
             raise
         try:
-            job = self._read_job(request, name)
+            read = self._read_request(request, name)
         except BaseException as error:
             forget(future)
             if isinstance(error, TidalError):
                 self._metrics.refused("input", request.rows)
             raise
         if future.done():
-            self._admit(job, future)
+            self._admit(read, future)
             return
         self._count(1, request.rows)
-        future.add_done_callback(lambda loaded: self._loaded(job, loaded))
+        future.add_done_callback(lambda loaded: self._loaded(read, loaded))
 
-    def _read_base(self, request: PendingRequest, take: Callable[[PendingRequest], bool]) -> None:
+    def _read_base(self, request: PendingRequest, admit: Callable[[PendingRequest], bool]) -> None:
         try:
-            taken = take(request)
+            admitted = admit(request)
         except TidalError:
             self._metrics.refused("input", request.rows)
             raise
-        if not taken:
+        if not admitted:
             raise model_stops()
 
-    def _loaded(self, job: Job, future: Future[Lease[Handle]]) -> None:
-        """A task that a job waited for is in memory, or will never be; on the thread that loaded it."""
+    def _loaded(self, read: Read, future: Future[Lease[Handle]]) -> None:
+        """Admit a request after its task has loaded or failed to load; runs on the loader thread."""
         try:
-            self._admit(job, future)
+            self._admit(read, future)
         except Exception as error:
-            job.request.fail(error if isinstance(error, TidalError) else Internal(f"{type(error).__name__}: {error}"))
+            read.request.fail(error if isinstance(error, TidalError) else Internal(f"{type(error).__name__}: {error}"))
         finally:
-            self._count(-1, -job.request.rows)
+            self._count(-1, -read.request.rows)
 
-    def _admit(self, job: Job, future: Future[Lease[Handle]]) -> None:
-        """Queue a job's rows.
+    def _admit(self, read: Read, future: Future[Lease[Handle]]) -> None:
+        """Admit a read request.
 
         Raises:
-            TidalError: what kept the task from loading.
+            TidalError: The reason why the task did not load.
         """
         try:
             lease = future.result()
         except TidalError:
-            self._metrics.refused("task", job.request.rows)
+            self._metrics.refused("task", read.request.rows)
             raise
-        if job.request.answered:
+        if read.request.answered:
             lease.release()
-        elif not self._admit_job(job, lease):
+        elif not self._admit_request(read, lease):
             lease.release()
             raise model_stops()
 
     def _count(self, requests: int, queries: int) -> None:
         with self._lock:
-            self._under_way += requests
+            self._pending += requests
             self._loading += queries
             self._metrics.loading.set(self._loading)
-            done = not self._under_way
+            done = not self._pending
         if done:
             self._done()
 
 
 def task_name(request: PendingRequest, known: Callable[[], Collection[str]]) -> str:
-    """The name of the task that all rows of a request belong to.
+    """Return the name of the task that all rows of a request belong to.
 
     Args:
-        request: with the option `task`.
-        known: gives the names of all tasks, for the error.
+        request: The request.
+        known: Returns the names of all tasks, for the error.
 
     Raises:
-        InvalidArgument: it names none.
+        InvalidArgument: The request names no task.
     """
     name = request.options.task
     if name is None:
         names = sorted(known())
-        some = ", ".join(names[:_FEW]) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")
-        hint = f"accepted: {some}" if some else "the model has no tasks"
+        more = len(names) - _MAX_NAMES_SHOWN
+        shown = ", ".join(names[:_MAX_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        hint = f"accepted: {shown}" if shown else "the model has no tasks"
         raise InvalidArgument(f"the request names no task in its option 'task'; {hint}")
     return name

@@ -1,4 +1,4 @@
-"""A task in memory: as the cache keeps it, and as a query has it."""
+"""A task in memory: the cache's entry for it, and the lease of a query that uses it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tidal.tasks.folder import Stamp
 
 
 class ReadTask(Protocol):
-    """A task that was read from its folder."""
+    """A task that has been read from its folder."""
 
     @property
     def bytes(self) -> int:
-        """What it takes in memory."""
+        """Size of the task in memory, in bytes."""
 
 
 Task = TypeVar("Task", bound=ReadTask)
@@ -26,16 +26,16 @@ Handle = TypeVar("Handle")
 
 @dataclass(frozen=True, slots=True)
 class CacheState:
-    """What is in memory, for metrics.
+    """State of the cache, for metrics.
 
     Attributes:
-        bytes: of the resident tasks, retired ones included.
-        resident: tasks that queries get at once.
-        loading: tasks that queries wait for.
-        known: tasks that there are.
-        loads: tasks loaded since the start.
-        evictions: tasks that left for others.
-        failures: loads that failed.
+        bytes: Size of the tasks in memory, including retired ones, in bytes.
+        resident: Number of tasks that queries get at once.
+        loading: Number of tasks that queries wait for.
+        known: Number of existing tasks.
+        loads: Number of tasks loaded since the start.
+        evictions: Number of tasks evicted since the start.
+        failures: Number of failed loads since the start.
     """
 
     bytes: int
@@ -49,7 +49,18 @@ class CacheState:
 
 @dataclass(slots=True)
 class Entry(Generic[Handle]):
-    """A task in memory, or on its way there."""
+    """A task that is in memory, is being loaded, or failed to load.
+
+    Attributes:
+        name: Name of the task.
+        stamp: Stamp of its files when it was requested.
+        state: Whether it is in memory.
+        waiters: Futures of the queries that wait for the load.
+        pins: Number of queries that use it.
+        bytes: Size in memory, in bytes.
+        handle: Handle that queries use; set when it is resident.
+        error: Reason why it did not load; set when it failed.
+    """
 
     name: str
     stamp: Stamp
@@ -57,20 +68,27 @@ class Entry(Generic[Handle]):
     waiters: list[Future[Lease[Handle]]] = field(default_factory=list)
     pins: int = 0
     bytes: int = 0
-    # Set with the state.
     handle: Handle | None = None
     error: TidalError | None = None
 
 
 class Lease(Generic[Handle]):
-    """A task in use: it stays in memory until the lease is released, once, or its `with` block ends."""
+    """A task in use, which stays in memory until the lease is released or its `with` block ends.
+
+    Args:
+        handle: Handle of the loaded task.
+        release: Called once, at the release.
+
+    Attributes:
+        handle: Handle of the loaded task.
+    """
 
     def __init__(self, handle: Handle, release: Callable[[], None]) -> None:
         self.handle = handle
         self._release: Callable[[], None] | None = release
 
     def release(self) -> None:
-        """Let go; a second time does nothing."""
+        """Release the task; a second call does nothing."""
         release, self._release = self._release, None
         if release is not None:
             release()
@@ -105,7 +123,7 @@ class SharedLease:
 
 
 def forget(future: Future[Lease[Handle]]) -> None:
-    """Release a task that nobody waits for any more, also one that is still being loaded."""
+    """Cancel a future of `TaskCache.acquire`, or release the task if it has loaded or will."""
     if not future.cancel():
         future.add_done_callback(_release)
 

@@ -1,4 +1,4 @@
-"""The tasks beside a model: which there are, looked up again and again, and those in use, in the engine's memory."""
+"""Tasks of a model: the existing ones, rescanned while serving, and those in the engine's memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tidal.tasks.names import is_task_name
 
 
 class TaskLibrary(Generic[Task, Handle]):
-    """The tasks of one model. All methods may be called from any thread.
+    """Tasks of one model; any thread may call any method.
 
     Args:
-        folder: the model's folder of tasks; it need not exist.
-        read: a task by name from there, verified; `read` of the library itself too.
-        load: puts a task into the engine's memory, see `TaskCache`.
-        unload: takes it out.
-        budget: bytes that the tasks in memory may take.
-        metrics: the model's.
+        folder: Folder of the model's tasks, which need not exist.
+        read: Reads a task by name from the folder and verifies it; also an attribute of the library.
+        load: Loads a task into the engine's memory, see `TaskCache`.
+        unload: Removes a task from the engine's memory.
+        budget: Memory limit of all tasks together, in bytes.
+        metrics: Metrics of the model.
     """
 
     def __init__(
@@ -46,27 +46,30 @@ class TaskLibrary(Generic[Task, Handle]):
         self.refresh()
 
     def refresh(self) -> None:
-        """Take over which tasks there are now; a stat a task."""
-        # One at a time: an older look at the folder must not undo a newer one.
+        """Rescan the folder; costs one `stat` per task."""
+        # One at a time: an older scan must not overwrite a newer one.
         with self._scanning:
             self._cache.update(scan(self._folder))
             self._metrics.show(self._cache.state(), self._budget)
 
     def names(self) -> list[str]:
-        """Tasks that there are, as far as is known."""
+        """Return the names of all tasks, as of the last scan."""
         return self._cache.names()
 
     def acquire(self, name: str) -> Future[Lease[Handle]]:
-        """Use a task, see `TaskCache.acquire`; one that was just added is found too.
+        """Acquire a task for use, also one that was added since the last scan; see `TaskCache.acquire`.
+
+        Args:
+            name: Name of the task.
 
         Raises:
-            InvalidArgument: there is no such task; names close ones.
-            Unavailable: the model is leaving.
+            InvalidArgument: There is no such task; names similar ones.
+            Unavailable: The model is being unloaded.
         """
         if not self._cache.knows(name) and is_task_name(name) and scan_one(self._folder, name) is not None:
             self.refresh()
         return self._cache.acquire(name)
 
     def close(self) -> None:
-        """Let all tasks go, those in use as soon as they are released."""
+        """Unload all tasks, those in use once they are released."""
         self._cache.close()

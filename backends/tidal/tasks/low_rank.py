@@ -1,4 +1,4 @@
-"""A low-rank difference of a linear layer's weights (LoRA, Hu et al.), W + scale · up · down, and how it is stored."""
+"""Low-rank update of a linear layer's weights (LoRA, Hu et al.), W + scale · up · down, and its storage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from tidal.tensor_file import Array
 
 @dataclass(frozen=True, slots=True)
 class LowRankDelta:
-    """A weight difference scale · up · down (LoRA): up [outputs, rank], down [rank, inputs]."""
+    """A weight update scale · up · down (LoRA).
+
+    Attributes:
+        down: Matrix A, of shape [rank, inputs].
+        up: Matrix B, of shape [outputs, rank].
+        scale: Factor α / rank.
+    """
 
     down: FloatArray
     up: FloatArray
@@ -20,24 +26,33 @@ class LowRankDelta:
 
 
 def read_low_rank(tensors: StoredTensors, outputs: int, inputs: int) -> LowRankDelta:
-    """The difference of a layer of so many outputs and inputs, from the parts `down`, `up` and `scale`.
+    """Read the update of a layer from the parts `down`, `up` and `scale`.
+
+    Args:
+        tensors: Stored tensors of the layer.
+        outputs: Number of outputs of the layer.
+        inputs: Number of inputs of the layer.
 
     Raises:
-        InvalidArgument: a part is missing or does not fit the layer; names the tensor.
+        InvalidArgument: A part is missing or does not fit the layer; names the tensor.
     """
     down = tensors.values("down", (None, inputs), "rank and the layer's inputs")  # A
     rank = len(down)
     if rank > min(outputs, inputs):
-        raise tensors.refuse("down", f"has the rank {rank}; accepted is up to {min(outputs, inputs)}")
+        raise tensors.refuse("down", f"has rank {rank}; accepted: up to {min(outputs, inputs)}")
     up = tensors.values("up", (outputs, rank), "the layer's outputs and the rank of 'down'")  # B
     return LowRankDelta(down, up, tensors.number("scale"))  # α / rank
 
 
 def write_low_rank(delta: LowRankDelta, storage: Storage) -> dict[str, Array]:
-    """The parts that `read_low_rank` takes.
+    """Return the parts that `read_low_rank` reads.
+
+    Args:
+        delta: The update.
+        storage: Storage format of the values.
 
     Raises:
-        InvalidArgument: a value cannot be stored so.
+        InvalidArgument: A value cannot be stored in this format.
     """
     return {
         "down": storage.values(delta.down),

@@ -1,4 +1,4 @@
-"""What a task may be called, and what is said of a name that is no task's."""
+"""Valid names of tasks, and the error for an unknown name."""
 
 from __future__ import annotations
 
@@ -9,32 +9,37 @@ from collections.abc import Collection
 from tidal.errors import InvalidArgument
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-# Close matches take a comparison a name: among so many at most.
-_MOST_COMPARED = 2_000
+# Similar names are searched among at most this many, since each costs a comparison.
+_MAX_COMPARED = 2_000
 
 
 def check_task_name(name: str) -> str:
-    """A task's name, as it came: it names a folder, and requests name it.
+    """Check a task's name, which is also the name of its folder, and return it.
 
     Raises:
-        InvalidArgument: it is none; says what is accepted.
+        InvalidArgument: The name is not valid; the message says what is accepted.
     """
     if not _NAME.fullmatch(name):
         raise InvalidArgument(
-            f"'{name[:140]}' is no name of a task: accepted are up to 128 letters, digits, '_', '-' and '.', "
-            "the first no '-' or '.'"
+            f"'{name[:140]}' is not a valid task name; accepted: up to 128 letters, digits, '_', '-' and '.', not "
+            "beginning with '-' or '.'"
         )
     return name
 
 
 def is_task_name(name: str) -> bool:
-    """Whether a folder of this name is a task's; those that are being written are not."""
+    """Whether a name is valid for a task; those of staging folders are not."""
     return _NAME.fullmatch(name) is not None
 
 
 def unknown_task(name: str, known: Collection[str]) -> InvalidArgument:
-    """The error for a name that is no task's: it names the nearest that are."""
-    names = sorted(known)[:_MOST_COMPARED]
+    """Return the error for an unknown task, with similar names.
+
+    Args:
+        name: Name that was requested.
+        known: Names of all tasks.
+    """
+    names = sorted(known)[:_MAX_COMPARED]
     shown = name[:128]
     near = difflib.get_close_matches(shown, names, n=3, cutoff=0.6)
     if near:

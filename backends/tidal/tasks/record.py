@@ -1,4 +1,4 @@
-"""What `task.json` says of any task: the base that it was made for, and the file of its tensors."""
+"""Format of `task.json`: the base model that a task was made for, and its tensor file."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tidal.tensor_file import read_bounded
 
 TASK_FILE = "task.json"
 TENSORS_FILE = "task.safetensors"
-_MOST_JSON_BYTES = 1 << 20
+_MAX_JSON_BYTES = 1 << 20
 _DIGEST = r"^[0-9a-f]{64}$"
 
 Label = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class TaskRecord(Strict):
-    """The part of `task.json` that all systems share; the task's name is its folder's."""
+    """Fields of `task.json` that all systems share; the task's name is the name of its folder."""
 
     format: Literal[1] = 1
-    base: str = Field(pattern=_DIGEST, description="digest of the base that it was made for")
+    base: str = Field(pattern=_DIGEST, description="digest of the base model that the task was made for")
     created: str = Field(description="UTC time, ISO 8601")
     tensors: FileRecord
-    memory_bytes: int = Field(ge=0, description="what its terms take in memory")
+    memory_bytes: int = Field(ge=0, description="size of the task in memory, in bytes")
 
     @model_validator(mode="after")
     def _check(self) -> TaskRecord:
@@ -38,7 +38,7 @@ class TaskRecord(Strict):
 
 
 class LabelledRecord(TaskRecord):
-    """Of a task that tells classes apart."""
+    """`task.json` of a classification task."""
 
     labels: tuple[Label, ...] = Field(min_length=1, max_length=10_000)
 
@@ -58,16 +58,16 @@ _Record = TypeVar("_Record", bound=TaskRecord)
 
 
 def make_record(model: type[_Record], name: str, content: bytes, **fields: Any) -> _Record:
-    """The `task.json` of a task that is made now.
+    """Make the `task.json` of a new task.
 
     Args:
-        model: the system's own.
-        name: the task's, for errors.
-        content: of the file of its tensors.
-        fields: all others.
+        model: The system's model of `task.json`.
+        name: Name of the task, for errors.
+        content: Content of the tensor file.
+        fields: All other fields.
 
     Raises:
-        InvalidArgument: a field is not accepted.
+        InvalidArgument: A field is not accepted.
     """
     tensors = FileRecord(path=TENSORS_FILE, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
     try:
@@ -79,14 +79,18 @@ def make_record(model: type[_Record], name: str, content: bytes, **fields: Any) 
 def read_record(folder: Path, model: type[_Record]) -> _Record:
     """Read and validate a task's `task.json`.
 
+    Args:
+        folder: Folder of the task.
+        model: The system's model of `task.json`.
+
     Raises:
-        InvalidArgument: it is missing, too long, or not valid, and why.
+        InvalidArgument: The file is missing, too large or not valid; the message contains the reason.
     """
     path = folder / TASK_FILE
     if not path.exists():
         raise InvalidArgument(f"{path} is missing: this is not a task's folder")
     try:
-        return model.model_validate_json(read_bounded(path, _MOST_JSON_BYTES))
+        return model.model_validate_json(read_bounded(path, _MAX_JSON_BYTES))
     except ValidationError as error:
         raise InvalidArgument(f"{path} is not valid: {_problems(error)}") from None
 

@@ -1,4 +1,4 @@
-"""A task's tensors, named `<layer>/<part>`: each taken once and checked as it is taken, and how values are stored."""
+"""Tensors of a task, named `<layer>/<part>`: each is taken once and checked, and stored as float32 or float16."""
 
 from __future__ import annotations
 
@@ -20,15 +20,19 @@ _HALF = np.finfo(np.float16)
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How values are stored: as float32, or in half the bytes as float16."""
+    """Storage format of values.
+
+    Attributes:
+        half: Whether values are stored as float16, in half the bytes, rather than as float32.
+    """
 
     half: bool = False
 
     def values(self, array: FloatArray) -> Array:
-        """An array as it is stored.
+        """Convert an array to the storage format.
 
         Raises:
-            InvalidArgument: a value is not finite, or is too large for float16.
+            InvalidArgument: A value is not finite, or is too large for float16.
         """
         if not np.isfinite(array).all():
             raise InvalidArgument("has values that are not finite")
@@ -40,10 +44,10 @@ class Storage:
 
 
 def by_layer(tensors: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
-    """The tensors of a task's file by path and part.
+    """Group the tensors of a task's file by layer path and part.
 
     Raises:
-        InvalidArgument: a name has no such form.
+        InvalidArgument: The name of a tensor is not of the form `<layer>/<part>`.
     """
     parts: dict[str, dict[str, Array]] = {}
     for name, array in tensors.items():
@@ -55,62 +59,69 @@ def by_layer(tensors: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
 
 
 class StoredTensors:
-    """The tensors that a task's file holds for one layer of the base.
+    """Tensors of a task's file for one layer of the base model.
 
     Attributes:
-        path: of the layer.
+        path: Path of the layer.
     """
 
     def __init__(self, path: str, tensors: Mapping[str, Array]) -> None:
-        """Start with no tensor taken; `tensors` by part."""
+        """Start with all tensors.
+
+        Args:
+            path: Path of the layer.
+            tensors: Tensors by part.
+        """
         self.path = path
         self._left = dict(tensors)
 
     def has(self, part: str) -> bool:
-        """Whether the part is there and not yet taken."""
+        """Whether a part exists and has not been taken."""
         return part in self._left
 
     def values(self, part: str, shape: tuple[int | None, ...], meaning: str) -> FloatArray:
-        """Take finite numbers, as float32.
+        """Take a part of finite numbers, as float32.
 
         Args:
-            part: its name.
-            shape: what it has to be; None accepts any size above 0.
-            meaning: the shape in words, for the error.
+            part: Name of the part.
+            shape: Expected shape; None accepts any size above 0.
+            meaning: Meaning of the sizes, for the error.
 
         Raises:
-            InvalidArgument: it is missing, of another type or shape, or not finite; names the tensor.
+            InvalidArgument: The part is missing, of another type or shape, or not finite; names the tensor.
         """
         array = self._take(part)
         if array.dtype not in (np.float32, np.float16):
-            raise self.refuse(part, f"is of type {array.dtype}; accepted are float32 and float16")
+            raise self.refuse(part, f"has type {array.dtype}; accepted: float32 and float16")
         fits = len(array.shape) == len(shape) and all(
             size == wanted if wanted is not None else size > 0 for size, wanted in zip(array.shape, shape, strict=True)
         )
         if not fits:
             sizes = ", ".join("any" if size is None else str(size) for size in shape)
-            raise self.refuse(part, f"has the shape {list(array.shape)}; accepted is [{sizes}], {meaning}")
+            raise self.refuse(part, f"has shape {list(array.shape)}; accepted: [{sizes}], {meaning}")
         if not np.isfinite(array).all():
             raise self.refuse(part, "has values that are not finite")
         return array.astype(np.float32, copy=False)
 
     def octets(self, part: str) -> npt.NDArray[np.uint8]:
-        """Take unsigned bytes [n]; raises as `values`."""
+        """Take a part of unsigned bytes, of shape [n]; raises as `values`."""
         array = self._take(part)
         if array.dtype != np.uint8 or array.ndim != 1:
-            raise self.refuse(part, f"is {array.dtype} {list(array.shape)}; accepted is uint8 with one size")
+            raise self.refuse(
+                part, f"has type {array.dtype} and shape {list(array.shape)}; accepted: uint8 with one dimension"
+            )
         return array
 
     def number(self, part: str) -> float:
-        """Take one finite float32; raises as `values`."""
+        """Take a part of one finite float32; raises as `values`."""
         return float(self.values(part, (1,), "one number")[0])
 
     def refuse(self, part: str, what: str) -> InvalidArgument:
-        """An error about a part; `what` goes on from the tensor's name."""
+        """Return the error about a part; `what` follows the tensor's name in the message."""
         return InvalidArgument(f"tensor '{self.path}{SEPARATOR}{part}' {what}")
 
     def left(self) -> list[str]:
-        """Parts that nobody took."""
+        """Return the names of the parts that have not been taken."""
         return sorted(self._left)
 
     def _take(self, part: str) -> Array:

@@ -1,4 +1,4 @@
-"""Tokenisation, shared by the systems that read text."""
+"""Tokenisation for systems that read text; imports no system."""
 
 from tidal.text.tokenizer import Encoded, TextTokenizer
 

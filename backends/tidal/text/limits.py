@@ -1,4 +1,4 @@
-"""What a tokenizer accepts: texts of a bounded length in valid UTF-8, and the errors that say so."""
+"""Limits of the texts that a tokenizer accepts: valid UTF-8 of a bounded length."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from tidal.errors import InvalidArgument
 
-# A token of running text takes 4 to 5 bytes, in scripts of wide characters up to about 12. A longer text cannot be
-# an honest query, and tokenising it would hold up everybody else's (1 ms a 1,000 bytes or so).
+# A token of running text has 4 to 5 bytes, in scripts with multi-byte characters up to about 12. A longer text is not
+# a real query, and tokenising it would delay other queries (about 1 ms per 1,000 bytes).
 _BYTES_PER_TOKEN = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The longest query that a model reads.
+    """Limits of one model.
 
     Args:
-        max_length: longest query in tokens, special tokens included.
-        truncate: cut a longer query to `max_length` rather than refuse it.
+        max_length: Maximum length of a query in tokens, including special tokens.
+        truncate: Whether longer queries are truncated to `max_length` rather than refused.
     """
 
     max_length: int
@@ -26,16 +26,20 @@ class Limits:
 
     @property
     def max_bytes(self) -> int:
-        """Bytes of a text that are looked at."""
+        """Maximum number of bytes of a text that are read."""
         return _BYTES_PER_TOKEN * self.max_length
 
-    def read(
+    def decode(
         self, texts: Sequence[bytes], pairs: Sequence[bytes] | None
     ) -> list[str | tuple[str, str] | InvalidArgument]:
-        """Decode rows of `text_input` and, for pairs, `text_pair`.
+        """Decode texts.
+
+        Args:
+            texts: Rows of `text_input`.
+            pairs: Rows of `text_pair`; None if there are none.
 
         Returns:
-            For every row its text or its two texts, as a tokenizer takes them, or what is wrong with it.
+            For each row its text or pair of texts, as tokenizers take them, or its error.
         """
         firsts = [self._decode("text_input", row, text) for row, text in enumerate(texts)]
         if pairs is None:
@@ -52,7 +56,7 @@ class Limits:
         return queries
 
     def slices(self, queries: Sequence[str | tuple[str, str]]) -> Iterator[list[str | tuple[str, str]]]:
-        """The queries in order, as many at a time as have together the characters that one may have, at least one."""
+        """Yield slices of one query, or of several with at most `max_bytes` characters together."""
         part: list[str | tuple[str, str]] = []
         size = 0
         for query in queries:
@@ -66,7 +70,7 @@ class Limits:
             yield part
 
     def refusal(self, row: int, length: int) -> InvalidArgument | None:
-        """What is wrong with a row of so many tokens, if anything is."""
+        """Return the error for a row of `length` tokens; None if it is accepted."""
         if length <= self.max_length:
             return None
         return InvalidArgument(f"text_input row {row} has {length} tokens; this model reads at most {self.max_length}")
@@ -77,9 +81,9 @@ class Limits:
             if not self.truncate:
                 return InvalidArgument(
                     f"{name} row {row} has {len(text)} bytes; this model reads at most {self.max_length} tokens, "
-                    f"which {self.max_bytes} bytes bound"
+                    f"for which it accepts up to {self.max_bytes} bytes"
                 )
-            # Blanks in front must not use up what is read.
+            # Leading blanks must not count against the limit.
             kept = text.lstrip()
             skipped, text = len(text) - len(kept), _cut(kept, self.max_bytes)
         try:
@@ -87,15 +91,15 @@ class Limits:
         except UnicodeDecodeError as error:
             return InvalidArgument(f"{name} row {row} is not valid UTF-8 at byte {skipped + error.start}")
         if not decoded.strip():
-            return InvalidArgument(f"{name} row {row} is empty; accepted is a text of at least one word")
+            return InvalidArgument(f"{name} row {row} is empty; accepted: a text of at least one word")
         return decoded
 
 
 def _cut(text: bytes, limit: int) -> bytes:
-    """The first bytes of a UTF-8 text, at most `limit`, never half a character."""
+    """Return the first bytes of a UTF-8 text, at most `limit`, without splitting a character."""
     if len(text) <= limit:
         return text
-    # A character has at most 3 bytes after its first: more of them are not UTF-8, which decoding will tell.
+    # A character has at most 3 bytes after its first; more are not valid UTF-8, which decoding will detect.
     end = limit
     while end > limit - 3 and text[end] & 0xC0 == 0x80:
         end -= 1

@@ -1,4 +1,4 @@
-"""A model's own fast tokenizer: texts in, token ids out, with the limits that a server needs."""
+"""Tokenise texts with a model's own fast tokenizer, within the limits of a server."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ from tidal.text.limits import Limits
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One query as the model reads it; arrays of shape [length], int64, special tokens included."""
+    """Tokens of one query.
+
+    Attributes:
+        ids: Token ids, of shape [length], including special tokens.
+        type_ids: Token types, of shape [length].
+    """
 
     ids: npt.NDArray[np.int64]
     type_ids: npt.NDArray[np.int64]
 
 
 class TextTokenizer:
-    """Tokenises queries of at most `max_length` tokens, special tokens included.
+    """Tokenises queries.
 
     Args:
-        file: a `tokenizer.json`.
-        max_length: longest query in tokens.
-        truncate: cut a longer query to `max_length` rather than refuse it.
+        file: Path of a `tokenizer.json`.
+        max_length: Maximum length of a query in tokens, including special tokens.
+        truncate: Whether longer queries are truncated to `max_length` rather than refused.
     """
 
     def __init__(self, file: Path, max_length: int, *, truncate: bool = False) -> None:
@@ -37,39 +42,47 @@ class TextTokenizer:
         if truncate:
             self._tokenizer.enable_truncation(max_length)
         self.max_length = max_length
-        # Ids are below this. They may have gaps, so it can be more than there are tokens.
+        # Upper bound of the ids; ids may have gaps, so it can be more than the number of tokens.
         self.vocab_size: int = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """What decodes token ids; any thread may use it."""
+        """The underlying tokenizer, which also decodes token ids; any thread may use it."""
         return self._tokenizer
 
     def encode(self, texts: Sequence[bytes], pairs: Sequence[bytes] | None = None) -> list[Encoded | InvalidArgument]:
-        """Tokenise rows of `text_input` and, for pairs, `text_pair`.
+        """Tokenise texts.
+
+        Args:
+            texts: Rows of `text_input`.
+            pairs: Rows of `text_pair`; None if there are none.
 
         Returns:
-            For every row its tokens, or the error that says what is wrong with it.
+            For each row its tokens or its error.
         """
-        queries = self._limits.read(texts, pairs)
-        sound = [query for query in queries if not isinstance(query, InvalidArgument)]
-        encodings = iter(self._tokenizer.encode_batch_fast(sound) if sound else ())
+        queries = self._limits.decode(texts, pairs)
+        valid = [query for query in queries if not isinstance(query, InvalidArgument)]
+        encodings = iter(self._tokenizer.encode_batch_fast(valid) if valid else ())
         return [
             query if isinstance(query, InvalidArgument) else self._bounded(row, next(encodings))
             for row, query in enumerate(queries)
         ]
 
     def encode_all(self, texts: Sequence[bytes], pairs: Sequence[bytes] | None = None) -> list[Encoded]:
-        """Tokenise the rows of one request, of which one bad row refuses all.
+        """Tokenise the rows of one request; an invalid row refuses all.
 
-        Nothing is tokenised where a row is refused for its bytes, and nothing behind the slice of rows in which one has
-        too many tokens: of 64 rows of 32 KiB each, which take 1.5 s, that is the first.
+        Nothing is tokenised if a row has too many bytes, and nothing after the slice in which a row has too many
+        tokens: 64 rows of 32 KiB, which would take 1.5 s, are refused after the first.
+
+        Args:
+            texts: Rows of `text_input`.
+            pairs: Rows of `text_pair`; None if there are none.
 
         Raises:
-            InvalidArgument: the first row that cannot be accepted, and why.
+            InvalidArgument: The error of the first row that is not accepted.
         """
         queries: list[str | tuple[str, str]] = []
-        for query in self._limits.read(texts, pairs):
+        for query in self._limits.decode(texts, pairs):
             if isinstance(query, InvalidArgument):
                 raise query
             queries.append(query)
@@ -88,7 +101,7 @@ class TextTokenizer:
 
 
 def open_tokenizer(file: Path) -> Tokenizer:
-    """A `tokenizer.json` without the padding and truncation that it may ask for."""
+    """Open a `tokenizer.json` without the padding and truncation that it may configure."""
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.no_padding()
     tokenizer.no_truncation()

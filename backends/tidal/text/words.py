@@ -1,4 +1,4 @@
-"""Words and their tokens: which tokens of a query belong to which word of its raw text."""
+"""Align tokens with words: which tokens of a query belong to which word of its raw text."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tidal.text.tokenizer import open_tokenizer
 
 Integers = npt.NDArray[np.int64]
 
-# What `EncodedWords.words` holds for a token that belongs to no word.
-SPECIAL = -1  # put there by the tokenizer's template, such as [CLS] and [SEP]
-BLANK = -2  # covers blanks alone, as byte-level tokenizers have for a run of them
+# Values of `EncodedWords.words` for tokens that belong to no word.
+SPECIAL = -1  # added by the tokenizer's template, such as [CLS] and [SEP]
+BLANK = -2  # covers only blanks, as tokens of byte-level tokenizers may
 
-# Characters between words for every tokenizer. Other control characters are not among them: BERT's normaliser drops
-# them, which joins what stands on both sides.
+# Characters that separate words for every tokenizer. Other control characters do not: BERT's normaliser removes them,
+# which joins the text on both sides.
 _BLANKS = "\t\n\r\u0020\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _CHUNK = re.compile(f"[^{_BLANKS}]+")
 # Scripts written without blanks: Thai, Lao, Tibetan, Myanmar, Khmer, kana, bopomofo and Han.
@@ -38,7 +38,13 @@ _UNSPACED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word: characters `start` to `end` of text `part`, 0 for the text and 1 for the text beside it in a pair."""
+    """A word of a query.
+
+    Attributes:
+        part: Index of its text: 0, or 1 for the second text of a pair.
+        start: First character.
+        end: Character after the last.
+    """
 
     part: int
     start: int
@@ -47,14 +53,14 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of one query's raw texts, and its tokens' places in them.
+    """Words of one query's raw texts, and the word of each token.
 
     Args:
-        words: INT64 [length], for every token the index of its word in `spans`, or `SPECIAL` or `BLANK`.
-        spans: all words of `texts` in order, those too that truncation cut off.
-        texts: the raw texts that `spans` count the characters of (1, for a pair 2).
-        separable: whether a word's tokens would be the same without the words around it, and nothing was cut off:
-            the tokens of what pruning leaves of the texts are then those that it leaves of `ids`.
+        words: For each token the index of its word in `spans`, `SPECIAL` or `BLANK`; of shape [length].
+        spans: All words of `texts` in order, including those that truncation removed.
+        texts: Raw texts that `spans` refer to: 1, or 2 for a pair.
+        separable: Whether each word's tokens are independent of the words around it, and nothing was truncated: the
+            tokens of a pruned text are then a subset of `ids`.
     """
 
     words: Integers
@@ -64,23 +70,23 @@ class Words:
 
 
 class EncodedWords:
-    """One query as the model reads it, with the words of its raw texts, which are looked for when they are asked for.
+    """Tokens of one query, and the words of its raw texts, which are computed at first use.
 
-    Most queries of a cascade are answered by its first level, and nobody asks for their words.
+    Most queries of a cascade are answered by its first level, which does not need the words.
 
     Args:
-        ids: INT64 [length], special tokens included.
-        type_ids: INT64 [length].
-        find: finds the words.
+        ids: Token ids, of shape [length], including special tokens.
+        type_ids: Token types, of shape [length].
+        align: Computes the words.
     """
 
-    __slots__ = ("_find", "_found", "ids", "type_ids")
+    __slots__ = ("_align", "_aligned", "ids", "type_ids")
 
-    def __init__(self, ids: Integers, type_ids: Integers, find: Callable[[], Words]) -> None:
+    def __init__(self, ids: Integers, type_ids: Integers, align: Callable[[], Words]) -> None:
         self.ids = ids
         self.type_ids = type_ids
-        self._find = find
-        self._found: Words | None = None
+        self._align = align
+        self._aligned: Words | None = None
 
     @property
     def words(self) -> Integers:
@@ -104,40 +110,44 @@ class EncodedWords:
 
     @property
     def _all(self) -> Words:
-        if self._found is None:
-            self._found = self._find()
-        return self._found
+        if self._aligned is None:
+            self._aligned = self._align()
+        return self._aligned
 
 
 class WordTokenizer:
-    """Tokenises queries like `TextTokenizer`, and says which word every token belongs to.
+    """Tokenises queries like `TextTokenizer`, and assigns each token to a word.
 
-    A word is what stands between blanks; beside characters of scripts written without blanks, what the tokenizer's
-    own first step takes for a word. Blanks inside a token join the words beside them.
+    A word is the text between blanks; next to characters of scripts written without blanks, it is a word of the
+    tokenizer's pre-tokenizer. Blanks inside a token join the words on both sides.
 
     Args:
-        file: a `tokenizer.json`.
-        max_length: longest query in tokens, special tokens included.
-        truncate: cut a longer query to `max_length` rather than refuse it.
+        file: Path of a `tokenizer.json`.
+        max_length: Maximum length of a query in tokens, including special tokens.
+        truncate: Whether longer queries are truncated to `max_length` rather than refused.
     """
 
     def __init__(self, file: Path, max_length: int, *, truncate: bool) -> None:
         self._limits = Limits(max_length, truncate)
         self._tokenizer = open_tokenizer(file)
-        # Before truncation is set, which would cut what is compared.
+        # Before truncation is enabled, which would change the comparison.
         self._separable = _separable(self._tokenizer)
         if truncate:
             self._tokenizer.enable_truncation(max_length)
 
     def encode(self, texts: Sequence[bytes], pairs: Sequence[bytes] | None) -> list[EncodedWords | InvalidArgument]:
-        """Tokenise rows of `text_input` and, for pairs, `text_pair`.
+        """Tokenise texts.
+
+        Args:
+            texts: Rows of `text_input`.
+            pairs: Rows of `text_pair`; None if there are none.
 
         Returns:
-            For every row its tokens and words, or the error that says what is wrong with it.
+            For each row its tokens and words, or its error.
         """
-        queries = self._limits.read(texts, pairs)
-        sound = [query for query in queries if not isinstance(query, InvalidArgument)]
-        encodings = iter(self._tokenizer.encode_batch(sound) if sound else ())
+        queries = self._limits.decode(texts, pairs)
+        valid = [query for query in queries if not isinstance(query, InvalidArgument)]
+        encodings = iter(self._tokenizer.encode_batch(valid) if valid else ())
         results: list[EncodedWords | InvalidArgument] = []
         for row, query in enumerate(queries):
             if isinstance(query, InvalidArgument):
@@ -151,8 +161,8 @@ class WordTokenizer:
                 continue
             read = (query,) if isinstance(query, str) else query
             raw = (texts[row],) if pairs is None else (texts[row], pairs[row])
-            find = partial(self._words, raw, read, encoding)
-            results.append(EncodedWords(ids, np.asarray(encoding.type_ids, np.int64), find))
+            align = partial(self._words, raw, read, encoding)
+            results.append(EncodedWords(ids, np.asarray(encoding.type_ids, np.int64), align))
         return results
 
     def _words(self, raw: tuple[bytes, ...], read: tuple[str, ...], encoding: Encoding) -> Words:
@@ -162,7 +172,7 @@ class WordTokenizer:
         words = np.full(len(special), SPECIAL, np.int64)
         spans: list[Word] = []
         whole: list[str] = []
-        # A pair's tokens say which text they come from.
+        # Index of the text that each token of a pair comes from.
         parts = np.asarray([-1 if part is None else part for part in encoding.sequence_ids]) if len(read) > 1 else None
         for part, text in enumerate(read):
             mine = np.flatnonzero(~special if parts is None else ~special & (parts == part))
@@ -175,7 +185,7 @@ class WordTokenizer:
             spans += [Word(part, start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
             whole.append(text)
             if len(raw[part]) > self._limits.max_bytes:
-                # What the limit hid from the tokenizer is one more word, which was never seen.
+                # The text beyond the limit, which the tokenizer did not see, counts as one more word.
                 whole[part] = raw[part].lstrip().decode("utf-8", "replace")
                 spans.append(Word(part, len(text), len(whole[part])))
                 cut = True
@@ -183,48 +193,53 @@ class WordTokenizer:
 
 
 def _chunks(text: str) -> tuple[Integers, Integers]:
-    """First characters and ends of what stands between blanks."""
+    """Return the starts and ends of the texts between blanks, each of shape [chunks]."""
     bounds = _bounds(match.span() for match in _CHUNK.finditer(text))
     return bounds[:, 0], bounds[:, 1]
 
 
 def _bounds(pairs: Iterable[tuple[int, int]]) -> Integers:
-    """Pairs of numbers as [pairs, 2]; four times as fast as `np.asarray` makes them."""
+    """Return pairs of numbers as an array of shape [pairs, 2], four times as fast as `np.asarray`."""
     return np.fromiter(chain.from_iterable(pairs), np.int64).reshape(-1, 2)
 
 
 def _split_unspaced(
     text: str, starts: Integers, ends: Integers, offsets: Integers, groups: Integers, *, cut: bool
 ) -> tuple[Integers, Integers]:
-    """Split chunks beside characters of scripts without blanks, where the tokenizer's own words begin.
+    """Split chunks at the tokenizer's word boundaries next to characters of scripts without blanks.
 
     Args:
-        text: the text.
-        starts: [chunks].
-        ends: [chunks].
-        offsets: [tokens, 2], of the text's tokens.
-        groups: [tokens], the tokenizer's number of each token's word.
-        cut: whether tokens may have been cut off at the end; what they covered is then a word of its own.
+        text: Text that is split.
+        starts: First character of each chunk, of shape [chunks].
+        ends: Character after the last of each chunk, of shape [chunks].
+        offsets: First character and end of each token, of shape [tokens, 2].
+        groups: The tokenizer's word index of each token, of shape [tokens].
+        cut: Whether tokens may have been truncated at the end; the text that they covered is then a separate word.
     """
-    # Tokens that share a character cannot be told apart in the text.
+    # Tokens that share a character cannot be separated in the text.
     begins = (groups[1:] != groups[:-1]) & (offsets[1:, 0] >= offsets[:-1, 1])
     places = np.unique(np.append(offsets[1:, 0][begins], offsets[-1:, 1] if cut else []).astype(np.int64))
-    chunks = np.searchsorted(ends, places, side="right")  # len(ends) behind the last
+    chunks = np.searchsorted(ends, places, side="right")  # len(ends) after the last chunk
     inside = np.append(starts, len(text))[chunks] < places
     cuts = np.asarray([place for place in places[inside].tolist() if _separates(text, place)], np.int64)
     return np.sort(np.append(starts, cuts)), np.sort(np.append(ends, cuts))
 
 
 def _separates(text: str, place: int) -> bool:
-    """Whether a tokenizer's word that begins at a place inside a chunk is a word of the text too."""
-    # A mark belongs to the character before it, whatever the tokenizer thinks.
+    """Whether a word of the tokenizer that begins inside a chunk also begins a word of the text."""
+    # A combining mark belongs to the character before it, also if the tokenizer splits there.
     beside = _UNSPACED.search(text, place - 1, place + 1) is not None
     return beside and not unicodedata.category(text[place]).startswith("M")
 
 
 def _assign(starts: Integers, ends: Integers, offsets: Integers) -> tuple[Integers, Integers, Integers]:
-    """Words [words], and for every token [tokens] the index of its word, or -1 where it covers blanks alone."""
-    # A token without characters of its own counts as one at its place.
+    """Assign tokens to words.
+
+    Returns:
+        Starts and ends of the words, of shape [words], and for each token the index of its word, of shape [tokens], -1
+        if it covers only blanks.
+    """
+    # A token without characters counts as one character at its position.
     behind = np.maximum(offsets[:, 1], offsets[:, 0] + 1)
     first = np.searchsorted(ends, offsets[:, 0], side="right")
     last = np.searchsorted(starts, behind, side="left") - 1
@@ -239,15 +254,15 @@ def _assign(starts: Integers, ends: Integers, offsets: Integers) -> tuple[Intege
     return starts, ends, np.where(first == last, first, -1)
 
 
-# Of several kinds: letters, signs, accents, digits, Han.
+# Words of several kinds: letters, punctuation, accents, digits, Han.
 _SAMPLES = ("Ab", "c-d", "é", "1.5", "語本", "!")
 
 
 def _separable(tokenizer: Tokenizer) -> bool:
-    """Whether each word's tokens are the same wherever it stands.
+    """Whether the tokens of a word do not depend on its position.
 
-    Tokenizers that take blanks for characters of the words behind them (byte-level BPE, SentencePiece) are not: their
-    first word differs from the others.
+    For tokenizers that attach blanks to the following word (byte-level BPE, SentencePiece) they do: the first word
+    differs from the others.
     """
     if not isinstance(tokenizer.model, WordPiece | WordLevel):
         return False

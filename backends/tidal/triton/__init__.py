@@ -1,1 +1,4 @@
-"""The boundary to Triton: the only code that imports triton_python_backend_utils."""
+"""Boundary to Triton: the only code that imports `triton_python_backend_utils`.
+
+Only the adapters `backends/*/model.py` import it.
+"""

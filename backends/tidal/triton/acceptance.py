@@ -1,4 +1,4 @@
-"""Turning a raw Triton request into an accepted one, or the reason why not."""
+"""Check a raw Triton request: accept it, or refuse it with an error."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class Acceptance:
-    """Checks requests one by one, so that a bad one is answered alone.
+    """Checks requests one by one, so that an invalid one is answered alone.
 
     Args:
-        outputs: numpy types of the outputs that the config declares, by name.
-        batched: whether the first axis of the inputs is the batch axis.
-        max_queue_size: queries that may be open; a request that would exceed it is refused.
-        outstanding: where accepted requests are kept.
-        orphaned: see `TritonRequest`.
+        outputs: NumPy types of the outputs that config.pbtxt declares, by name.
+        batched: Whether the first axis of the inputs is the batch axis.
+        max_queue_size: Maximum number of open queries; a request that would exceed it is refused.
+        outstanding: Collection of the accepted requests.
+        orphaned: Callback of `TritonRequest` for requests that are dropped.
     """
 
     def __init__(
@@ -53,10 +53,14 @@ class Acceptance:
         self._keys = itertools.count()
 
     def accept(self, raw: Any, sender: Any) -> TritonRequest:
-        """The accepted request; takes 25 to 30 µs without options.
+        """Check and accept a request; takes 25 to 30 µs without options.
+
+        Args:
+            raw: Triton's request.
+            sender: Triton's response sender for it.
 
         Raises:
-            TidalError: why it is refused; nothing has been sent.
+            TidalError: The reason for a refusal; nothing has been sent.
         """
         arrival = time.monotonic()
         parameters = read_parameters(raw)
@@ -90,7 +94,7 @@ class Acceptance:
             self._requested(raw.requested_output_names()),
             self._types,
             self._outstanding.answering,
-            self._outstanding.settled,
+            self._outstanding.finished,
             self._orphaned,
             record,
         )
@@ -98,7 +102,7 @@ class Acceptance:
         return request
 
     def refuse(self, raw: Any, sender: Any, error: TidalError) -> None:
-        """Answer a request that was not accepted; harms no other when nobody waits for it any more."""
+        """Answer a request that was not accepted; does nothing if its client no longer waits."""
         with contextlib.suppress(Exception):
             sender.send(error_response(error, coded=wants_coded_errors(raw)), flags=_FINAL)
         record: RequestRecord | None = None
@@ -127,7 +131,7 @@ class Acceptance:
         return rows
 
     def _requested(self, names: list[str]) -> frozenset[str]:
-        """The names as a set; few combinations occur, so they are kept."""
+        """Return the requested outputs as a set; cached, since few combinations occur."""
         key = tuple(names)
         wanted = self._wanted.get(key)
         if wanted is None:

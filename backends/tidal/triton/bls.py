@@ -1,4 +1,4 @@
-"""Asking another model of the same server, from inside a backend (Triton's Business Logic Scripting)."""
+"""Call another model of the same server from inside a backend (Triton's Business Logic Scripting)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import triton_python_backend_utils as pb_utils
 from tidal.errors import Internal
 from tidal.options import CODED_ERRORS, FROM_MODEL
 from tidal.requests import Array
-from tidal.triton.coded_errors import meaning
+from tidal.triton.coded_errors import parse_error
 
 
 def call_model(
@@ -22,10 +22,10 @@ def call_model(
     latency_ms: float | None = None,
     task: str | None = None,
 ) -> dict[str, Array]:
-    """Run one request on another model and wait; see `tidal.service.ModelCall`. Costs 0.2 to 0.3 ms."""
+    """Run one request on another model and wait, which takes 0.2 to 0.3 ms; see `tidal.service.ModelCall`."""
     parameters: dict[str, bool | str] = {CODED_ERRORS: True, FROM_MODEL: True}
     if latency_ms is not None:
-        parameters["latency_ms"] = f"{latency_ms:.3f}"  # as text: parameters of such requests cannot be floats
+        parameters["latency_ms"] = f"{latency_ms:.3f}"  # as text: such requests cannot carry floats
     if task is not None:
         parameters["task"] = task
     try:
@@ -38,13 +38,13 @@ def call_model(
         )
         response = request.exec()
     except pb_utils.TritonModelException as error:
-        raise meaning(model, str(error)) from None
+        raise parse_error(model, str(error)) from None
     if response.has_error():
-        raise meaning(model, response.error().message())
+        raise parse_error(model, response.error().message())
     arrays: dict[str, Array] = {}
     for name in outputs:
         tensor = pb_utils.get_output_tensor_by_name(response, name)
         if tensor is None:
             raise Internal(f"model '{model}' did not give the output '{name}'")
-        arrays[name] = np.array(tensor.as_numpy())  # a copy: the response's memory goes with it
+        arrays[name] = np.array(tensor.as_numpy())  # a copy: the memory belongs to the response
     return arrays

@@ -1,9 +1,8 @@
-"""Errors on ways on which Triton passes on what they say, and not their code: from one model of a server to another,
-in a stream over gRPC, and through `generate`.
+"""Error codes inside messages, where Triton transports only the message: between models, in gRPC streams, `generate`.
 
-A caller that sends the parameter `tidal.options.CODED_ERRORS` gets Tidal's errors as `[CODE] message`. Triton itself
-puts `Model <name> - Error when running inference: ` before what it says when it does not hand a request to the model,
-and nothing before what the model answers.
+A caller that sends the parameter `tidal.options.CODED_ERRORS` gets Tidal's errors as `[CODE] message`. If Triton does
+not pass a request to the model, its own message begins with `Model <name> - Error when running inference: `; a message
+of the model has no such prefix.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from tidal.service import ModelUnavailable
 
 _CODED = re.compile(r"\[([A-Z_]+)\] (.*)", re.DOTALL)
 _ERRORS = {each.code: each for each in (InvalidArgument, NotFound, Unavailable, Cancelled, Unsupported, Internal)}
-# The model's process is dead; of a request that it ran, or of any before.
+# The model's process is dead, because of this request or an earlier one.
 _DIED = re.compile(r"Stub process( '[^']+')? is not healthy\.")
 # The model is not loaded, is being loaded or unloaded, or lacks the version.
 _NOT_READY = re.compile(
@@ -24,27 +23,31 @@ _NOT_READY = re.compile(
     r"|.*scheduler for model has stopped accepting new inference requests",
     re.DOTALL,
 )
-# Any model, once the server ends.
-_ENDING = "Server not ready"
+# The server is shutting down; the same for all models.
+_SERVER_STOPS = "Server not ready"
 
 
 def with_code(error: TidalError) -> str:
-    """What an error says, its code in front; `meaning` reads it."""
+    """Return an error's message with its code in front, as `parse_error` reads it."""
     return f"[{error.code}] {error}"
 
 
-def meaning(model: str, message: str) -> TidalError:
-    """The error that a message of the server or of its model `model` stands for.
+def parse_error(model: str, message: str) -> TidalError:
+    """Return the error for a message of the server or of a model.
 
-    What the model words itself is never taken for the server's words, unless it is the whole sentence.
+    A model's own message is taken for a message of the server only if it equals one completely.
+
+    Args:
+        model: Name of the model that was called.
+        message: Text of the error as Triton passed it.
     """
     own = message.removeprefix(f"Model {model} - Error when running inference: ")
     if own != message:
         if _NOT_READY.fullmatch(own):
             return ModelUnavailable(f"model '{model}' is not ready", died=False)
-        if own == _ENDING:
-            return Unavailable("the server ends, and its models take no more queries; send the request again")
-        return Internal(f"model '{model}' does not take the request: {own}")
+        if own == _SERVER_STOPS:
+            return Unavailable("the server is shutting down; send the request again")
+        return Internal(f"model '{model}' did not accept the request: {own}")
     if _DIED.fullmatch(message):
         return ModelUnavailable(f"the process of model '{model}' has died", died=True)
     found = _CODED.fullmatch(message)

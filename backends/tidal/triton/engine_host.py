@@ -1,7 +1,7 @@
-"""Between Triton and one engine, synchronously: `execute` returns the responses.
+"""Boundary between Triton and one engine, which is synchronous: `execute` returns the responses.
 
-Only so may Triton change the number of instances in place: it waits for an `execute` that runs, but not for answers
-that are sent later.
+This is what lets Triton change the number of instances of a loaded model: it waits until `execute` returns, but not
+for answers that are sent later.
 """
 
 from __future__ import annotations
@@ -32,13 +32,18 @@ from tidal.triton.logs import model_logger
 from tidal.triton.parameters import parse_own_parameters
 from tidal.triton.raw_parameters import has_parameter, read_parameters, wants_coded_errors
 
-# An instance that found no free core looks again at most this often.
+# Least time between two attempts of an instance to claim a core.
 _CLAIM_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Arrays by input name, and the deadline in milliseconds after arrival."""
+    """A request that was read.
+
+    Attributes:
+        inputs: Arrays by input name.
+        latency_ms: Deadline in milliseconds after arrival; None for none.
+    """
 
     inputs: dict[str, Array]
     latency_ms: float | None
@@ -48,10 +53,10 @@ class EngineHost:
     """Runs one instance of an `engine` model inside Triton's Python stub.
 
     Args:
-        args: what Triton passes to `initialize`.
+        args: Arguments of Triton's `initialize`.
 
     Raises:
-        InvalidArgument: the config or the published version is not acceptable, so that the load fails with the reason.
+        InvalidArgument: The config or the published version is not accepted; the model's load fails with this reason.
     """
 
     def __init__(self, args: dict[str, str]) -> None:
@@ -72,7 +77,7 @@ class EngineHost:
         self._model = open_engine_model(manifest, version_dir)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """One response a request; a bad request is answered alone, and one whose deadline is over is not run."""
+        """Return one response per request; an invalid one is answered alone, one past its deadline is not run."""
         arrival = time.monotonic()
         self._take_core()
         read = [self._read(raw) for raw in requests]
@@ -91,7 +96,7 @@ class EngineHost:
         return [self._response(raw, answer) for raw, answer in zip(requests, answers, strict=True)]
 
     def finalize(self) -> None:
-        """Free the core or GPU at once; the kernel does it at the process's end otherwise."""
+        """Release the core or GPU now, rather than at the end of the process."""
         if self._access_log is not None:
             self._access_log.close()
         for claim in (self._core, self._gpu):
@@ -125,7 +130,7 @@ class EngineHost:
         answers: Sequence[dict[str, Array] | TidalError],
         arrival: float,
     ) -> None:
-        """Write the request log's lines of an execution, whose requests ran from `arrival` until now."""
+        """Write the request log's lines of requests that ran from `arrival` until now."""
         assert self._access_log is not None
         now = time.monotonic()
         for raw, request, answer in zip(requests, read, answers, strict=True):
@@ -139,11 +144,11 @@ class EngineHost:
                 self._access_log.write(record, "OK", now)
 
     def _claim_device(self, manifest: EngineManifest) -> None:
-        """Claim a core or a GPU before the engine is opened: its threads and CUDA take what is set by then."""
+        """Claim a core or a GPU before the engine is opened, because its threads and CUDA inherit the setting."""
         try:
             if manifest.device.kind == "gpu" and len(visible_gpus()) > 1:
                 self._gpu = GpuClaim(claims_folder(), visible_gpus())
-                gpu = self._gpu.take()
+                gpu = self._gpu.acquire()
                 self._log.info(f"{self._instance} runs on GPU {gpu}")
             elif manifest.device.kind == "cpu" and manifest.threads == 1:
                 self._core = CoreClaim(claims_folder())
@@ -153,7 +158,7 @@ class EngineHost:
 
     def _serve_unpinned(self, error: Unsupported) -> None:
         self._core = self._gpu = None
-        self._log.warning(f"{self._instance} has no core or GPU to itself: {error}")
+        self._log.warning(f"{self._instance} runs without a core or GPU of its own: {error}")
 
     def _take_core(self) -> None:
         if self._core is None or self._core.core is not None:
@@ -163,9 +168,9 @@ class EngineHost:
             return
         self._claim_at = now + _CLAIM_EVERY_S
         try:
-            taken = self._core.take()
+            taken = self._core.acquire()
         except Unsupported as error:
             self._serve_unpinned(error)
             return
         if taken:
-            self._log.info(f"{self._instance} has core {self._core.core} to itself")
+            self._log.info(f"{self._instance} runs on core {self._core.core}")

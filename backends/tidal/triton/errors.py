@@ -1,4 +1,4 @@
-"""Tidal's errors as Triton reports them."""
+"""Convert Tidal's errors to Triton's."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ _CODES: dict[ErrorCode, Any] = {
 
 
 def error_response(error: TidalError, *, coded: bool = False) -> Any:
-    """A final response that carries the error; `coded` where the caller learns its code from the message only."""
+    """Return a final response with an error.
+
+    Args:
+        error: The error.
+        coded: Whether the message has to contain the code, see `tidal.triton.coded_errors`.
+    """
     message = with_code(error) if coded else str(error)
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, _CODES[error.code]))

@@ -1,13 +1,13 @@
-"""What stands between Triton and a system's service: acceptance, exactly one answer each, and survival.
+"""Boundary between Triton and a system's service: accepts requests, guarantees one answer each, restarts services.
 
-Every accepted request gets exactly one final answer, whatever fails short of the process being killed:
+Every accepted request gets exactly one final answer unless the process is killed:
 
-- the service raises, or one of its threads ends by an exception: everything outstanding is answered INTERNAL with the
-  cause, and a fresh service is started (at once, then with growing pauses while it keeps failing);
-- a request object is dropped: its sender is answered INTERNAL;
-- a deadline passes, or `answer_timeout_s` does, while nobody answers (an engine that hangs cannot be interrupted, but
-  its client need not hang with it, and Triton ends a model only after its last answer): UNAVAILABLE;
-- the model is unloaded or the server ends: the service drains, what is left is answered UNAVAILABLE.
+- The service raises, or an exception ends one of its threads: open requests are answered INTERNAL with the cause, and
+  a new service is started, at once and then with growing pauses while it keeps failing.
+- A request object is dropped: it is answered INTERNAL.
+- A deadline or `answer_timeout_s` passes without an answer: UNAVAILABLE. An engine that hangs cannot be interrupted,
+  but its clients need not wait for it, and Triton unloads a model only after its last answer.
+- The model is unloaded or the server shuts down: the service drains, and the rest is answered UNAVAILABLE.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tidal.triton.request import TritonRequest
 
 _System = TypeVar("_System", bound=BaseModel)
 Load = Callable[[ServiceContext, _System], Callable[[ServiceContext], Service]]
-# Seconds for the threads of a service that has nothing to do.
+# Seconds for the threads of an idle service to end.
 _END_S = 2.0
 
 
@@ -46,20 +46,20 @@ class BackendHost:
     """Runs one model of one system inside Triton's Python stub.
 
     Args:
-        args: what Triton passes to `initialize`.
-        system: the system's name, as in its metrics `tidal_<system>_*`.
-        parameters: the system's own parameters in config.pbtxt.
-        load: called once with the context and the parameters; loads engines and returns what starts a service. That
-            is called now, and again after a failure, so what is loaded once is kept.
+        args: Arguments of Triton's `initialize`.
+        system: Name of the system, as in its metrics `tidal_<system>_*`.
+        parameters: Model of the system's own parameters in config.pbtxt.
+        load: Loads the engines, once, and returns a function that starts a service. That function is called now and
+            again after each failure, with the same engines.
 
     Raises:
-        InvalidArgument: the model's config is not acceptable, so that the load fails with the reason.
+        InvalidArgument: The model's config is not accepted; its load fails with this reason.
     """
 
     def __init__(self, args: dict[str, str], *, system: str, parameters: type[_System], load: Load[_System]) -> None:
         config = json.loads(args["model_config"])
         name, version = args["model_name"], int(args["model_version"])
-        _one_instance(config)
+        _check_one_instance(config)
         self._parameters, own = parse_parameters(config.get("parameters", {}), parameters)
         self._log = model_logger(name, version)
         self._metrics = Metrics(system)
@@ -98,7 +98,7 @@ class BackendHost:
         self._housekeeping.start()
 
     def execute(self, requests: Sequence[Any]) -> None:
-        """Take requests over; every one is answered later through its own sender."""
+        """Accept requests; each is answered later through its own sender."""
         accepted: list[TritonRequest] = []
         for raw in requests:
             sender = raw.get_response_sender()
@@ -114,10 +114,10 @@ class BackendHost:
             self._keeper.submit(accepted)
 
     def finalize(self) -> None:
-        """End the service, answer what is left, publish the last metrics.
+        """End the service, answer open requests, and publish the metrics a last time.
 
-        Triton calls this after the last answer (see `answer_timeout_s`): then only threads are left to be ended, and
-        one that hangs in an engine is not worth waiting for.
+        Triton calls this after the last answer (see `answer_timeout_s`), so only threads are left to end; one that
+        hangs in an engine is left behind.
         """
         self._keeper.close(_END_S)
         self._outstanding.fail_all(Unavailable("the model was unloaded before it answered; send the request again"))
@@ -126,14 +126,14 @@ class BackendHost:
             self._access_log.close()
 
 
-def _one_instance(config: dict[str, Any]) -> None:
-    """Several instances would be blind to each other's queues, and removing one in place loses its requests."""
+def _check_one_instance(config: dict[str, Any]) -> None:
+    """Refuse several instances: they would not see each other's queues, and removing one would lose its requests."""
     count = sum(
         max(1, int(group.get("count", 1))) * max(1, len(group.get("gpus", [])))
         for group in config.get("instance_group", [])
     )
     if count > 1:
         raise InvalidArgument(
-            f"instance_group asks for {count} instances; accepted is 1: workers are threads inside one instance. "
-            "Write `instance_group [ { count: 1 kind: KIND_CPU } ]`, also where a GPU does the work"
+            f"instance_group has {count} instances; accepted is 1, since workers are threads of one instance. "
+            "Write `instance_group [ { count: 1 kind: KIND_CPU } ]`, also for models that run on a GPU"
         )

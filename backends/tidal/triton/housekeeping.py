@@ -1,4 +1,4 @@
-"""The host's one background thread: metrics, deadlines that nobody meets, dropped requests."""
+"""Background thread of the host: publishes metrics, and fails late and dropped requests."""
 
 from __future__ import annotations
 
@@ -22,21 +22,27 @@ from tidal.triton.outstanding import Outstanding
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _PUBLISH_EVERY_S = 0.2
-# A busy machine is slow to take metrics, and needs its cores for queries: publishing takes at most this share of time.
+# Publishing is slow on a busy machine, whose cores are needed for queries: it takes at most this share of the time.
 _PUBLISH_SHARE = 0.02
-# But who scales by them must not wait for minutes because a first time, of all series, took seconds.
+# Autoscaling must not wait for minutes because the first publication, of all series, took seconds.
 _PUBLISH_AT_LEAST_EVERY_S = 5.0
-# The service refuses a query in time when it can; this is for one that is stuck behind something longer.
+# The service refuses most late queries itself; this leaves it time to do so.
 _GRACE_S = 0.005
-# At its end the thread waits this long for requests that are being dropped by other threads.
+# Time that the thread waits at its end for requests that other threads are dropping.
 _LINGER_S = 2.0
 
 
 class Housekeeping:
-    """Watches deadlines, answers dropped requests, and publishes metrics: every 200 ms, or less often if that is slow.
+    """Watches deadlines, answers dropped requests, and publishes metrics every 200 ms, or less often if that is slow.
 
-    Other threads only put into a queue, which is safe at any point, also inside an object's `__del__`. Nothing here
-    waits for a service, so that what a service does cannot stop it.
+    Other threads only put items into a queue, which is safe everywhere, also inside an object's `__del__`. The thread
+    never waits for a service, so a service cannot block it.
+
+    Args:
+        publisher: Publishes the metrics.
+        outstanding: Collection of the accepted requests.
+        answer_timeout_s: Seconds without progress after which a request is failed.
+        log: Logger of the model.
     """
 
     def __init__(
@@ -52,9 +58,9 @@ class Housekeeping:
         self._answer_timeout_s = answer_timeout_s
         self._log = log
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        # When the next deadline is to be looked for, and whether one before that has come.
-        self._look_at = math.inf
-        self._rung = False
+        # When deadlines are checked next, and whether an earlier deadline has been added.
+        self._check_at = math.inf
+        self._woken = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
 
@@ -63,30 +69,33 @@ class Housekeeping:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let every open request be answered, publish a last time and end the thread.
+        """Wait until every open request is answered, publish a last time and end the thread.
 
-        What was open must have been failed before; only requests that are being dropped at this moment are waited for.
+        All open requests must have been failed before; this waits only for those that are being dropped right now.
         """
         self._inbox.put(self._stop)
         self._thread.join()
 
     def watch(self, deadline: float) -> None:
-        """An open request has this deadline (monotonic seconds): fail it when that passes and nobody has answered.
+        """Fail an open request when its deadline passes without an answer.
 
-        Wakes the thread only for a deadline before all that it waits for, so that a request costs a comparison.
+        Wakes the thread only for a deadline earlier than all others, so that most requests cost a comparison.
+
+        Args:
+            deadline: Deadline of the request, by `time.monotonic()`, in seconds.
         """
-        if deadline + _GRACE_S < self._look_at:
-            self._inbox.put(self._ring)
+        if deadline + _GRACE_S < self._check_at:
+            self._inbox.put(self._wake)
 
     def orphaned(self, key: int, sender: Any, rows: int, arrival: float, record: RequestRecord | None) -> None:
-        """Answer a request that was dropped."""
+        """Answer a request that was dropped; see `TritonRequest`."""
 
         def answer() -> None:
             self._outstanding.answering(rows)
             try:
                 sender.send(error_response(Internal("the model dropped the request without an answer")), flags=_FINAL)
             finally:
-                self._outstanding.settled(key, Internal.code, time.monotonic() - arrival, False, record)
+                self._outstanding.finished(key, Internal.code, time.monotonic() - arrival, False, record)
                 self._log.error("a request was dropped without an answer")
 
         self._inbox.put(answer)
@@ -107,28 +116,28 @@ class Housekeeping:
                 if not self._outstanding.requests or now >= leave_by:
                     break
             with contextlib.suppress(queue.Empty):
-                wait_s = max(0.0, min(publish_at, self._look_at) - time.monotonic())
+                wait_s = max(0.0, min(publish_at, self._check_at) - time.monotonic())
                 self._guarded(self._inbox.get(timeout=wait_s))
         self._guarded(self._publisher.publish)
 
     def _expire_old(self) -> None:
         for request in self._outstanding.idle_since(time.monotonic() - self._answer_timeout_s):
-            request.fail(Unavailable(f"nobody answered within answer_timeout_s ({self._answer_timeout_s:g} s)"))
+            request.fail(Unavailable(f"no answer within answer_timeout_s ({self._answer_timeout_s:g} s)"))
 
     def _expire_late(self) -> None:
         now = time.monotonic()
-        if now < self._look_at and not self._rung:
+        if now < self._check_at and not self._woken:
             return
-        # From here to the end every new deadline rings: one that comes during the look may not be seen by it.
-        self._rung = False
-        self._look_at = math.inf
+        # From here to the end every new deadline wakes the thread: the check may miss one that is added during it.
+        self._woken = False
+        self._check_at = math.inf
         late, earliest = self._outstanding.past_deadline(now - _GRACE_S)
         for request in late:
             request.fail(deadline_passed(request.options.latency_ms, "an answer"))
-        self._look_at = earliest + _GRACE_S
+        self._check_at = earliest + _GRACE_S
 
-    def _ring(self) -> None:
-        self._rung = True
+    def _wake(self) -> None:
+        self._woken = True
 
     def _stop(self) -> None:
         self._stopping = True
@@ -137,4 +146,4 @@ class Housekeeping:
         try:
             action()
         except Exception:
-            self._log.exception("housekeeping failed at a step")
+            self._log.exception("a step of housekeeping failed")

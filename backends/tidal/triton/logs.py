@@ -1,4 +1,4 @@
-"""Python's logging into Triton's log."""
+"""Send Python's logging to Triton's log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import triton_python_backend_utils as pb_utils
 
 class _TritonHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        # A line that cannot be logged must not end the thread that wanted it.
+        # A failure to log must not end the thread that logs.
         try:
             self._write(record.levelno, self.format(record))
         except Exception:
@@ -27,7 +27,7 @@ class _TritonHandler(logging.Handler):
 
 
 def model_logger(model: str, version: int) -> logging.Logger:
-    """A logger whose lines name the model and stand in Triton's log."""
+    """Return a logger that writes to Triton's log, with the model's name in each line."""
     logger = logging.getLogger(f"tidal.{model}.{version}")
     logger.setLevel(logging.DEBUG)
     logger.propagate = False

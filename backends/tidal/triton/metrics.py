@@ -1,8 +1,8 @@
-"""A model's metrics on Triton's own /metrics.
+"""Publish a model's metrics on Triton's /metrics.
 
-Triton's calls cost 25 to 55 µs, and two at once or a refused one abort the server: so one thread publishes what
-changed, a few times a second, and only sound values. A histogram is published as its `_bucket`, `_sum` and `_count`
-counters, since Triton's own histogram takes single observations only; queries over the three are the usual ones.
+A call to Triton costs 25 to 55 µs, and two concurrent calls or a refused one abort the server: one thread publishes
+what changed, a few times per second, and only valid values. A histogram is published as its `_bucket`, `_sum` and
+`_count` counters, because Triton's own histogram takes only single observations; the usual Prometheus queries work.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class MetricsPublisher:
     """Publishes one model's metrics; call `publish` from one thread only.
 
     Args:
-        metrics: what the model's threads record into.
-        labels: labels that every series gets.
+        metrics: Metrics of the model.
+        labels: Labels that every series gets.
     """
 
     def __init__(self, metrics: Metrics, labels: dict[str, str]) -> None:
@@ -31,7 +31,7 @@ class MetricsPublisher:
         self._published: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
 
     def publish(self) -> None:
-        """Bring every series that changed up to date."""
+        """Publish every series that changed."""
         for sample in self._metrics.samples():
             key = (sample.family, sample.labels)
             before = self._published.get(key)

@@ -1,4 +1,4 @@
-"""The requests that are accepted and not answered yet."""
+"""Requests that have been accepted and not answered."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tidal.triton.request import TritonRequest
 
 
 class Outstanding:
-    """Holds accepted requests weakly, counts their queries, and records each one's outcome.
+    """Keeps weak references to accepted requests, counts their queries, and records each outcome.
 
-    A weak hold lets a request that its service dropped go, which is how that is noticed.
+    With weak references, a request that its service drops is deleted, which is how the drop is detected.
 
     Args:
-        metrics: of the model.
-        access_log: the request log, which gets a line for each answer; None when there is none.
+        metrics: Metrics of the model.
+        access_log: Request log, which gets one line per answer; None if there is none.
     """
 
     def __init__(self, metrics: Metrics, access_log: AccessLog | None = None) -> None:
@@ -30,40 +30,51 @@ class Outstanding:
         self._lock = threading.Lock()
         self._open: dict[int, weakref.ref[TritonRequest]] = {}
         self._queries = 0
-        self._in_flight = metrics.gauge("in_flight_queries", "Queries accepted and not answered yet")
+        self._in_flight = metrics.gauge("in_flight_queries", "Accepted queries without an answer")
         self._latency = metrics.histogram("request_seconds", "Time from acceptance to answer of accepted requests")
         self._missed = metrics.counter("deadline_missed_total", "Accepted requests not answered by their deadline")
         self._outcomes: dict[str, Counter] = {}
 
     @property
     def queries(self) -> int:
-        """Rows of all open requests."""
+        """Number of rows of all open requests."""
         return self._queries
 
     @property
     def requests(self) -> int:
-        """Requests whose answer is not out yet."""
+        """Number of requests whose answer has not been sent."""
         return len(self._open)
 
     def add(self, request: TritonRequest) -> None:
-        """A request was accepted."""
+        """Add an accepted request."""
         with self._lock:
             self._open[request.key] = weakref.ref(request)
             self._queries += request.rows
             self._in_flight.set(self._queries)
 
     def answering(self, rows: int) -> None:
-        """An open request of so many rows is about to be answered.
+        """Free the capacity of an open request that is about to be answered.
 
-        Its place is free before its answer is out: a client that sends its next request when it has read this answer
-        must find it so.
+        This happens before the answer is sent, so that a client which sends its next request after reading the answer
+        finds the capacity free.
+
+        Args:
+            rows: Number of rows of the request.
         """
         with self._lock:
             self._queries -= rows
             self._in_flight.set(self._queries)
 
-    def settled(self, key: int, code: str, latency_s: float, missed: bool, record: RequestRecord | None) -> None:
-        """An open request was answered; `missed` when it had a deadline and got no answer, or none in time."""
+    def finished(self, key: int, code: str, latency_s: float, missed: bool, record: RequestRecord | None) -> None:
+        """Record the answer to an open request.
+
+        Args:
+            key: Key of the request.
+            code: `OK` or the code of the error.
+            latency_s: Seconds from acceptance to answer.
+            missed: Whether the request had a deadline and was not answered by then.
+            record: Record of the request for the request log; None if there is no log.
+        """
         with self._lock:
             self._open.pop(key, None)
         if missed:
@@ -74,7 +85,7 @@ class Outstanding:
             self.access_log.write(record, code, record.arrival + latency_s)
 
     def refused(self, code: str, record: RequestRecord | None) -> None:
-        """A request was answered with an error and never accepted."""
+        """Record an error answer to a request that was not accepted."""
         self._count(code)
         if record is not None and self.access_log is not None:
             self.access_log.write(record, code, time.monotonic())
@@ -87,24 +98,25 @@ class Outstanding:
         counter.inc()
 
     def idle_since(self, moment: float) -> list[TritonRequest]:
-        """Open requests accepted, and last worked on, before `moment`.
+        """Return open requests that were accepted before a time, and have made no progress since.
 
-        The oldest stand first, so a short look suffices.
+        Args:
+            moment: Time by `time.monotonic()`, in seconds.
         """
-        found = []
+        idle = []
         with self._lock:
             for reference in self._open.values():
                 request = reference()
                 if request is None:
                     continue
-                if request.arrival >= moment:
+                if request.arrival >= moment:  # requests are in order of arrival
                     break
                 if request.progress < moment:
-                    found.append(request)
-        return found
+                    idle.append(request)
+        return idle
 
     def past_deadline(self, now: float) -> tuple[list[TritonRequest], float]:
-        """Open requests whose deadline was before `now`, and the earliest deadline of the others (or infinity)."""
+        """Return open requests whose deadline was before `now`, and the earliest other deadline (or infinity)."""
         late, earliest = [], math.inf
         with self._lock:
             for reference in self._open.values():

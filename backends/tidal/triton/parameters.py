@@ -1,4 +1,4 @@
-"""An operator's parameters in config.pbtxt, typed and checked when the model loads."""
+"""Parameters of a model in config.pbtxt: typed, and checked at load."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from tidal.errors import InvalidArgument, did_you_mean
 
 
 class HostParameters(BaseModel):
-    """Parameters that every Tidal backend takes."""
+    """Parameters of every Tidal backend."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_queue_size: int = Field(
-        1024, ge=1, le=1_000_000, description="queries that may wait or run; more are refused with UNAVAILABLE"
+        1024,
+        ge=1,
+        le=1_000_000,
+        description="maximum number of queries that wait or run; further ones are refused with UNAVAILABLE",
     )
-    # Below the 30 s that clients wait and that tritonserver leaves to its models at its end: a model with an engine
-    # that hangs then answers its clients, and can be unloaded.
+    # Less than the 30 s that clients wait and that tritonserver gives its models at shutdown, so that a model whose
+    # engine hangs still answers its clients and can be unloaded.
     answer_timeout_s: float = Field(
-        25.0, gt=0, le=86_400, description="seconds after which a query that nobody answered is failed"
+        25.0, gt=0, le=86_400, description="seconds after which a query without an answer is failed"
     )
 
 
@@ -32,26 +35,29 @@ def parse_parameters(raw: Mapping[str, Any], system: type[_System]) -> tuple[Hos
     """Check the `parameters` of a model config.
 
     Args:
-        raw: name to `{"string_value": text}`, as Triton delivers them. Names in capitals are Triton's own switches
-            (EXECUTION_ENV_PATH, TRITON_BATCH_STRATEGY_PATH ...) and left alone.
-        system: the backend's own parameters.
+        raw: Parameters as Triton passes them, name to `{"string_value": text}`. Names in capitals are Triton's own
+            switches (EXECUTION_ENV_PATH, TRITON_BATCH_STRATEGY_PATH ...) and are ignored.
+        system: Model of the backend's own parameters.
+
+    Returns:
+        The parameters of every backend, and the backend's own.
 
     Raises:
-        InvalidArgument: an unknown name, or a value that is not accepted; names parameter, value and what is accepted.
+        InvalidArgument: A name is unknown or a value is not accepted; names parameter, value and what is accepted.
     """
-    values = _known(raw, HostParameters, system)
+    values = _check_names(raw, HostParameters, system)
     return _validated(HostParameters, values), _validated(system, values)
 
 
 def parse_own_parameters(raw: Mapping[str, Any], system: type[_System]) -> _System:
-    """As `parse_parameters`, for a backend that takes only parameters of its own."""
-    return _validated(system, _known(raw, system))
+    """Check the `parameters` of a backend that has only its own; see `parse_parameters`."""
+    return _validated(system, _check_names(raw, system))
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def _known(raw: Mapping[str, Any], *models: type[BaseModel]) -> dict[str, str]:
+def _check_names(raw: Mapping[str, Any], *models: type[BaseModel]) -> dict[str, str]:
     values = {name: str(value.get("string_value", "")) for name, value in raw.items() if not name.isupper()}
     known = {name for model in models for name in model.model_fields}
     for name in values:

@@ -1,4 +1,4 @@
-"""The parameters of a request as Triton delivers them: one JSON object, bounded before it is parsed."""
+"""Parameters of a request as Triton passes them: one JSON object, whose size is checked before it is parsed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tidal.options import CODED_ERRORS, MAX_OPTIONS_CHARS
 
 
 def read_parameters(raw: Any) -> dict[str, Any]:
-    """Parameter name to value of a Triton request; empty when it has none.
+    """Return the parameters of a Triton request by name; empty if it has none.
 
     Raises:
-        InvalidArgument: they are longer than any accepted options can be.
+        InvalidArgument: They are longer than any accepted options can be.
     """
     text = raw.parameters()
     if not text:
@@ -27,14 +27,13 @@ def read_parameters(raw: Any) -> dict[str, Any]:
 
 
 def has_parameter(raw: Any, name: str) -> bool:
-    """Whether a Triton request has a parameter of this name, which needs no escapes in JSON.
+    """Whether a Triton request has a parameter of a name that JSON does not escape.
 
-    Parses nothing, since the parameters may be of any length here: quotes inside of texts are escaped, so only a name
-    matches.
+    Does not parse the parameters, which may have any length here. Quotes inside texts are escaped, so only names match.
     """
     return f'"{name}":' in (raw.parameters() or "")
 
 
 def wants_coded_errors(raw: Any) -> bool:
-    """Whether an error of this request must say its code, see `tidal.triton.coded_errors`."""
+    """Whether an error message for this request has to contain the code, see `tidal.triton.coded_errors`."""
     return has_parameter(raw, CODED_ERRORS)

@@ -1,4 +1,4 @@
-"""A Triton request as a service sees it, answered exactly once."""
+"""A Triton request with exactly one answer, as services see it."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class TritonRequest:
-    """An accepted request; implements `tidal.requests.StreamedRequest`, of which `part` is for decoupled models only.
+    """An accepted request; implements `tidal.requests.StreamedRequest`, whose `part` is for decoupled models only.
 
-    The first answer wins. One that is dropped without an answer hands its sender to `orphaned` as it goes: an object
-    may go at any point of any thread, also inside a lock, so it must not send by itself.
+    Only the first answer is sent. A request that is deleted without an answer passes its sender to `orphaned`: the
+    deletion may happen anywhere in any thread, also while it holds a lock, so nothing can be sent there.
 
     Args:
-        key: tells requests of one model apart.
+        key: Number of the request, unique in its model.
         sender: Triton's response sender.
-        request_id: the client's id.
-        inputs: arrays by input name.
-        rows: size of the batch axis, or None when the model has none and the request is one query.
-        options: checked options.
-        coded: whether errors are to say their code, see `tidal.triton.coded_errors`.
-        arrival: `time.monotonic()` at which it was accepted.
-        wanted: outputs to give.
-        types: numpy types of the outputs that the config declares; `object` for BYTES, as arrays of `bytes`.
-        answering: called once, before the answer goes out, with the number of rows.
-        settled: called once, after the answer went out, with the key, its outcome code, its latency in seconds and
-            whether it came after its deadline or not at all, and its record.
-        orphaned: called with the key, sender, rows, arrival and record of a request that was dropped.
-        record: for the request log; None when there is no log.
+        request_id: Id that the client gave to the request.
+        inputs: Arrays by input name.
+        rows: Size of the batch axis; None if the model has none and the request is one query.
+        options: Checked options.
+        coded: Whether error messages have to contain the code, see `tidal.triton.coded_errors`.
+        arrival: Time of acceptance, by `time.monotonic()`, in seconds.
+        wanted: Names of the requested outputs.
+        types: NumPy types of the outputs that config.pbtxt declares; `object` for BYTES, as arrays of `bytes`.
+        answering: Called once, before the answer is sent, with the number of rows.
+        finished: Called once, after the answer was sent, with the key, the outcome's code, the latency in seconds,
+            whether the deadline was missed, and the record.
+        orphaned: Called with key, sender, rows, arrival and record of a request that was dropped.
+        record: Record of the request for the request log; None if there is no log.
     """
 
     __slots__ = (
         "__weakref__",
         "_answering",
-        "_asking",
         "_batched",
+        "_cancel_lock",
         "_coded",
+        "_finished",
         "_once",
         "_orphaned",
         "_sender",
-        "_settled",
         "_types",
         "arrival",
         "deadline",
@@ -79,17 +79,17 @@ class TritonRequest:
         wanted: frozenset[str],
         types: Mapping[str, np.dtype[Any]],
         answering: Callable[[int], None],
-        settled: Callable[[int, str, float, bool, RequestRecord | None], None],
+        finished: Callable[[int, str, float, bool, RequestRecord | None], None],
         orphaned: Callable[[int, Any, int, float, RequestRecord | None], None],
         record: RequestRecord | None,
     ) -> None:
         self.key = key
         self._sender = sender
         self._answering = answering
-        self._settled = settled
+        self._finished = finished
         self._orphaned = orphaned
         self._once = threading.Lock()
-        self._asking = threading.Lock()
+        self._cancel_lock = threading.Lock()
         self.request_id = request_id
         self.inputs = inputs
         self.rows = 1 if rows is None else rows
@@ -105,16 +105,16 @@ class TritonRequest:
 
     @property
     def answered(self) -> bool:
-        """Whether an answer has gone out or is going out."""
+        """Whether an answer has been sent or is being sent."""
         return self._once.locked()
 
     def wants(self, output: str) -> bool:
-        """Whether the client asked for this output."""
+        """Whether the client requested this output."""
         return output in self.wanted
 
     def cancelled(self) -> bool:
-        """Whether the client has withdrawn the request; a call to the server process that takes about 30 µs."""
-        with self._asking:
+        """Whether the client has cancelled the request; a call to the server process of about 30 µs."""
+        with self._cancel_lock:
             return not self.answered and bool(self._sender.is_cancelled())
 
     def progressed(self, now: float) -> None:
@@ -124,7 +124,7 @@ class TritonRequest:
     def part(self, outputs: Mapping[str, Array]) -> None:
         """See `StreamedRequest.part`; takes as long as `reply`."""
         failure: TidalError
-        with self._asking:  # a part must not meet the answer on its way
+        with self._cancel_lock:  # a part must not overlap with the answer
             if self.answered:
                 return
             try:
@@ -137,10 +137,10 @@ class TritonRequest:
         self.fail(failure)
 
     def reply(self, outputs: Mapping[str, Array]) -> None:
-        """Answer with arrays by output name; those that the client did not ask for are left out.
+        """Answer with arrays by output name; outputs that were not requested are left out.
 
-        Takes about 0.1 ms of this process's time and waits up to 0.3 ms for the server's; more threads do not get more
-        answers out (about 2,400 a second on two busy cores).
+        Takes about 0.1 ms in this process and up to 0.3 ms of waiting for the server; more threads do not send more
+        answers (about 2,400 per second on two busy cores).
         """
         if not self._first():
             return
@@ -154,7 +154,7 @@ class TritonRequest:
             except Exception as error:
                 self._send_error(Internal(f"the answer cannot be sent: {error}"))
             else:
-                self._settle("OK")
+                self._report("OK")
 
     def fail(self, error: TidalError) -> None:
         """Answer with an error."""
@@ -162,11 +162,11 @@ class TritonRequest:
             self._send_error(error)
 
     def _first(self) -> bool:
-        """Whether this is the first answer, which is then on its way."""
+        """Whether this is the first answer, which the caller then has to send."""
         first = self._once.acquire(blocking=False)
         if first:
-            with self._asking:
-                pass  # the server dies of a question about a request that it has an answer to, so let one end first
+            with self._cancel_lock:
+                pass  # `is_cancelled` on an answered request crashes the server: wait for a call that runs
             self._answering(self.rows)
         return first
 
@@ -194,15 +194,15 @@ class TritonRequest:
         try:
             self._sender.send(error_response(error, coded=self._coded), flags=_FINAL)
         except Exception:
-            # The server has dropped the request: nobody is left to tell.
-            self._settle(Cancelled.code)
+            # The server has dropped the request: no client waits for it.
+            self._report(Cancelled.code)
         else:
-            self._settle(error.code)
+            self._report(error.code)
 
-    def _settle(self, code: str) -> None:
+    def _report(self, code: str) -> None:
         now = time.monotonic()
         missed = self.deadline is not None and (code == Unavailable.code or now > self.deadline)
-        self._settled(self.key, code, now - self.arrival, missed, self.record)
+        self._finished(self.key, code, now - self.arrival, missed, self.record)
 
     def __del__(self) -> None:
         once = getattr(self, "_once", None)

@@ -134,7 +134,7 @@ class _TidalWorker:
         places = np.array([len(prompt) for prompt in prompts], np.int64)
         for _ in range(steps - 1):
             with self._turn:
-                logits = self._runner.step(self._begin, self._begin + len(prompts), tokens, places)
+                logits = self._runner.decode(self._begin, self._begin + len(prompts), tokens, places)
             tokens, places = logits.numpy().argmax(-1), places + 1
             take(tokens)
 

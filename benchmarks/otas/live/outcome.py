@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.closed_loop import metric, series
 from benchmarks.otas.live.load import Load
 from benchmarks.otas.live.sending import NOT_ANSWERED, Answers
-from benchmarks.serving_path.closed_loop import metric, series
 from benchmarks.usage import Usage
 from tidal.server.child import RunningServer
 

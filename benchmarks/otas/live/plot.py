@@ -11,11 +11,17 @@ from benchmarks.otas.live.load import Load
 from benchmarks.otas.live.outcome import TYPES, Outcome
 from benchmarks.otas.live.rounds import Run
 from benchmarks.otas.live.systems import PAPER, PARETO, SYSTEMS
+from benchmarks.plots import style
+from benchmarks.report import machine
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+_COLOURS = style.colours(SYSTEMS, [PARETO], [PAPER])
+
+
+@style.styled
 def plot(run: Run, scale: float, load: Load, file: Path) -> None:
     """Write a picture in the format that the file's name ends in.
 
@@ -25,22 +31,23 @@ def plot(run: Run, scale: float, load: Load, file: Path) -> None:
         load: what was sent in the first round.
         file: to write.
     """
-    from matplotlib.figure import Figure
-
     outcomes = run.rounds[0].outcomes[str(scale)]
     labels = {system: f"{system} ({gamma})" if (gamma := run.gamma(system, scale)) else system for system in SYSTEMS}
-    figure = Figure(figsize=(16, 9), layout="constrained")
-    ((total, utility, accuracy), (over_time, gammas, types)) = figure.subplots(2, 3)
-    figure.suptitle(f"live, load {scale:g}: {len(load)} queries, {run.rounds[0].capacity:.0f}/s answered at γ 0")
-    total.bar([labels[system] for system in SYSTEMS], [outcomes[system].utility for system in SYSTEMS])
-    total.set(ylabel="utility", title="utility (Figures 9, 10)")
-    for system in SYSTEMS:
+    figure, (total, utility, accuracy, over_time, gammas, types) = style.panels(3, 2, width=5.2)
+    for place, (system, colour) in enumerate(_COLOURS.items()):
+        earned = [each.outcomes[str(scale)][system].utility for each in run.rounds if str(scale) in each.outcomes]
+        style.bars(total, [place], [earned], 0.7, colour)
+    total.set_xticks(range(len(_COLOURS)), [labels[system] for system in _COLOURS])
+    total.set(ylabel="utility", title="utility earned, all rounds (higher is better)")
+    for system, colour in _COLOURS.items():
         earned, accuracies = outcomes[system].earned, np.sort(outcomes[system].accuracies)
-        utility.plot(np.arange(1, len(earned) + 1), earned, label=labels[system])
-        accuracy.plot(accuracies, np.linspace(0, 1, len(accuracies)), label=labels[system])
-    utility.set(xlabel="time, s", ylabel="utility so far", title="utility over time (Figure 9)")
+        utility.plot(np.arange(1, len(earned) + 1), earned, label=labels[system], color=colour)
+        accuracy.plot(accuracies, np.linspace(0, 1, len(accuracies)), label=labels[system], color=colour)
+    utility.set(xlabel="time, s", ylabel="utility so far", title="utility over time, first round (higher is better)")
     utility.legend(fontsize="small")
-    accuracy.set(xlabel="share of right ones", ylabel="share", title="accuracy of each 32 answers (Figure 11)")
+    accuracy.set(
+        xlabel="accuracy", ylabel="share of batches", title="accuracy of each 32 answers (further right is better)"
+    )
     every = sorted({gamma for system in (PARETO, PAPER) for gamma in outcomes[system].gammas})
     _over_time(over_time, outcomes[PARETO], every)
     arrivals = np.bincount(load.times.astype(int))
@@ -50,20 +57,21 @@ def plot(run: Run, scale: float, load: Load, file: Path) -> None:
     places = np.arange(len(every))
     for shift, system in ((-0.2, PAPER), (0.2, PARETO)):
         counts = np.array([outcomes[system].gammas.get(gamma, 0) for gamma in every])
-        gammas.bar(places + shift, counts / max(1, counts.sum()), 0.4, label=system)
+        gammas.bar(places + shift, counts / max(1, counts.sum()), 0.4, label=system, color=_COLOURS[system])
     gammas.set_xticks(places, [str(gamma) for gamma in every])
-    gammas.set(xlabel="γ", ylabel="share of answers", title="γ (Figure 12)")
+    gammas.set(xlabel="γ", ylabel="share of answers", title="γ of answers")
     gammas.legend(fontsize="small")
-    below = np.zeros(len(SYSTEMS))
-    shares = np.array([outcomes[system].types for system in SYSTEMS]) / len(load)
-    for name, share in zip(TYPES, shares.T, strict=True):
-        types.bar([labels[system] for system in SYSTEMS], share, bottom=below, label=name)
+    below = np.zeros(len(_COLOURS))
+    shares = np.array([outcomes[system].types for system in _COLOURS]) / len(load)
+    for name, colour, share in zip(TYPES, style.PARTS, shares.T, strict=True):
+        types.bar([labels[system] for system in _COLOURS], share, bottom=below, label=name, color=colour)
         below += share
-    types.set(ylabel="share of queries", title="outcomes (Figure 13)")
+    types.set(ylabel="share of queries", title="outcomes, first round")
     types.legend(fontsize="small")
     for axes in (total, types):
         axes.tick_params(axis="x", labelrotation=25, labelsize="small")
-    figure.savefig(file, dpi=110)
+    capacity = f"{run.rounds[0].capacity:.0f} queries per second answered at γ 0"
+    style.finish(figure, f"Live, load {scale:g}: {len(load)} queries, {capacity}", machine(), file)
 
 
 def _over_time(axes: Axes, outcome: Outcome, gammas: list[int]) -> None:

@@ -1,5 +1,1 @@
-"""Builds text classifiers for the `arlo` backend."""
-
-from tidal_builders.arlo.build import build_arlo
-
-__all__ = ["build_arlo"]
+"""Builds text classifiers for the `arlo` backend. The cascade builder (`tabi`) imports it, no other kind does."""

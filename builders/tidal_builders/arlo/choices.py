@@ -14,10 +14,10 @@ from tidal.arlo.manifest import Placement, Trial
 from tidal.engines import Engine
 from tidal_builders.arlo.opened import Compiled, Opened, open_form
 from tidal_builders.arlo.reference import Facts
-from tidal_builders.arlo.samples import Batch, synthetic
-from tidal_builders.fingerprint import Workers
-from tidal_builders.specs import ArloSpec
-from tidal_builders.staircase import find_steps
+from tidal_builders.arlo.spec import ArloSpec
+from tidal_builders.arlo.staircase import find_steps
+from tidal_builders.arlo.workers import Workers
+from tidal_builders.samples import Batch, synthetic
 from tidal_builders.timing import Call, Progress, measure
 
 Form = Literal["static", "dynamic"]

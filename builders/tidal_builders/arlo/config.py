@@ -6,7 +6,7 @@ An operator may edit the first: it is written once. The others are generated.
 from __future__ import annotations
 
 from tidal.engine_model.manifest import EngineManifest
-from tidal_builders.specs import ArloSpec
+from tidal_builders.arlo.spec import ArloSpec
 
 _INPUTS = """\
 input [

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from tidal.device import DeviceKind
 from tidal.engines import Artifact, Engine, EngineKind, PlanOptions, Precision, open_engines, specialise_engine
-from tidal_builders.arlo.samples import Batch
-from tidal_builders.fingerprint import Workers
+from tidal_builders.arlo.workers import Workers
+from tidal_builders.samples import Batch
 
 # A fixed length, or the inclusive bounds of a dynamic one.
 Bound = int | tuple[int, int]

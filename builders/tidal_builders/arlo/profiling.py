@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from tidal.profiles import LatencyProfile
 from tidal_builders.arlo.opened import Opened
 from tidal_builders.arlo.reference import Facts
-from tidal_builders.arlo.samples import synthetic
-from tidal_builders.fingerprint import Workers
+from tidal_builders.arlo.workers import Workers
+from tidal_builders.samples import synthetic
 from tidal_builders.timing import Call, Progress, Timing, measure
 
 # Short queries that a dynamic runtime is profiled at, beside its runtimes' lengths.

@@ -1,81 +1,102 @@
-"""Write a finished build as a new version of the model repository."""
+"""Publishes a finished text classifier, and with it the models of a partitioned model's runtimes."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from tidal import device
 from tidal.arlo.manifest import ArloManifest
 from tidal.engine_model.manifest import ExtraOutput, Runtime
-from tidal.engines import EngineKind
-from tidal.manifest import MANIFEST_FILE, Source, TokenizerInfo
+from tidal.manifest import Source, TokenizerInfo
+from tidal_builders.arlo.plan import ArloPlan
 from tidal_builders.arlo.profiling import Profiles
 from tidal_builders.arlo.reference import TOKENIZER
-from tidal_builders.arlo.runtimes import publish_family
-from tidal_builders.arlo.stages import Stages
-from tidal_builders.planning import file_records, libraries_of
+from tidal_builders.arlo.runtimes import publish_with_runtimes
+from tidal_builders.arlo.spec import ArloSpec
+from tidal_builders.arlo.stages import ArloStages
+from tidal_builders.publishing import VersionFields, publish_version
+from tidal_builders.runner import BuildRun
 
 CURVE_DATA, CURVE_PLOT = "latency_curve.json", "latency_curve.png"
 
 
-def publish(stages: Stages, spec_file: str, needed: Collection[int]) -> tuple[ArloManifest, int]:
-    """Gather engine, tokenizer, curve and manifest aside and make them the newest version, all at once.
+def publish_classifier(
+    run: BuildRun[ArloSpec, ArloPlan],
+    stages: ArloStages,
+    config: Callable[[ArloManifest], str],
+    needed: Collection[int],
+) -> tuple[ArloManifest, int]:
+    """Publish engines, tokenizer, latency curve and manifest as the newest version.
 
-    Of a partitioned model, each runtime's model gets the version before. Older versions that are `needed` stay.
+    Args:
+        run: The build.
+        stages: Its stages, which keep the tolerance.
+        config: Makes the text of `config.pbtxt`, which is written if there is none.
+        needed: Older versions that must stay.
 
     Returns:
         The manifest and the version's number.
     """
-    profiles, curve = stages.profiles, stages.lengths.curve
-    stages.report("publish", 0.0)
-    entry = stages.plan.entry
-    staging = entry.new_staging()
-    engine_paths = _copy_engines(stages, staging)
-    (staging / "tokenizer").mkdir()
-    shutil.copyfile(stages.reference.tokenizer, staging / "tokenizer" / TOKENIZER)
-    if curve is not None:
-        from tidal_builders.plots import plot_curve
+    profiles = stages.profiles  # measured before anything is published
+    return publish_version(
+        run,
+        lambda folder: _fill(stages, folder),
+        lambda _, fields: _manifest(stages, profiles, fields),
+        config,
+        lambda manifest, staging: publish_with_runtimes(run.plan.entry, manifest, staging, run.progress, needed),
+    )
 
-        (staging / CURVE_DATA).write_text(curve.model_dump_json(indent=1))
+
+def _fill(stages: ArloStages, folder: Path) -> None:
+    _copy_engines(stages, folder)
+    (folder / "tokenizer").mkdir()
+    shutil.copyfile(stages.reference.tokenizer, folder / "tokenizer" / TOKENIZER)
+    lengths = stages.lengths
+    if lengths.curve is not None:
+        from tidal_builders.arlo.plots import plot_curve
+
+        (folder / CURVE_DATA).write_text(lengths.curve.model_dump_json(indent=1))
         title = f"{stages.spec.name}, {stages.spec.engine} {stages.chosen.precision}"
-        plot_curve(curve, stages.lengths.lengths, title, staging / CURVE_PLOT)
-    manifest = _manifest(stages, profiles, spec_file, engine_paths, staging)
-    (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
-    return manifest, publish_family(entry, manifest, staging, stages.report, needed)
+        plot_curve(lengths.curve, lengths.lengths, title, folder / CURVE_PLOT)
 
 
-def _copy_engines(stages: Stages, staging: Path) -> list[str]:
-    """Copy what the runtimes are opened from; returns each one's file, by its path in `staging`.
+def _copy_engines(stages: ArloStages, folder: Path) -> None:
+    """Copy the files that the runtimes are opened from.
 
-    A kind that takes its shapes when it is opened has one file, with what belongs to it in its folder; files that were
-    made for their shapes stand by themselves, each in a folder of its own.
+    An engine without plans has one file, with other files beside it that belong to it. Each plan is copied alone, into
+    a folder of its own.
     """
     compiled = stages.chosen.path
-    if set(stages.files) == {compiled}:
-        shutil.copytree(compiled.parent, staging / "engines")
-        return [f"engines/{compiled.name}"] * len(stages.files)
+    if _one_file(stages):
+        shutil.copytree(compiled.parent, folder / "engines")
+        return
     for file in set(stages.files):
-        (staging / "engines" / file.stem).mkdir(parents=True)
-        shutil.copyfile(file, staging / "engines" / file.stem / file.name)
+        (folder / "engines" / file.stem).mkdir(parents=True)
+        shutil.copyfile(file, folder / "engines" / file.stem / file.name)
+
+
+def _engine_paths(stages: ArloStages) -> list[str]:
+    """File of each runtime by its path in the version."""
+    if _one_file(stages):
+        return [f"engines/{stages.chosen.path.name}"] * len(stages.files)
     return [f"engines/{file.stem}/{file.name}" for file in stages.files]
 
 
-def _manifest(
-    stages: Stages, profiles: Profiles, spec_file: str, engine_paths: Sequence[str], staging: Path
-) -> ArloManifest:
-    spec, plan, facts = stages.spec, stages.plan, stages.reference.facts
-    kind: EngineKind = spec.engine
+def _one_file(stages: ArloStages) -> bool:
+    """Whether all runtimes are opened from the compiled file."""
+    return set(stages.files) == {stages.chosen.path}
+
+
+def _manifest(stages: ArloStages, profiles: Profiles, fields: VersionFields) -> ArloManifest:
+    spec, facts = stages.spec, stages.reference.facts
     return ArloManifest(
         kind="arlo",
-        name=spec.name,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        spec=spec_file,
-        fingerprint=plan.fingerprint,
-        ingredients=plan.ingredients,
-        source=Source(model=spec.model, architecture=facts.architecture, sha256=plan.ingredients["source files"]),
+        **fields,
+        source=Source(
+            model=spec.model, architecture=facts.architecture, sha256=stages.plan.ingredients["source files"]
+        ),
         tokenizer=TokenizerInfo(
             file=f"tokenizer/{TOKENIZER}",
             max_length=facts.max_length,
@@ -85,10 +106,9 @@ def _manifest(
         labels=facts.labels,
         placement=stages.placement,
         native=spec.plan_options.native,
-        engine=kind,
+        engine=spec.engine,
         precision=stages.chosen.precision,
         device=device.here(stages.device),
-        libraries=libraries_of(plan.ingredients),
         runtimes=tuple(
             Runtime(
                 max_length=length,
@@ -96,12 +116,11 @@ def _manifest(
                 dynamic=stages.form.form == "dynamic",
                 max_batch=spec.max_batch,
             )
-            for length, path in zip(stages.lengths.lengths, engine_paths, strict=True)
+            for length, path in zip(stages.lengths.lengths, _engine_paths(stages), strict=True)
         ),
         extra_outputs=tuple(ExtraOutput(name=name, per_token=True) for name in spec.outputs if name != "logits"),
         verification=stages.verified.verification,
         trials=stages.trials,
         profile=profiles.profile,
         parallel=profiles.parallel,
-        files=file_records(staging),
     )

@@ -5,7 +5,6 @@ Kept on disk, so that a build that goes on after a kill need not load the source
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,10 @@ import numpy.typing as npt
 from pydantic import BaseModel
 
 from tidal.errors import InvalidArgument
-from tidal_builders.arlo.samples import CALIBRATION, VERIFICATION, Row, draw_samples, sample_texts
+from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.arrays import write_arrays
-from tidal_builders.specs import ArloSpec
+from tidal_builders.samples import CALIBRATION, VERIFICATION, Row, draw_samples, sample_texts
+from tidal_builders.source_tokenizer import write_tokenizer
 
 if TYPE_CHECKING:
     from tidal_builders.arlo.source import Source
@@ -88,7 +88,7 @@ def write_reference(
         progress((number + 1) / len(rows))
     _save(folder / _ANSWERS, answers)
     _save(folder / _CALIBRATION, calibration)
-    _write_tokenizer(folder / TOKENIZER, source.tokenizer)
+    write_tokenizer(source.tokenizer, folder / TOKENIZER)
     (folder / _FACTS).write_text(facts.model_dump_json())
 
 
@@ -101,13 +101,6 @@ def read_reference(folder: Path) -> Reference:
         _load(folder / _CALIBRATION),
         folder / TOKENIZER,
     )
-
-
-def _write_tokenizer(path: Path, tokenizer: Any) -> None:
-    """The fast tokenizer without truncation and padding: the server decides on both."""
-    content = json.loads(tokenizer.backend_tokenizer.to_str())
-    content["truncation"] = content["padding"] = None
-    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
 def _save(path: Path, rows: Sequence[Mapping[str, npt.NDArray[Any]]]) -> None:

@@ -25,7 +25,7 @@ from tidal_builders.arlo.config import runtime_config_pbtxt
 from tidal_builders.arlo.native import PLAN_FILE, native_config_pbtxt, single_query_profile
 
 
-def publish_family(
+def publish_with_runtimes(
     front: ModelEntry,
     manifest: ArloManifest,
     staging: Path,
@@ -60,7 +60,7 @@ def publish_family(
     return version
 
 
-def complete_family(front: ModelEntry, manifest: ArloManifest, version: int) -> None:
+def restore_runtime_models(front: ModelEntry, manifest: ArloManifest, version: int) -> None:
     """Make what the runtimes' models lack to serve with the front's newest version, from that version."""
     _place(front, manifest, front.version_dir(version), version)
     _settle(front, manifest, version)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
-from transformers.utils import logging as transformers_logging
 
 from tidal.errors import InvalidArgument
-from tidal_builders.arlo.samples import Row
-from tidal_builders.specs import ArloSpec
+from tidal_builders.arlo.spec import ArloSpec
+from tidal_builders.quiet import quiet_transformers
+from tidal_builders.samples import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ def load_source(folder: Path, spec: ArloSpec) -> Source:
             f"field 'model': {folder} has no weights as safetensors, and pickled ones (pytorch_model.bin) are not "
             "read, for they can run code: save the model with `save_pretrained(folder, safe_serialization=True)`"
         )
-    with quiet():
+    with quiet_transformers():
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
             model, info = AutoModelForSequenceClassification.from_pretrained(
@@ -132,22 +130,7 @@ _EAGER: dict[Path, Any] = {}
 def _eager(folder: Path, model: Any) -> Any:
     """The same model with attention computed step by step, the only way that shows the attention weights."""
     if folder not in _EAGER:
-        with quiet():
+        with quiet_transformers():
             eager = type(model).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
         _EAGER[folder] = eager.eval()
     return _EAGER[folder]
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep transformers' loading messages and bars off the terminal; errors still raise."""
-    level = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        transformers_logging.set_verbosity(level)
-        transformers_logging.enable_progress_bar()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,20 +26,18 @@ from tidal_builders.arlo.choices import (
     mean_latencies,
 )
 from tidal_builders.arlo.opened import Compiled, Opened, bounds_of, open_form
-from tidal_builders.arlo.plan import Plan
+from tidal_builders.arlo.plan import ArloPlan
 from tidal_builders.arlo.profiling import Profiles, measure_profiles
 from tidal_builders.arlo.reference import Reference, read_reference, write_reference
-from tidal_builders.arlo.samples import Row, longest, pad
+from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.arlo.verify import Answers, Comparison, compare, shortfalls, tolerance
-from tidal_builders.fingerprint import one_a_thread, workers
-from tidal_builders.specs import ArloSpec
+from tidal_builders.arlo.workers import default_workers, one_per_thread
+from tidal_builders.runner import StageProgress
+from tidal_builders.samples import Row, longest, pad
 from tidal_builders.workspace import Workspace
 
 if TYPE_CHECKING:
     from tidal_builders.arlo.source import Source
-
-# Told the stage's name and the share of it that is done.
-Report = Callable[[str, float], None]
 
 
 class PrecisionChoice(BaseModel):
@@ -60,20 +57,20 @@ class Verified(BaseModel):
 
 
 @dataclass
-class Stages:
+class ArloStages:
     """Results of one build, each made when it is first asked for and not in the workspace."""
 
     spec: ArloSpec
-    plan: Plan
+    plan: ArloPlan
     work: Workspace
-    report: Report
+    progress: StageProgress
 
     @cached_property
     def source(self) -> Source:
         """The source model. Loading it takes seconds, so only what needs it asks for it."""
         from tidal_builders.arlo.source import load_source
 
-        self.report("load the source model", 0.0)
+        self.progress("load the source model", 0.0)
         return load_source(self.plan.source, self.spec)
 
     @property
@@ -88,7 +85,7 @@ class Stages:
         folder = self.work.directory(
             "reference",
             lambda path: write_reference(
-                path, self.source, self.spec, text, lambda share: self.report("ask the source model", share)
+                path, self.source, self.spec, text, lambda share: self.progress("ask the source model", share)
             ),
         )
         return read_reference(folder)
@@ -103,17 +100,18 @@ class Stages:
         return Compiled(kind, folder / engine_file(kind), precision, names, self.spec.max_batch, self.device, options)
 
     def _compile(self, kind: EngineKind, stored: Precision, folder: Path) -> None:
-        from tidal_builders.arlo.source import Exported, quiet
+        from tidal_builders.arlo.source import Exported
+        from tidal_builders.quiet import quiet_transformers
 
         reference, facts = self.reference, self.reference.facts
         module = Exported(self.source, self.spec.outputs)
-        self.report(f"compile for {kind}, {stored}", 0.0)
+        self.progress(f"compile for {kind}, {stored}", 0.0)
         # Padding in the example keeps a tracer from taking the mask for a constant, and a batch of 2 from taking its
         # size for one.
         pair = sorted(reference.rows, key=lambda row: len(row["input_ids"]))[:2]
         length = min(longest(pair) + 1, facts.max_length)
         try:
-            with quiet():
+            with quiet_transformers():
                 compile_engine(
                     kind,
                     module,
@@ -151,7 +149,10 @@ class Stages:
         for precision in offered if wanted == "auto" else (wanted,):
             try:
                 opened = open_form(
-                    self.compiled(precision), (facts.max_length,), dynamic=True, workers=workers(self.spec)
+                    self.compiled(precision),
+                    (facts.max_length,),
+                    dynamic=True,
+                    workers=default_workers(self.spec),
                 )
             except Unsupported as error:
                 if wanted != "auto":
@@ -159,7 +160,7 @@ class Stages:
                 misses.append(f"{precision}: {error}")
                 trials.append(self._trial(precision, None, None, "not offered here"))
                 continue
-            self.report(f"verify {precision}", 0.0)
+            self.progress(f"verify {precision}", 0.0)
             comparison = self._compare(opened)
             errors[precision] = float(comparison.logit_error.max())
             if said := shortfalls(comparison, self.spec, precision):
@@ -172,7 +173,7 @@ class Stages:
         means: dict[Precision, float | None] = dict.fromkeys(passed)
         chosen = next(iter(passed))
         if len(passed) > 1:
-            timed = mean_latencies(passed, facts, lambda share: self.report("compare precisions", share))
+            timed = mean_latencies(passed, facts, lambda share: self.progress("compare precisions", share))
             # The first that is as good as the fastest: they go from the most precise to the least.
             fastest = min(timed.values())
             means, chosen = dict(timed), next(name for name in timed if timed[name] * (1 - WORTH) <= fastest)
@@ -218,8 +219,8 @@ class Stages:
                 self.chosen,
                 self.reference.facts,
                 self.spec,
-                workers(self.spec),
-                lambda share: self.report("measure the staircase", share),
+                default_workers(self.spec),
+                lambda share: self.progress("measure the staircase", share),
             ),
         )
 
@@ -234,8 +235,8 @@ class Stages:
                 self.reference.facts,
                 self.lengths.lengths,
                 self.spec,
-                workers(self.spec),
-                lambda share: self.report("compare static and dynamic", share),
+                default_workers(self.spec),
+                lambda share: self.progress("compare static and dynamic", share),
             ),
         )
 
@@ -254,7 +255,10 @@ class Stages:
     def opened(self) -> Opened:
         """The engines as they will be served."""
         return open_form(
-            self.chosen, self.lengths.lengths, dynamic=self.form.form == "dynamic", workers=workers(self.spec)
+            self.chosen,
+            self.lengths.lengths,
+            dynamic=self.form.form == "dynamic",
+            workers=default_workers(self.spec),
         )
 
     @property
@@ -272,7 +276,7 @@ class Stages:
     def _verify(self) -> Verified:
         precision = self.chosen.precision
         opened = self.opened
-        self.report("verify", 0.0)
+        self.progress("verify", 0.0)
         comparison = self._compare(opened)
         bounds = (0, *self.lengths.lengths)
         return Verified(
@@ -287,10 +291,10 @@ class Stages:
         return self.work.record("profiles", Profiles, self._measure_profiles)
 
     def _measure_profiles(self) -> Profiles:
-        sets = [(self.opened, workers(self.spec))]
-        if (split := one_a_thread(self.spec)) is not None:
+        sets = [(self.opened, default_workers(self.spec))]
+        if (split := one_per_thread(self.spec)) is not None:
             opened = open_form(self.chosen, self.lengths.lengths, dynamic=self.form.form == "dynamic", workers=split)
             sets.append((opened, split))
         return measure_profiles(
-            sets, self.reference.facts, self.spec.max_batch, lambda share: self.report("profile", share)
+            sets, self.reference.facts, self.spec.max_batch, lambda share: self.progress("profile", share)
         )

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from tidal.engines import Precision
 from tidal.manifest import Verification
-from tidal_builders.arlo.samples import Row, batches
-from tidal_builders.runtime_options import DEFAULT_TOLERANCE, LEAST_AGREEMENT
-from tidal_builders.specs import ArloSpec
+from tidal_builders.arlo.spec import ArloSpec
+from tidal_builders.samples import Row, batches
+from tidal_builders.tolerances import DEFAULT_TOLERANCE, LEAST_AGREEMENT
 
 Answers = Mapping[str, npt.NDArray[Any]]
 # Pads queries to a batch and runs it; outputs have one row a query.

@@ -10,33 +10,19 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from rich.table import Table
 
 from tidal.commands.output import table_console
 from tidal.errors import InvalidArgument, TidalError, did_you_mean
 from tidal.tabi.manifest import Target
-from tidal_builders.commands.progress import progress, stdout_kept_clean
-from tidal_builders.flover.report import FloverReport, step_table
-from tidal_builders.flover.spec import FloverSpec
-from tidal_builders.otas.report import OtasReport, gamma_table
-from tidal_builders.otas.spec import OtasSpec
-from tidal_builders.pets.report import PetsReport, cost_table
-from tidal_builders.pets.spec import PetsSpec
-from tidal_builders.report import BuildReport, BuildResult, Outcome, table
-from tidal_builders.specs import ArloSpec, Spec, load_spec, spec_schema
-from tidal_builders.tabi.report import CascadeReport
-from tidal_builders.tabi.spec import TabiSpec
+from tidal_builders.kinds import kind_of
+from tidal_builders.progress import clean_stdout, progress_bars
+from tidal_builders.report import BuildReport
+from tidal_builders.spec import ModelSpec
+from tidal_builders.specs import load_spec, spec_schema
 
 DONE, STALE, BAD_INPUT, FAILED = 0, 1, 2, 3
-# What the system says of a full disk; libraries that write put it into errors of their own.
-_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|File too large")
-_REPORTS: dict[str, type[BuildResult]] = {
-    "arlo": BuildReport,
-    "tabi": CascadeReport,
-    "pets": PetsReport,
-    "otas": OtasReport,
-    "flover": FloverReport,
-}
+# Text of the system's error for a full disk; libraries that write files put it into errors of their own.
+_DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large")
 
 
 def build(
@@ -168,7 +154,7 @@ def build(
     except InvalidArgument as error:
         errors.print(f"error: {error}", style="red", markup=False)
         raise typer.Exit(BAD_INPUT) from None
-    reports: list[BuildResult] = []
+    reports: list[BuildReport] = []
     worst = DONE
     for path, spec in chosen:
         try:
@@ -178,7 +164,7 @@ def build(
             worst = max(worst, BAD_INPUT if isinstance(error, InvalidArgument) else FAILED)
             continue
         except Exception as error:
-            if not _NO_ROOM.search(str(error)):
+            if not _DISK_FULL.search(str(error)):
                 raise
             errors.print(f"error: {spec.name}: there is no room to write: {error}", style="red", markup=False)
             worst = FAILED
@@ -195,13 +181,13 @@ def build(
     raise typer.Exit(worst)
 
 
-def _chosen(paths: list[Path], only: list[str]) -> list[tuple[Path, Spec]]:
+def _chosen(paths: list[Path], only: list[str]) -> list[tuple[Path, ModelSpec]]:
     if not paths:
         raise InvalidArgument("no spec is named; `tidal build SPEC.yaml`, or `tidal build --help`")
     specs = [(path, load_spec(path)) for path in paths]
     first: dict[str, Path] = {}
     for path, spec in specs:
-        for name in spec.models if isinstance(spec, TabiSpec) else [spec.name]:
+        for name in spec.models:
             if name in first:
                 raise InvalidArgument(f"specs {first[name]} and {path} both make the model '{name}'")
             first[name] = path
@@ -212,7 +198,7 @@ def _chosen(paths: list[Path], only: list[str]) -> list[tuple[Path, Spec]]:
     return [(path, spec) for path, spec in specs if not only or spec.name in only]
 
 
-def _retargeted(chosen: list[tuple[Path, Spec]], given: dict[str, float]) -> list[tuple[Path, Spec]]:
+def _retargeted(chosen: list[tuple[Path, ModelSpec]], given: dict[str, float]) -> list[tuple[Path, ModelSpec]]:
     """The specs, cascades with the target of the command line if it names one."""
     if not given:
         return chosen
@@ -221,103 +207,33 @@ def _retargeted(chosen: list[tuple[Path, Spec]], given: dict[str, float]) -> lis
     except ValidationError as error:
         problem = error.errors()[0]
         raise InvalidArgument(f"target of the command line: {problem['msg'].removeprefix('Value error, ')}") from None
-    if not any(isinstance(spec, TabiSpec) for _, spec in chosen):
-        raise InvalidArgument("a target was named, and none of the specs is a cascade (kind: tabi)")
-    return [
-        (path, spec.model_copy(update={"target": target}) if isinstance(spec, TabiSpec) else spec)
-        for path, spec in chosen
-    ]
+    if not any(spec.has_target for _, spec in chosen):
+        raise InvalidArgument("a target is given, but no spec is a cascade (kind: tabi)")
+    return [(path, spec.model_copy(update={"target": target}) if spec.has_target else spec) for path, spec in chosen]
 
 
-def _plan(path: Path, spec: Spec, repository: Path, force: bool) -> BuildResult:
-    if isinstance(spec, ArloSpec):
-        from tidal_builders.arlo.plan import make_plan
-
-        plan = make_plan(spec, repository, path.parent)
-        reasons, version = plan.reasons or (("forced",) if force else plan.missing), plan.version
-    elif isinstance(spec, PetsSpec):
-        from tidal_builders.pets.plan import plan_pets
-
-        base = plan_pets(spec, repository, path.parent)
-        reasons, version = base.reasons or (("forced",) if force else ()), base.version
-    elif isinstance(spec, OtasSpec):
-        from tidal_builders.otas.plan import plan_otas
-
-        vision = plan_otas(spec, repository, path.parent)
-        reasons, version = vision.reasons or (("forced",) if force else ()), vision.version
-    elif isinstance(spec, FloverSpec):
-        from tidal_builders.flover.plan import plan_flover
-
-        decoder = plan_flover(spec, repository, path.parent)
-        reasons, version = decoder.reasons or (("forced",) if force else ()), decoder.version
-    else:
-        from tidal_builders.tabi.plan import plan_cascade
-
-        cascade = plan_cascade(spec, repository, path.parent)
-        reasons, version = cascade.reasons or (("forced",) if force else ()), cascade.version
-    outcome: Outcome = "stale" if reasons else "current"
-    return _REPORTS[spec.kind](name=spec.name, outcome=outcome, reasons=reasons, version=version)
+def _plan(path: Path, spec: ModelSpec, repository: Path, force: bool) -> BuildReport:
+    kind = kind_of(spec)
+    plan = kind.make_plan(spec, repository, path.parent)
+    reasons = plan.reasons or (("forced",) if force else plan.missing)
+    return kind.make_report(
+        name=spec.name, outcome="stale" if reasons else "current", reasons=reasons, version=plan.version
+    )
 
 
-def _build(path: Path, spec: Spec, repository: Path, force: bool) -> BuildResult:
-    with progress(spec.name) as report, stdout_kept_clean():
-        if isinstance(spec, ArloSpec):
-            from tidal_builders.arlo import build_arlo
-
-            return build_arlo(spec, repository, spec_file=path, force=force, report=report)
-        if isinstance(spec, PetsSpec):
-            from tidal_builders.pets.build import build_pets
-
-            return build_pets(spec, repository, spec_file=path, force=force, report=report)
-        if isinstance(spec, OtasSpec):
-            from tidal_builders.otas.build import build_otas
-
-            return build_otas(spec, repository, spec_file=path, force=force, report=report)
-        if isinstance(spec, FloverSpec):
-            from tidal_builders.flover.build import build_flover
-
-            return build_flover(spec, repository, spec_file=path, force=force, report=report)
-        from tidal_builders.tabi.build import build_tabi
-
-        return build_tabi(spec, repository, spec_file=path, force=force, report=report)
+def _build(path: Path, spec: ModelSpec, repository: Path, force: bool) -> BuildReport:
+    with progress_bars(spec.name) as progress, clean_stdout():
+        return kind_of(spec).run(spec, repository, spec_file=path, force=force, progress=progress)
 
 
-def _tables(report: BuildResult) -> list[Table]:
-    """What was measured; of a cascade also where none of its candidates meets the target."""
-    if isinstance(report, BuildReport):
-        return [table(report)] if report.rows else []
-    if isinstance(report, CascadeReport):
-        from tidal_builders.tabi.tables import candidate_table, level_table
-
-        return [level_table(report.search), candidate_table(report.search)] if report.search is not None else []
-    if report.outcome != "published":
-        return []
-    if isinstance(report, PetsReport):
-        return [cost_table(report)]
-    if isinstance(report, OtasReport):
-        return [gamma_table(report)]
-    if isinstance(report, FloverReport):
-        return [step_table(report)]
-    raise AssertionError(f"no table for a {type(report).__name__}")
-
-
-def _remarks(report: BuildResult) -> list[str]:
-    """What has to be said beside the tables."""
-    if not isinstance(report, CascadeReport) or report.search is None:
-        return []
-    from tidal_builders.tabi.tables import remarks
-
-    return [f"{report.name}: {remark}" for remark in remarks(report.search)]
-
-
-def _print(report: BuildResult) -> None:
-    for model in report.models if isinstance(report, CascadeReport) else ():
-        _print(model)
+def _print(report: BuildReport) -> None:
+    for part in report.parts():
+        _print(part)
     console = table_console()
-    for grid in _tables(report):
+    for grid in report.tables():
         console.print(grid)
-    for remark in _remarks(report):
-        console.print(remark, markup=False, highlight=False, soft_wrap=True)
+    for remark in report.remarks():
+        console.print(f"{report.name}: {remark}", markup=False, highlight=False, soft_wrap=True)
     why = "; ".join(report.reasons)
     if report.outcome == "current":
         line = f"{report.name}: version {report.version} is current, nothing to do"

@@ -1,1 +1,1 @@
-"""Decoders that generate for many requests at once: weights, verification, profile."""
+"""Builds decoders for the `flover` backend, and imports their tasks; never imports `tidal.triton`."""

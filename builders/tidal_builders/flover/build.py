@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 import torch
@@ -29,8 +27,7 @@ from tidal.flover.memory.buffers import buffer_bytes, kept_type
 from tidal.flover.models.form import DecoderForm
 from tidal.flover.models.weights import convert, load_weights, save_weights
 from tidal.flover.runner import FloverRunner
-from tidal.manifest import MANIFEST_FILE, Source
-from tidal_builders.arlo.samples import sample_texts
+from tidal.manifest import Source
 from tidal_builders.flover.config import flover_config_pbtxt
 from tidal_builders.flover.plan import FloverPlan, plan_flover
 from tidal_builders.flover.profiling import measure_profile
@@ -38,8 +35,10 @@ from tidal_builders.flover.report import FloverReport, report_of
 from tidal_builders.flover.source import DecoderSource, load_decoder, not_served
 from tidal_builders.flover.spec import DEFAULT_TOLERANCE, LONGEST_DEFAULT, FloverSpec
 from tidal_builders.flover.verify import misses, read_references, verify, write_references
-from tidal_builders.planning import Report, build_if_due, file_records, libraries_of, write_config_once
-from tidal_builders.workspace import Workspace, drop_workspaces
+from tidal_builders.publishing import VersionFields, publish_version, write_config_once
+from tidal_builders.runner import BuildOptions, BuildRun, Recipe, run_build
+from tidal_builders.samples import sample_texts
+from tidal_builders.source_tokenizer import write_tokenizer
 
 Computed = Literal["fp32", "bf16"]
 _TYPES: dict[Computed, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -57,63 +56,40 @@ class _Facts(BaseModel):
     eos_token_ids: tuple[int, ...]
 
 
-def build_flover(
-    spec: FloverSpec,
-    repository: Path,
-    *,
-    spec_file: Path | None = None,
-    force: bool = False,
-    report: Report = lambda _stage, _share: None,
-) -> FloverReport:
-    """Build a decoder into a repository, if it is not there already.
+def build_flover(spec: FloverSpec, repository: Path, **options: Unpack[BuildOptions]) -> FloverReport:
+    """Build a decoder into a repository, unless its newest version is current.
 
-    Finished stages are kept under `<model>/.build/`, so a build that was killed goes on where it stopped. Builds of
-    the same model wait for each other.
-
-    Args:
-        spec: what to build.
-        repository: the model repository; it is made where it does not exist.
-        spec_file: where the spec was read from: relative paths of the spec start from its folder (without it: from
-            the working directory), and the manifest names it in the command that rebuilds the model.
-        force: build anew, from the first stage on.
-        report: told the name of the running stage and the share of it that is done.
-
-    Returns:
-        The report; its outcome is "missed" where no precision stays inside the tolerance.
-
-    Raises:
-        InvalidArgument: the spec asks for what the source model does not have, or for more memory than there is.
-        TidalError: a stage failed.
+    See `run_build` for arguments, result and errors.
     """
-    base = spec_file.parent if spec_file else Path()
-    named = str(spec_file) if spec_file else f"<spec of {spec.name}>"
-
-    def build(plan: FloverPlan, work: Workspace) -> FloverReport:
-        stages = _Stages(spec, plan, work, report)
-        if not stages.sound:
-            reasons = tuple(
-                f"{precision}: {reason}"
-                for precision in stages.candidates
-                for reason in misses(stages.verified(precision), precision)
-            )
-            return FloverReport(name=spec.name, outcome="missed", reasons=reasons)
-        manifest, version = _publish(stages, named)
-        write_config_once(plan.entry, partial(flover_config_pbtxt, spec))
-        drop_workspaces(plan.entry.folder)
-        update = {"outcome": "published", "reasons": plan.reasons or ("forced",), "warnings": not_served(plan.source)}
-        return report_of(manifest, version).model_copy(update=update)
-
-    return build_if_due(
-        partial(plan_flover, spec, repository, base), partial(_current, spec), build, force=force, report=report
-    )
+    return run_build(Recipe(plan_flover, _current, _build), spec, repository, **options)
 
 
-class _Stages:
-    """A build's stages, each done when it is first asked for."""
+def _current(spec: FloverSpec, plan: FloverPlan) -> FloverReport:
+    assert plan.published is not None
+    write_config_once(plan.entry, partial(flover_config_pbtxt, spec))
+    return report_of(plan.published, plan.version).model_copy(update={"warnings": not_served(plan.source)})
 
-    def __init__(self, spec: FloverSpec, plan: FloverPlan, work: Workspace, report: Report) -> None:
-        self.spec, self.plan, self.report = spec, plan, report
-        self._work = work
+
+def _build(run: BuildRun[FloverSpec, FloverPlan]) -> FloverReport:
+    stages = _FloverStages(run)
+    if not stages.sound:
+        reasons = tuple(
+            f"{precision}: {reason}"
+            for precision in stages.candidates
+            for reason in misses(stages.verified(precision), precision)
+        )
+        return FloverReport(name=run.spec.name, outcome="missed", reasons=reasons)
+    manifest = partial(stages.manifest, stages.profile(stages.chosen))
+    published, version = publish_version(run, stages.fill, manifest, lambda _: flover_config_pbtxt(run.spec))
+    return report_of(published, version).model_copy(update={"warnings": not_served(run.plan.source)})
+
+
+class _FloverStages:
+    """The stages of a build, each run at its first use unless an earlier process finished it."""
+
+    def __init__(self, run: BuildRun[FloverSpec, FloverPlan]) -> None:
+        self.spec, self.plan, self.progress = run.spec, run.plan, run.progress
+        self._work = run.work
 
     @property
     def candidates(self) -> tuple[Computed, ...]:
@@ -173,7 +149,7 @@ class _Stages:
 
     @cached_property
     def _source(self) -> DecoderSource:
-        self.report("load", 0.0)
+        self.progress("load", 0.0)
         return load_decoder(self.plan.source)
 
     @property
@@ -209,11 +185,7 @@ class _Stages:
             raise InvalidArgument(
                 f"field 'max_length': {longest} tokens exceed the model's longest sequence of {positions}"
             )
-        content = json.loads(source.tokenizer.backend_tokenizer.to_str())
-        # The server decides on both.
-        content["truncation"] = content["padding"] = None
-        (folder / TOKENIZER_FILE).parent.mkdir()
-        (folder / TOKENIZER_FILE).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        write_tokenizer(source.tokenizer, folder / TOKENIZER_FILE)
         facts = _Facts(
             architecture=type(source.model).__name__,
             base=source.digest,
@@ -222,12 +194,12 @@ class _Stages:
             eos_token_ids=source.eos_token_ids,
         )
         (folder / _FACTS).write_text(facts.model_dump_json())
-        self.report("generate", 0.0)
+        self.progress("generate", 0.0)
         samples = None if self.plan.samples is None else self.plan.samples.read_text(encoding="utf-8")
         write_references(source, sample_texts(samples)[0], facts.max_length, folder / _REFERENCES)
 
     def _convert(self, precision: Computed, folder: Path) -> None:
-        self.report("convert", 0.0)
+        self.progress("convert", 0.0)
         model = self._source.model
         weights = convert(model.state_dict(), self.facts.form, tied=bool(model.config.tie_word_embeddings))
         (folder / WEIGHTS_FILE).parent.mkdir()
@@ -238,7 +210,7 @@ class _Stages:
             self.runner(precision),
             read_references(self.folder / _REFERENCES),
             self.spec.tolerance or DEFAULT_TOLERANCE[precision],
-            partial(self.report, "verify"),
+            partial(self.progress, "verify"),
         )
 
     def _measure(self, precision: Computed) -> FloverProfile:
@@ -246,49 +218,36 @@ class _Stages:
             self.runner(precision),
             threads=self.plan.threads,
             seconds=self.spec.profile_seconds,
-            progress=partial(self.report, "profile"),
+            progress=partial(self.progress, "profile"),
         )
 
+    def fill(self, folder: Path) -> None:
+        """Write the version's files into `folder`."""
+        shutil.copytree(self.weights(self.chosen), folder, dirs_exist_ok=True)
+        shutil.copytree(self.folder / "tokenizer", folder / "tokenizer")
 
-def _publish(stages: _Stages, spec_file: str) -> tuple[FloverManifest, int]:
-    """Gather everything aside and make it the newest version, all at once."""
-    plan, facts, precision = stages.plan, stages.facts, stages.chosen
-    profile, trials = stages.profile(precision), stages.trials()
-    stages.report("publish", 0.0)
-    staging = plan.entry.new_staging()
-    shutil.copytree(stages.weights(precision), staging, dirs_exist_ok=True)
-    shutil.copytree(stages.folder / "tokenizer", staging / "tokenizer")
-    manifest = FloverManifest(
-        kind="flover",
-        name=stages.spec.name,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        spec=spec_file,
-        fingerprint=plan.fingerprint,
-        ingredients=plan.ingredients,
-        libraries=libraries_of(plan.ingredients),
-        files=file_records(staging),
-        source=Source(
-            model=stages.spec.model, architecture=facts.architecture, sha256=plan.ingredients["source files"]
-        ),
-        engine=stages.spec.engine,
-        precision=precision,
-        device=device.here(stages.device),
-        base=facts.base,
-        form=facts.form,
-        eos_token_ids=facts.eos_token_ids,
-        max_concurrency=stages.spec.max_concurrency,
-        max_length=facts.max_length,
-        memory_bytes=stages.memory_bytes(precision),
-        threads=plan.threads,
-        verification=stages.verified(precision),
-        trials=trials,
-        profile=profile,
-    )
-    (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
-    return manifest, plan.entry.publish(staging)
-
-
-def _current(spec: FloverSpec, plan: FloverPlan) -> FloverReport:
-    assert plan.published is not None
-    write_config_once(plan.entry, partial(flover_config_pbtxt, spec))
-    return report_of(plan.published, plan.version).model_copy(update={"warnings": not_served(plan.source)})
+    def manifest(self, profile: FloverProfile, _folder: Path, fields: VersionFields) -> FloverManifest:
+        """The manifest of the version."""
+        facts, precision = self.facts, self.chosen
+        return FloverManifest(
+            kind="flover",
+            **fields,
+            source=Source(
+                model=self.spec.model,
+                architecture=facts.architecture,
+                sha256=self.plan.ingredients["source files"],
+            ),
+            engine=self.spec.engine,
+            precision=precision,
+            device=device.here(self.device),
+            base=facts.base,
+            form=facts.form,
+            eos_token_ids=facts.eos_token_ids,
+            max_concurrency=self.spec.max_concurrency,
+            max_length=facts.max_length,
+            memory_bytes=self.memory_bytes(precision),
+            threads=self.plan.threads,
+            verification=self.verified(precision),
+            trials=self.trials(),
+            profile=profile,
+        )

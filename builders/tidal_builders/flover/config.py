@@ -1,4 +1,4 @@
-"""The `config.pbtxt` of a decoder that the `flover` backend serves. An operator may edit it: it is written once."""
+"""The `config.pbtxt` of a decoder; written once, so that an operator may edit it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ output [
 
 
 def flover_config_pbtxt(spec: FloverSpec) -> str:
-    """The complete text: a request is one prompt or several, answered by any number of responses."""
+    """Return the `config.pbtxt` of a decoder: decoupled, as a request may have any number of responses.
+
+    Args:
+        spec: Spec of the decoder.
+    """
     return (
         f'name: "{spec.name}"\nbackend: "flover"\nmax_batch_size: 0\n{_TENSORS}'
         "model_transaction_policy { decoupled: true }\ninstance_group [ { count: 1 kind: KIND_CPU } ]\n"

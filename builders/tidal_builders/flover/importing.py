@@ -1,4 +1,4 @@
-"""A decoder's task of a folder that peft saved."""
+"""Imports LoRA folders saved by peft as tasks of a decoder."""
 
 from __future__ import annotations
 
@@ -9,44 +9,53 @@ from typing import NamedTuple
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.flover.manifest import FloverManifest
 from tidal.flover.tasks.folder import DecoderBase
-from tidal.flover.tasks.layers import places
+from tidal.flover.tasks.layers import layer_slices
 from tidal.tasks.low_rank import LowRankDelta
 from tidal_builders.foreign.peft import CONFIG_FILE, read_peft_lora, require_task
 from tidal_builders.foreign.trained_on import ServedBase, TrainedOn, source_on_this_machine, trained_on
 
 
 class ImportedLora(NamedTuple):
-    """Differences by the path of the linear layer, and the base that they were trained on, as peft names it."""
+    """A LoRA as peft saved it.
+
+    Attributes:
+        deltas: Low-rank updates by the path of the linear layer.
+        named: Base model named by peft.
+    """
 
     deltas: dict[str, LowRankDelta]
     named: str
 
 
 def import_lora(folder: Path, base: DecoderBase) -> ImportedLora:
-    """The differences of a peft folder with plain LoRA.
+    """Read a peft folder with plain LoRA.
+
+    Args:
+        folder: Folder that peft saved.
+        base: Decoder that the LoRA must fit.
 
     Raises:
-        InvalidArgument: it is no folder of peft, a file is wrong, or the shapes are not the decoder's.
-        Unsupported: it changes what a decoder's task cannot, or answers another task; says what.
+        InvalidArgument: The folder was not saved by peft, a file is invalid, or a shape differs from the decoder's.
+        Unsupported: It changes parameters that a decoder's task cannot, or is for another kind of task; names them.
     """
     if not (folder / CONFIG_FILE).is_file():
         raise InvalidArgument(
-            f"{folder} is nothing that a decoder's task can be made of: accepted are folders with task.json (a stored "
-            f"task) or {CONFIG_FILE} (LoRA, as peft saves it)"
+            f"{folder} is not a task of a decoder; accepted are folders with task.json (a stored task) or "
+            f"{CONFIG_FILE} (a LoRA saved by peft)"
         )
-    layers = {path: (place.outputs, place.inputs) for path, place in places(base.form).items()}
+    layers = {path: (part.outputs, part.inputs) for path, part in layer_slices(base.form).items()}
     found = read_peft_lora(folder, layers, turned=base.form.family == "gpt2")
     require_task(found, folder, "text_generation")
-    whole = [*found.others, *(f"{path}.lora_B.bias" for path in found.biases)]
-    if whole:
+    unsupported = [*found.others, *(f"{path}.lora_B.bias" for path in found.biases)]
+    if unsupported:
         raise Unsupported(
-            f"tensor '{whole[0]}' is trained beside the low-rank differences; a decoder's task has these alone"
+            f"tensor '{unsupported[0]}' is trained in addition to LoRA factors; accepted are LoRA factors only"
         )
     return ImportedLora(found.deltas, found.base)
 
 
 def confirm_base(folder: Path, named: str, manifest: FloverManifest, given: Path | None, *, force: bool) -> TrainedOn:
-    """Compare the base that an adapter names with the decoder's own; arguments and errors as `trained_on`."""
+    """Check that a LoRA was trained on the served decoder; arguments and errors as `trained_on`."""
     served = ServedBase(manifest.source.model, source_on_this_machine(manifest), partial(_same, manifest.base))
     return trained_on(folder, named, served, given, force=force)
 

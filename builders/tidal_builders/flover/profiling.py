@@ -1,4 +1,4 @@
-"""What steps and the reading of prompts cost on this machine."""
+"""Measures decode steps and prefill passes on this machine."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ _SHORTEST = 64
 _CHUNKS = (1, 16, 64, 256)
 _ROUNDS = 4
 
-# "step" or "prefill", attended or read tokens, slots.
+# "decode" or "prefill", attended or prefilled tokens, slots.
 _Cell = tuple[str, int, int]
 
 
 def doubling(first: int, last: int) -> tuple[int, ...]:
-    """`first`, twice that and so on below `last`, and `last`."""
-    found = []
+    """Return `first`, its doubles below `last`, and `last`."""
+    values = []
     while first < last:
-        found.append(first)
+        values.append(first)
         first *= 2
-    return (*found, last)
+    return (*values, last)
 
 
 def measure_profile(runner: FloverRunner, *, threads: int, seconds: float, progress: Progress) -> FloverProfile:
-    """Measure steps of 1 slot to all, over short sequences to the longest, and chunks of prompts.
+    """Measure decode steps by attended tokens and slots, and prefill passes by tokens.
 
     Args:
-        runner: none of its slots is taken.
-        threads: of it.
-        seconds: no round beyond the second begins after so many.
-        progress: told the share that is done.
+        runner: Runner to measure, with all slots free.
+        threads: Number of its CPU threads.
+        seconds: Time after which no round beyond the second begins.
+        progress: Called with the share that is done, 0 to 1.
     """
     lengths, slots = doubling(_SHORTEST, runner.max_length), doubling(1, runner.slots)
     chunks = tuple(chunk for chunk in _CHUNKS if chunk < runner.max_length)
     calls: dict[_Cell, Call] = {
-        ("step", length, n): partial(_step, runner, length, n) for length in lengths for n in slots
+        ("decode", length, n): partial(_decode, runner, length, n) for length in lengths for n in slots
     }
     calls |= {("prefill", chunk, 1): partial(_prefill, runner, chunk) for chunk in chunks}
     timings = measure(calls, rounds=_ROUNDS, budget_s=seconds, progress=progress)
-    step = _table([[timings["step", length, n] for n in slots] for length in lengths], lengths, slots, threads)
+    decode = _table([[timings["decode", length, n] for n in slots] for length in lengths], lengths, slots, threads)
     prefill = _table([[timings["prefill", chunk, 1]] for chunk in chunks], chunks, (1,), threads)
-    return FloverProfile(step=step, prefill=prefill)
+    return FloverProfile(step=decode, prefill=prefill)
 
 
-def _step(runner: FloverRunner, length: int, n: int, _worker: int) -> None:
-    runner.step(0, n, np.zeros(n, np.int64), np.full(n, length - 1, np.int64))
+def _decode(runner: FloverRunner, length: int, n: int, _worker: int) -> None:
+    runner.decode(0, n, np.zeros(n, np.int64), np.full(n, length - 1, np.int64))
 
 
 def _prefill(runner: FloverRunner, chunk: int, _worker: int) -> None:

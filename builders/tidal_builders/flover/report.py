@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from rich.table import Table
 
 from tidal.flover.manifest import FloverManifest, FloverTrial, GenerationVerification
-from tidal_builders.report import BuildResult
+from tidal_builders.report import BuildReport
 
 
 class StepRow(BaseModel):
@@ -20,7 +20,7 @@ class StepRow(BaseModel):
     tokens_per_s: float
 
 
-class FloverReport(BuildResult):
+class FloverReport(BuildReport):
     """Outcome for a spec of a decoder.
 
     Attributes:
@@ -42,6 +42,10 @@ class FloverReport(BuildResult):
     verification: GenerationVerification | None = None
     trials: tuple[FloverTrial, ...] = ()
     rows: tuple[StepRow, ...] = ()
+
+    def tables(self) -> list[Table]:
+        """The measured decode steps of a new version."""
+        return [step_table(self)] if self.outcome == "published" else []
 
 
 def report_of(manifest: FloverManifest, version: int | None) -> FloverReport:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from tidal_builders.spec import ModelSpec
 
 # Of all logits of all compared tokens the largest difference, in standard deviations of the source's logits.
 DEFAULT_TOLERANCE = {"fp32": 1e-3, "bf16": 0.25}
@@ -14,13 +16,12 @@ LEAST_MATCH = {"fp32": 1.0, "bf16": 0.9}
 LONGEST_DEFAULT = 1024
 
 
-class FloverSpec(BaseModel):
+class FloverSpec(ModelSpec):
     """A decoder whose generations share every decoding step, served by the `flover` backend."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, title="flover")
+    model_config = ConfigDict(title="flover")
 
     kind: Literal["flover"]
-    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", description="the model's name in the repository")
     model: str = Field(
         min_length=1,
         description="a GPT-2, GPT-J, GPT-NeoX, Llama, Qwen2 or Qwen3 model: a Hugging Face id, or a folder in its "

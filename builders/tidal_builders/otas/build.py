@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Unpack
 
 from pydantic import BaseModel
 
 from tidal import device
-from tidal.manifest import MANIFEST_FILE, Source
+from tidal.engines import engine_entry
+from tidal.manifest import Source
 from tidal.otas.manifest import ENGINE_FOLDER, OtasEngine, OtasForm, OtasManifest, OtasTrial
 from tidal.otas.profile import GammaLatency
 from tidal.otas.runner import OtasRunner, by_gamma
@@ -26,8 +27,8 @@ from tidal_builders.otas.timm_export import REFERENCE_FILE
 from tidal_builders.otas.transformer import TransformerModel, load_transformer
 from tidal_builders.otas.verify import Verified, verify
 from tidal_builders.otas.vit import Vit, read_vit
-from tidal_builders.planning import Report, build_if_due, file_records, libraries_of, write_config_once
-from tidal_builders.workspace import Workspace, drop_workspaces
+from tidal_builders.publishing import VersionFields, publish_version, write_config_once
+from tidal_builders.runner import BuildOptions, BuildRun, Recipe, run_build
 
 # Of the time for measuring, what the comparison of forms may take.
 _SHARE_OF_TRIALS = 0.25
@@ -40,60 +41,41 @@ class _Chosen(BaseModel):
     trials: tuple[OtasTrial, ...]
 
 
-def build_otas(
-    spec: OtasSpec,
-    repository: Path,
-    *,
-    spec_file: Path | None = None,
-    force: bool = False,
-    report: Report = lambda _stage, _share: None,
-) -> OtasReport:
-    """Build a model into a repository, if it is not there already; its tasks, which lie beside the versions, stay.
+def build_otas(spec: OtasSpec, repository: Path, **options: Unpack[BuildOptions]) -> OtasReport:
+    """Build a vision transformer into a repository, unless its newest version is current; tasks beside it stay.
 
-    Finished stages are kept under `<model>/.build/`, so a build that was killed goes on where it stopped. Builds of
-    the same model wait for each other.
-
-    Args:
-        spec: what to build.
-        repository: the model repository; it is made where it does not exist.
-        spec_file: where the spec was read from: relative paths of the spec start from its folder (without it: from
-            the working directory), and the manifest names it in the command that rebuilds the model.
-        force: build anew, from the first stage on.
-        report: told the name of the running stage and the share of it that is done.
-
-    Returns:
-        The report; its outcome is "missed" where an engine misses its tolerance.
+    See `run_build` for arguments, result and errors.
 
     Raises:
-        InvalidArgument: the source is no vision transformer of an accepted form, or the spec asks for what it cannot.
-        NotFound: the source is a timm model, and timm is not installed.
-        TidalError: a stage failed.
+        NotFound: The source is a timm model, and timm is not installed.
     """
-    base = spec_file.parent if spec_file else Path()
-    named = str(spec_file) if spec_file else f"<spec of {spec.name}>"
+    return run_build(Recipe(plan_otas, _current, _build), spec, repository, **options)
 
-    def build(plan: OtasPlan, work: Workspace) -> OtasReport:
-        stages = _Stages(spec, plan, work, report)
-        if stages.verified.misses:
-            missed = stages.verified.misses
-            return OtasReport(name=spec.name, outcome="missed", reasons=missed, verification=stages.verified.found)
-        manifest, version = _publish(stages, named)
-        write_config_once(plan.entry, partial(otas_config_pbtxt, spec, manifest.image))
-        drop_workspaces(plan.entry.folder)
-        reasons = plan.reasons or ("forced",)
-        return report_of(manifest, version).model_copy(update={"outcome": "published", "reasons": reasons})
 
-    return build_if_due(
-        partial(plan_otas, spec, repository, base), partial(_current, spec), build, force=force, report=report
+def _current(spec: OtasSpec, plan: OtasPlan) -> OtasReport:
+    assert plan.published is not None
+    write_config_once(plan.entry, partial(otas_config_pbtxt, spec, plan.published.image))
+    return report_of(plan.published, plan.version)
+
+
+def _build(run: BuildRun[OtasSpec, OtasPlan]) -> OtasReport:
+    stages = _OtasStages(run)
+    verified = stages.verified
+    if verified.misses:
+        return OtasReport(name=run.spec.name, outcome="missed", reasons=verified.misses, verification=verified.found)
+    manifest = partial(stages.manifest, stages.profile)
+    published, version = publish_version(
+        run, stages.fill, manifest, lambda made: otas_config_pbtxt(run.spec, made.image)
     )
+    return report_of(published, version)
 
 
-class _Stages:
-    """A build's stages, each done when it is first asked for."""
+class _OtasStages:
+    """The stages of a build, each run at its first use unless an earlier process finished it."""
 
-    def __init__(self, spec: OtasSpec, plan: OtasPlan, work: Workspace, report: Report) -> None:
-        self.spec, self.plan, self.report = spec, plan, report
-        self._work = work
+    def __init__(self, run: BuildRun[OtasSpec, OtasPlan]) -> None:
+        self.spec, self.plan, self.progress = run.spec, run.plan, run.progress
+        self._work = run.work
 
     @cached_property
     def source(self) -> Path:
@@ -124,7 +106,7 @@ class _Stages:
         """The folder with a folder of each graph."""
         wanted, root = engines.graphs(self.form.gammas, self.plan.target.kind), self.source.parent
         for number, (gammas, name) in enumerate(wanted.items()):
-            self.report("convert", number / len(wanted))
+            self.progress("convert", number / len(wanted))
             self._work.directory(name, partial(self._convert, gammas))
         return root
 
@@ -145,7 +127,7 @@ class _Stages:
 
     @cached_property
     def _model(self) -> TransformerModel:
-        self.report("load", 0.0)
+        self.progress("load", 0.0)
         return load_transformer(self.vit, accumulate=self.form.accumulate)
 
     @cached_property
@@ -155,7 +137,7 @@ class _Stages:
         return OtasRunner(form, by_gamma(form, opened))
 
     def _export(self, folder: Path) -> None:
-        self.report("export", 0.0)
+        self.progress("export", 0.0)
         export_source(self.plan.source, folder)
 
     def _convert(self, gammas: tuple[int, ...], folder: Path) -> None:
@@ -168,7 +150,7 @@ class _Stages:
             self.plan.target,
             static_batches=self.spec.static_batches,
             seconds=self.spec.profile_seconds * _SHARE_OF_TRIALS / len(self.form.gammas),
-            progress=partial(self.report, "choose"),
+            progress=partial(self.progress, "choose"),
         )
         return _Chosen(engines=chosen, trials=trials)
 
@@ -181,7 +163,7 @@ class _Stages:
             reference(self.source),
             sizes={size for size in (1, 3, *fixed) if size <= self.form.max_batch},
             tolerance=self.spec.tolerance,
-            progress=partial(self.report, "verify"),
+            progress=partial(self.progress, "verify"),
         )
 
     def _measure(self) -> GammaLatency:
@@ -191,60 +173,46 @@ class _Stages:
             self.vit.config,
             threads=self.plan.target.threads,
             seconds=self.spec.profile_seconds,
-            progress=partial(self.report, "profile"),
+            progress=partial(self.progress, "profile"),
         )
 
+    def fill(self, folder: Path) -> None:
+        """Write the version's files into `folder`."""
+        self._copy_engines(folder / ENGINE_FOLDER)
+        # Tasks are trained from the source's weights, also where timm is not installed.
+        shutil.copytree(self.source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(REFERENCE_FILE))
 
-def _publish(stages: _Stages, spec_file: str) -> tuple[OtasManifest, int]:
-    """Gather everything aside and make it the newest version, all at once."""
-    plan, form = stages.plan, stages.form
-    profile, vit = stages.profile, stages.vit
-    stages.report("publish", 0.0)
-    staging = plan.entry.new_staging()
-    opened = _copy_engines(stages, staging / ENGINE_FOLDER)
-    # What tasks are trained from, also where timm is not installed.
-    shutil.copytree(stages.source, staging, dirs_exist_ok=True, ignore=shutil.ignore_patterns(REFERENCE_FILE))
-    manifest = OtasManifest(
-        kind="otas",
-        name=stages.spec.name,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        spec=spec_file,
-        fingerprint=plan.fingerprint,
-        ingredients=plan.ingredients,
-        libraries=libraries_of(plan.ingredients),
-        files=file_records(staging),
-        source=Source(
-            model=stages.spec.model, architecture=vit.config.architecture, sha256=plan.ingredients["source files"]
-        ),
-        engine=plan.target.kind,
-        precision=engines.PRECISION,
-        device=device.here(plan.target.device),
-        base=vit.digest,
-        threads=plan.target.threads,
-        engines=opened,
-        verification=stages.verified.found,
-        trials=stages.chosen.trials,
-        profile=profile,
-        **{name: getattr(form, name) for name in OtasForm.model_fields},
-    )
-    (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
-    return manifest, plan.entry.publish(staging)
+    def manifest(self, profile: GammaLatency, _folder: Path, fields: VersionFields) -> OtasManifest:
+        """The manifest of the version."""
+        form, target = self.form, self.plan.target
+        return OtasManifest(
+            kind="otas",
+            **fields,
+            source=Source(
+                model=self.spec.model,
+                architecture=self.vit.config.architecture,
+                sha256=self.plan.ingredients["source files"],
+            ),
+            engine=target.kind,
+            precision=engines.PRECISION,
+            device=device.here(target.device),
+            base=self.vit.digest,
+            threads=target.threads,
+            engines=tuple(
+                engine.model_copy(update={"file": f"{ENGINE_FOLDER}/{engine.file}"}) for engine in self.chosen.engines
+            ),
+            verification=self.verified.found,
+            trials=self.chosen.trials,
+            profile=profile,
+            **{name: getattr(form, name) for name in OtasForm.model_fields},
+        )
 
-
-def _copy_engines(stages: _Stages, folder: Path) -> tuple[OtasEngine, ...]:
-    """Copy what the chosen engines are opened from; of TensorRT the plans alone, not what they were made of."""
-    chosen = stages.chosen.engines
-    for file in {engine.file for engine in chosen}:
-        graph = Path(file).parent
-        if stages.plan.target.kind == "tensorrt":
-            (folder / graph).mkdir(parents=True, exist_ok=True)
-            shutil.copy(stages.graphs / file, folder / file)
-        else:
-            shutil.copytree(stages.graphs / graph, folder / graph)
-    return tuple(engine.model_copy(update={"file": f"{ENGINE_FOLDER}/{engine.file}"}) for engine in chosen)
-
-
-def _current(spec: OtasSpec, plan: OtasPlan) -> OtasReport:
-    assert plan.published is not None
-    write_config_once(plan.entry, partial(otas_config_pbtxt, spec, plan.published.image))
-    return report_of(plan.published, plan.version)
+    def _copy_engines(self, folder: Path) -> None:
+        """Copy the files that the chosen engines are opened from; plans without what they were made from."""
+        for file in {engine.file for engine in self.chosen.engines}:
+            graph = Path(file).parent
+            if engine_entry(self.plan.target.kind).uses_plans:
+                (folder / graph).mkdir(parents=True, exist_ok=True)
+                shutil.copy(self.graphs / file, folder / file)
+            else:
+                shutil.copytree(self.graphs / graph, folder / graph)

@@ -17,6 +17,7 @@ from tidal.engines import (
     EngineKind,
     Precision,
     compile_engine,
+    engine_entry,
     engine_file,
     open_engines,
     specialise_engine,
@@ -40,13 +41,13 @@ _LARGEST_TRIED = 4
 def graphs(gammas: Sequence[int], kind: EngineKind) -> dict[tuple[int, ...], str]:
     """The graphs that a γ list asks for, with their folders' names.
 
-    Merging is part of a graph, so that each γ below 0 has one. Prompts are an input: one graph takes any number, but
-    for TensorRT, whose plans are best for fixed sizes.
+    Merging is part of a graph, so that each γ below 0 has one. Prompts are an input: one graph accepts any number,
+    unless the engine uses plans, which are fastest for fixed sizes.
     """
     prompted = tuple(gamma for gamma in gammas if gamma > 0)
     found: dict[tuple[int, ...], str]
     found = {(gamma,): f"merge{-gamma}" if gamma < 0 else "plain" for gamma in gammas if gamma <= 0}
-    if kind == "tensorrt":
+    if engine_entry(kind).uses_plans:
         return found | {(gamma,): f"prompts{gamma}" for gamma in prompted}
     return found | ({prompted: "prompts"} if prompted else {})
 

@@ -9,21 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal import device
-from tidal.errors import InvalidArgument
 from tidal.otas.manifest import OtasManifest, load_otas_manifest
 from tidal.otas.runner import open_runner
 from tidal.otas.tasks import OtasProvenance, OtasTask, TaskParameters, add_task, parameters_of
-from tidal.tasks.folder import scan_one, tasks_folder
-from tidal.tasks.names import check_task_name
+from tidal.tasks.folder import check_free, tasks_folder
 from tidal.tasks.record import TENSORS_FILE
 from tidal.tensor_file import parse_tensors, read_bounded
-from tidal_builders.commands.progress import progress, stdout_kept_clean
 from tidal_builders.otas.training.accuracy import measure_accuracy
 from tidal_builders.otas.training.images import LABELS_FILE, LabelledImages, named_labels, read_images
 from tidal_builders.otas.training.settings import Settings
 from tidal_builders.otas.training.train import train_task
 from tidal_builders.otas.transformer import load_transformer
 from tidal_builders.otas.vit import read_vit
+from tidal_builders.progress import clean_stdout, progress_bars
 
 # Told the name of the running stage and the share of it that is done.
 Report = Callable[[str, float], None]
@@ -101,9 +99,7 @@ class Registering:
         """Of the version, once nothing is in the way of adding the task."""
         manifest = load_otas_manifest(self.version)
         manifest.check(self.version, device.here(manifest.device.kind))
-        check_task_name(self.name)
-        if not self.replace and scan_one(tasks_folder(self.model), self.name) is not None:
-            raise InvalidArgument(f"task '{self.name}' is there already; replace it by --replace, or give another name")
+        check_free(tasks_folder(self.model), self.name, replace=self.replace)
         return manifest
 
     def _add(
@@ -126,5 +122,5 @@ class Registering:
 @contextmanager
 def registering(model: Path, version: Path, name: str, *, replace: bool) -> Iterator[Registering]:
     """The same for a command: with bars on standard error, and standard output kept for the result."""
-    with progress(name) as report, stdout_kept_clean():
+    with progress_bars(name) as report, clean_stdout():
         yield Registering(model, version, name, replace, report)

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from rich.table import Table
 
 from tidal.otas.manifest import GammaVerification, OtasManifest, OtasTrial, Way
-from tidal_builders.report import BuildResult
+from tidal_builders.report import BuildReport
 
 
 class GammaRow(BaseModel):
@@ -21,7 +21,7 @@ class GammaRow(BaseModel):
     batch_ms: dict[int, float]
 
 
-class OtasReport(BuildResult):
+class OtasReport(BuildReport):
     """Outcome for a spec of a vision transformer.
 
     Attributes:
@@ -37,6 +37,10 @@ class OtasReport(BuildResult):
     rows: tuple[GammaRow, ...] = ()
     verification: tuple[GammaVerification, ...] = ()
     trials: tuple[OtasTrial, ...] = ()
+
+    def tables(self) -> list[Table]:
+        """The measured costs of a new version."""
+        return [gamma_table(self)] if self.outcome == "published" else []
 
 
 def report_of(manifest: OtasManifest, version: int | None) -> OtasReport:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from tidal.engines import PlanOptions
-from tidal_builders.runtime_options import DEFAULT_TOLERANCE
+from tidal.engines import EngineKind, PlanOptions
+from tidal_builders.spec import ModelSpec, check_plan_options
+from tidal_builders.tolerances import DEFAULT_TOLERANCE
 
 
-class OtasSpec(BaseModel):
+class OtasSpec(ModelSpec):
     """A frozen vision transformer that serves tasks at a number of tokens chosen for every batch, by the `otas`
     backend."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, title="otas")
+    model_config = ConfigDict(title="otas")
 
     kind: Literal["otas"]
-    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", description="the model's name in the repository")
     model: str = Field(
         min_length=1,
         description="a timm vision transformer (vit_*): a Hugging Face id such as timm/vit_small_patch16_224."
@@ -40,7 +40,7 @@ class OtasSpec(BaseModel):
         description="batch sizes to try engines of their own for where γ is 0 or below; each costs a copy of the "
         "weights and is kept only where it is faster; none: one engine for all sizes",
     )
-    engine: Literal["openvino", "torch", "tensorrt"] = Field("openvino", description="engine to compile for")
+    engine: EngineKind = Field("openvino", description="engine to compile for")
     device: Literal["auto", "cpu", "gpu"] = Field(
         "auto", description="where it runs; auto: on the GPU if the engine and this machine have one"
     )
@@ -57,10 +57,7 @@ class OtasSpec(BaseModel):
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
-        if self.tensorrt is not None and self.engine != "tensorrt":
-            raise ValueError(
-                f"fields 'engine' and 'tensorrt': options of a plan go with engine tensorrt, got {self.engine}"
-            )
+        check_plan_options(self.engine, self.tensorrt)
         return self
 
     @field_validator("static_batches")

@@ -1,82 +1,72 @@
-"""Whether a base has to be built, found without loading it."""
+"""Plans the build of a base for fine-tuned tasks, without loading the source model."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import tidal
-import tidal_builders
-from tidal.compiling import shared_headers
-from tidal.engines import choose_device
-from tidal.manifest import sha256_file
+from tidal.engines import choose_device, engine_entry
 from tidal.pets.manifest import PetsManifest, load_pets_manifest
-from tidal.pets.openvino_engine.native import source_folder as native_sources
+from tidal.pets.openvino_engine.native import library_path
 from tidal.repository.entries import ModelEntry
-from tidal_builders.fingerprint import hash_files, source_folder
+from tidal_builders.fingerprint import code_hash, source_folder
 from tidal_builders.foreign.recognise import ENCODERS, require
 from tidal_builders.pets.spec import PetsSpec
-from tidal_builders.planning import BuildPlan, compare, ingredients, samples_file
+from tidal_builders.planning import BuildPlan, compare, ingredients, samples_file, samples_ingredient
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "openvino")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PetsPlan(BuildPlan[PetsManifest]):
-    """`samples` are the spec's own texts; `threads` the engine runs on."""
+    """What the build of a base would publish; see `BuildPlan`.
 
+    Attributes:
+        source: Folder of the source model.
+        samples: File of the spec's own texts, if it names one.
+        threads: CPU threads of the engine.
+    """
+
+    source: Path
     samples: Path | None
     threads: int
 
 
 def plan_pets(spec: PetsSpec, repository: Path, base: Path) -> PetsPlan:
-    """Compare what is published with what the spec, the source, the code, the libraries and the device are now.
+    """Compare what is published with the current spec, source, code, libraries and device.
 
     Args:
-        spec: what is asked for.
-        repository: the model repository; it need not exist.
-        base: folder that relative paths of the spec start from.
+        spec: Spec of the base.
+        repository: Model repository; it need not exist.
+        base: Folder that relative paths of the spec start from.
 
     Raises:
-        InvalidArgument: the source model or the samples cannot be found, or the engine does not run on that device.
-        Unsupported: the engine's library is not installed, or this machine has no GPU.
+        InvalidArgument: The source model or the samples do not exist, or the engine does not run on the device.
+        Unsupported: The engine's library is not installed, or this machine has no GPU.
     """
     source = source_folder(spec.model, spec.revision, base)
     require(source, ENCODERS, spec.kind)
     samples = samples_file(spec.samples, base)
     threads = spec.threads or len(os.sched_getaffinity(0))
-    libraries = (*_LIBRARIES, "tensorrt", "onnxscript") if spec.engine == "tensorrt" else _LIBRARIES
-    kind = choose_device(spec.engine, spec.device)
-    parts = ingredients(spec, source, _code_hash(), kind, threads, libraries)
-    parts["samples file"] = sha256_file(samples) if samples else "none"
+    engine = engine_entry(spec.engine)
+    engine_libraries = (engine.distribution, *engine.build_libraries)
+    parts = ingredients(
+        spec,
+        source=source,
+        code=code_hash("tidal_builders.pets.build"),
+        device_kind=choose_device(spec.engine, spec.device),
+        libraries=tuple(dict.fromkeys((*_LIBRARIES, *engine_libraries))),
+        more={"threads": str(threads), "kernels": library_path().stem, **samples_ingredient(samples)},
+    )
     entry = ModelEntry(repository / spec.name)
     published, reasons = compare(entry, load_pets_manifest, parts)
-    return PetsPlan(entry, source, parts, published, reasons, samples, threads)
-
-
-def _code_hash() -> str:
-    """Hash over the code that decides what is built and how fast it is: of the base, not of tasks."""
-    library, builders, native = (
-        Path(tidal.__path__[0]),
-        Path(tidal_builders.__path__[0]),
-        native_sources(),
+    return PetsPlan(
+        entry=entry,
+        ingredients=parts,
+        published=published,
+        reasons=reasons,
+        source=source,
+        samples=samples,
+        threads=threads,
     )
-    own = [
-        *builders.glob("pets/*.py"),
-        *builders.glob("arlo/sa*.py"),
-        builders / "timing.py",
-        builders / "planning.py",
-        builders / "texts.py",
-    ]
-    used = [
-        path
-        for name in ("engine", "openvino_engine", "torch_engine", "tensorrt_engine")
-        for path in library.glob(f"pets/{name}/*.py")
-    ]
-    used += [*library.glob("pets/policies/*.py"), library / "manifest.py"]
-    used += [library / "pets" / f"{name}.py" for name in ("base", "manifest", "opening", "profile", "terms")]
-    hashes = hash_files(builders, own) + hash_files(library, used) + hash_files(native, native.glob("*.?pp"))
-    hashes += hash_files(shared_headers(), shared_headers().glob("*.hpp"))
-    return hashlib.sha256(hashes.encode()).hexdigest()

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from tidal.manifest import Verification
 from tidal.pets.manifest import PetsManifest
-from tidal_builders.report import BuildResult
+from tidal_builders.report import BuildReport
 
 
 class CostRow(BaseModel):
@@ -21,7 +21,7 @@ class CostRow(BaseModel):
     terms_ms: dict[str, float]
 
 
-class PetsReport(BuildResult):
+class PetsReport(BuildReport):
     """Outcome for a spec of a base.
 
     Attributes:
@@ -39,6 +39,10 @@ class PetsReport(BuildResult):
     zeroed: tuple[str, ...] = ()
     verification: Verification | None = None
     rows: tuple[CostRow, ...] = ()
+
+    def tables(self) -> list[Table]:
+        """The measured costs of a new version."""
+        return [cost_table(self)] if self.outcome == "published" else []
 
 
 def report_of(manifest: PetsManifest, version: int | None) -> PetsReport:

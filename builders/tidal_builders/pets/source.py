@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from tidal.errors import InvalidArgument
-from tidal_builders.arlo.source import quiet
+from tidal_builders.quiet import quiet_transformers
 
 _POOLER = "pooler."
 
@@ -51,7 +51,7 @@ def load_base(folder: Path) -> BaseSource:
             "read, for they can run code: save the model with `save_pretrained(folder, safe_serialization=True)`"
         )
     try:
-        with quiet():
+        with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
         model, zeroed = load_encoder(folder)
     except (OSError, ValueError, KeyError) as error:
@@ -79,7 +79,7 @@ def load_encoder(folder: Path) -> tuple[Any, tuple[str, ...]]:
         InvalidArgument: weights other than the pooler's are missing.
         OSError, ValueError, KeyError: as transformers raises them for a folder that it cannot load.
     """
-    with quiet():
+    with quiet_transformers():
         model, info = AutoModel.from_pretrained(
             folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True
         )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from tidal.engines import PlanOptions
-from tidal_builders.runtime_options import DEFAULT_TOLERANCE
+from tidal.pets.opening import PetsEngineKind
+from tidal_builders.spec import ModelSpec, check_plan_options
+from tidal_builders.tolerances import DEFAULT_TOLERANCE
 
 
 class PetsPlanOptions(PlanOptions):
@@ -19,13 +21,12 @@ class PetsPlanOptions(PlanOptions):
     tasks: int = Field(64, ge=1, le=100_000, description="tasks that the banks have room for on the GPU")
 
 
-class PetsSpec(BaseModel):
+class PetsSpec(ModelSpec):
     """A frozen encoder that fine-tuned tasks share, served by the `pets` backend."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, title="pets")
+    model_config = ConfigDict(title="pets")
 
     kind: Literal["pets"]
-    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", description="the model's name in the repository")
     model: str = Field(
         min_length=1,
         description="the encoder that the tasks were fine-tuned from: a Hugging Face id, or a folder in its format: "
@@ -39,7 +40,7 @@ class PetsSpec(BaseModel):
     max_tokens: int = Field(
         2048, ge=8, description="tokens of the largest batch that is profiled and served, padding included"
     )
-    engine: Literal["openvino", "torch", "tensorrt"] = Field(
+    engine: PetsEngineKind = Field(
         "openvino", description="engine to run it with; tensorrt serves the dense kinds alone: adapter, bitfit and lora"
     )
     device: Literal["auto", "cpu", "gpu"] = Field(
@@ -73,10 +74,7 @@ class PetsSpec(BaseModel):
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
-        if self.tensorrt is not None and self.engine != "tensorrt":
-            raise ValueError(
-                f"fields 'engine' and 'tensorrt': options of a plan go with engine tensorrt, got {self.engine}"
-            )
+        check_plan_options(self.engine, self.tensorrt)
         if self.precision == "bf16" and self.engine != "openvino":
             raise ValueError(f"fields 'engine' and 'precision': bf16 goes with engine openvino, got {self.engine}")
         if self.attention_received and self.engine != "openvino":

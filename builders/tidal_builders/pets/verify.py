@@ -14,12 +14,12 @@ from pydantic import BaseModel, Field
 from tidal.manifest import Verification
 from tidal.pets.engine.contract import PetsEngine, PetsPrecision
 from tidal.pets.terms import BaseLayers, FloatArray, TaskTerms
-from tidal_builders.arlo.samples import Row, batches, draw_samples, longest, pad
 from tidal_builders.pets.source import BaseSource
 from tidal_builders.pets.streams import run_every_way
 from tidal_builders.pets.training.merged import merge_terms
 from tidal_builders.pets.typical import typical_task
-from tidal_builders.runtime_options import LEAST_AGREEMENT
+from tidal_builders.samples import Row, batches, draw_samples, longest, pad
+from tidal_builders.tolerances import LEAST_AGREEMENT
 
 # Queries of each: the base, and every kind.
 _QUERIES: dict[PetsPrecision, int] = {"fp32": 10, "bf16": 170}

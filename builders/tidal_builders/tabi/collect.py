@@ -1,4 +1,4 @@
-"""Runs levels over queries, one at a time on the engines that will serve, and keeps what they say by what they read."""
+"""Collects the levels' answers: each query alone, on the engines that will serve, cached by its tokens."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tidal.manifest import MANIFEST_FILE, sha256_file
 from tidal.requests import Array
 from tidal.text.words import EncodedWords, WordTokenizer
 from tidal_builders.arrays import write_arrays
-from tidal_builders.tabi.outputs import LevelOutputs
+from tidal_builders.tabi.data import LevelOutputs
 from tidal_builders.tabi.task_levels import CODE as TASK_LEVELS_CODE
 from tidal_builders.tabi.task_levels import TaskRunner, task_info
 from tidal_builders.workspace import Workspace
 
-# Queries that a level answers before the next level's turn, and that are kept together. Levels take turns, so that a
-# disturbance of the machine meets all of them.
+# Queries that a level answers before the next level runs, and that are stored together. The levels alternate, so that
+# other work on the machine affects all of them.
 _CHUNK = 256
 _ATTENTION = "attention_received"
 _FILE = "outputs.npz"
@@ -39,16 +39,16 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """What a level says to one query; logits in its own order."""
+class _QueryAnswer:
+    """A level's answer to one query; its logits are in the model's own order."""
 
     logits: npt.NDArray[np.float32]
     importance: npt.NDArray[np.float32] | None
     latency_ms: float
 
 
-class _Model:
-    """A level that is a model of its own; see `TaskRunner`, which is one that is a task."""
+class _ModelRunner:
+    """Runs a level that is a model; `TaskRunner` runs one that is a task."""
 
     def __init__(self, version_dir: Path) -> None:
         manifest = load_arlo_manifest(version_dir)
@@ -62,7 +62,7 @@ class _Model:
         return open_model(self._folder, truncate=True)
 
     def run(self, query: EncodedWords) -> tuple[dict[str, Array], float]:
-        """Run one query on the first engine, in the shortest runtime that takes it."""
+        """Run one query on the first engine, in the shortest runtime that fits it."""
         length = len(query.ids)
         rows = [TokenRow(query.ids, np.ones(length, np.int64), query.type_ids)]
         runtime, model = bisect.bisect_left(self._lengths, length), self._model
@@ -71,22 +71,21 @@ class _Model:
         return answer, time.perf_counter() - begin
 
 
-class Runner:
-    """One level as it will be served, and every answer that it has given.
+class LevelRunner:
+    """Runs one level as it will be served, and caches its answers.
 
-    Answers are kept in the workspace under the hash of the level's version, by the tokens that were read: what was run
-    once, as a whole query or as one that pruning has left, is not run again. The engines are opened when something has
-    to be run.
+    Answers are stored in the workspace under the hash of the level's version, by the query's tokens: the same tokens,
+    of a whole or a pruned query, are run once. The engines are opened when a query has to be run.
 
     Args:
-        name: the level's, for progress.
-        version_dir: its published version.
-        order: the place of each of the cascade's labels in its logits; None where they agree.
-        work: where answers are kept.
-        task: of the version's model, that the level is; None: the model is the level.
+        name: Name of the level, for progress.
+        version_dir: Folder of its published version.
+        order: Index of each of the cascade's labels in its logits; None if the order is the same.
+        work: Workspace that stores the answers.
+        task: Task of the version's model that is the level; None: the model is the level.
 
     Raises:
-        InvalidArgument: the version has no valid manifest, or its model no such task.
+        InvalidArgument: The version has no valid manifest, or its model does not have the task.
     """
 
     def __init__(
@@ -100,38 +99,43 @@ class Runner:
     ) -> None:
         self.name = name
         self.key = answers_key(version_dir, task)
-        self._level = _Model(version_dir) if task is None else TaskRunner(version_dir, task)
+        self._level = _ModelRunner(version_dir) if task is None else TaskRunner(version_dir, task)
         self.tokenizer = WordTokenizer(version_dir / self._level.tokenizer, self._level.max_length, truncate=True)
         self._order, self._work = order, work
         self._attention = self._level.attention
-        self._answers: dict[bytes, _Answer] = {}
+        self._answers: dict[bytes, _QueryAnswer] = {}
         for stage in work.stages(self.key):
-            self._take(work.directory(stage, lambda _: None))
+            self._load_chunk(work.directory(stage, lambda _: None))
 
-    def read(self, texts: Texts) -> list[EncodedWords]:
-        """Queries as the level reads them, cut to what fits it.
+    def encode(self, texts: Texts) -> list[EncodedWords]:
+        """Tokenise queries for the level, cut to its maximum length.
+
+        Args:
+            texts: Texts of the queries.
 
         Raises:
-            InvalidArgument: a text cannot be read; names its row.
+            InvalidArgument: A text cannot be tokenised; the message names its row.
         """
         first, *second = ([text.encode() for text in part] for part in zip(*texts, strict=True))
-        read = []
+        encoded = []
         for each in self.tokenizer.encode(first, second[0] if second else None):
             if isinstance(each, InvalidArgument):
                 raise each
-            read.append(each)
-        return read
+            encoded.append(each)
+        return encoded
 
     def run(self, queries: Sequence[EncodedWords], progress: Progress = lambda _: None) -> LevelOutputs:
-        """The level's answers to queries as it reads them; those that are not known yet are run.
+        """Return the level's answers, with logits in the order of the cascade's labels; unknown queries are run.
 
-        Logits are in the order of the cascade's labels.
+        Args:
+            queries: Queries, tokenised for the level.
+            progress: Receives the completed share, 0 to 1.
         """
         keys = [_query_key(each.ids, each.type_ids) for each in queries]
         new = {key: each for key, each in zip(keys, queries, strict=True) if key not in self._answers}
         for done, chunk in _chunks(list(new.values())):
             progress(done / len(new))
-            self._ask(chunk)
+            self._run_chunk(chunk)
         answers = [self._answers[key] for key in keys]
         logits = np.stack([answer.logits for answer in answers])
         return LevelOutputs(
@@ -143,22 +147,24 @@ class Runner:
         )
 
     def time(self, query: EncodedWords) -> float:
-        """Run a query again, and keep nothing of it.
+        """Run a query without storing its answer, and return the milliseconds that its engine took.
 
-        Returns:
-            The milliseconds that its engine took.
+        Args:
+            query: Query, tokenised for the level.
         """
-        return self._once(query).latency_ms
+        return self._run_one(query).latency_ms
 
-    def _ask(self, queries: Sequence[EncodedWords]) -> None:
-        """Run queries and keep their answers, in memory and as a stage."""
+    def _run_chunk(self, queries: Sequence[EncodedWords]) -> None:
+        """Run queries and store their answers, in memory and as a stage."""
         digest = hashlib.sha256(b"".join(_query_key(each.ids, each.type_ids) for each in queries)).hexdigest()
-        self._take(self._work.directory(f"{self.key}-{digest[:16]}", lambda folder: self._fill(folder, queries)))
+        self._load_chunk(
+            self._work.directory(f"{self.key}-{digest[:16]}", lambda folder: self._write_chunk(folder, queries))
+        )
 
-    def _fill(self, folder: Path, queries: Sequence[EncodedWords]) -> None:
-        """Run queries and write down what they were and what came of them."""
-        self._once(queries[0])  # the level before has used the caches
-        answers = [self._once(each) for each in queries]
+    def _write_chunk(self, folder: Path, queries: Sequence[EncodedWords]) -> None:
+        """Run queries and write their tokens and answers to a folder."""
+        self._run_one(queries[0])  # warms the caches, which the level before has used
+        answers = [self._run_one(each) for each in queries]
         arrays = {
             "ids": np.concatenate([each.ids for each in queries]).astype(np.int32),
             "type_ids": np.concatenate([each.type_ids for each in queries]).astype(np.int32),
@@ -170,47 +176,52 @@ class Runner:
             arrays["importance"] = np.concatenate([answer.importance for answer in answers])
         write_arrays(folder / _FILE, arrays)
 
-    def _take(self, folder: Path) -> None:
-        """Learn the answers of a finished chunk."""
+    def _load_chunk(self, folder: Path) -> None:
+        """Load the answers of a stored chunk."""
         with np.load(folder / _FILE, allow_pickle=False) as arrays:
             stored = {name: arrays[name] for name in arrays.files}
         bounds = np.cumsum(stored["lengths"])[:-1]
         ids, type_ids = (np.split(stored[name].astype(np.int64), bounds) for name in ("ids", "type_ids"))
         received = np.split(stored["importance"], bounds) if self._attention else None
         for row, latency_ms in enumerate(stored["latency_ms"].tolist()):
-            self._answers[_query_key(ids[row], type_ids[row])] = _Answer(
+            self._answers[_query_key(ids[row], type_ids[row])] = _QueryAnswer(
                 stored["logits"][row], None if received is None else received[row], latency_ms
             )
 
-    def _once(self, query: EncodedWords) -> _Answer:
+    def _run_one(self, query: EncodedWords) -> _QueryAnswer:
         """Run one query."""
         answer, seconds = self._level.run(query)
         importance = answer[_ATTENTION][0, : len(query.ids)].copy() if self._attention else None
-        return _Answer(answer["logits"][0].copy(), importance, seconds * 1e3)
+        return _QueryAnswer(answer["logits"][0].copy(), importance, seconds * 1e3)
 
 
-def collect(runners: Sequence[Runner], texts: Texts, progress: Progress) -> list[LevelOutputs]:
-    """Run every level over all queries, the levels by turns.
+def collect(runners: Sequence[LevelRunner], texts: Texts, progress: Progress) -> list[LevelOutputs]:
+    """Run every level over all queries, alternating between the levels.
 
     Args:
-        runners: the levels.
-        texts: the queries.
-        progress: told the share that is done.
+        runners: Runners of the levels.
+        texts: Texts of the queries.
+        progress: Receives the completed share, 0 to 1.
 
     Raises:
-        InvalidArgument: a text cannot be read by a level's tokenizer.
+        InvalidArgument: A text cannot be tokenised by a level's tokenizer.
     """
-    read = [runner.read(texts) for runner in runners]
+    encoded = [runner.encode(texts) for runner in runners]
     for done, rows in _chunks(range(len(texts))):
-        for number, (runner, queries) in enumerate(zip(runners, read, strict=True)):
+        for number, (runner, queries) in enumerate(zip(runners, encoded, strict=True)):
             progress((done + len(rows) * number / len(runners)) / len(texts))
             runner.run([queries[row] for row in rows])
     progress(1.0)
-    return [runner.run(queries) for runner, queries in zip(runners, read, strict=True)]
+    return [runner.run(queries) for runner, queries in zip(runners, encoded, strict=True)]
 
 
 def answers_key(version_dir: Path, task: str | None = None) -> str:
-    """What a level's answers depend on beside the query: its version, its task, and the code that runs it."""
+    """Return the hash of what a level's answers depend on besides the query: its version, its task and the code.
+
+    Args:
+        version_dir: Folder of the level's version.
+        task: Task that is the level; None: the model is the level.
+    """
     arlo = Path(tidal.__path__[0]) / "arlo"
     code = (
         (Path(__file__), arlo / "model.py", arlo / "shapes.py") if task is None else (Path(__file__), TASK_LEVELS_CODE)
@@ -222,7 +233,7 @@ def answers_key(version_dir: Path, task: str | None = None) -> str:
 
 
 def _chunks(items: Sequence[Item]) -> Iterator[tuple[int, Sequence[Item]]]:
-    """Pieces of a sequence, each with the number of items before it."""
+    """Split a sequence into chunks, each with the number of items before it."""
     for begin in range(0, len(items), _CHUNK):
         yield begin, items[begin : begin + _CHUNK]
 

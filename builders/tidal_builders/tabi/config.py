@@ -1,4 +1,4 @@
-"""The `config.pbtxt` of a cascade, which the `tabi` backend serves. An operator may edit it: it is written once."""
+"""The `config.pbtxt` of a cascade, for the `tabi` backend. It is written once, so that an operator may edit it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ _OF_PAIRS = (("pruned_pair", "TYPE_STRING", 1),)
 
 
 def cascade_config_pbtxt(manifest: TabiManifest) -> str:
-    """The complete text.
+    """Return the complete text of a cascade's config.pbtxt.
 
-    Rows of a request are separate queries. `text_pair` is declared for pairs alone, and required there: clients that
-    make inputs from what a model declares, as perf_analyzer does, then need no help.
+    Rows of a request are separate queries. `text_pair` is declared for pairs only, and required there: clients that
+    generate inputs from a model's config, such as perf_analyzer, then work without options.
+
+    Args:
+        manifest: Manifest of the cascade.
     """
     outputs = ",\n".join(
         f'  {{ name: "{name}" data_type: {kind} dims: [ {dims} ] }}'

@@ -1,4 +1,4 @@
-"""Pictures of what a search found."""
+"""Plots of a search: candidates, and the reliability of the levels' confidence."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidal.tabi.selection import least_score
-from tidal_builders.tabi.report import SearchReport
-from tidal_builders.tabi.tables import front
+from tidal_builders.tabi.pareto import pareto_front
+from tidal_builders.tabi.search_report import SearchReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 
 def plot_candidates(report: SearchReport, path: Path) -> None:
-    """Score against mean latency on the report part, by combination of levels; the chosen one is marked."""
+    """Plot score against mean latency on the report part, by combination of levels; the chosen one is marked.
+
+    Args:
+        report: Report of the search.
+        path: Image file to write.
+    """
     figure = _figure(8, 5)
     axes: Axes = figure.subplots()
     combinations = sorted({each.levels for each in report.candidates}, key=lambda levels: (len(levels), levels))
@@ -28,14 +33,14 @@ def plot_candidates(report: SearchReport, path: Path) -> None:
             marker="s" if len(levels) == 1 else ".",
             label=" → ".join(report.levels[level].name for level in levels),
         )
-    best = [report.candidates[index].reported for index in front(report.candidates)]
+    best = [report.candidates[index].reported for index in pareto_front(report.candidates)]
     axes.plot(
         [each.latency.mean for each in best],
         [each.score for each in best],
         color="grey",
         linewidth=0.8,
         zorder=1,
-        label="front of the selection part",
+        label="Pareto front of the selection part",
     )
     if report.chosen is not None:
         chosen = report.candidates[report.chosen].reported
@@ -47,7 +52,7 @@ def plot_candidates(report: SearchReport, path: Path) -> None:
         axes.axhline(least, color="grey", linewidth=0.8, linestyle=":", label="target")
     if report.target.latency_ms is not None:
         axes.axvline(report.target.latency_ms, color="grey", linewidth=0.8, linestyle=":", label="target")
-    # A target far beyond all candidates must not press them together.
+    # A target far beyond all candidates must not compress the axis.
     slowest = max(each.reported.latency.mean for each in report.candidates)
     served = "served" if report.serving is not None else "engines alone"
     axes.set(
@@ -60,10 +65,15 @@ def plot_candidates(report: SearchReport, path: Path) -> None:
 
 
 def plot_reliability(report: SearchReport, path: Path) -> None:
-    """How often answers are right by how sure each level is of them, before calibration and after, report part."""
+    """Plot each level's accuracy against its confidence on the report part, before and after calibration.
+
+    Args:
+        report: Report of the search.
+        path: Image file to write.
+    """
     figure = _figure(4 * len(report.levels), 4)
     for axes, level in zip(figure.subplots(1, len(report.levels), squeeze=False)[0], report.levels, strict=True):
-        axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle=":", label="as sure as right")
+        axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle=":", label="perfect calibration")
         drawn = (
             ("before", level.reliability_before, level.calibration.ece_before),
             ("after", level.reliability_after, level.calibration.ece_after),
@@ -72,10 +82,10 @@ def plot_reliability(report: SearchReport, path: Path) -> None:
             label = name if error is None else f"{name}, ECE {error:.3f}"
             sure, right = [each.confidence for each in bins], [each.accuracy for each in bins]
             (line,) = axes.plot(sure, right, linewidth=0.8, label=label)
-            # Bins of few queries, which scatter most, are drawn small.
+            # Bins of few queries, which vary most, are drawn small.
             total = sum(each.count for each in bins)
             axes.scatter(sure, right, s=[5 + 300 * each.count / total for each in bins], color=line.get_color())
-        axes.set(xlabel="confidence", ylabel="share that is right", title=level.name, xlim=(0, 1), ylim=(0, 1.02))
+        axes.set(xlabel="confidence", ylabel="accuracy", title=level.name, xlim=(0, 1), ylim=(0, 1.02))
         axes.legend()
     figure.savefig(path, dpi=120)
 

@@ -1,4 +1,4 @@
-"""What the classes of a cascade's levels have to do with each other."""
+"""Agreement of the levels' classes: the cascade's labels, and their order in each level's logits."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from typing import Literal
 from tidal.errors import InvalidArgument
 from tidal_builders.foreign.recognise import SINGLE_OUTPUT, require
 
-# How Hugging Face names classes that nobody has named.
+# Default names of classes in Hugging Face models.
 _NUMBERED = re.compile(r"LABEL_\d+")
-_TOLD = 4
+_MAX_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Classes:
-    """A level's classes: their names, in the order of its logits."""
+class LevelClasses:
+    """The names of a level's classes, in the order of its logits."""
 
     level: str
     names: tuple[str, ...]
 
     @property
     def named(self) -> bool:
-        """Whether the names say anything."""
+        """Whether the names are more than numbers."""
         return not all(_NUMBERED.fullmatch(name) for name in self.names)
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
-    """The cascade's labels, and where each level has them.
+class LabelAgreement:
+    """The cascade's labels, and their order in each level's logits.
 
     Attributes:
-        task: a regression has one output, and no labels.
-        labels: in the cascade's order.
-        orders: for each level the place of each label in its logits; None where that is the cascade's order.
+        task: Task of the cascade; a regression has one output and no labels.
+        labels: Labels in the cascade's order.
+        orders: For each level the index of each label in its logits; None if that is the cascade's order.
     """
 
     task: Literal["classification", "regression"]
@@ -45,24 +45,28 @@ class Agreement:
     orders: tuple[tuple[int, ...] | None, ...]
 
     def names_of(self, level: int) -> tuple[str, ...] | None:
-        """The labels in the order of a level's logits; None for a regression."""
+        """Return the labels in the order of a level's logits; None for a regression.
+
+        Args:
+            level: Index of the level in the spec.
+        """
         order = self.orders[level]
         if order is None:
             return self.labels or None
         return tuple(self.labels[order.index(place)] for place in range(len(order)))
 
 
-def read_classes(level: str, folder: Path, labels: Sequence[str] | None) -> Classes:
-    """A source model's classes, by its config.json.
+def read_classes(level: str, folder: Path, labels: Sequence[str] | None) -> LevelClasses:
+    """Read a source model's classes from its config.json.
 
     Args:
-        level: its name, for errors.
-        folder: with the model's files.
-        labels: the spec's names of its classes, in its order.
+        level: Name of the level, for errors.
+        folder: Folder with the model's files.
+        labels: Names of its classes in the spec, in the model's order; None if the spec has none.
 
     Raises:
-        InvalidArgument: there is no config.json of a single-label classifier or regression, or the number of names
-            is another one.
+        InvalidArgument: There is no config.json of a single-label classifier or regression, or the number of names
+            differs.
     """
     path = folder / "config.json"
     try:
@@ -71,7 +75,7 @@ def read_classes(level: str, folder: Path, labels: Sequence[str] | None) -> Clas
         own = tuple(str(names[number]) for number in sorted(names, key=int))
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise InvalidArgument(f"level '{level}': {path} cannot be read: {error}") from None
-    if not own:  # what transformers takes it for
+    if not own:  # the default of transformers
         own = tuple(f"LABEL_{number}" for number in range(int(config.get("num_labels", 2))))
     try:
         require(folder, SINGLE_OUTPUT, "tabi")
@@ -80,33 +84,33 @@ def read_classes(level: str, folder: Path, labels: Sequence[str] | None) -> Clas
     return classes_of(level, own, labels)
 
 
-def classes_of(level: str, own: Sequence[str], labels: Sequence[str] | None) -> Classes:
-    """A level's classes.
+def classes_of(level: str, own: Sequence[str], labels: Sequence[str] | None) -> LevelClasses:
+    """Return a level's classes, with the spec's names if it has any.
 
     Args:
-        level: its name, for errors.
-        own: names of the classes as the model or the task has them.
-        labels: the spec's names of them, in the same order.
+        level: Name of the level, for errors.
+        own: Names of the classes in the model or the task.
+        labels: Names of them in the spec, in the same order; None if the spec has none.
 
     Raises:
-        InvalidArgument: the number of names is another one.
+        InvalidArgument: The number of names differs.
     """
     if labels is not None and len(labels) != len(own):
         raise InvalidArgument(
-            f"level '{level}': field 'labels' has {len(labels)} names, the model has {len(own)} classes"
+            f"level '{level}': field 'labels' has {len(labels)} names, but the model has {len(own)} classes"
         )
-    return Classes(level, tuple(labels or own))
+    return LevelClasses(level, tuple(labels or own))
 
 
-def agree(levels: Sequence[Classes], labels: Sequence[str] | None) -> Agreement:
-    """Put the levels' classes together by their names.
+def agree_labels(levels: Sequence[LevelClasses], labels: Sequence[str] | None) -> LabelAgreement:
+    """Match the levels' classes by their names.
 
     Args:
-        levels: in the order of the spec.
-        labels: the spec's label names; they are taken for those of models that only number theirs.
+        levels: Classes of the levels, in the order of the spec.
+        labels: Label names in the spec; they also name the classes of models that only number theirs.
 
     Raises:
-        InvalidArgument: the levels do not have the same classes; says which differ and what to do.
+        InvalidArgument: The levels do not have the same classes; the message names the differences and the remedy.
     """
     sizes = {len(level.names) for level in levels}
     if len(sizes) > 1:
@@ -115,8 +119,8 @@ def agree(levels: Sequence[Classes], labels: Sequence[str] | None) -> Agreement:
     (size,) = sizes
     if size == 1:
         if labels is not None:
-            raise InvalidArgument("field 'labels': the levels are regressions, which have none")
-        return Agreement("regression", (), (None,) * len(levels))
+            raise InvalidArgument("field 'labels': the levels are regressions, which have no labels; remove it")
+        return LabelAgreement("regression", (), (None,) * len(levels))
     if labels is not None and len(labels) != size:
         raise InvalidArgument(f"field 'labels': the levels have {size} classes, got {len(labels)} names")
     known = next((level for level in levels if level.named), levels[0])
@@ -124,11 +128,11 @@ def agree(levels: Sequence[Classes], labels: Sequence[str] | None) -> Agreement:
     if len(set(together)) != size:
         raise InvalidArgument(f"level '{known.level}': its labels must differ, got {', '.join(together)[:200]}")
     orders = tuple(_order(level, together, given=labels is not None or not known.named) for level in levels)
-    return Agreement("classification", together, orders)
+    return LabelAgreement("classification", together, orders)
 
 
-def _order(level: Classes, labels: tuple[str, ...], *, given: bool) -> tuple[int, ...] | None:
-    """The place of each label in a level's logits; `given` labels are also those of a level without names."""
+def _order(level: LevelClasses, labels: tuple[str, ...], *, given: bool) -> tuple[int, ...] | None:
+    """Return the index of each label in a level's logits; `given` labels also apply to a level without names."""
     for spelt in (str, str.casefold):
         places = {spelt(name): place for place, name in enumerate(level.names)}
         if len(places) == len(labels) and places.keys() == {spelt(label) for label in labels}:
@@ -142,12 +146,12 @@ def _order(level: Classes, labels: tuple[str, ...], *, given: bool) -> tuple[int
             f"them: give its names, in its order, as this level's 'labels'"
         )
     raise InvalidArgument(
-        f"level '{level.level}': its labels are not those of the cascade: {_few(set(level.names) - set(labels))} in "
-        f"place of {_few(set(labels) - set(level.names))}; give the cascade's names, in the model's order, as this "
+        f"level '{level.level}': its labels differ from those of the cascade: {_few(set(level.names) - set(labels))} "
+        f"instead of {_few(set(labels) - set(level.names))}; give the cascade's names, in the model's order, as this "
         "level's 'labels'"
     )
 
 
 def _few(names: set[str]) -> str:
     shown = sorted(names)
-    return ", ".join(f"'{name[:40]}'" for name in shown[:_TOLD]) + (" …" if len(shown) > _TOLD else "")
+    return ", ".join(f"'{name[:40]}'" for name in shown[:_MAX_SHOWN]) + (" …" if len(shown) > _MAX_SHOWN else "")

@@ -1,8 +1,8 @@
-"""What serving adds to the engines' time, from times that were measured.
+"""The time that serving adds to the engines, computed from measured times.
 
-The levels' answers come with the time of their engines. That leaves out transport, tokenisation, queues and threads,
-and what a query pays for going on to a further level. On short texts this is more than the engines take, and a query
-that two levels read pays more of it than one that a single model reads.
+The levels' answers are collected with the time of their engines. That leaves out transport, tokenisation, queues and
+threads, and the cost of re-routing a query to a further level. On short texts this is more than the engines take, and
+a query that runs on two levels pays more of it than one that runs on a single model.
 """
 
 from __future__ import annotations
@@ -16,66 +16,66 @@ from scipy.stats import trim_mean
 
 from tidal import device
 from tidal.tabi.manifest import EscalationOverhead, ServingOverhead
-from tidal_builders.tabi.passes import Indices
-from tidal_builders.tabi.probe import Way
+from tidal_builders.tabi.data import Indices
+from tidal_builders.tabi.probe import ProbeRoute
 
 Floats = npt.NDArray[np.float64]
 
 # Share of the slowest and of the fastest queries that a mean leaves out: other work on the machine slows some down.
 _TRIMMED = 0.25
-# Factor by which the engines' times may differ from those that the levels' answers came with.
-_MOST_DRIFT = 1.3
+# Maximum factor between the engines' times now and when the levels' answers were collected.
+_MAX_DRIFT = 1.3
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """Milliseconds of queries, one at a time.
+class ServedTimes:
+    """Times of queries in milliseconds, one query at a time.
 
     Attributes:
-        ways: that were measured through the server.
-        rows: indices of the queries, [n].
-        served: of each way through the server, [ways, n].
-        engines: of each level's engine alone, measured by turns with the server, [levels, n].
+        routes: Routes that were measured through the server.
+        rows: Indices of the queries, [n].
+        served: Time of each route through the server, [routes, n].
+        engines: Time of each level's engine alone, measured alternately with the server, [levels, n].
     """
 
-    ways: tuple[Way, ...]
+    routes: tuple[ProbeRoute, ...]
     rows: Indices
     served: Floats
     engines: Floats
 
 
-def overhead(levels: Sequence[str], times: Times, collected: Sequence[Floats]) -> ServingOverhead:
-    """What the served times have beyond the engines' times.
+def overhead(levels: Sequence[str], times: ServedTimes, collected: Sequence[Floats]) -> ServingOverhead:
+    """Return the difference between the served times and the engines' times.
 
-    The means that come of it are those that were served: of each level alone, and of each pair of levels. An engine
-    that took longer by itself than a served query, as on a machine with other work, counts as long as that query.
+    Engine time plus overhead equals the mean served time of each level alone and of each pair of levels. An engine
+    that took longer alone than a served query, because of other work on the machine, counts as long as that query.
 
     Args:
-        levels: names, ascending by score.
-        times: that were measured.
-        collected: of each level, the time of its engine on each query as its answers come with it, [all queries].
+        levels: Names of the levels, ascending by score.
+        times: Measured times.
+        collected: Time of each level's engine on each query when its answers were collected, [all queries] each.
     """
-    served = {way: _mean(each) for way, each in zip(times.ways, times.served, strict=True)}
-    alone_served = [served[Way((place,))] for place in range(len(levels))]
+    served = {route: _mean(each) for route, each in zip(times.routes, times.served, strict=True)}
+    alone_served = [served[ProbeRoute((place,))] for place in range(len(levels))]
     engines = [min(_mean(each), most) for each, most in zip(times.engines, alone_served, strict=True)]
     alone = [most - engine for most, engine in zip(alone_served, engines, strict=True)]
 
-    def hop(way: Way) -> float:
-        below, above = way.levels
-        # Differences of noisy times may be below 0, which no part of serving takes.
-        return max(0.0, served[way] - alone_served[below] - engines[above])
+    def hop(route: ProbeRoute) -> float:
+        below, above = route.levels
+        # Differences of noisy times may be negative, which no part of serving can be.
+        return max(0.0, served[route] - alone_served[below] - engines[above])
 
     onward = []
-    for way in times.ways:
-        if len(way.levels) != 2 or way.pruned:
+    for route in times.routes:
+        if len(route.levels) != 2 or route.pruned:
             continue
-        below, above = way.levels
-        pruned = Way(way.levels, pruned=True)
+        below, above = route.levels
+        pruned = ProbeRoute(route.levels, pruned=True)
         onward.append(
             EscalationOverhead(
                 below=levels[below],
                 above=levels[above],
-                ms=hop(way),
+                ms=hop(route),
                 pruned_ms=hop(pruned) if pruned in served else None,
             )
         )
@@ -91,31 +91,31 @@ def overhead(levels: Sequence[str], times: Times, collected: Sequence[Floats]) -
     )
 
 
-def disturbance_warning(levels: Sequence[str], times: Times, collected: Sequence[Floats]) -> str | None:
-    """A warning where the engines' times show other work on the machine; None elsewhere.
+def disturbance_warning(levels: Sequence[str], times: ServedTimes, collected: Sequence[Floats]) -> str | None:
+    """Return a warning if the engines' times show other work on the machine, else None.
 
-    They do where they changed since the levels' answers were collected, or exceed a served query's.
+    They do if they changed since the levels' answers were collected, or exceed those of served queries.
 
     Args:
-        levels: names, ascending by score.
-        times: that were measured.
-        collected: of each level, the time of its engine on each query as its answers come with it, [all queries].
+        levels: Names of the levels, ascending by score.
+        times: Measured times.
+        collected: Time of each level's engine on each query when its answers were collected, [all queries] each.
     """
     then = [_mean(each[times.rows]) for each in collected]
     now = [_mean(each) for each in times.engines]
-    served = [_mean(times.served[times.ways.index(Way((place,)))]) for place in range(len(levels))]
+    served = [_mean(times.served[times.routes.index(ProbeRoute((place,)))]) for place in range(len(levels))]
     if all(
-        1 / _MOST_DRIFT <= after / before <= _MOST_DRIFT and after <= most
+        1 / _MAX_DRIFT <= after / before <= _MAX_DRIFT and after <= most
         for before, after, most in zip(then, now, served, strict=True)
     ):
         return None
     changes = ", ".join(
-        f"{name} {before:.2f} ms, later {after:.2f} ms, and {most:.2f} ms with all that serving adds"
+        f"{name} {before:.2f} ms, later {after:.2f} ms, and {most:.2f} ms when served"
         for name, before, after, most in zip(levels, then, now, served, strict=True)
     )
     return (
-        f"the machine was not quiet while latencies were measured (engine of {changes}), and the choice depends on "
-        "them: build again with --force when it is"
+        f"other work ran on the machine while latencies were measured (engine of {changes}), and the choice depends "
+        "on them: build again with --force when the machine is idle"
     )
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import tidal
-import tidal_builders
-from tidal.device import library_version
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE, sha256_file
 from tidal.repository.entries import ModelEntry
 from tidal.tabi.manifest import Metric, TabiManifest, load_tabi_manifest
-from tidal_builders.arlo.plan import Plan, make_plan
-from tidal_builders.fingerprint import changes, fingerprint, hash_files, source_folder
+from tidal_builders.arlo.plan import ArloPlan, plan_arlo
+from tidal_builders.arlo.spec import ArloSpec
+from tidal_builders.fingerprint import changes, code_hash, fingerprint, source_folder
 from tidal_builders.foreign.recognise import SINGLE_OUTPUT
-from tidal_builders.specs import ArloSpec
-from tidal_builders.tabi.labels import Agreement, agree, classes_of, read_classes
+from tidal_builders.planning import BuildPlan, library_ingredients, spec_ingredients
+from tidal_builders.tabi.labels import LabelAgreement, agree_labels, classes_of, read_classes
 from tidal_builders.tabi.spec import TabiSpec
 from tidal_builders.tabi.task_levels import TaskLevel, find_task
 
@@ -31,7 +28,7 @@ class LevelPlan:
     """A level's own model and what has to be done for it."""
 
     spec: ArloSpec
-    plan: Plan
+    plan: ArloPlan
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -55,31 +52,21 @@ class LevelPlan:
         return sha256_file(newest / MANIFEST_FILE) if newest else "none"
 
 
-@dataclass(frozen=True, slots=True)
-class CascadePlan:
-    """What would be built from what, and why; nothing has to be built when there are no reasons.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CascadePlan(BuildPlan[TabiManifest]):
+    """What the build of a cascade would publish; see `BuildPlan`.
 
-    Levels are in the order of the spec.
+    Attributes:
+        data: File with the labelled queries.
+        agreement: Task and labels that the levels share.
+        metric: Metric of the scores.
+        levels: Plans of the levels, in the order of the spec.
     """
 
-    entry: ModelEntry
     data: Path
-    agreement: Agreement
+    agreement: LabelAgreement
     metric: Metric
     levels: tuple[LevelPlan | TaskLevel, ...]
-    ingredients: dict[str, str]
-    published: TabiManifest | None
-    reasons: tuple[str, ...]
-
-    @property
-    def version(self) -> int | None:
-        """The newest published version."""
-        return max(self.entry.versions(), default=None)
-
-    @property
-    def fingerprint(self) -> str:
-        """Of everything that a version is made of."""
-        return fingerprint(self.ingredients)
 
     @property
     def search_key(self) -> str:
@@ -114,7 +101,7 @@ def plan_cascade(spec: TabiSpec, repository: Path, base: Path) -> CascadePlan:
         except InvalidArgument as error:
             raise InvalidArgument(f"level '{level.name}': {error}") from None
         classes.append(read_classes(level.name, folder, level.labels))
-    agreement = agree(classes, spec.labels)
+    agreement = agree_labels(classes, spec.labels)
     metric = _metric(spec, agreement)
     levels = tuple(
         tasks.get(level.name) or _level_plan(spec, place, agreement, repository, base)
@@ -125,10 +112,19 @@ def plan_cascade(spec: TabiSpec, repository: Path, base: Path) -> CascadePlan:
     if spec.name in {task.model for task in tasks.values()}:
         raise InvalidArgument(f"field 'name': '{spec.name}' is the pets model that a level's task is of")
     published, reasons = _compare(entry, parts, spec, levels)
-    return CascadePlan(entry, data, agreement, metric, levels, parts, published, tuple(reasons))
+    return CascadePlan(
+        entry=entry,
+        ingredients=parts,
+        published=published,
+        reasons=tuple(reasons),
+        data=data,
+        agreement=agreement,
+        metric=metric,
+        levels=levels,
+    )
 
 
-def _metric(spec: TabiSpec, agreement: Agreement) -> Metric:
+def _metric(spec: TabiSpec, agreement: LabelAgreement) -> Metric:
     regression = agreement.task == "regression"
     metric: Metric = spec.metric or ("pearson" if regression else "accuracy")
     if regression == (metric == "accuracy"):
@@ -139,7 +135,7 @@ def _metric(spec: TabiSpec, agreement: Agreement) -> Metric:
     return metric
 
 
-def _level_plan(spec: TabiSpec, place: int, agreement: Agreement, repository: Path, base: Path) -> LevelPlan:
+def _level_plan(spec: TabiSpec, place: int, agreement: LabelAgreement, repository: Path, base: Path) -> LevelPlan:
     level = spec.levels[place]
     last = place == len(spec.levels) - 1
     model = ArloSpec(
@@ -153,27 +149,27 @@ def _level_plan(spec: TabiSpec, place: int, agreement: Agreement, repository: Pa
         **spec.runtimes_of(level).model_dump(exclude_unset=True),
     )
     try:
-        return LevelPlan(model, make_plan(model, repository, base, accepted=SINGLE_OUTPUT))
+        return LevelPlan(model, plan_arlo(model, repository, base, accepted=SINGLE_OUTPUT))
     except InvalidArgument as error:
         raise InvalidArgument(f"level '{level.name}': {error}") from None
 
 
 def _ingredients(
-    spec: TabiSpec, data: Path, agreement: Agreement, metric: Metric, levels: tuple[LevelPlan | TaskLevel, ...]
+    spec: TabiSpec, data: Path, agreement: LabelAgreement, metric: Metric, levels: tuple[LevelPlan | TaskLevel, ...]
 ) -> dict[str, str]:
     """Everything that a cascade depends on, by name, each as a short text."""
-    content = json.loads(spec.model_dump_json(include={"columns", "tolerance", "latencies", "parts"}))
-    parts = {f"spec.{name}": json.dumps(value) for name, value in content.items()}
+    parts = spec_ingredients(spec, {"columns", "tolerance", "latencies", "parts"})
     parts |= {
         "spec.labels": json.dumps(agreement.labels),
         "spec.metric": metric,
         _TARGET: spec.target.model_dump_json(exclude_none=True),
         "data file": sha256_file(data),
         "levels": ", ".join(level.name for level in spec.levels),
-        "cascade code": _code_hash(),
+        # Levels have fingerprints of their own, which include the code that builds them.
+        "cascade code": code_hash("tidal_builders.tabi.build", leave_out=("tidal_builders.arlo",)),
     }
     parts |= {f"level {level.name}": planned.fingerprint for level, planned in zip(spec.levels, levels, strict=True)}
-    return parts | {f"library {name}": library_version(name) or "none" for name in ("numpy", "scipy", "tokenizers")}
+    return parts | library_ingredients(("numpy", "scipy", "tokenizers"))
 
 
 def _compare(
@@ -199,11 +195,3 @@ def _compare(
         if version is not None and not planned.reasons and version != planned.plan.version:
             said.append(f"{planned.spec.name} has version {planned.plan.version}, the cascade takes {version}")
     return manifest, said
-
-
-def _code_hash() -> str:
-    """Hash over the code that decides what comes of the levels' answers."""
-    library, builders = (Path(package.__path__[0]) for package in (tidal, tidal_builders))
-    used = [*library.glob("tabi/*.py"), *library.glob("text/*.py")]
-    own = hash_files(builders, builders.glob("tabi/*.py"))
-    return hashlib.sha256((own + hash_files(library, used)).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""A cascade whose every configuration can be asked for by name: what the serving overhead is measured on."""
+"""The probe: a cascade with a request option for each configuration, on which the serving overhead is measured."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tidal.tabi.manifest import (
     TabiManifest,
     Target,
 )
-from tidal_builders.planning import file_records
+from tidal_builders.publishing import file_records
 from tidal_builders.tabi.config import cascade_config_pbtxt
 from tidal_builders.tabi.versions import LevelVersion
 
-# Requests ask for a configuration by its score, which is a whole number of these.
+# A request selects a configuration by its score, which is a multiple of this step.
 _SCORE_STEP = 0.01
-# A scale that asks for attention and reads every word, and removes none: engines then run on the whole query.
+# A scale at which attention is computed and words are examined, but none is removed: engines run on the whole query.
 _PRUNES_NOTHING = 1e-6
-# At these a level is sure of nothing, and every query goes on.
-_ALWAYS_ON = 0.999
+# A cut-off and calibrations at which every query is re-routed.
+_ALWAYS_REROUTED = 0.999
 _UNSURE = {
     "classification": Calibration(temperature=1e6),
     "regression": Calibration(
@@ -42,12 +42,12 @@ _UNSURE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """Levels that a query runs on one after the other, whatever they answer.
+class ProbeRoute:
+    """Levels that a query runs on one after the other, independent of their answers.
 
     Attributes:
-        levels: their places, ascending.
-        pruned: whether words are weighed between them.
+        levels: Positions of the levels, ascending.
+        pruned: Whether the importance of words is computed between them.
     """
 
     levels: tuple[int, ...]
@@ -56,21 +56,33 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The ways of a published probe; `accuracy` is the request option that chooses one."""
+    """The routes of a published probe; the request option `accuracy` selects one."""
 
-    ways: tuple[Way, ...]
+    routes: tuple[ProbeRoute, ...]
 
-    def accuracy(self, way: int) -> float:
-        """The request option that sends a query one of the ways."""
-        return (way + 0.5) * _SCORE_STEP
+    def accuracy(self, route: int) -> float:
+        """Return the request option `accuracy` that selects a route.
+
+        Args:
+            route: Index of the route.
+        """
+        return (route + 0.5) * _SCORE_STEP
 
 
-def ways_of(levels: Sequence[LevelVersion]) -> tuple[Way, ...]:
-    """Each level alone, and each pair of levels, also with word pruning where the first of them has attention."""
+def probe_routes(levels: Sequence[LevelVersion]) -> tuple[ProbeRoute, ...]:
+    """Return a route for each level alone and for each pair of levels, also with word pruning if the first can prune.
+
+    Args:
+        levels: Versions of the levels, ascending by score.
+    """
     places = range(len(levels))
     pairs = list(itertools.combinations(places, 2))
-    alone = [Way((place,)) for place in places]
-    return (*alone, *map(Way, pairs), *(Way(pair, pruned=True) for pair in pairs if levels[pair[0]].attention))
+    alone = [ProbeRoute((place,)) for place in places]
+    return (
+        *alone,
+        *map(ProbeRoute, pairs),
+        *(ProbeRoute(pair, pruned=True) for pair in pairs if levels[pair[0]].attention),
+    )
 
 
 def write_probe(
@@ -83,16 +95,16 @@ def write_probe(
     labels: Sequence[str],
     pairs: bool,
 ) -> Probe:
-    """Write a cascade's model folder, with version 1 of it.
+    """Write the probe's model folder with its version 1.
 
     Args:
-        folder: of the model; its name is the model's.
-        names: of the levels, ascending by score.
-        levels: the same levels' versions, whose models lie beside the folder.
-        orders: the place of each of the cascade's labels in the same levels' logits.
-        task: of the cascade.
-        labels: of the cascade.
-        pairs: whether queries are pairs of texts.
+        folder: Folder of the model; its name is the model's.
+        names: Names of the levels, ascending by score.
+        levels: Versions of the same levels; their models are in the same repository as the folder.
+        orders: Index of each of the cascade's labels in each of these levels' logits.
+        task: Task of the cascade.
+        labels: Labels of the cascade.
+        pairs: Whether queries are pairs of texts.
     """
     version = folder / "1"
     (version / "tokenizers").mkdir(parents=True)
@@ -116,9 +128,9 @@ def write_probe(
                 latency=_latency(1),
             )
         )
-    ways = ways_of(levels)
-    # The last one names all levels, so that all are opened; nothing is sent that way.
-    everything = Way(tuple(range(len(levels))))
+    routes = probe_routes(levels)
+    # The last candidate names all levels, so that all are opened; no query uses it.
+    everything = ProbeRoute(tuple(range(len(levels))))
     manifest = TabiManifest(
         kind="tabi",
         name=folder.name,
@@ -134,29 +146,29 @@ def write_probe(
         data="",
         rows={},
         levels=tuple(written),
-        candidates=tuple(_candidate(number, way) for number, way in enumerate((*ways, everything))),
+        candidates=tuple(_candidate(number, route) for number, route in enumerate((*routes, everything))),
         target=Target(accuracy=0),
-        chosen=len(ways),
+        chosen=len(routes),
     )
     (version / MANIFEST_FILE).write_text(manifest.model_dump_json())
     truncate = 'parameters { key: "truncate" value { string_value: "true" } }\n'
     (folder / "config.pbtxt").write_text(cascade_config_pbtxt(manifest) + truncate)
-    return Probe(ways)
+    return Probe(routes)
 
 
-def _candidate(number: int, way: Way) -> Candidate:
-    """The fastest of those whose score is at least its own, which increases with its number."""
-    count = len(way.levels)
+def _candidate(number: int, route: ProbeRoute) -> Candidate:
+    """Return the candidate of a route; score and latency rise with its number, so an accuracy selects exactly one."""
+    count = len(route.levels)
     several = count > 1
     expected = Expected(
         score=(number + 1) * _SCORE_STEP, latency=_latency(number + 1), returned=(*(0.0,) * (count - 1), 1.0), pruned=0
     )
     return Candidate(
         name=str(number),
-        levels=way.levels,
-        cutoff=_ALWAYS_ON if several else None,
+        levels=route.levels,
+        cutoff=_ALWAYS_REROUTED if several else None,
         slope=1.0 if several else None,
-        pruning=_PRUNES_NOTHING if way.pruned else None,
+        pruning=_PRUNES_NOTHING if route.pruned else None,
         weights=tuple((1 / size,) * size for size in range(1, count + 1)),
         selection=expected,
         reported=expected,

@@ -1,22 +1,23 @@
-"""Writes a cascade's version: its levels' tokenizers, what was measured, and the manifest that names them all."""
+"""Writes a cascade's version: its levels' tokenizers, the report of the search, and the manifest."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tidal.errors import InvalidArgument
-from tidal.manifest import MANIFEST_FILE, TokenizerInfo, sha256_file
+from tidal.manifest import TokenizerInfo, sha256_file
 from tidal.repository.entries import ModelEntry
 from tidal.tabi.manifest import Level, TabiManifest, load_tabi_manifest
-from tidal_builders.planning import file_records, libraries_of
+from tidal_builders.publishing import VersionFields, publish_version
+from tidal_builders.runner import BuildRun
+from tidal_builders.tabi.config import cascade_config_pbtxt
 from tidal_builders.tabi.figures import plot_candidates, plot_reliability
+from tidal_builders.tabi.measured_search import CascadeSearch
 from tidal_builders.tabi.plan import CascadePlan
-from tidal_builders.tabi.report import SearchReport
-from tidal_builders.tabi.searching import Searched
+from tidal_builders.tabi.search_report import SearchReport
 from tidal_builders.tabi.spec import TabiSpec
 from tidal_builders.tabi.versions import LevelVersion
 
@@ -29,15 +30,15 @@ _TOKENIZERS = "tokenizers"
 
 
 def levels_of(
-    spec: TabiSpec, plan: CascadePlan, searched: Searched, versions: Sequence[LevelVersion]
+    spec: TabiSpec, plan: CascadePlan, search: CascadeSearch, versions: Sequence[LevelVersion]
 ) -> tuple[Level, ...]:
-    """The levels as the manifest has them, ascending by score.
+    """Return the levels for the manifest, ascending by score.
 
     Args:
-        spec: of the cascade.
-        plan: of the cascade.
-        searched: what was found.
-        versions: of the levels, in the order of the spec.
+        spec: Spec of the cascade.
+        plan: Plan of the cascade.
+        search: Result of the search.
+        versions: Published versions of the levels, in the order of the spec.
     """
     return tuple(
         Level(
@@ -54,69 +55,68 @@ def levels_of(
             score=result.score,
             latency=result.latency,
         )
-        for result in searched.result.levels
+        for result in search.result.levels
     )
 
 
 def publish_cascade(
-    spec: TabiSpec,
-    plan: CascadePlan,
-    searched: Searched,
+    run: BuildRun[TabiSpec, CascadePlan],
+    search: CascadeSearch,
     levels: tuple[Level, ...],
     versions: Sequence[LevelVersion],
     report: SearchReport,
     chosen: int,
-    spec_file: str,
 ) -> tuple[TabiManifest, int]:
-    """Gather tokenizers, report and manifest aside and make them the newest version, all at once.
+    """Publish tokenizers, report and manifest as the newest version.
 
     Args:
-        spec: of the cascade.
-        plan: of the cascade.
-        searched: what was found.
-        levels: as `levels_of` gives them.
-        versions: of the levels, in the order of the spec.
-        report: of the search.
-        chosen: index of the candidate that meets the target.
-        spec_file: for the rebuild command.
+        run: The build of the cascade.
+        search: Result of the search.
+        levels: Levels as `levels_of` returns them.
+        versions: Versions of the levels, in the order of the spec.
+        report: Report of the search.
+        chosen: Index of the candidate that meets the target.
 
     Returns:
         The manifest and the version's number.
     """
-    staging = plan.entry.new_staging()
-    (staging / _TOKENIZERS).mkdir()
-    for level, result in zip(levels, searched.result.levels, strict=True):
-        source = versions[result.index]
-        shutil.copyfile(source.folder / source.tokenizer.file, staging / level.tokenizer.file)
-    _write_report(report, staging)
-    manifest = TabiManifest(
-        kind="tabi",
-        name=spec.name,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        spec=spec_file,
-        fingerprint=plan.fingerprint,
-        ingredients=plan.ingredients,
-        libraries=libraries_of(plan.ingredients),
-        files=file_records(staging),
-        task=plan.agreement.task,
-        pairs=searched.pairs,
-        metric=plan.metric,
-        labels=plan.agreement.labels,
-        data=plan.ingredients["data file"],
-        rows=searched.rows,
-        levels=levels,
-        candidates=searched.result.candidates,
-        serving=searched.serving,
-        warnings=report.warnings,
-        target=spec.target,
-        chosen=chosen,
-    )
-    (staging / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
-    return manifest, plan.entry.publish(staging)
+
+    def fill(folder: Path) -> None:
+        (folder / _TOKENIZERS).mkdir()
+        for level, result in zip(levels, search.result.levels, strict=True):
+            source = versions[result.index]
+            shutil.copyfile(source.folder / source.tokenizer.file, folder / level.tokenizer.file)
+        _write_report(report, folder)
+
+    def describe(_: Path, fields: VersionFields) -> TabiManifest:
+        plan = run.plan
+        return TabiManifest(
+            kind="tabi",
+            **fields,
+            task=plan.agreement.task,
+            pairs=search.pairs,
+            metric=plan.metric,
+            labels=plan.agreement.labels,
+            data=plan.ingredients["data file"],
+            rows=search.rows,
+            levels=levels,
+            candidates=search.result.candidates,
+            serving=search.serving,
+            warnings=report.warnings,
+            target=run.spec.target,
+            chosen=chosen,
+        )
+
+    return publish_version(run, fill, describe, cascade_config_pbtxt)
 
 
-def versions_named(cascade: ModelEntry, model: str) -> set[int]:
-    """Versions of a level's model that the cascade's versions name; one that cannot be read needs none."""
+def named_versions(cascade: ModelEntry, model: str) -> set[int]:
+    """Return the versions of a level's model that the cascade's readable versions refer to.
+
+    Args:
+        cascade: Repository entry of the cascade.
+        model: Name of the level's model.
+    """
     named = set()
     for version in cascade.versions():
         with suppress(InvalidArgument):
@@ -126,7 +126,7 @@ def versions_named(cascade: ModelEntry, model: str) -> set[int]:
 
 
 def _tokenizer(spec: TabiSpec, versions: Sequence[LevelVersion], index: int) -> TokenizerInfo:
-    """The level's tokenizer under the name of the first level of the spec that has the same."""
+    """Return a level's tokenizer, with the file named after the first level of the spec that has the same file."""
     files = [version.folder / version.tokenizer.file for version in versions]
     hashes = [sha256_file(file) for file in files]
     first = spec.levels[hashes.index(hashes[index])].name

@@ -1,7 +1,7 @@
-"""All configurations of a cascade that are worth having, and what each does (Tabi §5).
+"""Search over the configurations of a cascade (Tabi §5).
 
 Temperatures and weights come from the calibration part, cut-offs and slopes from the selection part, the order of the
-levels and the pruning scales from both. The report part only says what came of it.
+levels and the pruning scales from both. The report part is used for the reported figures only.
 """
 
 from __future__ import annotations
@@ -14,51 +14,51 @@ import numpy as np
 
 from tidal.errors import InvalidArgument
 from tidal.tabi.manifest import Candidate, Expected, Latency, Metric, ServingOverhead
-from tidal_builders.tabi.bench import Bench
-from tidal_builders.tabi.calibrate import Calibrated
-from tidal_builders.tabi.evaluate import Chain
-from tidal_builders.tabi.outputs import CALIBRATION, REPORT, SELECTION, Data, LevelFacts, Rerun
-from tidal_builders.tabi.thinning import Found, thin
+from tidal_builders.tabi.calibration import CalibratedLevel
+from tidal_builders.tabi.combinations import CombinationEvaluator
+from tidal_builders.tabi.data import CALIBRATION, REPORT, SELECTION, CollectedLevel, LabelledData, Rerun
+from tidal_builders.tabi.evaluate import LevelChain
+from tidal_builders.tabi.pareto import Configuration, thin_out
 from tidal_builders.tabi.weights import Tuner, Weighting, by_accuracy
 from tidal_builders.timing import Progress
 
 CUTOFFS = tuple(round(0.95 - 0.05 * step, 2) for step in range(19))  # c
 SLOPES = (5.0, 10.0, 20.0, 40.0)  # k
-# α. The paper goes on until the accuracy suffers; a level that nothing makes worse would never stop there.
+# α. The paper raises it until the accuracy suffers; for a level that pruning never harms that would not end.
 SCALES = tuple(round(0.5 + 0.1 * step, 1) for step in range(11))
 WEIGHTINGS: tuple[Weighting, ...] = ("accuracy", "tuned")
-# Of the slowest level's p75, what a candidate's may be.
-MOST_P75 = 1.5
-# Points of score that pruning may cost the last level.
-MOST_LOSS = 0.02
+# Maximum p75 of a candidate, as a multiple of its slowest level's.
+MAX_P75_RATIO = 1.5
+# Maximum score that pruning may cost the last level.
+MAX_PRUNING_LOSS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class LevelResult:
-    """A level as the manifest has it.
+    """The figures of a level in the manifest.
 
     Attributes:
-        index: in the sequence of levels that was searched.
-        calibrated: its calibration and reliability.
-        score: alone, on the report part.
-        latency: of its engine alone, on the report part.
+        index: Index in the sequence of levels that was searched.
+        calibrated: Calibration and reliability of the level.
+        score: Score of the level alone, on the report part.
+        latency: Latency of its engine alone, on the report part.
     """
 
     index: int
-    calibrated: Calibrated
+    calibrated: CalibratedLevel
     score: float
     latency: Latency
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
-        levels: ascending by score; candidates name levels by their place here.
-        candidates: the kept ones, by mean latency on the selection part.
-        tried: configurations of several levels that were evaluated.
-        too_slow: those of them that miss the rule on the p75 latency.
+        levels: Levels, ascending by score; candidates identify levels by their index here.
+        candidates: Kept candidates, by mean latency on the selection part.
+        tried: Number of configurations of several levels that were evaluated.
+        too_slow: Number of those that miss the rule on the p75 latency.
     """
 
     levels: tuple[LevelResult, ...]
@@ -68,8 +68,8 @@ class SearchResult:
 
 
 def search(
-    data: Data,
-    levels: Sequence[LevelFacts],
+    data: LabelledData,
+    levels: Sequence[CollectedLevel],
     rerun: Rerun,
     *,
     metric: Metric,
@@ -77,98 +77,104 @@ def search(
     serving: ServingOverhead | None = None,
     progress: Progress = lambda _: None,
 ) -> SearchResult:
-    """Calibrate the levels, try all combinations of them, and keep the candidates that may be worth choosing.
+    """Calibrate the levels, evaluate all combinations of them, and keep the candidates on the Pareto fronts.
 
-    Kept are all single levels and, for each combination and weighting, what `thin` leaves.
+    All single levels are kept and, for each combination and weighting, the result of `thin_out`.
 
     Args:
-        data: labelled queries.
-        levels: each with its outputs on all queries.
-        rerun: runs a level on pruned queries.
-        metric: measures the answers; "accuracy" means a classification, all others a regression.
-        tolerance: of a regression, how far a value may lie from the truth and be right.
-        serving: what serving adds to the engines' time; None leaves it out of all latencies.
-        progress: told the share that is done.
+        data: Labelled queries.
+        levels: Levels with their outputs on all queries.
+        rerun: Runs a level on pruned queries.
+        metric: Metric of the answers; "accuracy" means a classification, all others a regression.
+        tolerance: Distance from the truth within which a regression's value is right; None for a classification.
+        serving: Time that serving adds to the engines; None leaves it out of all latencies.
+        progress: Receives the completed share, 0 to 1.
 
     Raises:
-        InvalidArgument: a part of the data is empty, or the tolerance does not go with the metric.
+        InvalidArgument: A part of the data is empty, or the tolerance does not fit the metric.
     """
     _check(data, metric, tolerance)
-    bench = Bench(data, levels, rerun, metric=metric, tolerance=tolerance, serving=serving)
+    evaluator = CombinationEvaluator(data, levels, rerun, metric=metric, tolerance=tolerance, serving=serving)
     places = range(len(levels))
-    singles = [bench.single(level) for level in places]
+    singles = [evaluator.single(level) for level in places]
     combinations = [each for size in range(2, len(levels) + 1) for each in itertools.combinations(places, size)]
     kept, tried, too_slow = list(singles), 0, 0
     for done, combination in enumerate(combinations):
         alone = [singles[level].selection for level in combination]
-        evaluated: list[Found] = []
-        for scale, found in _configurations(bench, combination, least=float(np.mean([each.score for each in alone]))):
+        evaluated: list[Configuration] = []
+        for scale, found in _configurations(
+            evaluator, combination, least=float(np.mean([each.score for each in alone]))
+        ):
             evaluated += found
             progress(0.9 * (done + (scale + 1) / (len(SCALES) + 1)) / len(combinations))
         fast = [each for each in evaluated if fast_enough(each.selection, alone)]
         tried, too_slow = tried + len(evaluated), too_slow + len(evaluated) - len(fast)
-        kept += thin(fast)
-    groups: dict[tuple[tuple[int, ...], float | None], list[Found]] = {}
+        kept += thin_out(fast)
+    groups: dict[tuple[tuple[int, ...], float | None], list[Configuration]] = {}
     for each in kept:
         groups.setdefault((each.levels, each.pruning), []).append(each)
     candidates: list[Candidate] = []
     for done, group in enumerate(groups.values()):
-        candidates += bench.reported(group)
+        candidates += evaluator.reported(group)
         progress(0.9 + 0.1 * (done + 1) / len(groups))
     candidates.sort(key=lambda each: each.selection.latency.mean)
     alone_reported = {each.levels[0]: each.reported.score for each in candidates if len(each.levels) == 1}
     results = (
-        LevelResult(index, bench.calibrated[place], alone_reported[place], bench.engine_latency(place))
-        for place, index in enumerate(bench.order)
+        LevelResult(index, evaluator.calibrated[place], alone_reported[place], evaluator.engine_latency(place))
+        for place, index in enumerate(evaluator.order)
     )
     return SearchResult(tuple(results), tuple(candidates), tried, too_slow)
 
 
-def _check(data: Data, metric: Metric, tolerance: float | None) -> None:
+def _check(data: LabelledData, metric: Metric, tolerance: float | None) -> None:
     for part, name in ((CALIBRATION, "calibration"), (SELECTION, "selection"), (REPORT, "report")):
         if not (data.part == part).any():
-            raise InvalidArgument(f"the {name} part of the data holds no queries; each part needs at least one")
+            raise InvalidArgument(f"the {name} part of the data has 0 queries; each part needs at least 1")
     if (metric == "accuracy") != (tolerance is None):
-        raise InvalidArgument(f"tolerance is for regressions, and they need it; the metric is {metric}")
+        raise InvalidArgument(f"tolerance is {tolerance} for {metric}; a regression needs one, a classification none")
 
 
 def fast_enough(expected: Expected, alone: Sequence[Expected]) -> bool:
-    """The rule that makes too many or too large levels impractical: p75 within 1.5 times the slowest level's.
+    """Return whether a candidate's p75 is within 1.5 times that of its slowest level, which limits their number.
 
     Args:
-        expected: the candidate's figures.
-        alone: its levels', each by itself.
+        expected: Figures of the candidate.
+        alone: Figures of its levels, each alone.
     """
-    return expected.latency.p75 <= MOST_P75 * max(each.latency.p75 for each in alone)
+    return expected.latency.p75 <= MAX_P75_RATIO * max(each.latency.p75 for each in alone)
 
 
-def _configurations(bench: Bench, levels: tuple[int, ...], least: float) -> Iterator[tuple[int, list[Found]]]:
-    """What the combination does at each pruning scale, none first, until the last level loses too much by it."""
-    rows = bench.rows(CALIBRATION, SELECTION)
-    parts = [(np.flatnonzero(np.isin(rows, bench.rows(part))), bench.rows(part)) for part in (CALIBRATION, SELECTION)]
+def _configurations(
+    evaluator: CombinationEvaluator, levels: tuple[int, ...], least: float
+) -> Iterator[tuple[int, list[Configuration]]]:
+    """Evaluate a combination at each pruning scale, without pruning first, until the last level's score suffers."""
+    rows = evaluator.rows(CALIBRATION, SELECTION)
+    parts = [
+        (np.flatnonzero(np.isin(rows, evaluator.rows(part))), evaluator.rows(part)) for part in (CALIBRATION, SELECTION)
+    ]
     whole = None
-    for number, scale in enumerate((None, *(SCALES if bench.prunes(levels) else ()))):
-        run = bench.run(levels, scale, rows)
-        score = bench.chain(levels, scale, run, rows).alone(len(levels) - 1)
+    for number, scale in enumerate((None, *(SCALES if evaluator.can_prune(levels) else ()))):
+        run = evaluator.run(levels, scale, rows)
+        score = evaluator.chain(levels, scale, run, rows).alone(len(levels) - 1)
         whole = score if whole is None else whole
         # Rounded, so that exactly 2 points are not more than that.
-        if round(whole - score - MOST_LOSS, 9) > 0:
+        if round(whole - score - MAX_PRUNING_LOSS, 9) > 0:
             break
-        calibration, selection = (bench.chain(levels, scale, run.take(inside), part) for inside, part in parts)
+        calibration, selection = (evaluator.chain(levels, scale, run.take(inside), part) for inside, part in parts)
         yield number, list(dispatchers(levels, scale, calibration, selection, least))
 
 
 def dispatchers(
-    levels: tuple[int, ...], pruning: float | None, calibration: Chain, selection: Chain, least: float
-) -> Iterator[Found]:
-    """What a combination does at every slope and weighting, from the largest cut-off down while it is good enough.
+    levels: tuple[int, ...], pruning: float | None, calibration: LevelChain, selection: LevelChain, least: float
+) -> Iterator[Configuration]:
+    """Evaluate a combination at every slope and weighting, from the largest cut-off down while the score suffices.
 
     Args:
-        levels: of the combination.
-        pruning: how the two chains were pruned.
-        calibration: the combination on the queries that weights come from.
-        selection: the combination on the queries that cut-offs come from.
-        least: score below which no smaller cut-off is tried, the mean of the levels' own.
+        levels: Positions of the combination's levels.
+        pruning: Scale α with which both chains were pruned; None: not pruned.
+        calibration: Chain on the queries that weights come from.
+        selection: Chain on the queries that cut-offs come from.
+        least: Minimum score: below it no smaller cut-off is tried. The mean of the levels' own scores.
     """
     tuner = Tuner(calibration)
     for slope, weighting in itertools.product(SLOPES, WEIGHTINGS):
@@ -181,4 +187,4 @@ def dispatchers(
             # Rounded, so that a sum of probabilities that should equal it does.
             if round(least - expected.score, 9) > 0:
                 break
-            yield Found(levels, pruning, cutoff, slope, weighting, weights, expected)
+            yield Configuration(levels, pruning, cutoff, slope, weighting, weights, expected)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tidal.errors import InvalidArgument
 from tidal.tabi.manifest import Metric, Target
 from tidal.tasks.names import check_task_name
+from tidal_builders.arlo.runtime_options import RuntimeOptions
 from tidal_builders.rows import Columns
-from tidal_builders.runtime_options import RuntimeOptions
+from tidal_builders.spec import ModelSpec
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -82,13 +83,14 @@ class Parts(_Part):
         return self.calibration, self.selection, self.report
 
 
-class TabiSpec(_Part):
+class TabiSpec(ModelSpec):
     """A cascade of classifiers, served by the `tabi` backend over levels on the `arlo` backend, or tasks on `pets`."""
 
     model_config = ConfigDict(title="tabi")
 
+    has_target: ClassVar[bool] = True
+
     kind: Literal["tabi"]
-    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", description="the model's name in the repository")
     levels: tuple[LevelSpec, ...] = Field(
         min_length=2,
         description="the classifiers, from the smallest to the largest; all but the last give the attention that word "

@@ -1,4 +1,4 @@
-"""What a search found, for the terminal: tables of levels and candidates, and what has to be said about them."""
+"""The report of a search for the terminal: tables of levels and candidates, and remarks on them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from rich.table import Table
 
 from tidal.tabi.manifest import Candidate, ServingOverhead, TemperatureChoice
 from tidal.tabi.selection import escalation_rate, least_score
-from tidal_builders.tabi.report import SearchReport
+from tidal_builders.tabi.search_report import SearchReport
 
-# Of the front of all candidates, what a table shows.
-_MOST_SHOWN = 7
+# Maximum number of candidates of the Pareto front in a table.
+_MAX_SHOWN = 7
 
 
-def front(candidates: Sequence[Candidate]) -> list[int]:
+def pareto_front(candidates: Sequence[Candidate]) -> list[int]:
     """Indices of the candidates that no other beats on the selection part in both score and mean latency."""
     by_latency = sorted(
         range(len(candidates)),
@@ -31,7 +31,11 @@ def front(candidates: Sequence[Candidate]) -> list[int]:
 
 
 def level_table(report: SearchReport) -> Table:
-    """The levels: what each does alone, and how well its confidence is calibrated."""
+    """Return the table of the levels: score and latency of each alone, and its calibration.
+
+    Args:
+        report: Report of the search.
+    """
     grid = _table(f"levels, alone, on {report.rows['report']} queries of the report part")
     engine = ("engine\nmean ms", "engine\np75 ms", "engine\np99 ms")
     for heading in ("level", report.metric, *engine, "T", "ECE\nbefore", "ECE\nafter"):
@@ -49,12 +53,15 @@ def level_table(report: SearchReport) -> Table:
 
 
 def candidate_table(report: SearchReport) -> Table:
-    """The candidates, the chosen one with a star.
+    """Return the table of candidates, with a star for the chosen one.
 
-    Shown are the single levels, some of the front over all, the chosen one, and the nearest to it with the other
-    weighting; the report itself has all. A narrow terminal breaks the names, which are by far the widest cells.
+    It has the single levels, some of the Pareto front, the chosen candidate, and the nearest one with the other
+    weighting; the report has all. A narrow terminal wraps the names, which are by far the widest cells.
+
+    Args:
+        report: Report of the search.
     """
-    shown = _worth_showing(report)
+    shown = _shown_candidates(report)
     measured = "engines" if report.serving is None else "served"
     grid = _table(
         f"{len(shown)} of {len(report.candidates)} candidates, kept of {report.tried} tried "
@@ -74,14 +81,18 @@ def candidate_table(report: SearchReport) -> Table:
 
 
 def remarks(report: SearchReport) -> Iterator[str]:
-    """What has to be said beside the tables, a sentence each: temperatures, overhead, the choice, and warnings."""
+    """Yield remarks on the tables, one sentence each: temperatures, serving overhead, the choice, and warnings.
+
+    Args:
+        report: Report of the search.
+    """
     for level in report.levels:
         if level.calibration.choice is not None:
             yield f"{level.name}: {_temperature(level.calibration.choice)}"
     if report.serving is not None:
         yield _serving(report.serving)
     if report.chosen is None:
-        yield _possible(report)
+        yield _possible_targets(report)
     elif len(report.levels) > 1 and len(report.candidates[report.chosen].levels) == 1:
         yield _single(report, report.candidates[report.chosen])
     yield from (f"warning: {warning}" for warning in report.warnings)
@@ -108,13 +119,13 @@ def _serving(serving: ServingOverhead) -> str:
         for each in serving.onward
     )
     return (
-        f"serving adds to the engines' time: {alone}; to go on adds {onward} (one query at a time, {serving.queries} "
-        f"queries through a server on {serving.processor})"
+        f"serving adds to the engines' time: {alone}; re-routing adds {onward} (one query at a time, "
+        f"{serving.queries} queries through a server on {serving.processor})"
     )
 
 
 def _single(report: SearchReport, chosen: Candidate) -> str:
-    """What a choice of one level means for the cascade."""
+    """Return the remark for a choice of one level alone."""
     names = [level.name for level in report.levels]
     others = [name for place, name in enumerate(names) if place != chosen.levels[0]]
     fastest = min(
@@ -128,9 +139,9 @@ def _single(report: SearchReport, chosen: Candidate) -> str:
         else f"the fastest cascade takes {fastest.selection.latency.mean:.2f} ms"
     )
     return (
-        f"no cascade is worth while: {names[chosen.levels[0]]} alone is the best candidate for the target, with "
-        f"{chosen.selection.latency.mean:.2f} ms on the selection part; {slower}. All queries go to it; "
-        f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} neither loaded nor asked"
+        f"a cascade brings no advantage: {names[chosen.levels[0]]} alone is the best candidate for the target, with "
+        f"{chosen.selection.latency.mean:.2f} ms on the selection part; {slower}. It answers all queries; "
+        f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} not loaded"
     )
 
 
@@ -144,8 +155,8 @@ def _meets(report: SearchReport, candidate: Candidate) -> bool:
     return target.escalation_rate is not None and escalation_rate(figures) <= target.escalation_rate
 
 
-def _possible(report: SearchReport) -> str:
-    """The targets of each kind that some candidate meets, on the selection part."""
+def _possible_targets(report: SearchReport) -> str:
+    """Return the targets of each kind that some candidate meets, on the selection part."""
     best = min(report.candidates, key=lambda each: (-each.selection.score, each.selection.latency.mean))
     fastest = min(report.candidates, key=lambda each: (each.selection.latency.mean, -each.selection.score))
     said = (
@@ -164,7 +175,7 @@ def _possible(report: SearchReport) -> str:
 
 
 def _floor(value: float) -> str:
-    """Rounded down, so that as a target it is met."""
+    """Round down, so that the value can be met as a target."""
     return f"{math.floor(value * 1e4) / 1e4:.4f}"
 
 
@@ -179,15 +190,15 @@ def _table(title: str) -> Table:
 
 
 def _weights(candidate: Candidate) -> Iterator[str]:
-    """The ensemble's weights by the number of levels that have run."""
+    """Yield the ensemble's weights by the number of levels that have run."""
     for weights in candidate.weights[1:]:
         yield f"weights after {len(weights)} levels " + " ".join(f"{each:.2f}" for each in weights)
 
 
-def _worth_showing(report: SearchReport) -> list[int]:
-    """Single levels, some of the front, the chosen one and its like with the other weighting, by latency."""
-    candidates, best = report.candidates, front(report.candidates)
-    shown = {best[round(place * (len(best) - 1) / (_MOST_SHOWN - 1))] for place in range(_MOST_SHOWN)}
+def _shown_candidates(report: SearchReport) -> list[int]:
+    """Return, by latency, single levels, some of the front, the chosen one and the nearest with the other weighting."""
+    candidates, best = report.candidates, pareto_front(report.candidates)
+    shown = {best[round(place * (len(best) - 1) / (_MAX_SHOWN - 1))] for place in range(_MAX_SHOWN)}
     singles = [index for index, each in enumerate(candidates) if len(each.levels) == 1]
     if report.chosen is None:
         return sorted({*shown, *singles})

@@ -1,4 +1,4 @@
-"""Levels that are tasks of a shared encoder: found in the repository, and run on the engine that serves them."""
+"""Levels that are tasks of a shared encoder: read from the repository, and run on the engine that serves them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tidal.catalog.manifests import load_published
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE, sha256_file
 from tidal.pets.base import load_base_layers
@@ -21,26 +22,25 @@ from tidal.pets.tasks.folder import load_task
 from tidal.pets.tasks.manifest import TaskInfo, read_task_info
 from tidal.repository.config import read_config
 from tidal.repository.entries import ModelEntry
-from tidal.repository.published import load_published
 from tidal.requests import Array
 from tidal.tasks.folder import check_base, read_task, tasks_folder
 from tidal.text.words import EncodedWords
 from tidal_builders.tabi.spec import LevelSpec
 
-# What runs tasks here.
+# The file that the answers of a task depend on.
 CODE = Path(__file__)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLevel:
-    """A level that is a task: it is there already, and nothing is built for it.
+    """A level that is a published task: nothing is built for it.
 
     Attributes:
-        model: the `pets` model that has it.
-        task: its name.
-        folder: the model's newest version.
-        base: what that says of itself.
-        info: what the task says of itself.
+        model: Name of the `pets` model that has the task.
+        task: Name of the task.
+        folder: Folder of the model's newest version.
+        base: Manifest of that version.
+        info: Description of the task.
     """
 
     model: str
@@ -51,12 +51,12 @@ class TaskLevel:
 
     @property
     def name(self) -> str:
-        """Of the model and the task."""
+        """Name of the model and the task."""
         return f"{self.model}/{self.task}"
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it has to be built: never."""
+        """Reasons to build it: always none."""
         return ()
 
     @property
@@ -66,36 +66,37 @@ class TaskLevel:
 
     @property
     def fingerprint(self) -> str:
-        """Of the base and the task."""
+        """Fingerprint of the base and the task."""
         return hashlib.sha256(f"{self.base.fingerprint}\0{self.info.fingerprint}".encode()).hexdigest()
 
     @property
     def state(self) -> str:
-        """What there is of it now: the base's version as it was measured, and the task."""
+        """Current state: the base's version, whose measured latencies it includes, and the task."""
         return f"{sha256_file(self.folder / MANIFEST_FILE)} {self.info.fingerprint}"
 
 
 def find_task(level: LevelSpec, repository: Path) -> TaskLevel:
-    """The task that a level of the spec names.
+    """Return the task that a level of the spec names.
 
     Args:
-        level: with a task.
-        repository: with its model.
+        level: Level with a task.
+        repository: Model repository with its model.
 
     Raises:
-        InvalidArgument: there is no such model with tasks, or it has no such task; names the level.
+        InvalidArgument: The model does not exist or has no tasks, or it does not have this task; the message names
+            the level.
     """
     assert level.task is not None
     folder = ModelEntry(repository / level.model).latest()
     if folder is None:
         raise InvalidArgument(
-            f"level '{level.name}': no version of a model '{level.model}' is published in {repository}: build it from "
+            f"level '{level.name}': no version of model '{level.model}' is published in {repository}: build it from "
             "its own spec (kind: pets) first, and add the task"
         )
     try:
         base = load_published(folder)
         if not isinstance(base, PetsManifest):
-            raise InvalidArgument(f"model '{level.model}' is of kind {base.kind}, accepted with a task is pets")
+            raise InvalidArgument(f"model '{level.model}' is of kind {base.kind}; a level with a task needs kind pets")
         info = task_info(folder, level.task)
         check_base(info, base.base)
         _check_outputs(folder.parent, base)
@@ -105,7 +106,7 @@ def find_task(level: LevelSpec, repository: Path) -> TaskLevel:
 
 
 def _check_outputs(model: Path, base: PetsManifest) -> None:
-    """Hold a base's config.pbtxt, which no build changes, to what its version gives."""
+    """Check a base's config.pbtxt, which no build changes, against the outputs of its version."""
     declared = {each["name"] for each in read_config(model).get("output", [])}
     if base.attention_received and ATTENTION_RECEIVED not in declared:
         raise InvalidArgument(
@@ -115,10 +116,14 @@ def _check_outputs(model: Path, base: PetsManifest) -> None:
 
 
 def task_info(version_dir: Path, task: str) -> TaskInfo:
-    """What a task of a version's model says of itself.
+    """Read the description of a task of a version's model.
+
+    Args:
+        version_dir: Folder of the version.
+        task: Name of the task.
 
     Raises:
-        InvalidArgument: there is no such task; names close ones.
+        InvalidArgument: There is no such task; the message names similar ones.
     """
     return read_task(tasks_folder(version_dir.parent), task, read_task_info)
 
@@ -127,11 +132,11 @@ class TaskRunner:
     """Runs a task one query at a time, on the engine of its base's version.
 
     Args:
-        version_dir: of the base.
-        task: its name.
+        version_dir: Folder of the base's version.
+        task: Name of the task.
 
     Raises:
-        InvalidArgument: the version has no valid manifest, or its model no such task.
+        InvalidArgument: The version has no valid manifest, or its model does not have the task.
     """
 
     def __init__(self, version_dir: Path, task: str) -> None:
@@ -155,7 +160,11 @@ class TaskRunner:
         return engine, engine.add(task.terms, cost_key=task.info.kind)
 
     def run(self, query: EncodedWords) -> tuple[dict[str, Array], float]:
-        """The outputs of one query, each [1, …], and the seconds that it took."""
+        """Return the outputs of one query, each [1, …], and the seconds that it took.
+
+        Args:
+            query: Query, tokenised for the base.
+        """
         engine, task = self._opened
         ids, lengths = query.ids[None].astype(np.int32), np.array([len(query.ids)], np.int32)
         types = query.type_ids[None].astype(np.int32) if self._manifest.tokenizer.type_ids else None

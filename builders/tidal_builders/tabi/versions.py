@@ -13,7 +13,7 @@ from tidal_builders.tabi.task_levels import TaskLevel
 
 @dataclass(frozen=True, slots=True)
 class LevelVersion:
-    """The version of a level's model that a cascade takes; fields as in `Level`."""
+    """The version of a level's model that a cascade uses; fields as in `Level`."""
 
     folder: Path
     model: str
@@ -25,12 +25,16 @@ class LevelVersion:
 
     @property
     def version(self) -> int:
-        """Its number."""
+        """Number of the version."""
         return int(self.folder.name)
 
 
-def newest(planned: LevelPlan | TaskLevel) -> LevelVersion:
-    """The newest version of a level's model, which has been built, or of the encoder that its task is of."""
+def newest_version(planned: LevelPlan | TaskLevel) -> LevelVersion:
+    """Return the newest version of a level's model, or of the encoder that its task belongs to.
+
+    Args:
+        planned: Level whose model has been built, or task of a published encoder.
+    """
     if isinstance(planned, TaskLevel):
         base = planned.base
         return LevelVersion(

@@ -1,4 +1,4 @@
-"""The ensemble's weights: as the paper sets them, and tuned (Tabi Eq. 6, §4.3)."""
+"""The ensemble's weights: by accuracy as in the paper, and tuned (Tabi Eq. 6, §4.3)."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ from typing import Literal
 
 import numpy as np
 
-from tidal_builders.tabi.evaluate import Chain, Weights, answering
-from tidal_builders.tabi.metrics import Floats
+from tidal_builders.tabi.evaluate import Floats, LevelChain, Weights, answering
 
-# Weights are whole hundredths: a finer one moves no answer that the data could tell apart.
+# Weights are whole hundredths: a finer grid changes no answer that the data could distinguish.
 _PARTS = 100
-# Tuning tries all weights that are multiples of one over this, by the number of levels.
+# Tuning tries all weights that are multiples of 1 / divisions, by the number of levels.
 _DIVISIONS = {2: 20, 3: 10}
 _FEW_DIVISIONS = 5
 
 Weighting = Literal["accuracy", "tuned"]
 
 
-def by_accuracy(chain: Chain, reach: Floats) -> tuple[Weights, ...]:
-    """Weights in proportion to each level's score on the queries that are re-routed so far (the paper's rule).
+def by_accuracy(chain: LevelChain, reach: Floats) -> tuple[Weights, ...]:
+    """Return weights proportional to each level's score on the queries that are re-routed to it (Tabi §4.3).
 
     Args:
-        chain: the levels on the queries to weigh them by.
-        reach: probability that each query runs each level, [levels, n].
+        chain: Levels on the queries that determine the weights.
+        reach: Probability that each query runs each level, [levels, n].
 
     Returns:
-        An entry for each number of levels that have run; a level whose score is not above 0 has no weight, and all
-        have the same where none is.
+        One entry for each number of levels that have run. A level whose score is not above 0 has weight 0; if none
+        is, all have the same weight.
     """
     return tuple(
         _hundredths([max(chain.alone(level, reach[last]), 0.0) for level in range(last + 1)])
@@ -37,26 +36,26 @@ def by_accuracy(chain: Chain, reach: Floats) -> tuple[Weights, ...]:
 
 
 class Tuner:
-    """Weights that answer the queries of a chain best.
+    """Searches the weights that answer the queries of a chain best.
 
-    A classification maximises accuracy, a regression minimises the squared error. Equally good weights lie side by
-    side in wide ranges; of these the nearest to given ones is taken.
+    A classification maximises accuracy, a regression minimises the squared error. Wide ranges of weights are equally
+    good; among these the ones nearest to given weights are chosen.
 
     Args:
-        chain: the levels on the queries to tune by.
+        chain: Levels on the queries to tune with.
     """
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: LevelChain) -> None:
         self._tried = [_grid(levels) for levels in range(1, chain.depth + 1)]
-        # By number of levels: how wrong each weighting is on each query, [weightings, n].
+        # By number of levels: loss of each weighting on each query, [weightings, n].
         self._losses = [np.stack([_loss(chain, each) for each in tried]) for tried in self._tried]
 
     def tune(self, reach: Floats, near: tuple[Weights, ...]) -> tuple[Weights, ...]:
-        """An entry for each number of levels, each the best on the queries that so many levels answer.
+        """Return, for each number of levels, the best weights on the queries which that many levels answer.
 
         Args:
-            reach: probability that each query runs each level, [levels, n].
-            near: the weights that decide among equals.
+            reach: Probability that each query runs each level, [levels, n].
+            near: Weights that break ties: the nearest is chosen.
         """
         chosen = []
         for tried, losses, answered, wanted in zip(self._tried, self._losses, answering(reach), near, strict=True):
@@ -67,7 +66,7 @@ class Tuner:
         return tuple(chosen)
 
 
-def _loss(chain: Chain, weights: Weights) -> Floats:
+def _loss(chain: LevelChain, weights: Weights) -> Floats:
     answers = chain.answers(weights)
     if chain.metric == "accuracy":
         return np.asarray(answers != chain.truth, np.float64)
@@ -75,7 +74,7 @@ def _loss(chain: Chain, weights: Weights) -> Floats:
 
 
 def _grid(levels: int) -> list[Weights]:
-    """All weights of so many levels that are multiples of a step and sum to 1."""
+    """Return all weights of a number of levels that are multiples of a step and sum to 1."""
     divisions = _DIVISIONS.get(levels, _FEW_DIVISIONS)
     bars = itertools.combinations(range(divisions + levels - 1), levels - 1)
     cuts = [(-1, *each, divisions + levels - 1) for each in bars]
@@ -83,7 +82,7 @@ def _grid(levels: int) -> list[Weights]:
 
 
 def _hundredths(shares: list[int] | list[float]) -> Weights:
-    """The shares as whole hundredths of their sum; equal ones where the sum is 0."""
+    """Return shares as whole hundredths of their sum; equal ones if the sum is 0."""
     total = sum(shares)
     parts = np.array(shares) / total if total > 0 else np.full(len(shares), 1 / len(shares))
     until = np.rint(np.cumsum(parts) * _PARTS)

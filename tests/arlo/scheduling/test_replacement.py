@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidal.arlo.scheduling import Replacement, in_batches, replacement_plan
+from tidal.arlo.scheduling import Replacement, replacement_batches, replacement_plan
 from tidal.errors import InvalidArgument
 
 COUNTS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=12)
@@ -51,8 +51,8 @@ def test_nothing_to_do() -> None:
 
 def test_batches() -> None:
     plan = replacement_plan([5, 0], [0, 5])
-    assert [len(batch) for batch in in_batches(plan, 2)] == [2, 2, 1]
-    assert [change for batch in in_batches(plan, 2) for change in batch] == plan
+    assert [len(batch) for batch in replacement_batches(plan, 2)] == [2, 2, 1]
+    assert [change for batch in replacement_batches(plan, 2) for change in batch] == plan
 
 
 def test_bad_inputs_are_named() -> None:
@@ -61,4 +61,4 @@ def test_bad_inputs_are_named() -> None:
     with pytest.raises(InvalidArgument, match="counts must not be negative"):
         replacement_plan([-1, 2], [1, 0])
     with pytest.raises(InvalidArgument, match="size must be at least 1 change, got 0"):
-        in_batches([], 0)
+        replacement_batches([], 0)

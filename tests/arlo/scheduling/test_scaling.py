@@ -35,23 +35,23 @@ def run(
 
 class TestAdding:
     def test_when_the_percentile_reaches_95_percent_of_the_slo(self) -> None:
-        assert run(Autoscaler(1.0, fewest=1, most=9), 0, 6, 4, 97, 3) == {5: Scaling.ADD}
+        assert run(Autoscaler(1.0, min_gpus=1, max_gpus=9), 0, 6, 4, 97, 3) == {5: Scaling.ADD}
 
     def test_not_when_two_in_a_hundred_do(self) -> None:
-        assert run(Autoscaler(1.0, fewest=1, most=9), 0, 6, 4, 98, 2) == {}
+        assert run(Autoscaler(1.0, min_gpus=1, max_gpus=9), 0, 6, 4, 98, 2) == {}
 
     def test_not_just_below_95_percent(self) -> None:
-        assert run(Autoscaler(1.0, fewest=1, most=9), 0, 6, 4, 0, 9, slow_s=0.949) == {}
+        assert run(Autoscaler(1.0, min_gpus=1, max_gpus=9), 0, 6, 4, 0, 9, slow_s=0.949) == {}
 
     def test_again_only_after_another_window(self) -> None:
-        assert run(Autoscaler(1.0, fewest=1, most=9), 0, 12, 4, 0, 5) == {5: Scaling.ADD, 10: Scaling.ADD}
+        assert run(Autoscaler(1.0, min_gpus=1, max_gpus=9), 0, 12, 4, 0, 5) == {5: Scaling.ADD, 10: Scaling.ADD}
 
     def test_not_above_the_most(self) -> None:
-        assert run(Autoscaler(1.0, fewest=1, most=4), 0, 70, 4, 0, 5) == {}
+        assert run(Autoscaler(1.0, min_gpus=1, max_gpus=4), 0, 70, 4, 0, 5) == {}
 
     @given(st.lists(st.floats(0.9, 1.0), min_size=1, max_size=300))
     def test_the_percentile_is_that_of_the_sorted_latencies(self, latencies: list[float]) -> None:
-        scaler = Autoscaler(1.0, fewest=1, most=9)
+        scaler = Autoscaler(1.0, min_gpus=1, max_gpus=9)
         for latency in latencies:
             scaler.completed(latency)
         rank = math.ceil(len(latencies) * 98 / 100)
@@ -60,19 +60,22 @@ class TestAdding:
 
 class TestReleasing:
     def test_after_60_calm_seconds_and_again_after_as_many(self) -> None:
-        assert run(Autoscaler(1.0, fewest=1, most=9), 0, 125, 4, 10) == {60: Scaling.RELEASE, 120: Scaling.RELEASE}
+        assert run(Autoscaler(1.0, min_gpus=1, max_gpus=9), 0, 125, 4, 10) == {
+            60: Scaling.RELEASE,
+            120: Scaling.RELEASE,
+        }
 
     def test_not_when_the_percentile_is_half_of_the_slo(self) -> None:
-        assert run(Autoscaler(1.0, fewest=1, most=9), 0, 130, 4, 9, 1, slow_s=0.5) == {}
+        assert run(Autoscaler(1.0, min_gpus=1, max_gpus=9), 0, 130, 4, 9, 1, slow_s=0.5) == {}
 
     def test_an_idle_minute_is_calm(self) -> None:
-        assert run(Autoscaler(1.0, fewest=1, most=9), 0, 61, 4, 0) == {60: Scaling.RELEASE}
+        assert run(Autoscaler(1.0, min_gpus=1, max_gpus=9), 0, 61, 4, 0) == {60: Scaling.RELEASE}
 
     def test_not_below_the_fewest(self) -> None:
-        assert run(Autoscaler(1.0, fewest=4, most=9), 0, 130, 4, 10) == {}
+        assert run(Autoscaler(1.0, min_gpus=4, max_gpus=9), 0, 130, 4, 10) == {}
 
     def test_adding_starts_the_minute_anew(self) -> None:
-        scaler = Autoscaler(1.0, fewest=1, most=9)
+        scaler = Autoscaler(1.0, min_gpus=1, max_gpus=9)
         assert run(scaler, 0, 50, 4, 1000) == {}
         assert run(scaler, 50, 5, 4, 0, 5) == {55: Scaling.ADD}
         assert run(scaler, 55, 61, 5, 1000) == {115: Scaling.RELEASE}
@@ -95,6 +98,6 @@ class TestLeastBusy:
 
 def test_bad_inputs_are_named() -> None:
     with pytest.raises(InvalidArgument, match="slo_s must be a positive"):
-        Autoscaler(0.0, fewest=1, most=2)
-    with pytest.raises(InvalidArgument, match="fewest must lie between 1 and most, got fewest 3 and most 2"):
-        Autoscaler(1.0, fewest=3, most=2)
+        Autoscaler(0.0, min_gpus=1, max_gpus=2)
+    with pytest.raises(InvalidArgument, match="min_gpus must be between 1 and max_gpus, got min_gpus 3 and max_gpus 2"):
+        Autoscaler(1.0, min_gpus=3, max_gpus=2)

@@ -9,14 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.arlo.scheduling import equations
-from tidal.arlo.scheduling import (
-    AllocationProblem,
-    MeasuredLatency,
-    RuntimeProfile,
-    fewest_gpus,
-    solve,
-    start_allocation,
-)
+from tidal.arlo.scheduling import AllocationProblem, MeasuredLatency, RuntimeProfile, min_gpus, solve, start_allocation
 from tidal.errors import InvalidArgument
 
 SHORT = RuntimeProfile(10, MeasuredLatency((0, 10), (1, 2)))
@@ -39,12 +32,12 @@ class TestFewestGpus:
             gpus = sum(least)
             while not any(finishes_all(problem, n) for n in equations.divisions(gpus, least)):
                 gpus += 1
-            assert fewest_gpus(problem) == gpus, case
+            assert min_gpus(problem) == gpus, case
 
     def test_remainders_share_an_instance_of_a_longer_runtime(self) -> None:
         # 2 and 3 requests fit one instance of 5; 3 and 3 do not.
-        assert fewest_gpus(AllocationProblem(1, (SHORT, LONG), (12, 3))) == 2
-        assert fewest_gpus(AllocationProblem(1, (SHORT, LONG), (13, 3))) == 3
+        assert min_gpus(AllocationProblem(1, (SHORT, LONG), (12, 3))) == 2
+        assert min_gpus(AllocationProblem(1, (SHORT, LONG), (13, 3))) == 3
 
 
 class TestInfeasible:
@@ -87,7 +80,7 @@ class TestInfeasible:
         solution = solve(problem)
         assert sum(solution.instances) == gpus
         assert solution.instances[-1] >= 1
-        assert solution.gpus_short == max(0, fewest_gpus(problem) - gpus)
+        assert solution.gpus_short == max(0, min_gpus(problem) - gpus)
         assert (solution.gpus_short > 0) <= (solution.beyond_capacity > 0)
         assert (solution.shortfall is None) == (solution.gpus_short == 0)
         assert 0 <= solution.share <= 1
@@ -98,8 +91,8 @@ class TestInfeasible:
         problem = equations.random_problem(random.Random(4), 20, 6, 2.5)
         solution = solve(problem)
         assert solution.share < 1
-        assert fewest_gpus(problem.scaled(solution.share)) <= problem.gpus
-        assert fewest_gpus(problem.scaled(solution.share + 1e-4)) > problem.gpus
+        assert min_gpus(problem.scaled(solution.share)) <= problem.gpus
+        assert min_gpus(problem.scaled(solution.share + 1e-4)) > problem.gpus
 
 
 class TestStart:

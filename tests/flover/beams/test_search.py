@@ -34,8 +34,8 @@ def searched(model: Any, prompt: list[int], count: int, eos: tuple[int, ...], se
     while not search.ended:
         texts = [prompt + tokens for tokens in search.tokens] if search.length else [prompt]
         with torch.no_grad():
-            sources = search.advance(model(torch.tensor(texts)).logits[:, -1])
-        assert len(sources) == settings.beams
+            parents = search.advance(model(torch.tensor(texts)).logits[:, -1])
+        assert len(parents) == settings.beams
         assert len({tuple(tokens) for tokens in search.tokens}) == settings.beams
     return search
 
@@ -45,7 +45,7 @@ def prompt_of(seed: int, length: int = 7) -> list[int]:
 
 
 def likely(model: Any, prompt: list[int]) -> list[int]:
-    """The likeliest tokens behind a prompt: if one of them ends texts, many end."""
+    """The most likely tokens behind a prompt: if one of them ends texts, many end."""
     with torch.no_grad():
         found: list[int] = model(torch.tensor([prompt])).logits[0, -1].topk(2).indices.tolist()
     return found
@@ -80,7 +80,7 @@ def test_searches_end_when_those_of_transformers_do(seed: int, penalty: float) -
     assert len(texts) == 3
 
 
-def test_logits_that_are_no_numbers() -> None:
+def test_undefined_logits_raise() -> None:
     for bad in (np.nan, np.inf):
         search = BeamSearch(BeamSettings(2), [1], 5, (), VOCABULARY)
         logits = torch.zeros((1, VOCABULARY))

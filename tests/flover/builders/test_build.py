@@ -16,12 +16,12 @@ from transformers import AutoTokenizer
 from testing.decoders import EOS, POSITIONS, write_decoder
 from testing.models import make_tiny_classifier
 from tests.tabi.builders.command import tidal_build
+from tidal.catalog.manifests import load_published
 from tidal.errors import InvalidArgument
 from tidal.flover.manifest import FloverManifest, load_flover_manifest
 from tidal.flover.memory.buffers import buffer_bytes
 from tidal.flover.runner import open_runner
 from tidal.repository.entries import ModelEntry
-from tidal.repository.published import load_published
 from tidal_builders.flover.build import build_flover
 from tidal_builders.flover.profiling import doubling
 from tidal_builders.flover.report import FloverReport, step_table
@@ -150,10 +150,10 @@ def test_a_decoder_that_is_wrong_is_noticed(
     from tidal.flover.models import linear
 
     monkeypatch.setitem(linear._FUSED, "gelu_new", ("relu", ""))
-    monkeypatch.setitem(linear.NUMBERS, "gelu_new", linear.NUMBERS["relu"])
+    monkeypatch.setitem(linear.ACTIVATION_NUMBERS, "gelu_new", linear.ACTIVATION_NUMBERS["relu"])
     report = build()
     assert report.outcome == "missed"
-    assert any("of the tokens are the source's" in reason for reason in report.reasons)
+    assert any("of the tokens match the source" in reason for reason in report.reasons)
 
 
 def test_slots_that_do_not_fit_are_refused(build: Callable[..., FloverReport], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def test_other_models_and_pickled_weights_are_refused(build: Callable[..., Flove
         build(source=classifier)
     config = classifier / "config.json"
     config.write_text(config.read_text().replace("BertForSequenceClassification", "BertForCausalLM"))
-    with pytest.raises(InvalidArgument, match="field 'model': a model of type 'bert' cannot generate here"):
+    with pytest.raises(InvalidArgument, match="field 'model': model_type 'bert' is not supported"):
         build(source=classifier)
     (classifier / "model.safetensors").rename(classifier / "pytorch_model.bin")
     with pytest.raises(InvalidArgument, match="has no weights as safetensors"):
@@ -212,5 +212,5 @@ def test_the_manifest_names_the_memory(published: Published) -> None:
     text = manifest.model_dump_json()
     assert FloverManifest.model_validate_json(text) == manifest
     wrong = re.sub(r'"max_length":128', '"max_length":129', text)
-    with pytest.raises(ValueError, match="129, the model has 128 positions"):
+    with pytest.raises(ValueError, match="max_length is 129, must be at most 128"):
         FloverManifest.model_validate_json(wrong)

@@ -9,7 +9,7 @@ from testing.decoders import tiny_config
 from tidal.errors import InvalidArgument
 from tidal.flover.memory.available import available_bytes
 from tidal.flover.memory.buffers import KeyValueBuffers, buffer_bytes
-from tidal.flover.memory.slots import Move
+from tidal.flover.memory.slots import SlotMove
 from tidal.flover.models.form import form_of
 
 FORM = form_of(tiny_config("llama"))
@@ -41,7 +41,7 @@ def test_moves_copy_what_is_held_and_nothing_is_allocated() -> None:
         for slot in range(3):
             each[slot] = 10 * slot + number
     token = 2 * 2 * FORM.kv_width * 2  # of keys and values in both layers
-    assert buffers.apply([Move(2, 0), Move(1, 0, exchange=True)], [0, 4, 3]) == token * (3 + 2 * 4)
+    assert buffers.move([SlotMove(2, 0), SlotMove(1, 0, exchange=True)], [0, 4, 3]) == token * (3 + 2 * 4)
     for number, each in enumerate(buffers.layers):
         assert (each[0, :, :4] == 10 + number).all()
         assert (each[1, :, :3] == 20 + number).all()

@@ -1,4 +1,4 @@
-"""What a runner generates, held to `transformers` on the same weights."""
+"""What a runner generates, against `transformers` with the same weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from testing.decoders import FAMILIES, VOCABULARY, tiny_model, tiny_runner
 from tests.flover.generating import generate_together, generated_by_transformers, random_sequences
-from tidal.flover.memory.slots import Move
+from tidal.flover.memory.slots import SlotMove
 
 _ROPE = {"rope_theta": 10000.0}
 _LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
@@ -50,7 +50,7 @@ def test_variants_have_the_same_logits(family: str, fields: dict[str, Any]) -> N
     assert found is not None
     torch.testing.assert_close(found, wanted[79], rtol=1e-4, atol=1e-4)
     for position in range(80, 90):
-        logits = runner.step(1, 2, ids[position : position + 1], np.array([position]))
+        logits = runner.decode(1, 2, ids[position : position + 1], np.array([position]))
         torch.testing.assert_close(logits[0], wanted[position], rtol=1e-4, atol=1e-4)
 
 
@@ -62,18 +62,18 @@ def test_rows_do_not_depend_on_their_neighbours_nor_on_what_slots_held_before() 
     for slot in range(4):
         beside.prefill(slot, draw.integers(0, VOCABULARY, 70), 0)
     beside.prefill(2, ids, 0)
-    wanted = alone.step(0, 1, ids[:1], np.array([20]))
-    found = beside.step(0, 4, np.array([5, 6, ids[0], 7]), np.array([70, 3, 20, 127]))
+    wanted = alone.decode(0, 1, ids[:1], np.array([20]))
+    found = beside.decode(0, 4, np.array([5, 6, ids[0], 7]), np.array([70, 3, 20, 127]))
     torch.testing.assert_close(found[2:3], wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_a_step_over_a_prompt_that_is_being_read_leaves_it_whole() -> None:
+def test_a_decode_step_over_a_prompt_in_prefill_does_not_change_it() -> None:
     model, ids = tiny_model("llama"), np.arange(30)
     runner, alone = tiny_runner(model, slots=3), tiny_runner(model, slots=3)
     for slot in (0, 2):
         runner.prefill(slot, ids[:9], 0)
     runner.prefill(1, ids[:10], 0, last=False)
-    runner.step(0, 3, np.array([1, 0, 2]), np.array([9, 10, 9]))
+    runner.decode(0, 3, np.array([1, 0, 2]), np.array([9, 10, 9]))
     found, wanted = runner.prefill(1, ids[10:], 10), alone.prefill(1, ids, 0)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
@@ -85,9 +85,9 @@ def test_an_exchange_swaps_what_slots_hold() -> None:
     for each in (runner, still):
         each.prefill(0, long, 0)
         each.prefill(2, short, 0)
-    assert runner.move([Move(0, 2, exchange=True), Move(2, 1)], [60, 0, 7]) > 0
-    wanted = still.step(0, 3, np.array([3, 0, 4]), np.array([60, 0, 7]))
-    found = runner.step(0, 2, np.array([4, 3]), np.array([7, 60]))
+    assert runner.move_slots([SlotMove(0, 2, exchange=True), SlotMove(2, 1)], [60, 0, 7]) > 0
+    wanted = still.decode(0, 3, np.array([3, 0, 4]), np.array([60, 0, 7]))
+    found = runner.decode(0, 2, np.array([4, 3]), np.array([7, 60]))
     torch.testing.assert_close(found, wanted[[2, 0]], rtol=1e-5, atol=1e-5)
 
 
@@ -98,7 +98,7 @@ def test_bf16_takes_nearly_the_same_tokens(family: str) -> None:
     with torch.no_grad():
         wanted = model(torch.from_numpy(ids)[None]).logits[0]
     found = [runner.prefill(0, ids[:1], 0)]
-    found += [runner.step(0, 1, ids[at : at + 1], np.array([at]))[0] for at in range(1, 100)]
+    found += [runner.decode(0, 1, ids[at : at + 1], np.array([at]))[0] for at in range(1, 100)]
     logits = torch.stack([each for each in found if each is not None])
     assert (logits.argmax(-1) == wanted.argmax(-1)).float().mean() >= 0.9
     assert (logits - wanted).abs().max() < 0.05 * wanted.abs().max()

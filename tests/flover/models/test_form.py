@@ -24,13 +24,13 @@ def test_a_form_can_be_written_down(family: str) -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (transformers.BertConfig(), "a model of type 'bert' cannot generate here; accepted: gpt2, gptj"),
+        (transformers.BertConfig(), "model_type 'bert' is not supported; accepted: gpt2, gptj"),
         (tiny_config("gpt2", scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx: True"),
-        (tiny_config("qwen2", use_sliding_window=True), "use_sliding_window: True; offered is False"),
-        (tiny_config("gpt2", activation_function="tanh"), "has the activation 'tanh'; offered: gelu"),
+        (tiny_config("qwen2", use_sliding_window=True), "use_sliding_window: True; accepted is False"),
+        (tiny_config("gpt2", activation_function="tanh"), "has the activation 'tanh'; accepted: gelu"),
         (
             tiny_config("llama", rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
-            "rotary positions of type 'dynamic'; offered: default, linear, llama3",
+            "rope_type 'dynamic'; accepted: default, linear, llama3",
         ),
     ],
 )

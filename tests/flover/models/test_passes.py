@@ -10,10 +10,10 @@ import torch
 
 from testing.decoders import FAMILIES, VOCABULARY, tiny_model, tiny_runner
 from tidal.errors import Internal
-from tidal.flover.models.form import Product
+from tidal.flover.models.form import Projection
 from tidal.flover.native.build import build
 from tidal.flover.native.library import choose_kernels, library
-from tidal.flover.runner import Reading
+from tidal.flover.runner import PrefillInput
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,11 +24,11 @@ def _built() -> Iterator[None]:
     choose_kernels("auto")
 
 
-def by_layers(
-    layer: int, product: Product, rows: torch.Tensor, onto: torch.Tensor | None = None
+def layer_by_layer(
+    layer: int, projection: Projection, rows: torch.Tensor, residual: torch.Tensor | None = None
 ) -> torch.Tensor | None:
     """What adds nothing, but is not known to: such a pass runs layer by layer."""
-    return onto
+    return residual
 
 
 @pytest.mark.parametrize("level", ["auto", "plain"])
@@ -37,22 +37,22 @@ def by_layers(
 def test_logits_and_what_slots_hold_are_the_same(family: str, dtype: torch.dtype, level: str) -> None:
     choose_kernels(level)
     model, draw = tiny_model(family), torch.Generator().manual_seed(0)
-    whole, apart = (tiny_runner(model, slots=5, dtype=dtype)._decoder for _ in range(2))
+    whole, apart = (tiny_runner(model, slots=5, dtype=dtype)._model for _ in range(2))
     close = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 0.02, "atol": 0.1}
     with torch.inference_mode():
         for slot, count in ((1, 30), (2, 1), (3, 64)):
             ids = torch.randint(VOCABULARY, (count,), generator=draw)
             assert whole.prefill(slot, ids, 0, last=False) is None
-            apart.prefill(slot, ids, 0, last=False, adding=by_layers)
+            apart.prefill(slot, ids, 0, last=False, lora=layer_by_layer)
             more = torch.randint(VOCABULARY, (3,), generator=draw)
             found = whole.prefill(slot, more, count, last=True)
-            torch.testing.assert_close(found, apart.prefill(slot, more, count, last=True, adding=by_layers), **close)
+            torch.testing.assert_close(found, apart.prefill(slot, more, count, last=True, lora=layer_by_layer), **close)
         ids = torch.randint(VOCABULARY, (3,), generator=draw)
         positions = torch.tensor([33, 4, 67])
-        found = whole.step(1, 4, ids, positions, 128)
-        torch.testing.assert_close(found, apart.step(1, 4, ids, positions, 128, by_layers), **close)
+        found = whole.decode(1, 4, ids, positions, 128)
+        torch.testing.assert_close(found, apart.decode(1, 4, ids, positions, 128, layer_by_layer), **close)
         assert found.shape == (3, VOCABULARY)
-    for mine, theirs in zip(whole._attention._kept.layers, apart._attention._kept.layers, strict=True):  # type: ignore[attr-defined]
+    for mine, theirs in zip(whole._attention._buffers.layers, apart._attention._buffers.layers, strict=True):  # type: ignore[attr-defined]
         torch.testing.assert_close(mine[1:4], theirs[1:4], **close)
 
 
@@ -62,15 +62,19 @@ def test_chunks_of_prompts_and_a_step_can_be_one_pass(family: str) -> None:
     together, apart = (tiny_runner(model, slots=6) for _ in range(2))
     texts = [draw.integers(0, VOCABULARY, 60) for _ in range(6)]
     for runner in (together, apart):
-        assert runner.fuses
+        assert runner.runs_mixed
         for slot, read in ((1, 30), (2, 5), (4, 7)):
             runner.prefill(slot, texts[slot][:read], 0, last=False)
     held = np.array([30, 5])
     tokens = np.array([texts[slot][read] for slot, read in ((1, 30), (2, 5))])
-    readings = [Reading(4, texts[4][7:20], 7, True), Reading(0, texts[0][:9], 0, False), Reading(5, texts[5], 0, True)]
-    stepped, ended = together.fused(np.array([1, 2]), tokens, held, readings)
-    torch.testing.assert_close(stepped, apart.step(1, 3, tokens, held))
-    firsts = [apart.prefill(slot, ids, start, last=last) for slot, ids, start, last in readings]
+    chunks = [
+        PrefillInput(4, texts[4][7:20], 7, True),
+        PrefillInput(0, texts[0][:9], 0, False),
+        PrefillInput(5, texts[5], 0, True),
+    ]
+    stepped, ended = together.mixed(np.array([1, 2]), tokens, held, chunks)
+    torch.testing.assert_close(stepped, apart.decode(1, 3, tokens, held))
+    firsts = [apart.prefill(slot, ids, start, last=last) for slot, ids, start, last in chunks]
     assert firsts[1] is None
     torch.testing.assert_close(ended, torch.stack([each for each in firsts if each is not None]))
     for mine, theirs in zip(together._buffers.layers, apart._buffers.layers, strict=True):
@@ -80,11 +84,13 @@ def test_chunks_of_prompts_and_a_step_can_be_one_pass(family: str) -> None:
 def test_a_pass_of_chunks_alone_and_one_that_gives_no_logits() -> None:
     together, apart = (tiny_runner(tiny_model("gpt2"), slots=3) for _ in range(2))
     none, ids = np.empty(0, np.int64), np.arange(20)
-    stepped, ended = together.fused(none, none, none, [Reading(2, ids[:11], 0, False), Reading(0, ids, 0, False)])
+    stepped, ended = together.mixed(
+        none, none, none, [PrefillInput(2, ids[:11], 0, False), PrefillInput(0, ids, 0, False)]
+    )
     assert len(stepped) == len(ended) == 0
     for slot, read in ((2, 11), (0, 20)):
         apart.prefill(slot, ids[:read], 0, last=False)
     mine, theirs = (each.prefill(2, ids[11:], 11) for each in (together, apart))
     torch.testing.assert_close(mine, theirs)
     with pytest.raises(Internal, match="position"):
-        together.fused(none, none, none, [Reading(1, ids, together.max_length - 19, False)])
+        together.mixed(none, none, none, [PrefillInput(1, ids, together.max_length - 19, False)])

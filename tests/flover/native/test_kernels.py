@@ -20,7 +20,7 @@ from tidal.flover.models.form import Activation, DecoderForm
 from tidal.flover.models.linear import _ACTIVATIONS, linear
 from tidal.flover.models.weights import Affine
 from tidal.flover.native import build, library
-from tidal.server.diagnosis import Check, kernels_check
+from tidal.server.diagnosis import DoctorCheck, kernels_check
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the library is compiled with g++")
 
@@ -165,7 +165,7 @@ def test_attention_is_that_of_torch(
             assert loaded is not None
             library.choose_kernels(level)
             attention, rounded = NativeAttention(form, buffers, loaded), made
-        attend = attention.chunk(begin, start, end) if chunk else attention.step(*window, positions, length)
+        attend = attention.prefill(begin, start, end) if chunk else attention.decode(*window, positions, length)
         results.append((attend(0, rounded), buffers.layers[0].float()))
     (wanted, kept), *others = results
     for found, held in others:
@@ -174,12 +174,12 @@ def test_attention_is_that_of_torch(
 
 
 def test_a_level_that_is_none_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="kernels 'sse9' do not run here"):
+    with pytest.raises(InvalidArgument, match="kernels 'sse9' are not available"):
         library.choose_kernels("sse9")
 
 
 def test_the_doctor_says_whether_they_are_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert kernels_check() == Check("decoder kernels", "ok", str(library.library_path()))
+    assert kernels_check() == DoctorCheck("decoder kernels", "ok", str(library.library_path()))
     monkeypatch.setattr(library, "library_path", lambda: tmp_path / "none.so")
     found = kernels_check()
     assert (found.verdict, found.advice) == ("note", "python -m tidal.flover.native.build")

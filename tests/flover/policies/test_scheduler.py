@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidal.flover.policies import FloverScheduler, Generation, ProfiledCosts
+from tidal.flover.policies import FloverScheduler, ProfiledCosts, Schedulable
 from tidal.profiles import LatencyProfile
 
 
 class Linear:
     """A step takes 10 ms and 1 ms a sequence; a token of a prompt 0.5 ms and as many µs as stand before it."""
 
-    def step_seconds(self, running: int) -> float:
+    def decode_seconds(self, running: int) -> float:
         return 0.010 + 0.001 * running
 
     def prefill_seconds(self, start: int, end: int) -> float:
@@ -33,54 +33,54 @@ COSTS = Linear()
 class Play:
     """Plays a service: every generation ends after `steps` more tokens than its first."""
 
-    scheduler: FloverScheduler
-    steps: dict[Generation, int] = field(default_factory=dict)
-    held: dict[Generation, int] = field(default_factory=dict)  # slots taken, and tokens of the prompt read
-    waited: dict[Generation, int] = field(default_factory=dict)  # iterations without a token
-    ended: list[Generation] = field(default_factory=list)
-    refused: list[Generation] = field(default_factory=list)
+    scheduler: FloverScheduler[Schedulable]
+    steps: dict[Schedulable, int] = field(default_factory=dict)
+    held: dict[Schedulable, int] = field(default_factory=dict)  # slots taken, and tokens of the prompt read
+    waited: dict[Schedulable, int] = field(default_factory=dict)  # iterations without a token
+    ended: list[Schedulable] = field(default_factory=list)
+    refused: list[Schedulable] = field(default_factory=list)
 
-    def submit(self, generations: list[Generation], steps: int) -> None:
+    def add(self, generations: list[Schedulable], steps: int) -> None:
         self.steps.update(dict.fromkeys(generations, steps))
-        self.scheduler.submit(*generations)
+        self.scheduler.add(*generations)
 
     def iterate(self, now: float, slots: int, share: float) -> float:
         """One iteration with its invariants; the seconds that it takes."""
-        running = {each for each in self.held if self.held[each] == each.prompt}
+        running = {each for each in self.held if self.held[each] == each.prompt_tokens}
         assert len(running) == self.scheduler.running
-        decision = self.scheduler.next(now)
+        decision = self.scheduler.schedule(now)
         self.refused += decision.refused
         assert all(each not in self.held for each in (*decision.refused, *decision.admitted))
         self.held.update(dict.fromkeys(decision.admitted, 0))
         assert sum(each.slots for each in self.held) <= slots
         reading = 0.0
         for chunk in decision.chunks:
-            assert self.held[chunk.generation] == chunk.start < chunk.end <= chunk.generation.prompt
-            self.held[chunk.generation] = chunk.end
+            assert self.held[chunk.item] == chunk.start < chunk.end <= chunk.item.prompt_tokens
+            self.held[chunk.item] = chunk.end
             reading += COSTS.prefill_seconds(chunk.start, chunk.end)
-        assert len({chunk.generation for chunk in decision.chunks}) == len(decision.chunks)
+        assert len({chunk.item for chunk in decision.chunks}) == len(decision.chunks)
         if running and len(decision.chunks) != 1:
-            assert reading <= share * COSTS.step_seconds(sum(each.slots for each in running)) + 1e-9
+            assert reading <= share * COSTS.decode_seconds(sum(each.slots for each in running)) + 1e-9
         elif running:
             chunk = decision.chunks[0]
             assert (
-                reading <= share * COSTS.step_seconds(sum(each.slots for each in running)) + 1e-9
+                reading <= share * COSTS.decode_seconds(sum(each.slots for each in running)) + 1e-9
                 or chunk.end - chunk.start <= 16
             )
-        if any(read < each.prompt for each, read in self.held.items() if each not in running):
+        if any(read < each.prompt_tokens for each, read in self.held.items() if each not in running):
             assert decision.chunks  # prompts are read on in every iteration
         for chunk in decision.chunks:
             if chunk.last:
-                running.add(chunk.generation)
+                running.add(chunk.item)
         assert len(running) == self.scheduler.running
         assert running or not self.held or decision.chunks
         for each in running:
             self.steps[each] -= 1
             if self.steps[each] < 0:
                 self.end(each)
-        return reading + (COSTS.step_seconds(sum(each.slots for each in running)) if running else 0.0)
+        return reading + (COSTS.decode_seconds(sum(each.slots for each in running)) if running else 0.0)
 
-    def end(self, generation: Generation) -> None:
+    def end(self, generation: Schedulable) -> None:
         self.scheduler.remove(generation)
         self.held.pop(generation, None)
         self.ended.append(generation)
@@ -100,17 +100,17 @@ ARRIVALS = st.lists(
 
 
 @given(ARRIVALS, st.integers(1, 6), st.sampled_from([0.3, 1.0, 4.0]), st.randoms(use_true_random=False))
-def test_everybody_comes_to_an_end_within_the_bounds(
+def test_every_generation_ends_within_the_bounds(
     arrivals: list[tuple[float, list[int], int, float, int]], slots: int, share: float, luck: random.Random
 ) -> None:
-    scheduler = FloverScheduler(slots, COSTS, prefill_share=share)
+    scheduler = FloverScheduler[Schedulable](slots, COSTS, prefill_share=share)
     play, now, withdrawn = Play(scheduler), 0.0, 0
     todo = sorted(arrivals, key=lambda each: each[0])
     for _ in range(100_000):
         while todo and todo[0][0] <= now:
             arrival, prompts, steps, patience, beams = todo.pop(0)
             taken = min(beams, slots)
-            play.submit([Generation(arrival, arrival + patience, prompt, taken) for prompt in prompts], steps)
+            play.add([Schedulable(arrival, arrival + patience, prompt, taken) for prompt in prompts], steps)
         candidates = list(scheduler)
         if candidates and luck.random() < 0.02:
             play.end(luck.choice(candidates))
@@ -124,58 +124,58 @@ def test_everybody_comes_to_an_end_within_the_bounds(
     assert scheduler.idle
     assert not play.held
     assert len(play.ended) + len(play.refused) == sum(len(prompts) for _, prompts, *_ in arrivals)
-    assert all(now + COSTS.prefill_seconds(0, each.prompt) > each.deadline for each in play.refused)
+    assert all(now + COSTS.prefill_seconds(0, each.prompt_tokens) > each.deadline for each in play.refused)
 
 
 def submit(
-    scheduler: FloverScheduler, arrival: float, prompt: int, deadline: float = math.inf, slots: int = 1
-) -> Generation:
-    generation = Generation(arrival, deadline, prompt, slots)
-    scheduler.submit(generation)
+    scheduler: FloverScheduler[Schedulable], arrival: float, prompt: int, deadline: float = math.inf, slots: int = 1
+) -> Schedulable:
+    generation = Schedulable(arrival, deadline, prompt, slots)
+    scheduler.add(generation)
     return generation
 
 
 def test_a_short_prompt_passes_a_long_one_and_never_those_long_before() -> None:
-    scheduler = FloverScheduler(2, COSTS, prefill_share=1.0)
+    scheduler = FloverScheduler[Schedulable](2, COSTS, prefill_share=1.0)
     long, short = submit(scheduler, 0.0, 2000), submit(scheduler, 0.3, 10)
-    assert [each.generation for each in scheduler.next(0.3).chunks] == [short, long]
-    late = FloverScheduler(1, COSTS, prefill_share=1.0)
+    assert [each.item for each in scheduler.schedule(0.3).chunks] == [short, long]
+    late = FloverScheduler[Schedulable](1, COSTS, prefill_share=1.0)
     long, short = submit(late, 0.0, 400), submit(late, 5.0, 10)
-    assert late.next(5.0).admitted == (long,)
+    assert late.schedule(5.0).admitted == (long,)
     assert [*late] == [short, long]
 
 
-def test_who_needs_several_slots_gets_them_together_and_in_turn() -> None:
-    scheduler = FloverScheduler(4, COSTS, prefill_share=1.0)
+def test_a_generation_with_beams_gets_its_slots_together_and_in_order() -> None:
+    scheduler = FloverScheduler[Schedulable](4, COSTS, prefill_share=1.0)
     first, beams, last = (
         submit(scheduler, 0.0, 1, slots=2),
         submit(scheduler, 1.0, 1, slots=3),
         submit(scheduler, 2.0, 1),
     )
     assert scheduler.waiting_slots == 6
-    assert scheduler.next(2.0).admitted == (first,)
-    assert scheduler.next(2.1).admitted == ()  # two slots are free, and kept for who is next
+    assert scheduler.schedule(2.0).admitted == (first,)
+    assert scheduler.schedule(2.1).admitted == ()  # two slots are free, and reserved for the head of the queue
     scheduler.remove(first)
-    assert scheduler.next(2.2).admitted == (beams, last)
+    assert scheduler.schedule(2.2).admitted == (beams, last)
 
 
 def test_a_single_prompt_passes_those_of_a_request_of_many_that_came_just_before() -> None:
-    scheduler = FloverScheduler(2, COSTS, prefill_share=1.0)
-    many = [Generation(0.0, math.inf, 100) for _ in range(4)]
-    scheduler.submit(*many)
+    scheduler = FloverScheduler[Schedulable](2, COSTS, prefill_share=1.0)
+    many = [Schedulable(0.0, math.inf, 100) for _ in range(4)]
+    scheduler.add(*many)
     single = submit(scheduler, 0.5, 100)
     assert [*scheduler] == [many[0], single, *many[1:]]
 
 
-def test_a_newcomer_joins_the_step_of_its_last_chunk() -> None:
-    scheduler = FloverScheduler(4, COSTS, prefill_share=1.0)
+def test_a_generation_runs_after_its_last_chunk() -> None:
+    scheduler = FloverScheduler[Schedulable](4, COSTS, prefill_share=1.0)
     first = submit(scheduler, 0.0, 30)
-    assert [(each.start, each.end, each.last) for each in scheduler.next(0.0).chunks] == [(0, 30, True)]
+    assert [(each.start, each.end, each.last) for each in scheduler.schedule(0.0).chunks] == [(0, 30, True)]
     assert scheduler.running == 1
     submit(scheduler, 0.1, 60)
     ends, iterations = [0], 0
     while scheduler.running < 2:
-        chunks = scheduler.next(0.1).chunks
+        chunks = scheduler.schedule(0.1).chunks
         assert [chunk.start for chunk in chunks] == ends[-1:]
         ends.append(chunks[-1].end)
         iterations += 1
@@ -185,19 +185,19 @@ def test_a_newcomer_joins_the_step_of_its_last_chunk() -> None:
     assert scheduler.running == 1
 
 
-def test_with_nobody_running_a_prompt_is_read_in_large_chunks() -> None:
-    scheduler = FloverScheduler(4, COSTS, prefill_share=1.0)
+def test_while_nothing_runs_a_prompt_is_prefilled_in_large_chunks() -> None:
+    scheduler = FloverScheduler[Schedulable](4, COSTS, prefill_share=1.0)
     submit(scheduler, 0.0, 900)
-    assert [[(c.start, c.end) for c in scheduler.next(0.0).chunks] for _ in range(2)] == [[(0, 512)], [(512, 900)]]
+    assert [[(c.start, c.end) for c in scheduler.schedule(0.0).chunks] for _ in range(2)] == [[(0, 512)], [(512, 900)]]
 
 
-def test_who_cannot_have_a_token_in_time_is_refused_and_gets_no_slot() -> None:
-    scheduler = FloverScheduler(1, COSTS, prefill_share=1.0)
+def test_a_generation_that_misses_its_deadline_is_refused_and_gets_no_slot() -> None:
+    scheduler = FloverScheduler[Schedulable](1, COSTS, prefill_share=1.0)
     submit(scheduler, 0.0, 10)
-    scheduler.next(0.0)
+    scheduler.schedule(0.0)
     late, patient = submit(scheduler, 0.0, 100, 0.2), submit(scheduler, 0.1, 100)
-    assert not scheduler.next(0.13).refused  # reading takes 55 ms
-    assert scheduler.next(0.15).refused == (late,)
+    assert not scheduler.schedule(0.13).refused  # reading takes 55 ms
+    assert scheduler.schedule(0.15).refused == (late,)
     assert next(iter(scheduler)) is patient
 
 
@@ -208,8 +208,8 @@ def profile(**fields: tuple[object, ...]) -> LatencyProfile:
 def test_costs_of_a_profile() -> None:
     step = profile(lengths=(64, 128), batches=(1, 4), median_ms=((1, 2), (3, 6)))
     costs = ProfiledCosts(step, profile(lengths=(16, 128), batches=(1,), median_ms=((2,), (30,))))
-    assert costs.step_seconds(1) == pytest.approx(0.001)
-    assert costs.step_seconds(4) == costs.step_seconds(5) == pytest.approx(0.002)
+    assert costs.decode_seconds(1) == pytest.approx(0.001)
+    assert costs.decode_seconds(4) == costs.decode_seconds(5) == pytest.approx(0.002)
     assert costs.prefill_seconds(0, 1) == costs.prefill_seconds(0, 16) == pytest.approx(0.002)
     assert costs.prefill_seconds(0, 256) == pytest.approx(0.060)
     assert costs.prefill_seconds(112, 128) == costs.chunk_seconds(112, 128) == pytest.approx(0.004)
@@ -218,18 +218,18 @@ def test_costs_of_a_profile() -> None:
 def test_a_chunk_beside_a_step_costs_what_it_adds_to_it() -> None:
     tokens = profile(lengths=(1, 16, 64), batches=(1,), median_ms=((5,), (12,), (36,)))
     step = profile(lengths=(64,), batches=(1,), median_ms=((5,),))
-    apart, fused = (ProfiledCosts(step, tokens, fused=each) for each in (False, True))
-    assert apart.chunk_seconds(0, 64) == apart.prefill_seconds(0, 64) == fused.prefill_seconds(0, 64)
-    assert fused.chunk_seconds(0, 64) == pytest.approx(0.031)
-    assert fused.chunk_seconds(0, 16) == pytest.approx(0.007)
-    assert fused.chunk_seconds(0, 1) == pytest.approx(0.005 / 17)  # never nothing
-    chunks = [fused.chunk_seconds(0, end) for end in range(1, 65)]
+    apart, mixed = (ProfiledCosts(step, tokens, mixed=each) for each in (False, True))
+    assert apart.chunk_seconds(0, 64) == apart.prefill_seconds(0, 64) == mixed.prefill_seconds(0, 64)
+    assert mixed.chunk_seconds(0, 64) == pytest.approx(0.031)
+    assert mixed.chunk_seconds(0, 16) == pytest.approx(0.007)
+    assert mixed.chunk_seconds(0, 1) == pytest.approx(0.005 / 17)  # never nothing
+    chunks = [mixed.chunk_seconds(0, end) for end in range(1, 65)]
     assert chunks == sorted(chunks)
 
 
-def test_prompts_are_read_together_where_nobody_runs() -> None:
-    scheduler = FloverScheduler(8, COSTS, prefill_share=1.0)
+def test_prompts_are_prefilled_together_while_nothing_runs() -> None:
+    scheduler = FloverScheduler[Schedulable](8, COSTS, prefill_share=1.0)
     prompts = [submit(scheduler, 0.0, tokens) for tokens in (100, 200, 300, 10)]
     # By key: the shortest first.
-    found = [(each.generation, each.start, each.end) for each in scheduler.next(0.0).chunks]
+    found = [(each.item, each.start, each.end) for each in scheduler.schedule(0.0).chunks]
     assert found == [(prompts[3], 0, 10), (prompts[0], 0, 100), (prompts[1], 0, 200), (prompts[2], 0, 202)]

@@ -14,18 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from testing.requests import FakeRequest, make_context
 from testing.waiting import until
-from tidal.flover.answers import OUTPUTS
-from tidal.flover.fusion import Decoder, Fusion, Seat, Turn
-from tidal.flover.memory.slots import Copy, Move, Slots
+from tidal.flover.engine.generation import Generation
+from tidal.flover.engine.runners import Runner, SharedRunner
+from tidal.flover.engine.slots import SlotOwner
+from tidal.flover.memory.slots import SlotCopy, SlotMove, SlotTable
 from tidal.flover.models.form import DecoderForm
 from tidal.flover.policies import FloverScheduler
-from tidal.flover.reading import Reader
-from tidal.flover.runner import Reading
+from tidal.flover.request_parser import RequestParser
+from tidal.flover.responses import OUTPUTS
+from tidal.flover.runner import PrefillInput
 from tidal.flover.service import FloverService
 from tidal.flover.tasks.folder import DecoderBase
 from tidal.flover.tasks.library import open_library
@@ -127,24 +130,24 @@ def greedy(prompt: Sequence[int], count: int, task: int | None = None) -> list[i
 
 def mark_of(task: Any) -> int:
     """What a task puts before all texts: it knows a task by its first value."""
-    return -1 - int(task.parts["qkv"][0].down[0, 0])
+    return -1 - int(task.factors["qkv"][0].down[0, 0])
 
 
 class HandMade:
     """Holds in every slot the tokens that were read there, so that a slot that was mixed up gives other logits.
 
     Attributes:
-        steps: slots that each step covered.
+        decodes: window of slots of each decode step.
         before: called with the kind of a pass and its number; may wait or raise.
         spoilt: histories whose logits are NaN.
     """
 
-    fuses = False
+    runs_mixed = False
 
     def __init__(self, slots: int = 4) -> None:
         self.slots = slots
         self.memory = np.full((slots, MAX_LENGTH), -1)
-        self.steps: list[tuple[int, int]] = []
+        self.decodes: list[tuple[int, int]] = []
         self.chunks: list[tuple[int, int]] = []
         self.checks = 0
         self.before: Callable[[str, int], None] = lambda _kind, _number: None
@@ -165,8 +168,8 @@ class HandMade:
             history = (mark_of(task), *history)
         return np.full(VOCABULARY, np.nan, np.float32) if self.spoilt(history) else logits_of(history)
 
-    def fused(
-        self, slots: np.ndarray, token_ids: np.ndarray, positions: np.ndarray, readings: Sequence[Reading]
+    def mixed(
+        self, slots: np.ndarray, token_ids: np.ndarray, positions: np.ndarray, chunks: Sequence[PrefillInput]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         raise NotImplementedError
 
@@ -179,12 +182,12 @@ class HandMade:
             self.memory[slot, start : start + len(token_ids)] = token_ids
             return torch.from_numpy(self._logits(slot, start + len(token_ids), task)) if last else None
 
-    def step(
+    def decode(
         self, begin: int, end: int, token_ids: np.ndarray, positions: np.ndarray, tasks: Sequence[Any] = ()
     ) -> torch.Tensor:
         with self._one():
-            self.steps.append((begin, end))
-            self.before("step", len(self.steps) - 1)
+            self.decodes.append((begin, end))
+            self.before("decode", len(self.decodes) - 1)
             rows = range(begin, end)
             for slot, token, position in zip(rows, token_ids, positions, strict=True):
                 self.memory[slot, position] = token
@@ -192,7 +195,7 @@ class HandMade:
                 np.stack([self._logits(*each) for each in zip(rows, positions + 1, tasks, strict=True)])
             )
 
-    def move(self, moves: Iterable[Move], tokens: Sequence[int]) -> int:
+    def move_slots(self, moves: Iterable[SlotMove], tokens: Sequence[int]) -> int:
         with self._one():
             copied = 0
             for move in moves:
@@ -202,7 +205,7 @@ class HandMade:
                 copied += tokens[move.source]
             return copied
 
-    def copy(self, copies: Iterable[Copy]) -> int:
+    def copy_slots(self, copies: Iterable[SlotCopy]) -> int:
         with self._one():
             copied = 0
             for copy in copies:
@@ -212,37 +215,37 @@ class HandMade:
                 copied += copy.end - copy.begin
             return copied
 
-    def check(self) -> tuple[int, ...]:
+    def repair(self) -> tuple[int, ...]:
         self.checks += 1
         return ()
 
 
-class Fusing(HandMade):
-    """Reads chunks and makes a step in one pass, too.
+class MixingRunner(HandMade):
+    """Also runs chunks and a decode step in one pass.
 
     Attributes:
         passes: of each such pass the slots that got a token, and the chunks.
     """
 
-    fuses = True
+    runs_mixed = True
 
     def __init__(self, slots: int = 4) -> None:
         super().__init__(slots)
         self.passes: list[tuple[list[int], list[tuple[int, int]]]] = []
 
-    def fused(
-        self, slots: np.ndarray, token_ids: np.ndarray, positions: np.ndarray, readings: Sequence[Reading]
+    def mixed(
+        self, slots: np.ndarray, token_ids: np.ndarray, positions: np.ndarray, chunks: Sequence[PrefillInput]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         with self._one():
-            chunks = [(each.start, each.start + len(each.token_ids)) for each in readings]
-            self.passes.append((slots.tolist(), chunks))
-            self.before("fused", len(self.passes) - 1)
+            ranges = [(each.start, each.start + len(each.token_ids)) for each in chunks]
+            self.passes.append((slots.tolist(), ranges))
+            self.before("mixed", len(self.passes) - 1)
             self.memory[slots, positions] = token_ids
-            for each, (start, end) in zip(readings, chunks, strict=True):
+            for each, (start, end) in zip(chunks, ranges, strict=True):
                 self.memory[each.slot, start:end] = each.token_ids
             stepped = [self._logits(slot, position + 1, None) for slot, position in zip(slots, positions, strict=True)]
             ended = [
-                self._logits(each.slot, end, None) for each, (_, end) in zip(readings, chunks, strict=True) if each.last
+                self._logits(each.slot, end, None) for each, (_, end) in zip(chunks, ranges, strict=True) if each.last
             ]
             none = torch.empty(0, VOCABULARY)
             return (
@@ -254,7 +257,7 @@ class Fusing(HandMade):
 class Cheap:
     """Costs of passes that take next to no time."""
 
-    def step_seconds(self, running: int) -> float:
+    def decode_seconds(self, running: int) -> float:
         return 0.001
 
     def prefill_seconds(self, start: int, end: int) -> float:
@@ -263,19 +266,19 @@ class Cheap:
     chunk_seconds = prefill_seconds
 
 
-class Restless(Slots[Seat]):
+class Restless(SlotTable[SlotOwner]):
     """Slots that are shuffled at random before every step, as no sound shuffle would."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
         self._luck = random.Random(5)
 
-    def settle(self, tokens: Mapping[Seat, int] | None = None) -> tuple[Move, ...]:
+    def compact(self, tokens: Mapping[SlotOwner, int] | None = None) -> tuple[SlotMove, ...]:
         moves = []
         for _ in range(3):
             source, target = self._luck.sample(range(self.count), 2) if self.count > 1 else (0, 0)
-            if self._keys[source] is not None and source != target:
-                moves.append(Move(source, target, self._keys[target] is not None))
+            if self._owners[source] is not None and source != target:
+                moves.append(SlotMove(source, target, self._owners[target] is not None))
                 self.apply(moves[-1:])
         return tuple(moves)
 
@@ -295,7 +298,7 @@ class Running:
 
     def arrives(self, *requests: Asked) -> bool:
         """Ask while an iteration is held; whether the next one will find the requests."""
-        service: Any = self.keeper._life.service
+        service: Any = self.keeper._current.service
         self.ask(*requests)
         return until(lambda: len(service._arrived) == len(requests), 5)
 
@@ -308,7 +311,7 @@ class Running:
         )
 
     def counts(self, family: str, value: float, **labels: str) -> bool:
-        """Whether a metric comes to a value; some are set after the answer is out."""
+        """Whether a metric reaches a value; some are set after the answer is sent."""
         return until(lambda: self.metric(family, **labels) == value, 5)
 
 
@@ -318,7 +321,7 @@ _models = itertools.count()
 @contextmanager
 def running(
     folder: Path,
-    decoder: Decoder | None = None,
+    decoder: Runner | None = None,
     *,
     tokenizer: Path | None = None,
     shuffle: bool = True,
@@ -331,17 +334,19 @@ def running(
     """A service on a decoder; at the end every request has been answered once, and no slot is taken."""
     decoder = HandMade() if decoder is None else decoder
     file = write_tokenizer(folder) if tokenizer is None else tokenizer
-    reader = Reader(TextTokenizer(file, max_length - 1), VOCABULARY, max_length, 8, decoder.slots, frozenset({EOS}))
-    metrics, opened, turn = Metrics("flover"), list[Asked](), Turn()
+    parser = RequestParser(
+        TextTokenizer(file, max_length - 1), VOCABULARY, max_length, 8, decoder.slots, frozenset({EOS})
+    )
+    metrics, opened, shared = Metrics("flover"), list[Asked](), SharedRunner(decoder)
     name = f"flover{next(_models)}"
 
     def start(context: ServiceContext) -> FloverService:
-        fusion = Fusion(decoder, turn, shuffle=shuffle)
-        if restless:
-            fusion._slots = Restless(decoder.slots)
-        scheduler = FloverScheduler(decoder.slots, Cheap(), prefill_share=prefill_share)
+        scheduler = FloverScheduler[Generation](decoder.slots, Cheap(), prefill_share=prefill_share)
         library = open_library(tasks_folder(folder), base, task_bytes, metrics)
-        return FloverService(context, reader, library, scheduler, fusion, part_wait_s=0.02)
+        with pytest.MonkeyPatch.context() as patch:
+            if restless:
+                patch.setattr("tidal.flover.engine.slots.SlotTable", Restless)
+            return FloverService(context, parser, library, scheduler, shared, shuffle=shuffle, max_delay_s=0.02)
 
     def fail_all(error: Any) -> None:
         for request in opened:

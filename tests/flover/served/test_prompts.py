@@ -19,7 +19,7 @@ from tests.flover.served.serving import EOS, MAX_LENGTH, VOCABULARY, Asked, Hand
 from tests.flover.served.test_service import Gate
 from tidal.errors import Cancelled, Internal, InvalidArgument, Unavailable
 from tidal.flover.beams import BeamSearch, BeamSettings
-from tidal.flover.memory.slots import Copy
+from tidal.flover.memory.slots import SlotCopy
 
 
 def slowly(_kind: str, _number: int) -> None:
@@ -88,7 +88,7 @@ class TestPrompts:
         with running(tmp_path, decoder) as service:
             request, other = Asked(["fine", "bad", "good"], max_tokens=40), Asked([4], max_tokens=30)
             service.ask(request, other)
-            with pytest.raises(Internal, match="logits are no numbers"):
+            with pytest.raises(Internal, match="NaN or infinite logits"):
                 request.wait()
             assert other.tokens() == greedy([4], 30)
             assert service.counts("generations_total", 3, outcome="failed")
@@ -142,7 +142,7 @@ class TestBeams:
             assert "finish_reason" in request.parts[0]
 
     def test_a_withdrawn_request_frees_all_of_its_slots(self, tmp_path: Path) -> None:
-        gate, decoder = Gate("step"), HandMade(6)
+        gate, decoder = Gate("decode"), HandMade(6)
         decoder.before = gate
         with running(tmp_path, decoder) as service:
             gone, waiting = Asked(["ab", "cd"], max_tokens=60, num_beams=3), Asked([4], max_tokens=1, num_beams=6)
@@ -167,15 +167,15 @@ class TestBeams:
     @pytest.mark.parametrize("when", [0, 5])
     def test_a_copy_that_fails_harms_its_own_request(self, tmp_path: Path, when: int) -> None:
         decoder = HandMade(4)
-        copied = decoder.copy
+        copied = decoder.copy_slots
         calls = iter(range(1000))
 
-        def fail(copies: Iterable[Copy]) -> int:
+        def fail(copies: Iterable[SlotCopy]) -> int:
             if next(calls) == when:
                 raise RuntimeError("no memory")
             return copied(copies)
 
-        decoder.copy = fail  # type: ignore[method-assign]
+        decoder.copy_slots = fail  # type: ignore[method-assign]
         with running(tmp_path, decoder) as service:
             bad, good = Asked([9], max_tokens=30, num_beams=3), Asked([8], max_tokens=30)
             service.ask(bad, good)
@@ -186,13 +186,13 @@ class TestBeams:
             service.ask(after)
             assert after.tokens() == searched([9], 12, 3)
 
-    def test_logits_that_are_no_numbers(self, tmp_path: Path) -> None:
+    def test_undefined_logits_fail_their_own_request(self, tmp_path: Path) -> None:
         decoder = HandMade(4)
         decoder.spoilt = lambda history: history[0] == 9 and len(history) == 4
         with running(tmp_path, decoder) as service:
             bad, good = Asked([9], max_tokens=12, num_beams=3), Asked([8], max_tokens=12)
             service.ask(bad, good)
-            with pytest.raises(Internal, match="logits are no numbers"):
+            with pytest.raises(Internal, match="NaN or infinite logits"):
                 bad.wait()
             assert good.tokens() == greedy([8], 12)
 
@@ -201,15 +201,15 @@ BAD: dict[str, Asked] = {
     r"text_input has shape \[5\]; accepted is \[prompts\], 1 to 4: this model has 4 slots": Asked(["a"] * 5),
     r"text_input has shape \[3\]; accepted is \[prompts\], 1 to 2 of 2 beams each": Asked(["a"] * 3, num_beams=2),
     r"text_input has shape \[0\]": Asked(None, inputs={"text_input": np.array([], object)}),
-    "'num_beams': 5 beams take as many slots; this model has 4": Asked([1], num_beams=5),
+    "'num_beams': 5 beams need 5 slots; this model has 4": Asked([1], num_beams=5),
     "text_input row 1 is empty": Asked(["a", " ", "b"]),
     "text_input row 2 has 70 tokens; this model reads at most 63": Asked(["a", "b", "x" * 70]),
-    "'top_p': it does not go with num_beams 2": Asked([1], num_beams=2, top_p=0.5),
-    "'temperature': it does not go with num_beams 2": Asked([1], num_beams=2, temperature=0.5),
-    "'seed': it does not go with num_beams 3": Asked([1], num_beams=3, seed=0),
-    "'stop': it does not go with num_beams 2": Asked([1], num_beams=2, stop="x"),
-    "'length_penalty': it goes with num_beams above 1 only": Asked([1], length_penalty=2),
-    "'early_stopping': it goes with num_beams above 1 only": Asked([1], num_beams=1, early_stopping=True),
+    "'top_p' cannot be combined with num_beams 2": Asked([1], num_beams=2, top_p=0.5),
+    "'temperature' cannot be combined with num_beams 2": Asked([1], num_beams=2, temperature=0.5),
+    "'seed' cannot be combined with num_beams 3": Asked([1], num_beams=3, seed=0),
+    "'stop' cannot be combined with num_beams 2": Asked([1], num_beams=2, stop="x"),
+    "'length_penalty' requires num_beams above 1": Asked([1], length_penalty=2),
+    "'early_stopping' requires num_beams above 1": Asked([1], num_beams=1, early_stopping=True),
 }
 
 

@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testing.waiting import until
-from tidal.flover.responder import Pace, Responder
-from tidal.flover.streams import Stream
+from tidal.flover.engine.generation import Generation
+from tidal.flover.responder import Responder, SendPacer
 
 
 @given(began=st.floats(0, 1e6), took=st.floats(0, 10), longest=st.floats(0, 10))
 def test_sending_takes_a_tenth_of_the_time_and_no_token_waits_longer_than_it_may(
     began: float, took: float, longest: float
 ) -> None:
-    pace = Pace(longest)
+    pace = SendPacer(longest)
     ended = began + took
     pace.sent(began, ended)
     waits = pace.due - ended
@@ -35,15 +35,15 @@ class Text:
     """In place of a stream: tokens that are there, and the parts that were sent."""
 
     cost_s: float = 0.0
-    finish: str | None = None
+    finish_reason: str | None = None
     tokens: int = 0
     parts: list[int] = field(default_factory=list)
 
     @property
     def urgent(self) -> bool:
-        return self.finish is not None or not self.parts
+        return self.finish_reason is not None or not self.parts
 
-    def send(self) -> None:
+    def send_part(self) -> None:
         time.sleep(self.cost_s)
         self.parts.append(self.tokens - sum(self.parts))
 
@@ -63,8 +63,8 @@ def responding(longest_s: float) -> Iterator[Responder]:
 
 def push(responder: Responder, text: Text, *, finish: str | None = None) -> None:
     text.tokens += 1
-    text.finish = finish
-    responder.send(cast(Stream, cast(Any, text)))
+    text.finish_reason = finish
+    responder.send(cast(Generation, cast(Any, text)))
 
 
 def test_first_tokens_and_ends_do_not_wait() -> None:
@@ -74,8 +74,8 @@ def test_first_tokens_and_ends_do_not_wait() -> None:
         assert until(lambda: other.parts == [1], 10)
         push(responder, other)  # the first that may wait does not: nothing was sent before it
         assert until(lambda: other.parts == [1, 1], 10)
-        assert until(lambda: responder._pace.due > 0, 10)
-        responder._pace.due = time.monotonic() + 3600  # an hour of sending lies behind
+        assert until(lambda: responder._pacer.due > 0, 10)
+        responder._pacer.due = time.monotonic() + 3600  # an hour of sending lies behind
         push(responder, other)
         push(responder, text)
         assert until(lambda: text.parts == [1], 10)

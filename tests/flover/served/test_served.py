@@ -140,7 +140,7 @@ class TestPlainProtocols:
 
 
 BAD: list[tuple[Any, dict[str, Any], str]] = [
-    ("", {}, "text_input row 0 is empty; accepted is a text of at least one word"),
+    ("", {}, "text_input row 0 is empty; accepted: a text of at least one word"),
     ([1] * POSITIONS, {}, f"input_ids has shape [{POSITIONS}]; accepted is [tokens], 1 to {POSITIONS - 1}"),
     ("x" * 140, {}, f"has 140 tokens; this model reads at most {POSITIONS - 1}"),
     ([1, 300], {}, "input_ids has the id 300; accepted are 0 to 256"),

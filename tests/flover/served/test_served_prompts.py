@@ -102,8 +102,8 @@ def test_a_bad_one_says_which(url: str) -> None:
             (["fine", "x" * 140], {}, f"text_input row 1 has 140 tokens; this model reads at most {POSITIONS - 1}"),
             (["a"] * 7, {}, "text_input has shape [7]; accepted is [prompts], 1 to 6"),
             (["a"], {"num_beams": 7}, "'num_beams': 7 beams take as many slots; this model has 6"),
-            (["a"], {"num_beams": 2, "top_k": 5}, "'top_k': it does not go with num_beams 2"),
-            (["a"], {"length_penalty": 2.0}, "'length_penalty': it goes with num_beams above 1 only"),
+            (["a"], {"num_beams": 2, "top_k": 5}, "'top_k' cannot be combined with num_beams 2"),
+            (["a"], {"length_penalty": 2.0}, "'length_penalty' requires num_beams above 1"),
         ):
             with pytest.raises(InvalidArgument) as caught:
                 client.generate("writer", texts, **options)  # type: ignore[arg-type]

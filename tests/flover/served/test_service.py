@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from testing.waiting import until
-from tests.flover.served.serving import EOS, MAX_LENGTH, Asked, Fusing, HandMade, Running, greedy, running
+from tests.flover.served.serving import EOS, MAX_LENGTH, Asked, HandMade, MixingRunner, Running, greedy, running
 from tidal.errors import Cancelled, Internal, InvalidArgument, TidalError, Unavailable
 
 
@@ -54,7 +54,7 @@ def prompts(count: int, seed: int) -> list[list[int]]:
 
 class TestTokens:
     @pytest.mark.parametrize(("shuffle", "restless"), [(True, False), (False, False), (True, True)])
-    @pytest.mark.parametrize("made", [HandMade, Fusing])
+    @pytest.mark.parametrize("made", [HandMade, MixingRunner])
     def test_arrivals_lengths_and_withdrawals_at_random(
         self, tmp_path: Path, made: type[HandMade], shuffle: bool, restless: bool
     ) -> None:
@@ -87,7 +87,7 @@ class TestTokens:
             assert {request.error is None for _, request in asked} == {True, False}
             assert service.metric("fused_generations_bucket", le="1") < service.metric("fused_generations_count")
             assert (service.metric("moved_bytes_total") > 0) is shuffle
-        if isinstance(decoder, Fusing):
+        if isinstance(decoder, MixingRunner):
             assert any(slots and len(chunks) > 1 for slots, chunks in decoder.passes)
 
     def test_a_text_comes_in_parts_and_as_a_whole(self, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ class TestTokens:
 
 class TestIterations:
     def test_a_newcomer_joins_the_next_step_and_one_that_ends_leaves_with_it(self, tmp_path: Path) -> None:
-        gate, decoder = Gate("step"), HandMade(4)
+        gate, decoder = Gate("decode"), HandMade(4)
         decoder.before = gate
         with running(tmp_path, decoder) as service:
             first = Asked([1], max_tokens=6)
@@ -154,18 +154,18 @@ class TestIterations:
             assert service.arrives(second)
             gate.let()
             assert gate.at(1)  # the second's prompt was read after step 0, and it takes part in this one
-            begin, end = decoder.steps[1]
+            begin, end = decoder.decodes[1]
             assert end - begin == 2
             gate.let()
             assert second.tokens() == greedy([2], 2)
             assert gate.at(2)
-            begin, end = decoder.steps[2]
+            begin, end = decoder.decodes[2]
             assert end - begin == 1
             gate.open()
             assert first.tokens() == greedy([1], 6)
 
     def test_one_that_is_withdrawn_takes_part_in_one_more_step_at_most(self, tmp_path: Path) -> None:
-        gate, decoder = Gate("step"), HandMade(1)
+        gate, decoder = Gate("decode"), HandMade(1)
         decoder.before = gate
         with running(tmp_path, decoder) as service:
             gone, waiting = Asked([1], max_tokens=40, stream=True), Asked([4], max_tokens=3)
@@ -189,7 +189,7 @@ class TestIterations:
         decoder = HandMade(4)
         with running(tmp_path, decoder, prefill_share=0.1) as service:
             first = Asked([1], max_tokens=60)
-            gate = Gate("step", 3)
+            gate = Gate("decode", 3)
             decoder.before = gate
             service.ask(first)
             assert gate.at(3)
@@ -199,10 +199,10 @@ class TestIterations:
             assert decoder.chunks == [(0, 1), (0, 16), (16, 32), (32, 40)]
 
     def test_prompts_are_read_in_the_passes_of_others(self, tmp_path: Path) -> None:
-        decoder = Fusing(4)
+        decoder = MixingRunner(4)
         with running(tmp_path, decoder, prefill_share=0.1) as service:
             first, second = Asked([1], max_tokens=60), Asked([2] * 40, max_tokens=3)
-            gate = Gate("step", 3)
+            gate = Gate("decode", 3)
             decoder.before = gate
             service.ask(first)
             assert gate.at(3)
@@ -214,12 +214,12 @@ class TestIterations:
             assert len(slots) == 1
             assert decoder.passes == [(slots, [(0, 16)]), (slots, [(16, 32)]), (slots, [(32, 40)])]
             # Each such pass is a step of the first text, and nothing else is.
-            assert len(decoder.passes) + len(decoder.steps) == 59
+            assert len(decoder.passes) + len(decoder.decodes) == 59
             assert service.metric("step_seconds_count") == 59
             assert service.metric("prompt_tokens_total") == 41
 
     def test_prompts_that_come_together_are_read_together(self, tmp_path: Path) -> None:
-        decoder = Fusing(4)
+        decoder = MixingRunner(4)
         with running(tmp_path, decoder) as service:
             gate = Gate("prefill", 0)
             decoder.before = gate
@@ -248,7 +248,7 @@ class TestFailures:
         decoder = HandMade(2)
 
         def fail(kind: str, number: int) -> None:
-            if (kind, number) in (("step", 2), ("prefill", 3)):
+            if (kind, number) in (("decode", 2), ("prefill", 3)):
                 raise RuntimeError("no memory")
 
         decoder.before = fail
@@ -263,10 +263,10 @@ class TestFailures:
             assert service.counts("generations_total", 3, outcome="failed")
 
     def test_a_pass_of_prompts_and_a_step_that_fails_harms_whose_fault_it_is(self, tmp_path: Path) -> None:
-        decoder = Fusing(3)
+        decoder = MixingRunner(3)
 
         def fail(kind: str, number: int) -> None:
-            if kind == "fused" or (kind, number) == ("prefill", 1):
+            if kind == "mixed" or (kind, number) == ("prefill", 1):
                 raise RuntimeError("no memory")
 
         decoder.before = fail
@@ -279,13 +279,13 @@ class TestFailures:
                 assert asked[number].tokens() == greedy([number], 9)
             assert service.counts("generations_total", 1, outcome="failed")
 
-    def test_logits_that_are_no_numbers_harm_their_own_request(self, tmp_path: Path) -> None:
+    def test_undefined_logits_fail_their_own_request(self, tmp_path: Path) -> None:
         decoder = HandMade(3)
         decoder.spoilt = lambda history: history[0] == 9 and len(history) == 4
         with running(tmp_path, decoder) as service:
             asked = {number: Asked([number], max_tokens=12) for number in (8, 9, 10)}
             service.ask(*asked.values())
-            with pytest.raises(Internal, match="logits are no numbers"):
+            with pytest.raises(Internal, match="NaN or infinite logits"):
                 asked[9].wait()
             for number in (8, 10):
                 assert asked[number].tokens() == greedy([number], 12)
@@ -304,7 +304,7 @@ class TestFailures:
             assert until(lambda: _served(service, [2]))
 
     def test_a_late_one_is_refused_and_one_that_got_late_leaves(self, tmp_path: Path) -> None:
-        gate, decoder = Gate("step"), HandMade(1)
+        gate, decoder = Gate("decode"), HandMade(1)
         decoder.before = gate
         with running(tmp_path, decoder) as service:
             first = Asked([1], max_tokens=9, latency_ms=10_000)
@@ -320,7 +320,7 @@ class TestFailures:
             assert service.counts("generations_total", 1, outcome="failed")
             assert service.counts("generations_total", 1, outcome="late")
 
-    def test_open_requests_are_told_that_they_are_worked_on(self, tmp_path: Path) -> None:
+    def test_open_requests_are_marked_as_making_progress(self, tmp_path: Path) -> None:
         with running(tmp_path, HandMade(1)) as service:
             running_, waiting = Asked([1], max_tokens=50), Asked([2], max_tokens=2)
             service.ask(running_, waiting)
@@ -380,8 +380,8 @@ def test_a_bad_request_is_refused_alone(tmp_path: Path, said: str) -> None:
         assert service.counts("refused_requests_total", 1)
 
 
-def test_memory_is_looked_through_when_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidal.flover.service._IDLE_S", 0.05)
+def test_the_cache_is_checked_when_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidal.flover.service._IDLE_CHECK_S", 0.05)
     with running(tmp_path, decoder := HandMade()) as service:
         request = Asked([1], max_tokens=3)
         service.ask(request)

@@ -100,8 +100,8 @@ def test_the_commands(served: Served, tmp_path: Path) -> None:
     assert described["changes"] == {"layers": 8, "ranks": [4]}
     copy, saved = str(served.repository / "writer/tasks/bard"), str(served.saved["bard"])
     for arguments, said in (
-        (["add", "writer", str(tmp_path)], "nothing that a decoder's task can be made of"),
-        (["add", "writer", copy], "task 'bard' is there already"),
+        (["add", "writer", str(tmp_path)], "is not a task of a decoder"),
+        (["add", "writer", copy], "task 'bard' already exists"),
         (["add", "writer", copy, "--name", "other", "--half"], "copied as it is: without --half"),
         (
             ["add", "writer", saved, "--name", "other", "--labels", "a"],
@@ -110,7 +110,7 @@ def test_the_commands(served: Served, tmp_path: Path) -> None:
         (["add", "narrow", saved], "fan_in_fan_out is set"),
         (["add", "writer", saved, "--name", "other"], "names no base: on another base than its own a task answers"),
         (["add", "narrow", copy], "it was made for the base"),
-        (["train", "writer", str(tmp_path)], "is no vision transformer"),
+        (["train", "writer", str(tmp_path)], "is not a vision transformer"),
     ):
         done = CliRunner().invoke(tasks_command, [*arguments, "--repository", str(served.repository)])
         assert (done.exit_code, said in done.stderr) == (1, True), done.stderr

@@ -11,9 +11,9 @@ from peft import LoraConfig, PeftModel, get_peft_model
 
 from testing.decoders import tiny_model
 from tidal.flover.models.form import form_of
-from tidal.flover.tasks.adapter import Adapter, adapter_of
+from tidal.flover.tasks.adapter import LoraAdapter, lora_adapter
 from tidal.flover.tasks.folder import DecoderBase
-from tidal.flover.tasks.layers import places
+from tidal.flover.tasks.layers import layer_slices
 from tidal_builders.flover.importing import import_lora
 
 #: All linear layers of attention and feed-forward parts, as peft names them.
@@ -55,7 +55,7 @@ def base_of(family: str) -> DecoderBase:
     return DecoderBase(DIGEST, form_of(tiny_model(family).config))
 
 
-def adapter(folder: Path, family: str = "gpt2") -> Adapter:
+def adapter(folder: Path, family: str = "gpt2") -> LoraAdapter:
     """What the runner is given of a saved adapter."""
     base = base_of(family)
-    return adapter_of(import_lora(folder, base)[0], places(base.form))
+    return lora_adapter(import_lora(folder, base)[0], layer_slices(base.form))

@@ -1,4 +1,4 @@
-"""Rows of many tasks in one product: what each adds, and that it is its own alone."""
+"""Rows with different tasks in one projection: each gets the update of its own task only."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from testing.decoders import VOCABULARY, tiny_model, tiny_runner
-from tidal.flover.models.form import DecoderForm, Product, form_of
+from tidal.flover.models.form import DecoderForm, Projection, form_of
 from tidal.flover.runner import FloverRunner
-from tidal.flover.tasks.adapter import Adapter, adapter_of
+from tidal.flover.tasks.adapter import LoraAdapter, lora_adapter
 from tidal.flover.tasks.bank import TaskBank
-from tidal.flover.tasks.layers import places, product_sizes
+from tidal.flover.tasks.layers import layer_slices, projection_sizes
 from tidal.tasks.low_rank import LowRankDelta
 
 RANKS = (1, 3, 8, 13, 32, 32, 40)
@@ -30,28 +30,28 @@ def form() -> DecoderForm:
 
 
 @functools.cache
-def adapters() -> tuple[Adapter, ...]:
+def adapters() -> tuple[LoraAdapter, ...]:
     """Random ones of these ranks, each on some of the linear layers; the first one's values overflow."""
     draw = np.random.default_rng(0)
     found = []
     for number, rank in enumerate(RANKS):
         deltas = {}
-        for path, place in places(form()).items():
+        for path, part in layer_slices(form()).items():
             if number and draw.random() < 0.3:
                 continue
-            down, up = draw.normal(size=(rank, place.inputs)), draw.normal(size=(place.outputs, rank))
+            down, up = draw.normal(size=(rank, part.inputs)), draw.normal(size=(part.outputs, rank))
             scale = 0.1 if number else 1e38
             factors = (np.asarray((each * scale).clip(-3e38, 3e38), np.float32) for each in (down, up))
             deltas[path] = LowRankDelta(*factors, 0.5)
-        found.append(adapter_of(deltas, places(form())))
+        found.append(lora_adapter(deltas, layer_slices(form())))
     return tuple(found)
 
 
-def dense(task: Adapter, layer: int, product: Product) -> torch.Tensor:
-    """The task's difference as a matrix [outputs, inputs]."""
-    inputs, outputs = product_sizes(form())[product]
+def dense(task: LoraAdapter, layer: int, projection: Projection) -> torch.Tensor:
+    """The task's update as a matrix [outputs, inputs]."""
+    inputs, outputs = projection_sizes(form())[projection]
     found = torch.zeros(outputs, inputs)
-    for part in task.parts.get(product, ()):
+    for part in task.factors.get(projection, ()):
         if part.layer == layer:
             found[part.begin : part.begin + part.up.shape[1]] += torch.from_numpy(part.up.T @ part.down)
     return found
@@ -59,10 +59,10 @@ def dense(task: Adapter, layer: int, product: Product) -> torch.Tensor:
 
 @contextmanager
 def kernels(used: bool) -> Iterator[None]:
-    """With the library of kernels, where it is built, or without it."""
+    """With the native library, if it is built, or without it."""
     with pytest.MonkeyPatch.context() as patch:
         if not used:
-            patch.setattr("tidal.flover.tasks.differences.usable", lambda _device: None)
+            patch.setattr("tidal.flover.tasks.low_rank_update.usable", lambda _device: None)
         yield
 
 
@@ -72,40 +72,40 @@ tasks_of_rows = st.lists(st.sampled_from((None, *range(1, len(RANKS)))), min_siz
 @pytest.mark.parametrize("native", [True, False])
 @settings(deadline=None, max_examples=40)
 @given(passes=st.lists(tasks_of_rows, min_size=1, max_size=8))
-def test_rows_get_their_own_tasks_differences_whichever_were_ready_before(
+def test_rows_get_their_own_tasks_update_whichever_were_used_before(
     native: bool, passes: list[list[int | None]]
 ) -> None:
-    """More tasks than stay ready, so that they come and go and their places are taken by others."""
+    """More tasks than are kept, so that they are evicted and their ranks reused."""
     with kernels(native):
-        _hold_to_dense(passes)
+        _check_against_dense(passes)
 
 
-def _hold_to_dense(passes: list[list[int | None]]) -> None:
+def _check_against_dense(passes: list[list[int | None]]) -> None:
     bank, draw = TaskBank(form(), MOST, torch.float32, torch.device("cpu")), torch.Generator().manual_seed(0)
     for numbers in passes:
         tasks = [None if number is None else adapters()[number] for number in numbers]
-        adding = bank.adding(tasks)
-        assert (adding is None) == (not any(tasks))
-        if adding is None:
+        update = bank.update(tasks)
+        assert (update is None) == (not any(tasks))
+        if update is None:
             continue
-        for product, (inputs, outputs) in product_sizes(form()).items():
-            rows, onto = torch.randn(len(tasks), inputs, generator=draw), torch.randn(len(tasks), outputs)
-            own = [torch.zeros(outputs) if task is None else dense(task, 1, product) @ row
+        for projection, (inputs, outputs) in projection_sizes(form()).items():
+            rows, residual = torch.randn(len(tasks), inputs, generator=draw), torch.randn(len(tasks), outputs)
+            own = [torch.zeros(outputs) if task is None else dense(task, 1, projection) @ row
                    for task, row in zip(tasks, rows, strict=True)]  # fmt: skip
-            wanted, kept = torch.stack(own), onto.clone()
-            found = adding(1, product, rows)
+            wanted, kept = torch.stack(own), residual.clone()
+            found = update(1, projection, rows)
             torch.testing.assert_close(torch.zeros_like(wanted) if found is None else found, wanted)
-            torch.testing.assert_close(adding(1, product, rows, onto), wanted + onto)
-            assert torch.equal(onto, kept)
+            torch.testing.assert_close(update(1, projection, rows, residual), wanted + residual)
+            assert torch.equal(residual, kept)
 
 
-def test_no_more_tasks_stay_ready_than_asked() -> None:
+def test_no_more_tasks_are_kept_than_allowed() -> None:
     bank = TaskBank(form(), MOST, torch.float32, torch.device("cpu"))
     for task in adapters()[1:] * 3:
-        bank.adding([task])
+        bank.update([task])
     for factors in bank._factors.values():
         assert len(factors._ranks) <= MOST
-        largest = max(task.ranks.get(factors._product, 0) for task in adapters())
+        largest = max(task.ranks.get(factors._projection, 0) for task in adapters())
         assert factors._down.shape[1] <= 4 * MOST * largest
 
 
@@ -114,12 +114,12 @@ def runner() -> FloverRunner:
     return tiny_runner(tiny_model("llama"), slots=4)
 
 
-def logits(tasks: Sequence[Adapter | None], draw: np.random.Generator, ids: np.ndarray) -> torch.Tensor:
+def logits(tasks: Sequence[LoraAdapter | None], draw: np.random.Generator, ids: np.ndarray) -> torch.Tensor:
     """Of a prompt's next token in the first of four slots, whose other prompts are random."""
     for slot, task in enumerate(tasks):
         prompt = ids if slot == 0 else draw.integers(0, VOCABULARY, 9)
         runner().prefill(slot, prompt[:9], 0, task=task)
-    return runner().step(0, 4, np.full(4, ids[9]), np.full(4, 9), tasks)[0]
+    return runner().decode(0, 4, np.full(4, ids[9]), np.full(4, 9), tasks)[0]
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -129,7 +129,7 @@ def logits(tasks: Sequence[Adapter | None], draw: np.random.Generator, ids: np.n
 def test_a_rows_logits_do_not_depend_on_its_neighbours_tasks(
     native: bool, numbers: list[int | None], seed: int
 ) -> None:
-    """Not even on one whose own logits are no numbers."""
+    """Not even on one whose own logits are NaN."""
     draw = np.random.default_rng(seed)
     ids = draw.integers(0, VOCABULARY, 10)
     tasks = [None if number is None else adapters()[number] for number in numbers]
@@ -143,16 +143,16 @@ def test_a_rows_logits_do_not_depend_on_its_neighbours_tasks(
 
 def test_a_pass_without_tasks_pays_for_none() -> None:
     bank = TaskBank(form(), MOST, torch.float32, torch.device("cpu"))
-    bank.adding([adapters()[2]])
-    assert bank.adding([None, None]) is None
-    assert bank.adding([]) is None
+    bank.update([adapters()[2]])
+    assert bank.update([None, None]) is None
+    assert bank.update([]) is None
     only_values = LowRankDelta(np.ones((2, 32), np.float32), np.ones((16, 2), np.float32), 1.0)
-    value = adapter_of({"layers.0.self_attn.v_proj": only_values}, places(form()))
-    adding, rows = bank.adding([value, None]), torch.ones(2, 32)
-    assert adding is not None
-    assert adding(0, "up", rows) is None
-    assert adding(0, "output", rows, rows) is rows
-    found = adding(0, "qkv", rows)
+    value = lora_adapter({"layers.0.self_attn.v_proj": only_values}, layer_slices(form()))
+    update, rows = bank.update([value, None]), torch.ones(2, 32)
+    assert update is not None
+    assert update(0, "up", rows) is None
+    assert update(0, "output", rows, rows) is rows
+    found = update(0, "qkv", rows)
     assert found is not None
     assert not found[1].any()
     assert not found[0, :-16].any()
@@ -160,11 +160,15 @@ def test_a_pass_without_tasks_pays_for_none() -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gptj", "gpt_neox", "llama", "qwen3"])
-def test_places_cover_every_output_of_every_product_once(family: str) -> None:
+def test_slices_cover_every_output_of_every_projection_once(family: str) -> None:
     of_family = form_of(tiny_model(family).config)
-    for product, (inputs, outputs) in product_sizes(of_family).items():
+    for projection, (inputs, outputs) in projection_sizes(of_family).items():
         for layer in range(of_family.layers):
-            here = [each for each in places(of_family).values() if (each.layer, each.product) == (layer, product)]
+            here = [
+                each
+                for each in layer_slices(of_family).values()
+                if (each.layer, each.projection) == (layer, projection)
+            ]
             covered = [output for each in here for output in range(each.begin, each.begin + each.outputs)]
             assert sorted(covered) == list(range(outputs))
             assert {each.inputs for each in here} == {inputs}

@@ -49,7 +49,7 @@ def compare(runner: FloverRunner, folder: Path, family: str) -> None:
     torch.testing.assert_close(found, wanted[49], rtol=1e-4, atol=1e-4)
     for position in range(50, 60):
         tokens, positions = np.array([7, ids[position], 8]), np.array([position - 50, position, 3])
-        logits = runner.step(0, 3, tokens, positions, [None, task, None])
+        logits = runner.decode(0, 3, tokens, positions, [None, task, None])
         torch.testing.assert_close(logits[1], wanted[position], rtol=1e-4, atol=1e-4)
 
 
@@ -65,10 +65,10 @@ def test_so_has_a_runner_without_kernels_of_its_own(
     def without(*_: Any) -> None:
         return None
 
-    for module in ("models.linear", "models.attention", "memory.buffers", "tasks.differences"):
+    for module in ("models.linear", "models.attention", "memory.buffers", "tasks.low_rank_update"):
         monkeypatch.setattr(f"tidal.flover.{module}.usable", without)
     if fallback == "torch":
         monkeypatch.setattr(torch._C, "_has_mkldnn", False)
     runner: Any = tiny_runner(tiny_model("gpt2"), slots=3)
-    assert isinstance(runner._decoder._layers[0].up, linear._Packed if fallback == "onednn" else linear._Plain)
+    assert isinstance(runner._model._layers[0].up, linear._Packed if fallback == "onednn" else linear._Plain)
     compare(runner, saved("gpt2", "usual"), "gpt2")

@@ -15,9 +15,9 @@ from safetensors.numpy import load_file, save_file
 from testing.decoders import tiny_model
 from tests.flover.tasks.adapters import DIGEST, base_of, edit, peft_model, save_adapter
 from tidal.errors import InvalidArgument, TidalError, Unsupported
-from tidal.flover.tasks.adapter import adapter_of
+from tidal.flover.tasks.adapter import lora_adapter
 from tidal.flover.tasks.folder import DecoderBase, FloverProvenance, add_task, copy_task, load_task
-from tidal.flover.tasks.layers import places
+from tidal.flover.tasks.layers import layer_slices
 from tidal.tasks.low_rank import LowRankDelta
 from tidal.tasks.stored import Storage
 from tidal_builders.flover.importing import import_lora
@@ -60,9 +60,9 @@ def test_families_without_turned_weights_refuse_to_be_turned(saved: Saved, tmp_p
     ("options", "reason"),
     [
         ({"use_dora": True}, "DoRA scales whole columns"),
-        ({"bias": "all"}, "is trained beside the low-rank differences"),
-        ({"lora_bias": True}, "lora_B.bias' is trained beside the low-rank differences"),
-        ({"modules_to_save": ["ln_f"]}, r"ln_f\.\w+' is trained beside the low-rank differences"),
+        ({"bias": "all"}, "is trained in addition to LoRA factors"),
+        ({"lora_bias": True}, "lora_B.bias' is trained in addition to LoRA factors"),
+        ({"modules_to_save": ["ln_f"]}, r"ln_f\.\w+' is trained in addition to LoRA factors"),
         ({"task_type": "SEQ_CLS"}, "is an adapter of a text classifier"),
         ({"target_modules": ["lm_head"]}, "'lm_head' is changed, which is no linear layer of the base that tasks"),
         ({"target_modules": ["wte"]}, "'transformer.wte' is LoRA on an embedding"),
@@ -77,8 +77,8 @@ def test_refuses_what_a_decoders_task_cannot_be(tmp_path: Path, options: dict[st
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
-        ({}, "nothing that a decoder's task can be made of"),
-        ({"config.json": "{}", "model.safetensors": ""}, "nothing that a decoder's task can be made of"),
+        ({}, "is not a task of a decoder"),
+        ({"config.json": "{}", "model.safetensors": ""}, "is not a task of a decoder"),
         ({"adapter_config.json": '{"peft_type": "PREFIX_TUNING"}'}, "peft_type is PREFIX_TUNING; accepted is LORA"),
         ({"adapter_config.json": '{"config": {"mh_adapter": true}}'}, "peft_type is None; accepted is LORA"),
     ],
@@ -117,9 +117,8 @@ class TestFolder:
 
     def test_the_bytes_are_those_of_what_passes_use(self, saved: Saved, tmp_path: Path) -> None:
         task = add_task(tmp_path, "bard", self.deltas(saved), BASE, MADE)
-        parts = [
-            part for of_product in adapter_of(task.deltas, places(BASE.form)).parts.values() for part in of_product
-        ]
+        adapter = lora_adapter(task.deltas, layer_slices(BASE.form))
+        parts = [factors for of_projection in adapter.factors.values() for factors in of_projection]
         assert task.bytes == sum(part.down.nbytes + part.up.nbytes for part in parts)
 
     def test_another_base_is_refused(self, saved: Saved, tmp_path: Path) -> None:
@@ -136,12 +135,12 @@ class TestFolder:
             ),
             (
                 {"h.0.attn.c_attn/more": np.ones(3)},
-                "c_attn/more' is none that LoRA has; accepted are down, up and scale",
+                "c_attn/more' is not a tensor of LoRA; accepted are down, up and scale",
             ),
             ({"h.0.attn.c_attn/scale": None}, "c_attn/scale' is missing"),
-            ({"h.0.attn.c_attn/up": np.ones((95, 8))}, r"accepted is \[96, 8\]"),
+            ({"h.0.attn.c_attn/up": np.ones((95, 8))}, r"accepted: \[96, 8\]"),
             ({"h.0.attn.c_attn/down": np.full((8, 32), np.nan)}, "has values that are not finite"),
-            ({"h.0.attn.c_attn/down": np.ones((33, 32))}, "has the rank 33; accepted is up to 32"),
+            ({"h.0.attn.c_attn/down": np.ones((33, 32))}, "has rank 33; accepted: up to 32"),
             ({"nonsense": np.ones(3)}, "accepted are names like <layer>/<part>"),
         ],
     )
@@ -155,7 +154,7 @@ class TestFolder:
 
     def test_what_is_damaged_empty_or_of_another_kind_is_refused(self, saved: Saved, tmp_path: Path) -> None:
         add_task(tmp_path, "bard", self.deltas(saved), BASE, MADE)
-        with pytest.raises(InvalidArgument, match="it changes no layer"):
+        with pytest.raises(InvalidArgument, match="the task changes no layer"):
             add_task(tmp_path, "none", {}, BASE, MADE)
         record = tmp_path / "bard/task.json"
         content = record.read_text()
@@ -165,7 +164,7 @@ class TestFolder:
         record.write_text(content)
         file = tmp_path / "bard/task.safetensors"
         file.write_bytes(file.read_bytes()[:-1])
-        with pytest.raises(InvalidArgument, match=r"task.safetensors differs from what task.json says"):
+        with pytest.raises(InvalidArgument, match=r"task.safetensors does not match its size and hash in task.json"):
             load_task(tmp_path, "bard", BASE)
 
     @staticmethod

@@ -61,13 +61,13 @@ def test_every_generation_is_its_own_tasks(tmp_path: Path) -> None:
 def test_beams_keep_their_task(tmp_path: Path) -> None:
     name, seen = put(tmp_path, 3), set()
     decoder = HandMade(4)
-    step = decoder.step
+    decode = decoder.decode
 
     def watched(*args, **kwargs):  # type: ignore[no-untyped-def]
         seen.update(args[4])
-        return step(*args, **kwargs)
+        return decode(*args, **kwargs)
 
-    decoder.step = watched  # type: ignore[method-assign]
+    decoder.decode = watched  # type: ignore[method-assign]
     with running(tmp_path, decoder) as service:
         request = Asked([5, 6], max_tokens=6, num_beams=3, task=name)
         service.ask(request)
@@ -77,7 +77,7 @@ def test_beams_keep_their_task(tmp_path: Path) -> None:
 
 def test_a_task_comes_and_goes_while_others_generate(tmp_path: Path) -> None:
     """A generation keeps the task that it began with, whatever becomes of its folder."""
-    old, gate = put(tmp_path, 1), Gate("step", first=2)
+    old, gate = put(tmp_path, 1), Gate("decode", first=2)
     decoder = HandMade()
     decoder.before = gate
     with running(tmp_path, decoder) as service:
@@ -131,7 +131,7 @@ def test_a_damaged_task_is_refused_in_its_own_requests(tmp_path: Path) -> None:
     with running(tmp_path) as service:
         bad, good = Asked([5], task="task1"), Asked([5], max_tokens=9)
         service.ask(bad, good)
-        with pytest.raises(InvalidArgument, match=r"task 'task1' is refused: task\.safetensors differs"):
+        with pytest.raises(InvalidArgument, match=r"task 'task1' is refused: task\.safetensors does not match"):
             bad.wait()
         assert good.tokens() == greedy([5], 9)
         file.write_bytes(content)
@@ -141,7 +141,7 @@ def test_a_damaged_task_is_refused_in_its_own_requests(tmp_path: Path) -> None:
 
 def test_withdrawn_late_and_refused_requests_let_their_task_go(tmp_path: Path) -> None:
     put(tmp_path, 1)
-    gate, decoder = Gate("step", first=1), HandMade(1)
+    gate, decoder = Gate("decode", first=1), HandMade(1)
 
     def before(kind: str, number: int) -> None:
         gate(kind, number)

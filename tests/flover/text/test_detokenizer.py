@@ -45,7 +45,7 @@ def byte_fallback() -> Tokenizer:
 
 def pieces(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) -> list[str]:
     detokenizer = Detokenizer(tokenizer, prompt)
-    return [*(detokenizer.push(token) for token in tokens), detokenizer.end()]
+    return [*(detokenizer.push(token) for token in tokens), detokenizer.finish()]
 
 
 @pytest.mark.parametrize("make", [byte_level, byte_fallback])

@@ -12,11 +12,11 @@ import torch
 
 from testing import tiny_vision as tiny
 from testing.vits import tiny_vit
+from tidal.catalog.manifests import load_published
 from tidal.errors import InvalidArgument
 from tidal.otas.manifest import OtasManifest
 from tidal.otas.runner import open_runner
 from tidal.repository.entries import ModelEntry
-from tidal.repository.published import load_published
 from tidal_builders.otas.engines import batch_sizes, graphs
 from tidal_builders.otas.profiling import _rising
 from tidal_builders.otas.report import OtasReport
@@ -148,7 +148,7 @@ def test_engines_of_another_model_are_noticed(source: Path, tmp_path: Path) -> N
         ({"gammas": [-2, 2]}, "0, the unchanged model, is missing"),
         ({"gammas": [-9, -7, 0]}, "would merge no more"),
         ({"static_batches": [2, 4]}, "begin with 1"),
-        ({"tensorrt": {}}, "options of a plan go with engine tensorrt, got openvino"),
+        ({"tensorrt": {}}, "plan options require engine tensorrt, got openvino"),
         ({"device": "gpu"}, "engine openvino runs on cpu, not on gpu"),
     ],
 )

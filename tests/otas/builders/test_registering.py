@@ -83,7 +83,7 @@ def test_what_is_trained_is_measured_on_what_was_kept_apart(built: Path, data: P
     rows = json.loads(run(built, "list", "vision", "--json").stdout)
     assert {row["task"]: row["state"] for row in rows}["parity"] == "fits"
     again = run(built, "train", "vision", data)
-    assert (again.exit_code, "task 'parity' is there already" in again.stderr) == (1, True)
+    assert (again.exit_code, "task 'parity' already exists" in again.stderr) == (1, True)
 
 
 def test_what_cannot_be_added_is_said(built: Path, given: Path, data: Path, tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_what_cannot_be_added_is_said(built: Path, given: Path, data: Path, tmp_
         ),
         (("add", given / "few", "--data", data), "has no names of classes"),
         (("add", tmp_path / "empty", "--data", data, "--labels", "a,b"), "task.safetensors cannot be read"),
-        (("add", given, "--data", data, "--name", "-"), "'-' is no name of a task"),
-        (("train", data, "--name", "x", "--rate", 0), "--rate 0 is no learning rate"),
+        (("add", given, "--data", data, "--name", "-"), "'-' is not a valid task name"),
+        (("train", data, "--name", "x", "--rate", 0), "--rate must be greater than 0, got 0"),
         (("train", tmp_path / "absent.npz", "--name", "x"), "holds no labelled images"),
     ]:
         command, *rest = arguments

@@ -12,15 +12,15 @@ import pytest
 import yaml
 
 from testing.models import make_tiny_classifier
+from tidal.catalog.manifests import load_published
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.base import load_base_layers
 from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest, load_pets_manifest
 from tidal.pets.openvino_engine.engine import open_openvino_engine
 from tidal.repository.entries import ModelEntry
-from tidal.repository.published import load_published
 from tidal_builders.pets import verify
 from tidal_builders.pets.build import build_pets
-from tidal_builders.pets.profiling import _profile, _monotone, activation_bytes, grid_of, tasks_together
+from tidal_builders.pets.profiling import _monotone, _profile, activation_bytes, grid_of, tasks_together
 from tidal_builders.pets.report import PetsReport
 from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
 from tidal_builders.pets.verify import PetsVerification

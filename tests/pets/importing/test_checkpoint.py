@@ -26,9 +26,9 @@ from tests.pets.importing.reference import answer, logits
 from tidal.errors import InvalidArgument, Unsupported
 from tidal_builders.pets.base import base_layers
 from tidal_builders.pets.encoder import read_encoder
-from tidal_builders.pets.importing.checkpoint import load_classifier
 from tidal_builders.pets.importing.imported import ImportBase, ImportOptions
 from tidal_builders.pets.importing.recognise import import_task
+from tidal_builders.pets.importing.sources import load_classifier
 from tidal_builders.pets.merging import merged_weights
 
 LABELS = ("negative", "neutral", "positive")

@@ -12,11 +12,11 @@ from typer.testing import CliRunner, Result
 
 from tests.pets.bases import MADE, random_task, small_base
 from tests.tabi.serving import cascades, write_cascade
+from tidal.catalog.graph import ModelGraph
 from tidal.commands import tasks as command
 from tidal.pets.base import load_base_info, load_base_layers, make_base_layers, write_base_layers
 from tidal.pets.tasks.folder import add_task, load_task
 from tidal.pets.terms import BaseLayers
-from tidal.repository.graph import ModelGraph
 from tidal_client.extras import install_command
 
 runner = CliRunner()
@@ -105,7 +105,7 @@ class TestShow:
         path = repository / "encoder/tasks/mood/task.safetensors"
         path.write_bytes(path.read_bytes()[:-1])
         found = run(repository, "show", "encoder", "mood")
-        assert (found.exit_code, "task 'mood' is refused: task.safetensors differs" in found.stderr) == (1, True)
+        assert (found.exit_code, "task 'mood' is refused: task.safetensors does not match" in found.stderr) == (1, True)
 
     def test_names_close_tasks(self, repository: Path) -> None:
         found = run(repository, "show", "encoder", "mod")
@@ -148,7 +148,7 @@ class TestAdd:
     def test_takes_the_folders_name_and_keeps_what_has_it(self, repository: Path) -> None:
         source = str(repository / "encoder/tasks/mood")
         found = run(repository, "add", "encoder", source)
-        assert (found.exit_code, "task 'mood' is there already" in found.stderr) == (1, True)
+        assert (found.exit_code, "task 'mood' already exists" in found.stderr) == (1, True)
         assert run(repository, "add", "encoder", source, "--replace").exit_code == 0
 
     def test_copies_as_it_is_or_not_at_all(self, repository: Path) -> None:

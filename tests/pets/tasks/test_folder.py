@@ -58,13 +58,13 @@ class TestAdding:
 
     @pytest.mark.parametrize("name", ["", ".hidden", "-x", "a/b", "..", "a b", "x" * 129, "naïve", "a\n"])
     def test_refuses_what_is_no_name(self, tmp_path: Path, name: str) -> None:
-        with pytest.raises(InvalidArgument, match="is no name of a task: accepted are up to 128 letters"):
+        with pytest.raises(InvalidArgument, match="is not a valid task name; accepted: up to 128 letters"):
             add(tmp_path, name)
         assert not list(tmp_path.iterdir())
 
     def test_keeps_the_task_that_has_the_name(self, tmp_path: Path) -> None:
         first = add(tmp_path)
-        with pytest.raises(InvalidArgument, match="task 'mood' is there already"):
+        with pytest.raises(InvalidArgument, match="task 'mood' already exists"):
             add(tmp_path, seed=1)
         assert load_task(tmp_path, "mood", BASE).info == first.info
 
@@ -225,7 +225,7 @@ class TestRefusing:
             ({"format": 2}, "format: Input should be 1"),
             ({"kind": "loro"}, "unknown kind 'loro': did you mean 'lora'"),
             ({"base": "x"}, "base: String should match pattern"),
-            ({"labels": ["label 0", "label 1"]}, "'head/weight' has the shape [3, 16]; accepted is [2, 16]"),
+            ({"labels": ["label 0", "label 1"]}, "'head/weight' has shape [3, 16]; accepted: [2, 16]"),
             ({"labels": ["a", "a", "b"]}, "labels must differ"),
             ({"labels": []}, "labels: Tuple should have at least 1 item"),
             ({"labels": ["LABEL_0"]}, "expected 2 labels or more, got one, 'LABEL_0': one output is a score"),
@@ -288,7 +288,7 @@ class TestRefusing:
         if len(damaged) == len(whole):
             damaged[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
         path.write_bytes(damaged)
-        assert "task.safetensors differs from what task.json says" in self.refused(tmp_path)
+        assert "task.safetensors does not match its size and hash in task.json" in self.refused(tmp_path)
         path.write_bytes(whole)
         load_task(tmp_path, "mood", BASE)
 

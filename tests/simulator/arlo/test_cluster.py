@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidal.arlo.policies import Batch, PartitionedPolicy, Query
+from tidal.arlo.policies import ArloBatch, ArloQuery, PartitionedPolicy
 from tidal.simulator.arlo.cluster import Cluster
 
 RUNTIMES = (64, 128, 256)
@@ -21,7 +21,7 @@ def make_policy(instances: list[int], slo_s: float = 0.4) -> PartitionedPolicy:
     return PartitionedPolicy(RUNTIMES, SERVICE, slo_s, instances)
 
 
-def by_runtime(batch: Batch) -> float:
+def by_runtime(batch: ArloBatch) -> float:
     return SERVICE[batch.runtime]
 
 
@@ -33,13 +33,13 @@ class Watched(PartitionedPolicy):
         self.now = 0.0
         super().__init__(*arguments, **options)
 
-    def submit(self, query: Query) -> None:
+    def submit(self, query: ArloQuery) -> None:
         assert query.arrival >= self.now
         self.now = query.arrival
         self.calls.append(("submit", self.now, query.length))
         super().submit(query)
 
-    def next_batch(self, now: float) -> Batch | None:
+    def next_batch(self, now: float) -> ArloBatch | None:
         assert now >= self.now
         self.now = now
         batch = super().next_batch(now)
@@ -47,7 +47,7 @@ class Watched(PartitionedPolicy):
             self.calls.append(("start", now, batch.lane))
         return batch
 
-    def finished(self, batch: Batch, took: float | None = None) -> None:
+    def finished(self, batch: ArloBatch, took: float | None = None) -> None:
         self.calls.append(("finish", self.now, batch.lane))
         super().finished(batch, took)
 
@@ -105,7 +105,7 @@ def test_the_policy_is_asked_as_by_hand(
 
     by_hand = Watched(*arguments)
     events: list[tuple[float, int, int, Any]] = [
-        (time, 1, i, Query(length, time)) for i, (time, length) in enumerate(zip(times, lengths, strict=True))
+        (time, 1, i, ArloQuery(length, time)) for i, (time, length) in enumerate(zip(times, lengths, strict=True))
     ]
     heapq.heapify(events)
     order, expected = len(events), []

@@ -103,7 +103,7 @@ def test_other_runtimes_scaling_failures_and_a_picture(table: Path, tmp_path: Pa
         (("-r", "1", "--runtimes", "a,b"), "--runtimes 'a,b': expected lengths"),
         (("-r", "1", "--runtimes", "512"), "of at most 256 tokens"),
         (("-r", "1", "--autoscale", "5"), "--autoscale '5': expected FEWEST-MOST"),
-        (("-r", "1", "--autoscale", "5-2"), "fewest must lie between 1 and most"),
+        (("-r", "1", "--autoscale", "5-2"), "min_gpus must be between 1 and max_gpus"),
         (("-r", "1", "--lengths", "x"), "lengths 'x': expected N, PERCENTILE"),
         (("-r", "1", "--lengths", "0=9,50=3,100=4"), "ascending"),
         (("-r", "1", "--columns", "a", "--rates", "none.csv"), "--columns 'a': expected two names"),
@@ -112,7 +112,7 @@ def test_other_runtimes_scaling_failures_and_a_picture(table: Path, tmp_path: Pa
         (("-r", "1", "--pattern", "bursty", "--burst-factor", "9"), "burst factor must lie from 1 to"),
         (("-r", "1", "--fail-every", "0"), "mean time between failures must be"),
         (("-r", "1", "--period", "0"), "period of allocation must be at least 1 s"),
-        (("-r", "1", "--least-gain", "-1"), "least gain must be a share from 0 to less than 1"),
+        (("-r", "1", "--min-gain", "-1"), "minimum gain must be at least 0 and less than 1"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_one_sentence(table: Path, arguments: tuple[str, ...], says: str) -> None:

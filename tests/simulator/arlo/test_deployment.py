@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidal.arlo.scheduling import at_once
+from tidal.arlo.scheduling import batch_size
 from tidal.errors import InvalidArgument
 from tidal.simulator.arlo.deployment import Deployment
 
@@ -36,7 +36,7 @@ def settle(deployment: Deployment) -> float:
 
 def test_a_replacement_takes_its_time_and_goes_in_small_batches() -> None:
     policy = Recorder()
-    deployment = Deployment(policy, [4, 0, 1], delay_s=1.0, at_once=2)
+    deployment = Deployment(policy, [4, 0, 1], delay_s=1.0, batch_size=2)
     deployment.replace(10.0, [1, 3, 1])
     assert policy.told == [(2, 0, 1)]
     assert (deployment.loading, deployment.gpus, deployment.next_change) == ([0, 2, 0], 5, 11.0)
@@ -51,12 +51,12 @@ def test_a_replacement_takes_its_time_and_goes_in_small_batches() -> None:
 def test_as_many_at_once_as_the_controller_changes_unless_told_otherwise() -> None:
     deployment = Deployment(Recorder(), [99, 1])
     deployment.replace(0.0, [50, 50])
-    assert sum(deployment.loading) == at_once(100) == 5
+    assert sum(deployment.loading) == batch_size(100) == 5
 
 
 def test_a_new_plan_takes_the_place_of_the_old_one_and_counts_what_loads() -> None:
     policy = Recorder()
-    deployment = Deployment(policy, [4, 0, 1], at_once=1)
+    deployment = Deployment(policy, [4, 0, 1], batch_size=1)
     deployment.replace(0.0, [0, 4, 1])
     deployment.replace(0.5, [3, 1, 1])  # the one that loads is all that is wanted
     assert settle(deployment) == 1.0
@@ -84,7 +84,7 @@ def test_gpus_are_neither_lost_nor_made_and_the_longest_runtime_always_serves(
     wanted: list[tuple[int, int, int, float, bool]],
 ) -> None:
     policy = Recorder()  # checks the last runtime
-    deployment = Deployment(policy, [4, 4, 4], at_once=2)
+    deployment = Deployment(policy, [4, 4, 4], batch_size=2)
     now, gpus = 0.0, 12
     for first, second, third, after, grow in wanted:
         if grow:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tidal.arlo.policies import PartitionedPolicy, Query
-from tidal.arlo.policies.levels import Instance
+from tidal.arlo.policies import ArloQuery, PartitionedPolicy
+from tidal.arlo.policies.levels import RuntimeInstance
 from tidal.arlo.scheduling import Autoscaler, InstanceLoad, Scaling, least_busy
 from tidal.errors import InvalidArgument
 from tidal.simulator.arlo import (
@@ -35,7 +35,7 @@ MIX: dict[str, Any] = {"lengths": [30, 100, 200], "weights": [4, 2, 1], "longest
 def run(
     name: str, workload: SyntheticRequests, gpus: int = 6, scale: ScalingBounds | None = None, **options: Any
 ) -> ClusterResult:
-    made = {k: options.pop(k) for k in ("history", "period_s", "least_gain", "fill") if k in options}
+    made = {k: options.pop(k) for k in ("history", "period_s", "min_gain", "fill") if k in options}
     return simulate(
         make_system(SystemName(name), TIMES, gpus=gpus, slo_s=SLO_S, scale=scale, **made), workload, **options
     )
@@ -85,11 +85,10 @@ class TestAllocation:
 
     def test_what_gains_too_little_or_was_never_asked_for_changes_nothing(self) -> None:
         workload = SyntheticRequests([100.0] * 25, [30], [1], longest=256)
-        assert run("arlo", workload, period_s=10, least_gain=0.0).replaced > 0
-        assert run("arlo", workload, period_s=10, least_gain=0.9).replaced == 0
+        assert run("arlo", workload, period_s=10, min_gain=0.0).replaced > 0
+        assert run("arlo", workload, period_s=10, min_gain=0.9).replaced == 0
         assert (
-            run("arlo", SyntheticRequests([0.0] * 25, [30], [1], longest=256), period_s=10, least_gain=0.0).replaced
-            == 0
+            run("arlo", SyntheticRequests([0.0] * 25, [30], [1], longest=256), period_s=10, min_gain=0.0).replaced == 0
         )
 
     def test_even_and_infaas_stay_as_they_are(self) -> None:
@@ -116,7 +115,7 @@ class TestScaling:
 
     @pytest.mark.parametrize("name", ["arlo", "st", "dt", "infaas"])
     def test_it_grows_and_shrinks_within_its_bounds(self, name: str) -> None:
-        result = run(name, self.BURST, gpus=4, scale=ScalingBounds(fewest=3, most=8))
+        result = run(name, self.BURST, gpus=4, scale=ScalingBounds(min_gpus=3, max_gpus=8))
         gpus = [each.gpus for each in result.moments]
         assert max(gpus) == 8
         assert gpus[464] < 8
@@ -129,7 +128,7 @@ class TestScaling:
             "arlo",
             SyntheticRequests([1.0] * 600, [30], [1], longest=256),
             gpus=3,
-            scale=ScalingBounds(fewest=1, most=4),
+            scale=ScalingBounds(min_gpus=1, max_gpus=4),
         )
         assert result.moments[-1].gpus == 1
         assert result.moments[-1].instances == (0, 0, 1)
@@ -138,7 +137,7 @@ class TestScaling:
         assert {each.gpus for each in run("arlo", self.BURST, gpus=8).moments} == {8}
 
     def test_headroom_by_hand(self) -> None:
-        scaler = Headroom(0.2, fewest=1, most=4)
+        scaler = Headroom(0.2, min_gpus=1, max_gpus=4)
 
         def tell(now: float, *busy: float) -> ScalingChange | None:
             return scaler.decide(now, ClusterObservation(3, (2, 1), np.empty(0), busy))
@@ -147,13 +146,13 @@ class TestScaling:
         assert tell(4, 1.5, 0.95) is None  # 2.37 of 2.4 on the mean
         assert tell(5, 1.5, 1.1) == ScalingChange(Scaling.ADD, 1)  # its instances were busier: 0.92 against 0.75
         assert [tell(6 + i, 1.5, 1.0) for i in range(4)] == [None] * 4  # begins to look anew
-        calm = Headroom(0.2, fewest=1, most=4)
+        calm = Headroom(0.2, min_gpus=1, max_gpus=4)
         told = [calm.decide(i, ClusterObservation(3, (2, 1), np.empty(0), (0.1, 0.2))) for i in range(60)]
         assert told[:59] == [None] * 59
         assert told[59] == ScalingChange(Scaling.RELEASE, 0)
-        enough = Headroom(0.2, fewest=1, most=4)  # but not for one GPU less: 1.7 of 1.6
+        enough = Headroom(0.2, min_gpus=1, max_gpus=4)  # but not for one GPU less: 1.7 of 1.6
         assert {enough.decide(i, ClusterObservation(3, (2, 1), np.empty(0), (0.7, 1.0))) for i in range(99)} == {None}
-        full = Headroom(0.2, fewest=3, most=3)
+        full = Headroom(0.2, min_gpus=3, max_gpus=3)
         assert {full.decide(i, ClusterObservation(3, (2, 1), np.empty(0), (2.0, 1.0))) for i in range(9)} == {None}
 
     def test_nothing_is_released_while_gpus_are_being_replaced(self) -> None:
@@ -163,7 +162,7 @@ class TestScaling:
 
         system = make_system(SystemName.ARLO, TIMES, gpus=6, slo_s=SLO_S, period_s=10)
         workload = SyntheticRequests([100.0] * 19, [30, 100], [9, 1], longest=256)
-        result = simulate(replace(system, scaler=Hasty()), workload, replaced_at_once=1, replacement_s=3.5)
+        result = simulate(replace(system, scaler=Hasty()), workload, replacement_batch=1, replacement_s=3.5)
         gpus = {int(each.at): each.gpus for each in result.moments}
         assert result.moments[10].instances != (2, 2, 2)
         assert gpus[11] == gpus[13] == 6
@@ -178,7 +177,7 @@ class TestScaling:
             return decide(self, now, gpus)
 
         monkeypatch.setattr(Autoscaler, "decide", noted)
-        result = run("arlo", SyntheticRequests([10.0] * 7, **MIX), scale=ScalingBounds(fewest=1, most=9))
+        result = run("arlo", SyntheticRequests([10.0] * 7, **MIX), scale=ScalingBounds(min_gpus=1, max_gpus=9))
         assert asked == [each.at for each in result.moments]
         assert least_busy([InstanceLoad(0, 1, 0.0)], 1) is None
 
@@ -197,7 +196,7 @@ class TestFailures:
         result = run(
             "arlo",
             workload,
-            scale=ScalingBounds(fewest=2, most=12),
+            scale=ScalingBounds(min_gpus=2, max_gpus=12),
             failures=GpuFailures(40.0, 5.0),
             period_s=10,
             gpus=5,
@@ -220,14 +219,14 @@ class TestDispatch:
         policy = system.policy
         assert isinstance(policy, PartitionedPolicy)
         policy.allocate([len(each) for each in loads])
-        instances: list[list[Instance]] = [[] for _ in loads]
+        instances: list[list[RuntimeInstance]] = [[] for _ in loads]
         for each in policy._instances.values():
             instances[each.runtime].append(each)
         for runtime, counts in enumerate(loads):
             for instance, waiting in zip(instances[runtime], counts, strict=True):
                 instance.waiting = waiting
                 policy._levels[runtime].update(instance)
-        policy.submit(Query(length, 0.0))
+        policy.submit(ArloQuery(length, 0.0))
         now = [[each.waiting for each in group] for group in instances]
         (grown,) = [(r, i) for r, group in enumerate(now) for i, n in enumerate(group) if n == loads[r][i] + 1]
         return grown
@@ -255,7 +254,7 @@ class TestDispatch:
     [
         ({"gpus": 0}, "gpus must be at least 1, got 0"),
         ({"period_s": 0.5}, "period of allocation must be at least 1 s"),
-        ({"least_gain": 1.0}, "least gain must be a share from 0 to less than 1"),
+        ({"min_gain": 1.0}, "minimum gain must be at least 0 and less than 1"),
         ({"overhead_s": -1.0}, "overhead of a query must be 0 s or more"),
         ({"replacement_s": float("nan")}, "delay of a replacement"),
     ],
@@ -266,7 +265,7 @@ def test_bad_inputs_are_refused(options: dict[str, Any], says: str) -> None:
 
 
 def test_bad_bounds_and_failures_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="fewest must lie between 1 and most"):
+    with pytest.raises(InvalidArgument, match="min_gpus must be between 1 and max_gpus"):
         run("dt", SyntheticRequests([1.0], **MIX), scale=ScalingBounds(5, 4))
     with pytest.raises(InvalidArgument, match="headroom must lie between 0 and 1"):
         run("dt", SyntheticRequests([1.0], **MIX), scale=ScalingBounds(1, 4, headroom=1.0))

@@ -17,7 +17,7 @@ from testing.models import make_tiny_classifier
 from tests.tabi.builders.command import Done, tidal_build
 from tidal.text.words import EncodedWords
 from tidal_builders.tabi import search
-from tidal_builders.tabi.collect import Runner
+from tidal_builders.tabi.collect import LevelRunner
 from tidal_builders.texts import make_texts
 
 LABELS = ("negative", "neutral", "positive")
@@ -38,8 +38,7 @@ class Built(NamedTuple):
 def settled_code() -> Iterator[None]:
     """Code that others change meanwhile makes no build due."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tidal_builders.fingerprint._code_hash", lambda: "code")
-        patch.setattr("tidal_builders.tabi.plan._code_hash", lambda: "cascade code")
+        patch.setattr("tidal_builders.fingerprint.hash_code", lambda modules: "code")
         yield
 
 
@@ -112,14 +111,14 @@ def write_spec(path: Path, models: Path, data: Path, **fields: object) -> Path:
 @contextmanager
 def steady_latencies() -> Iterator[None]:
     """The small level takes a fifth of the large one's time: on a busy machine the search would find anything."""
-    once = Runner._once
+    once = LevelRunner._run_one
 
-    def steady(self: Runner, query: EncodedWords) -> Any:
+    def steady(self: LevelRunner, query: EncodedWords) -> Any:
         level_ms = 1.0 if self.name == "small" else 5.0
         return dataclasses.replace(once(self, query), latency_ms=level_ms * (1 + len(query.ids) / 64))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Runner, "_once", steady)
+        patch.setattr(LevelRunner, "_run_one", steady)
         yield
 
 
@@ -177,4 +176,4 @@ def no_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a model was to run")
 
     monkeypatch.setattr("tidal_builders.tabi.collect.open_model", refuse)
-    monkeypatch.setattr("tidal_builders.arlo.build.Stages", refuse)
+    monkeypatch.setattr("tidal_builders.arlo.build.ArloStages", refuse)

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from tidal.tabi.equations import confidence
 from tidal.tabi.manifest import Calibration
-from tidal_builders.tabi.calibrate import (
+from tidal_builders.tabi.calibration import (
     calibrate,
     calibration_error,
     fit_regression,
+    fit_temperature,
     reliability,
 )
-from tidal_builders.tabi.outputs import CALIBRATION, REPORT, SELECTION, Data
-from tidal_builders.tabi.temperature import fit_temperature
+from tidal_builders.tabi.data import CALIBRATION, REPORT, SELECTION, LabelledData
 
 
 def _drawn(generator: np.random.Generator, logits: np.ndarray, temperature: float) -> np.ndarray:
@@ -75,8 +75,8 @@ def test_the_calibration_error_as_defined(queries: list[tuple[float, bool]]) -> 
     assert found == pytest.approx(expected, abs=1e-12)
 
 
-def _parted(generator: np.random.Generator, truth: np.ndarray) -> Data:
-    return Data((("text",),) * len(truth), truth, generator.integers(0, 3, len(truth)).astype(np.int8))
+def _parted(generator: np.random.Generator, truth: np.ndarray) -> LabelledData:
+    return LabelledData((("text",),) * len(truth), truth, generator.integers(0, 3, len(truth)).astype(np.int8))
 
 
 def test_a_level_that_is_too_sure_is_calibrated_on_one_part_and_measured_on_another() -> None:
@@ -97,11 +97,11 @@ def test_a_level_that_is_too_sure_is_calibrated_on_one_part_and_measured_on_anot
 
     changed = data.truth.copy()
     changed[~fit] = 0
-    other = calibrate(logits, Data(data.texts, changed, data.part), None).calibration
+    other = calibrate(logits, LabelledData(data.texts, changed, data.part), None).calibration
     assert other.temperature == found.calibration.temperature
     assert other.ece_after != found.calibration.ece_after
     only_selection = np.where(data.part == SELECTION, 0, data.truth)
-    assert calibrate(logits, Data(data.texts, only_selection, data.part), None).calibration == found.calibration
+    assert calibrate(logits, LabelledData(data.texts, only_selection, data.part), None).calibration == found.calibration
 
 
 def test_a_regression_knows_where_it_is_unsure() -> None:

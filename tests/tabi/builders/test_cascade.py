@@ -20,9 +20,10 @@ from tidal.repository.config import read_config
 from tidal.repository.entries import ModelEntry
 from tidal.tabi.manifest import TabiManifest, Target, load_tabi_manifest
 from tidal.tabi.selection import select
-from tidal_builders.tabi.collect import Runner, collect
-from tidal_builders.tabi.publish import versions_named
-from tidal_builders.tabi.report import CascadeReport, SearchReport
+from tidal_builders.tabi.collect import LevelRunner, collect
+from tidal_builders.tabi.publish import named_versions
+from tidal_builders.tabi.report import CascadeReport
+from tidal_builders.tabi.search_report import SearchReport
 from tidal_builders.workspace import Workspace
 
 
@@ -238,7 +239,7 @@ def test_targets_on_the_command_line(built: Built, tmp_path: Path, models: Path)
     single.write_text(f"kind: arlo\nname: m\nmodel: {models / 'small'}\n")
     alone = tidal_build(single, "--target-accuracy", "0.9", "--check")
     assert alone.code == 2
-    assert "none of the specs is a cascade" in alone.stderr
+    assert "no spec is a cascade" in alone.stderr
     taken = tmp_path / "taken.yaml"
     taken.write_text(f"kind: arlo\nname: reviews_small\nmodel: {models / 'small'}\n")
     clash = tidal_build(built.spec, taken, "--repository", built.repository, "--check")
@@ -271,7 +272,7 @@ def test_a_changed_level_alone_is_built_and_run(
     assert {level.model: level.version for level in manifest.levels} == {"reviews_small": 2, "reviews_large": 1}
     # The large one read what pruning by the same attention leaves before.
     assert opened == ["reviews_small"]
-    assert versions_named(ModelEntry(copied.repository / "reviews"), "reviews_small") == {1, 2}
+    assert named_versions(ModelEntry(copied.repository / "reviews"), "reviews_small") == {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -280,7 +281,7 @@ def test_a_changed_level_alone_is_built_and_run(
         ({"data": "nothing.tsv"}, "field 'data': there is no file"),
         ({"metric": "pearson"}, "field 'metric': a classification has accuracy, got pearson"),
         ({"tolerance": 1.0}, "field 'tolerance': for regressions alone"),
-        ({"labels": ["a", "b", "c"]}, "level 'small': its labels are not those of the cascade"),
+        ({"labels": ["a", "b", "c"]}, "level 'small': its labels differ from those of the cascade"),
         ({"columns": {"text": "sentence"}}, "field 'columns': .*no column 'sentence'"),
         ({"parts": {"calibration": 0.01, "selection": 0.01, "report": 0.98}}, "gives the calibration part"),
     ],
@@ -317,7 +318,7 @@ def test_levels_answer_like_their_source_models(built: Built, models: Path, text
     work = Workspace(tmp_path / "work")
     orders = (None, (2, 1, 0))
     runners = [
-        Runner(name, built.repository / f"reviews_{name}" / "1", order, work)
+        LevelRunner(name, built.repository / f"reviews_{name}" / "1", order, work)
         for name, order in zip(("small", "large"), orders, strict=True)
     ]
     queries = [(text,) for text in texts]
@@ -329,7 +330,7 @@ def test_levels_answer_like_their_source_models(built: Built, models: Path, text
         assert (outputs.latency_ms > 0).all()
     assert large.importance is None
     assert small.importance is not None
-    read = runners[0].read(queries)
+    read = runners[0].encode(queries)
     assert [len(each) for each in small.importance] == [len(each.ids) for each in read]
     assert max(len(each.ids) for each in read) == 64
     assert shares == sorted(shares)
@@ -339,8 +340,8 @@ def test_levels_answer_like_their_source_models(built: Built, models: Path, text
 @pytest.mark.usefixtures("no_model_runs")
 def test_answers_are_read_from_the_workspace(built: Built, texts: list[str]) -> None:
     folder = built.repository / "reviews/.build/cascade"
-    runner = Runner("large", built.repository / "reviews_large/1", (2, 1, 0), Workspace(folder))
-    outputs = runner.run(runner.read([(text,) for text in texts]))
+    runner = LevelRunner("large", built.repository / "reviews_large/1", (2, 1, 0), Workspace(folder))
+    outputs = runner.run(runner.encode([(text,) for text in texts]))
     assert outputs.logits.dtype == np.float32
     assert len(outputs.logits) == len(texts)
 

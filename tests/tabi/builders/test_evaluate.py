@@ -12,9 +12,8 @@ from testing.candidates import candidate, manifest
 from tidal.tabi.equations import confidence, reroute_probability
 from tidal.tabi.manifest import Calibration, Expected, Metric, RegressionCalibration
 from tidal.tabi.route import Route
-from tidal_builders.tabi.evaluate import Chain, Weights
-from tidal_builders.tabi.metrics import latency, score
-from tidal_builders.tabi.outputs import LevelOutputs
+from tidal_builders.tabi.data import LevelOutputs
+from tidal_builders.tabi.evaluate import LevelChain, Weights, latency, score
 from tidal_builders.tabi.weights import Tuner, by_accuracy
 
 REGRESSION = RegressionCalibration(
@@ -24,7 +23,7 @@ REGRESSION = RegressionCalibration(
 
 def _chain(
     depth: int, count: int, *, metric: Metric = "accuracy", classes: int = 3, seed: int = 0
-) -> tuple[Chain, list[LevelOutputs], list[Calibration], np.ndarray]:
+) -> tuple[LevelChain, list[LevelOutputs], list[Calibration], np.ndarray]:
     """Levels of random outputs, the later the better and the slower."""
     generator = np.random.default_rng(seed)
     if metric == "accuracy":
@@ -44,7 +43,7 @@ def _chain(
     ]
     words = generator.integers(3, 20, count)
     removed = np.cumsum(generator.integers(0, 2, (depth - 1, count)), axis=0).reshape(depth - 1, count)
-    chain = Chain(outputs, calibrations, truth, words=words, removed=removed, metric=metric)
+    chain = LevelChain(outputs, calibrations, truth, words=words, removed=removed, metric=metric)
     return chain, outputs, calibrations, truth
 
 
@@ -126,7 +125,7 @@ def test_the_pruned_share_counts_only_what_re_routed_queries_lost() -> None:
     # Of two queries one always goes on; it loses 3 of its 10 words, then 2 more.
     sure, unsure = np.log([0.999, 0.001]), np.log([0.5, 0.5])
     outputs = [LevelOutputs(np.array([sure, unsure], np.float32), None, np.ones(2)) for _ in range(3)]
-    chain = Chain(
+    chain = LevelChain(
         outputs,
         [Calibration()] * 3,
         np.array([0, 0]),
@@ -213,7 +212,7 @@ def test_weights_follow_the_accuracy_on_what_is_re_routed() -> None:
     truth = np.array([0, 0, 0, 1, 1, 1])
     first = LevelOutputs(np.array([sure, sure, unsure, unsure, unsure, unsure], np.float32), None, np.ones(6))
     second = LevelOutputs(np.array([[0, 1]] * 3 + [[0, 1]] * 2 + [[1, 0]], np.float32), None, np.ones(6))
-    chain = Chain(
+    chain = LevelChain(
         [first, second],
         [Calibration()] * 2,
         truth,
@@ -264,7 +263,7 @@ def test_tuned_weights_are_the_best_there_are(metric: Metric, depth: int) -> Non
 
 def test_levels_that_are_never_right_weigh_the_same() -> None:
     chain, *_ = _chain(2, 10, metric="r2", seed=1)
-    worse = Chain(
+    worse = LevelChain(
         [LevelOutputs(np.full((10, 1), 1e3, np.float32), None, np.ones(10))] * 2,
         [Calibration(regression=REGRESSION)] * 2,
         chain.truth,

@@ -10,10 +10,11 @@ from tests.tabi.builders.toy import Toy, tokenizer_of
 from tidal.tabi.manifest import Metric, Target
 from tidal.tabi.selection import select
 from tidal_builders.tabi.figures import plot_candidates, plot_reliability
-from tidal_builders.tabi.report import SearchReport
+from tidal_builders.tabi.measured_search import CascadeSearch, search_report
+from tidal_builders.tabi.pareto import pareto_front
 from tidal_builders.tabi.search import search
-from tidal_builders.tabi.searching import Searched, report_of
-from tidal_builders.tabi.tables import candidate_table, front, level_table
+from tidal_builders.tabi.search_report import SearchReport
+from tidal_builders.tabi.tables import candidate_table, level_table
 
 
 def _report(folder: Path, metric: Metric = "accuracy") -> SearchReport:
@@ -26,8 +27,8 @@ def _report(folder: Path, metric: Metric = "accuracy") -> SearchReport:
     )
     target = Target(accuracy=result.candidates[-1].selection.score - 0.02)
     rows = {"calibration": 100, "selection": 100, "report": 200}
-    searched = Searched(result=result, rows=rows, pairs=False)
-    return report_of(searched, ["large", "small"], metric, target, select(result.candidates, target))
+    searched = CascadeSearch(result=result, rows=rows, pairs=False)
+    return search_report(searched, ["large", "small"], metric, target, select(result.candidates, target))
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_the_front_is_what_nothing_beats(report: SearchReport) -> None:
         for number, (score, mean) in enumerate(figures)
         if not any((s >= score and m < mean) or (s > score and m <= mean) for s, m in figures)
     ]
-    found = front(report.candidates)
+    found = pareto_front(report.candidates)
     assert {figures[number] for number in found} == {figures[number] for number in expected}
     assert [figures[number][1] for number in found] == sorted(figures[number][1] for number in found)
 

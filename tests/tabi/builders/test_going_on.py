@@ -14,7 +14,7 @@ from tests.tabi.builders.conftest import write_spec
 from tidal.repository.entries import ModelEntry
 from tidal_builders.specs import load_spec
 from tidal_builders.tabi.build import build_tabi
-from tidal_builders.tabi.collect import Runner, answers_key
+from tidal_builders.tabi.collect import LevelRunner, answers_key
 from tidal_builders.tabi.spec import TabiSpec
 
 _BUILD = """
@@ -22,17 +22,15 @@ import os, signal, sys
 from pathlib import Path
 from tidal_builders import fingerprint
 from tidal_builders.specs import load_spec
-from tidal_builders.tabi import plan
 from tidal_builders.tabi.build import build_tabi
-fingerprint._code_hash = lambda: "code"
-plan._code_hash = lambda: "cascade code"
+fingerprint.hash_code = lambda modules: "code"
 
 def report(stage, share):
     if stage == sys.argv[3]:
         os.kill(os.getpid(), signal.SIGKILL)
 
 spec = Path(sys.argv[1])
-build_tabi(load_spec(spec), Path(sys.argv[2]), spec_file=spec, report=report)
+build_tabi(load_spec(spec), Path(sys.argv[2]), spec_file=spec, progress=report)
 """
 
 
@@ -57,9 +55,9 @@ def test_killed_again_and_again(
     spec = load_spec(spec_file)
     assert isinstance(spec, TabiSpec)
     asked: list[str] = []
-    fill = Runner._fill
+    fill = LevelRunner._write_chunk
 
-    def noted(self: Runner, folder: Path, queries: Any) -> None:
+    def noted(self: LevelRunner, folder: Path, queries: Any) -> None:
         asked.extend(query.texts[0] for query in queries)
         fill(self, folder, queries)
 
@@ -67,9 +65,9 @@ def test_killed_again_and_again(
         if stage == "publish":
             raise _Stop
 
-    monkeypatch.setattr(Runner, "_fill", noted)
+    monkeypatch.setattr(LevelRunner, "_write_chunk", noted)
     with pytest.raises(_Stop):
-        build_tabi(spec, repository, spec_file=spec_file, report=stop)
+        build_tabi(spec, repository, spec_file=spec_file, progress=stop)
     assert asked
     assert not set(asked) & set(texts)
     assert _versions(repository) == {"reviews": [], "reviews_small": [1], "reviews_large": [1]}
@@ -78,9 +76,9 @@ def test_killed_again_and_again(
     def refuse(*_: object) -> None:
         raise AssertionError("a query was to run")
 
-    monkeypatch.setattr(Runner, "_fill", refuse)
+    monkeypatch.setattr(LevelRunner, "_write_chunk", refuse)
     stages: list[str] = []
-    report = build_tabi(spec, repository, spec_file=spec_file, report=lambda stage, _: stages.append(stage))
+    report = build_tabi(spec, repository, spec_file=spec_file, progress=lambda stage, _: stages.append(stage))
     assert (report.outcome, report.version, set(stages)) == ("published", 1, {"publish"})
     assert [name for name in report.reused if name.startswith("search-")]
     kept = {path.name.partition("-")[0] for path in (repository / "reviews/.build/cascade").iterdir()}

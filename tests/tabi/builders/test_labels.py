@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidal.errors import InvalidArgument
-from tidal_builders.tabi.labels import Classes, agree, read_classes
+from tidal_builders.tabi.labels import LevelClasses, agree_labels, read_classes
 
 
 def config(folder: Path, **fields: Any) -> Path:
@@ -27,7 +27,7 @@ def test_classes_of_a_source_model(tmp_path: Path) -> None:
 def test_what_is_no_classifier_for_a_cascade(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"level 'small': .*config.json cannot be read"):
         read_classes("small", tmp_path, None)
-    with pytest.raises(InvalidArgument, match="level 'small': field 'labels' has 3 names, the model has 2 classes"):
+    with pytest.raises(InvalidArgument, match="level 'small': field 'labels' has 3 names, but the model has 2 classes"):
         read_classes("small", config(tmp_path), ("a", "b", "c"))
     with pytest.raises(
         InvalidArgument, match=r"level 'small': .*kind 'tabi' cannot serve .*: it is a multi-label classifier"
@@ -36,39 +36,43 @@ def test_what_is_no_classifier_for_a_cascade(tmp_path: Path) -> None:
 
 
 def test_classes_are_matched_by_their_names() -> None:
-    levels = [Classes("small", ("b", "a", "c")), Classes("large", ("A", "B", "C")), Classes("third", ("b", "a", "c"))]
-    found = agree(levels, None)
+    levels = [
+        LevelClasses("small", ("b", "a", "c")),
+        LevelClasses("large", ("A", "B", "C")),
+        LevelClasses("third", ("b", "a", "c")),
+    ]
+    found = agree_labels(levels, None)
     assert (found.task, found.labels, found.orders) == ("classification", ("b", "a", "c"), (None, (1, 0, 2), None))
     assert found.names_of(1) == ("a", "b", "c")
-    given = agree(levels, ("c", "b", "a"))
+    given = agree_labels(levels, ("c", "b", "a"))
     assert (given.labels, given.orders[0]) == (("c", "b", "a"), (2, 0, 1))
     assert given.names_of(0) == ("b", "a", "c")
 
 
 def test_models_that_number_their_labels_take_the_given_names_in_turn() -> None:
-    numbered = Classes("small", ("LABEL_0", "LABEL_1"))
-    assert agree([numbered, numbered], None).labels == ("LABEL_0", "LABEL_1")
-    found = agree([numbered, Classes("large", ("yes", "no"))], ("no", "yes"))
+    numbered = LevelClasses("small", ("LABEL_0", "LABEL_1"))
+    assert agree_labels([numbered, numbered], None).labels == ("LABEL_0", "LABEL_1")
+    found = agree_labels([numbered, LevelClasses("large", ("yes", "no"))], ("no", "yes"))
     assert found.orders == (None, (1, 0))
     assert found.names_of(0) == ("no", "yes")
 
 
 def test_regressions_have_no_labels() -> None:
-    one = Classes("small", ("LABEL_0",))
-    found = agree([one, one], None)
+    one = LevelClasses("small", ("LABEL_0",))
+    found = agree_labels([one, one], None)
     assert (found.task, found.labels, found.orders, found.names_of(0)) == ("regression", (), (None, None), None)
     with pytest.raises(InvalidArgument, match="field 'labels': the levels are regressions"):
-        agree([one, one], ("a", "b"))
+        agree_labels([one, one], ("a", "b"))
 
 
 @pytest.mark.parametrize(
     ("names", "labels", "message"),
     [
         ((("a", "b"), ("a", "b", "c")), None, "must have the same classes, got numbers of classes l0 2, l1 3"),
-        ((("a", "b"), ("a", "c")), None, "level 'l1': its labels are not those of the cascade: 'c' in place of 'b'"),
+        ((("a", "b"), ("a", "c")), None, "level 'l1': its labels differ from those of the cascade: 'c' instead of 'b'"),
         ((("a", "b"), ("LABEL_0", "LABEL_1")), None, "level 'l1': the model only numbers its labels"),
         ((("LABEL_0", "LABEL_1"), ("a", "b")), None, "level 'l0': the model only numbers its labels"),
-        ((("a", "b"), ("b", "a")), ("x", "y"), "level 'l0': its labels are not those of the cascade"),
+        ((("a", "b"), ("b", "a")), ("x", "y"), "level 'l0': its labels differ from those of the cascade"),
         ((("a", "b"), ("b", "a")), ("x", "y", "z"), "the levels have 2 classes, got 3 names"),
         ((("a", "a"), ("a", "a")), None, "level 'l0': its labels must differ"),
     ],
@@ -77,4 +81,4 @@ def test_levels_that_do_not_agree(
     names: tuple[tuple[str, ...], ...], labels: tuple[str, ...] | None, message: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        agree([Classes(f"l{place}", each) for place, each in enumerate(names)], labels)
+        agree_labels([LevelClasses(f"l{place}", each) for place, each in enumerate(names)], labels)

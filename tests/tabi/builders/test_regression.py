@@ -7,8 +7,7 @@ import numpy as np
 from tests.tabi.builders.conftest import RATED_COLUMNS, Built
 from tidal.repository.config import read_config
 from tidal.tabi.manifest import load_tabi_manifest
-from tidal_builders.tabi.data import read_queries
-from tidal_builders.tabi.outputs import REPORT
+from tidal_builders.tabi.data import REPORT, read_queries
 from tidal_builders.tabi.spec import Columns, Parts
 
 

@@ -14,13 +14,12 @@ from tidal.tabi.pruning import kept_words, prune_text
 from tidal.tabi.selection import select
 from tidal.text.words import EncodedWords, WordTokenizer
 from tidal_builders.tabi import search as searching
-from tidal_builders.tabi.bench import ascending
-from tidal_builders.tabi.evaluate import Chain
-from tidal_builders.tabi.outputs import CALIBRATION, REPORT, SELECTION, Data, LevelFacts, LevelOutputs
-from tidal_builders.tabi.passes import Passes
+from tidal_builders.tabi.combinations import CombinationRunner, ascending
+from tidal_builders.tabi.data import CALIBRATION, REPORT, SELECTION, CollectedLevel, LabelledData, LevelOutputs
+from tidal_builders.tabi.evaluate import LevelChain
 from tidal_builders.tabi.search import (
     CUTOFFS,
-    MOST_LOSS,
+    MAX_PRUNING_LOSS,
     SCALES,
     SLOPES,
     SearchResult,
@@ -39,13 +38,13 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> WordTokenizer:
 
 
 @pytest.fixture(scope="module")
-def found(tokenizer: WordTokenizer) -> tuple[Toy, Data, SearchResult]:
+def found(tokenizer: WordTokenizer) -> tuple[Toy, LabelledData, SearchResult]:
     toy = Toy(**TOY)
     data = toy.data(1200)
     return toy, data, search(data, toy.facts(data, tokenizer), toy.rerun, metric="accuracy")
 
 
-def test_a_cascade_is_as_good_as_the_large_level_and_faster(found: tuple[Toy, Data, SearchResult]) -> None:
+def test_a_cascade_is_as_good_as_the_large_level_and_faster(found: tuple[Toy, LabelledData, SearchResult]) -> None:
     _, _, result = found
     candidates = result.candidates
     large = next(each for each in candidates if each.levels == (1,))
@@ -62,7 +61,7 @@ def test_a_cascade_is_as_good_as_the_large_level_and_faster(found: tuple[Toy, Da
     assert result.levels[0].calibrated.calibration.temperature > 1.2
 
 
-def test_levels_report_what_they_do_alone(found: tuple[Toy, Data, SearchResult]) -> None:
+def test_levels_report_what_they_do_alone(found: tuple[Toy, LabelledData, SearchResult]) -> None:
     toy, data, result = found
     report = data.part == REPORT
     for place, level in enumerate(result.levels):
@@ -87,7 +86,7 @@ def test_nothing_that_is_chosen_has_seen_the_report_part(
     generator = np.random.default_rng(0)
     strange = [" ".join(f"x{number}" for number in row) for row in generator.integers(0, len(WORDS), (len(report), 9))]
     texts = tuple((words,) if other else text for words, text, other in zip(strange, data.texts, report, strict=True))
-    changed = Data(texts, np.where(report, generator.integers(0, 3, len(report)), data.truth), data.part)
+    changed = LabelledData(texts, np.where(report, generator.integers(0, 3, len(report)), data.truth), data.part)
 
     def spoilt(outputs: LevelOutputs, rows: np.ndarray) -> LevelOutputs:
         importance = tuple(
@@ -97,7 +96,8 @@ def test_nothing_that_is_chosen_has_seen_the_report_part(
         return LevelOutputs(logits, importance, np.where(rows, 100 * outputs.latency_ms, outputs.latency_ms))
 
     levels = [
-        LevelFacts(each.name, spoilt(each.outputs, report), each.tokenizer) for each in toy.facts(changed, tokenizer)
+        CollectedLevel(each.name, spoilt(each.outputs, report), each.tokenizer)
+        for each in toy.facts(changed, tokenizer)
     ]
 
     def rerun(level: int, queries: tuple[tuple[str, ...], ...], /) -> LevelOutputs:
@@ -123,13 +123,13 @@ def test_levels_ascend_by_score_and_among_equals_by_latency(tokenizer: WordToken
     data = toy.data(300)
     levels = toy.facts(data, tokenizer)
     # The third is the second, only faster.
-    levels[2] = LevelFacts(
+    levels[2] = CollectedLevel(
         "same", dataclasses.replace(levels[1].outputs, latency_ms=levels[2].outputs.latency_ms), tokenizer
     )
     assert ascending(data, levels, "accuracy") == [3, 2, 1, 0]
     # On the report part the first is the worst by far, which the order must not know.
     rows = data.part == REPORT
-    levels[0] = LevelFacts(
+    levels[0] = CollectedLevel(
         "first",
         dataclasses.replace(levels[0].outputs, logits=np.where(rows[:, None], -9.0, 1) * levels[0].outputs.logits),
         tokenizer,
@@ -137,7 +137,7 @@ def test_levels_ascend_by_score_and_among_equals_by_latency(tokenizer: WordToken
     assert ascending(data, levels, "accuracy") == [3, 2, 1, 0]
 
 
-def _chains(good: float, count: int = 400, seed: int = 0) -> tuple[Chain, Chain, float]:
+def _chains(good: float, count: int = 400, seed: int = 0) -> tuple[LevelChain, LevelChain, float]:
     """A first level that is right as often as it says, and a last one with `good` of its answers right."""
     chains, scores = [], []
     for part in (0, 1):
@@ -149,7 +149,7 @@ def _chains(good: float, count: int = 400, seed: int = 0) -> tuple[Chain, Chain,
         truth = np.where(right, 0, 1)
         last = np.where(truth[:, None] == 1, last[:, ::-1], last)
         outputs = [LevelOutputs(first, None, np.ones(count)), LevelOutputs(last, None, np.full(count, 4.0))]
-        chain = Chain(
+        chain = LevelChain(
             outputs,
             [Calibration()] * 2,
             truth,
@@ -224,7 +224,7 @@ def test_pruning_goes_on_until_the_last_level_loses_2_points(tokenizer: WordToke
         losses.append((levels[1].outputs.logits[known].argmax(axis=1) == data.truth[known]).mean() - right.mean())
     assert SCALES[:3] == (0.5, 0.6, 0.7)
     # The first scale that loses too much is run, and none beyond it.
-    tried = next(number for number, loss in enumerate(losses) if loss > MOST_LOSS) + 1
+    tried = next(number for number, loss in enumerate(losses) if loss > MAX_PRUNING_LOSS) + 1
     assert 1 < tried < len(SCALES)
     assert sum(len(texts) == len(known) for _, texts in toy.calls) == tried
     scales = {each.pruning for each in result.candidates}
@@ -244,7 +244,7 @@ def test_exactly_the_loss_allowed_is_not_too_much(
     logits = levels[1].outputs.logits[known].copy()
     right = np.flatnonzero(logits.argmax(axis=1) == data.truth[known])
     logits[right[:wrong]] *= -1
-    monkeypatch.setattr(searching, "MOST_LOSS", 5 / len(known))
+    monkeypatch.setattr(searching, "MAX_PRUNING_LOSS", 5 / len(known))
 
     def rerun(level: int, texts: tuple[tuple[str, ...], ...], /) -> LevelOutputs:
         if len(texts) != len(known):
@@ -267,7 +267,7 @@ def test_a_chain_of_three_prunes_step_by_step(tokenizer: WordTokenizer, pairs: b
     data = toy.data(60, pairs=pairs)
     levels = toy.facts(data, tokenizer)
     rows = np.arange(10, 40)
-    run = Passes(data.texts, levels, toy.rerun).run((0, 1, 2), 0.8, rows)
+    run = CombinationRunner(data.texts, levels, toy.rerun).run((0, 1, 2), 0.8, rows)
     assert [level for level, _ in toy.calls] == [1, 2]
     for place, row in enumerate(rows):
         once = _pruned(tokenizer, data.texts[row], levels[0].outputs.importance[row], 0.8)
@@ -296,7 +296,7 @@ def _words(text: tuple[str, ...]) -> int:
 def test_a_scale_of_nothing_prunes_nothing(tokenizer: WordTokenizer, seed: int) -> None:
     toy = Toy(noise=(1.0, 0.1), base_ms=(1.0, 2.0), seed=seed)
     data = toy.data(20)
-    passes = Passes(data.texts, toy.facts(data, tokenizer), toy.rerun)
+    passes = CombinationRunner(data.texts, toy.facts(data, tokenizer), toy.rerun)
     whole, least = (passes.run((0, 1), scale, np.arange(20)) for scale in (None, 1e-9))
     assert toy.calls[0][1] == data.texts
     assert least.removed.sum() == 0
@@ -369,16 +369,18 @@ def test_what_cannot_be_searched_is_said(tokenizer: WordTokenizer) -> None:
     data = toy.data(40)
     levels = toy.facts(data, tokenizer)
     for part, name in ((CALIBRATION, "calibration"), (SELECTION, "selection"), (REPORT, "report")):
-        without = Data(data.texts, data.truth, np.where(data.part == part, (part + 1) % 3, data.part).astype(np.int8))
-        with pytest.raises(InvalidArgument, match=f"the {name} part of the data holds no queries"):
+        without = LabelledData(
+            data.texts, data.truth, np.where(data.part == part, (part + 1) % 3, data.part).astype(np.int8)
+        )
+        with pytest.raises(InvalidArgument, match=f"the {name} part of the data has 0 queries"):
             search(without, levels, toy.rerun, metric="accuracy")
-    with pytest.raises(InvalidArgument, match="tolerance is for regressions"):
+    with pytest.raises(InvalidArgument, match="a regression needs one"):
         search(data, levels, toy.rerun, metric="r2")
-    with pytest.raises(InvalidArgument, match="the metric is accuracy"):
+    with pytest.raises(InvalidArgument, match="for accuracy; a regression needs one"):
         search(data, levels, toy.rerun, metric="accuracy", tolerance=0.5)
 
 
-def test_no_kept_candidate_is_beaten_in_everything(found: tuple[Toy, Data, SearchResult]) -> None:
+def test_no_kept_candidate_is_beaten_in_everything(found: tuple[Toy, LabelledData, SearchResult]) -> None:
     _, _, result = found
     cascades = [each for each in result.candidates if len(each.levels) > 1]
     for one in cascades:
@@ -395,10 +397,10 @@ def test_no_kept_candidate_is_beaten_in_everything(found: tuple[Toy, Data, Searc
 
 
 def test_weights_come_from_one_part_and_figures_from_two_others(
-    found: tuple[Toy, Data, SearchResult], tokenizer: WordTokenizer
+    found: tuple[Toy, LabelledData, SearchResult], tokenizer: WordTokenizer
 ) -> None:
     toy, data, result = found
-    passes = Passes(data.texts, toy.facts(data, tokenizer), toy.rerun)
+    passes = CombinationRunner(data.texts, toy.facts(data, tokenizer), toy.rerun)
     calibrations = [each.calibrated.calibration for each in result.levels]
     for each in [each for each in result.candidates if len(each.levels) == 2][::6]:
         chains = []
@@ -406,7 +408,7 @@ def test_weights_come_from_one_part_and_figures_from_two_others(
             rows = np.flatnonzero(data.part == part)
             run = passes.run((0, 1), each.pruning, rows)
             chains.append(
-                Chain(
+                LevelChain(
                     run.outputs,
                     calibrations,
                     data.truth[rows],

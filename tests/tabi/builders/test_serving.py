@@ -18,11 +18,11 @@ from tidal.errors import NotFound
 from tidal.repository.entries import ModelEntry
 from tidal.tabi.manifest import EscalationOverhead, ServingOverhead, TabiManifest, Target, load_tabi_manifest
 from tidal.tabi.selection import select
-from tidal_builders.tabi.overhead import Times, disturbance_warning, overhead
-from tidal_builders.tabi.probe import Way
-from tidal_builders.tabi.report import SearchReport
+from tidal_builders.tabi.measured_search import CascadeSearch, search_report
+from tidal_builders.tabi.overhead import ServedTimes, disturbance_warning, overhead
+from tidal_builders.tabi.probe import ProbeRoute
 from tidal_builders.tabi.search import SearchResult, search
-from tidal_builders.tabi.searching import Searched, report_of
+from tidal_builders.tabi.search_report import SearchReport
 from tidal_builders.tabi.tables import remarks
 
 CHEAP = ServingOverhead(
@@ -47,16 +47,16 @@ class TestOverhead:
     def test_is_what_was_added_to_the_engines(self) -> None:
         engines = np.random.default_rng(0).uniform(1, 3, (3, 50)) * np.array([[1], [2], [4]])
         added = {
-            Way((0,)): 2.0,
-            Way((1,)): 2.5,
-            Way((2,)): 3.0,
-            Way((0, 1)): 2.9,
-            Way((0, 2)): 2.7,
-            Way((1, 2)): 3.1,
-            Way((0, 1), pruned=True): 3.4,
+            ProbeRoute((0,)): 2.0,
+            ProbeRoute((1,)): 2.5,
+            ProbeRoute((2,)): 3.0,
+            ProbeRoute((0, 1)): 2.9,
+            ProbeRoute((0, 2)): 2.7,
+            ProbeRoute((1, 2)): 3.1,
+            ProbeRoute((0, 1), pruned=True): 3.4,
         }
-        served = np.array([engines[list(way.levels)].sum(axis=0) + ms for way, ms in added.items()])
-        times = Times(tuple(added), np.arange(50), served, engines)
+        served = np.array([engines[list(route.levels)].sum(axis=0) + ms for route, ms in added.items()])
+        times = ServedTimes(tuple(added), np.arange(50), served, engines)
         for each in (served, engines):
             each[:, [3, 17, 40]] += (80, 250, 30)  # other work on the machine
         collected = np.concatenate([engines / np.array([[1], [2], [0.5]]), np.full((3, 10), 99)], axis=1)
@@ -77,12 +77,12 @@ class TestOverhead:
 
     def test_means_are_those_that_were_served(self) -> None:
         """Also of an engine that took longer by itself than a served query."""
-        ways = (*(Way((place,)) for place in range(3)), *map(Way, self.PAIRS))
+        routes = (*(ProbeRoute((place,)) for place in range(3)), *map(ProbeRoute, self.PAIRS))
         means = {(0,): 6.0, (1,): 8.0, (2,): 9.0, (0, 1): 12.0, (0, 2): 14.5, (1, 2): 20.0}
-        served = np.array([np.full(20, means[way.levels]) for way in ways])
+        served = np.array([np.full(20, means[route.levels]) for route in routes])
         engines = np.array([np.full(20, ms) for ms in (2.0, 3.0, 30.0)])
         collected = [np.full(25, ms) for ms in (1.0, 3.0, 25.0)]
-        found = overhead(self.LEVELS, Times(ways, np.arange(20), served, engines), collected)
+        found = overhead(self.LEVELS, ServedTimes(routes, np.arange(20), served, engines), collected)
         for name, level in zip(self.LEVELS, range(3), strict=True):
             scaled = found.engine_scale[name] * collected[level][0]
             assert scaled + found.alone_ms[name] == pytest.approx(means[(level,)])
@@ -100,11 +100,11 @@ class TestOverhead:
         collected = [np.array([4.0, 100.0, 4.0, 4.0, 4.0]), np.full(5, 10.0)]
         engines = np.array([np.full(4, 4.0), np.full(4, now)])
         through = np.array([np.full(4, 7.0), np.full(4, served), np.full(4, 20.0)])
-        times = Times((Way((0,)), Way((1,)), Way((0, 1))), rows, through, engines)
+        times = ServedTimes((ProbeRoute((0,)), ProbeRoute((1,)), ProbeRoute((0, 1))), rows, through, engines)
         warning = disturbance_warning(["small", "large"], times, collected)
         assert (warning is not None) == warned
         if warning is not None:
-            assert f"large 10.00 ms, later {now:.2f} ms, and {served:.2f} ms with all that serving adds" in warning
+            assert f"large 10.00 ms, later {now:.2f} ms, and {served:.2f} ms when served" in warning
 
 
 def searched(folder: Path, serving: ServingOverhead | None, *, prunes: bool = True) -> SearchResult:
@@ -130,10 +130,10 @@ class TestSearch:
         target = Target(accuracy_loss=0.005)
         chosen = select(result.candidates, target)
         assert result.candidates[chosen].selection.score >= large.selection.score - 0.005
-        searched = Searched(
+        searched = CascadeSearch(
             result=result, rows={"calibration": 125, "selection": 125, "report": 250}, pairs=False, serving=serving
         )
-        return report_of(searched, ["level0", "level1"], "accuracy", target, chosen)
+        return search_report(searched, ["level0", "level1"], "accuracy", target, chosen)
 
     def test_levels_keep_their_engines_times(self, engines: SearchResult, dearly_served: SearchResult) -> None:
         assert [each.latency for each in dearly_served.levels] == [each.latency for each in engines.levels]
@@ -165,13 +165,13 @@ class TestSearch:
         before = self.report(engines, None)
         assert before.chosen is not None
         assert len(before.candidates[before.chosen].levels) == 2
-        assert not any("no cascade is worth while" in each for each in remarks(before))
+        assert not any("a cascade brings no advantage" in each for each in remarks(before))
         after = self.report(dearly_served, dear(20.0, 15.0))
         assert after.chosen is not None
         assert after.candidates[after.chosen].levels == (1,)
-        (said,) = (each for each in remarks(after) if "no cascade is worth while" in each)
+        (said,) = (each for each in remarks(after) if "a cascade brings no advantage" in each)
         assert "level1 alone" in said
-        assert "level0 is neither loaded nor asked" in said
+        assert "level0 is not loaded" in said
         assert any("20.00 ms from level0 to level1 (15.00 ms with pruning)" in each for each in remarks(after))
 
     def test_unpruned_cascades_are_priced_without_pruning(self) -> None:
@@ -240,7 +240,7 @@ def test_without_a_server_the_build_says_what_its_latencies_leave_out(
     def absent() -> None:
         raise NotFound("no tritonserver on PATH")
 
-    monkeypatch.setattr("tidal_builders.tabi.serving.find_installation", absent)
+    monkeypatch.setattr("tidal_builders.tabi.served_latency.find_installation", absent)
     found = rebuilt(built, tmp_path, latencies="served")
     assert found.manifest.serving is None
     assert any("of the engines alone" in each and "no tritonserver" in each for each in found.manifest.warnings)

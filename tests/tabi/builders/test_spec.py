@@ -75,7 +75,7 @@ def test_a_level_has_the_options_of_all_but_for_its_own() -> None:
         ),
         (
             {"levels": levels(model="base", task="-x")},
-            "field 'levels' entry 2: field 'task': '-x' is no name of a task",
+            "field 'levels' entry 2: field 'task': '-x' is not a valid task name",
         ),
         ({"levels": levels(model="base", task="")}, "field 'levels' entry 2: field 'task'"),
         ({"levels": levels(name="small")}, "field 'levels': names must differ, got small, small"),

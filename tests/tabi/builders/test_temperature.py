@@ -7,8 +7,7 @@ import pytest
 
 from tidal.serving.softmax import softmax
 from tidal.tabi.manifest import TemperatureChoice
-from tidal_builders.tabi.calibrate import calibration_error, reliability
-from tidal_builders.tabi.temperature import choose_temperature
+from tidal_builders.tabi.calibration import calibration_error, choose_temperature, reliability
 
 
 def drawn(seed: int, count: int, true: float, classes: int = 4, scale: float = 3.0) -> tuple[np.ndarray, np.ndarray]:

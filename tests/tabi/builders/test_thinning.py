@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from tidal.errors import InvalidArgument
 from tidal.tabi.manifest import Candidate, Expected, Latency, Target
 from tidal.tabi.selection import select
-from tidal_builders.tabi.thinning import SCORE_STEP, Found, thin
+from tidal_builders.tabi.pareto import SCORE_STEP, Configuration, thin_out
 
 
-def _found(score: float, mean: float, returned: float, weighting: str = "accuracy") -> Found:
+def _found(score: float, mean: float, returned: float, weighting: str = "accuracy") -> Configuration:
     latency = Latency(mean=mean, p25=1, p50=1, p75=1, p99=1)
     expected = Expected(score=score, latency=latency, returned=(returned, 1 - returned), pruned=0.0)
-    return Found((0, 1), None, 0.9, 10.0, weighting, ((1.0,), (0.5, 0.5)), expected)  # type: ignore[arg-type]
+    return Configuration((0, 1), None, 0.9, 10.0, weighting, ((1.0,), (0.5, 0.5)), expected)  # type: ignore[arg-type]
 
 
 @given(
@@ -26,8 +26,8 @@ def _found(score: float, mean: float, returned: float, weighting: str = "accurac
     )
 )
 @settings(deadline=None)
-def test_what_is_dropped_costs_no_target_anything(every: list[Found]) -> None:
-    kept = thin(every)
+def test_what_is_dropped_costs_no_target_anything(every: list[Configuration]) -> None:
+    kept = thin_out(every)
     assert all(each in every for each in kept)
     for weighting in {each.weighting for each in every}:
         all_of, left = ([each for each in some if each.weighting == weighting] for some in (every, kept))
@@ -51,7 +51,7 @@ def test_what_is_dropped_costs_no_target_anything(every: list[Found]) -> None:
             assert other.selection.score >= one.selection.score - SCORE_STEP - 1e-9
 
 
-def _fields(found: Found) -> dict[str, object]:
+def _fields(found: Configuration) -> dict[str, object]:
     names = ("levels", "cutoff", "slope", "pruning", "weights", "weighting")
     return {name: getattr(found, name) for name in names}
 
@@ -60,6 +60,6 @@ def test_within_a_step_of_score_the_cheapest_stays_and_the_best_of_all() -> None
     best, cheap = _found(0.9208, 5.0, 0.2), _found(0.9202, 3.0, 0.6)  # in the same step
     dear, cheaper = _found(0.9108, 2.5, 0.7), _found(0.9102, 2.0, 0.8)
     worse = _found(0.9007, 2.1, 0.75)
-    assert thin([dear, worse, cheap, cheaper, best]) == [best, cheap, cheaper]
+    assert thin_out([dear, worse, cheap, cheaper, best]) == [best, cheap, cheaper]
     # Among equally good ones the cheapest is the best.
-    assert thin([best, _found(0.9208, 4.0, 0.3)]) == [_found(0.9208, 4.0, 0.3)]
+    assert thin_out([best, _found(0.9208, 4.0, 0.3)]) == [_found(0.9208, 4.0, 0.3)]

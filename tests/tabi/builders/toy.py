@@ -11,7 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from tidal.text.words import WordTokenizer
-from tidal_builders.tabi.outputs import Data, LevelFacts, LevelOutputs
+from tidal_builders.tabi.data import CollectedLevel, LabelledData, LevelOutputs
 
 Texts = Sequence[tuple[str, ...]]
 
@@ -57,7 +57,7 @@ class Toy:
         generator = np.random.default_rng(self.seed)
         self.meaning = generator.normal(size=(len(WORDS), self.classes)) * np.where(SAYS, 1.0, 0.02)[:, None]
 
-    def data(self, count: int, *, pairs: bool = False) -> Data:
+    def data(self, count: int, *, pairs: bool = False) -> LabelledData:
         generator = np.random.default_rng(self.seed + 1)
         texts = []
         for _ in range(count):
@@ -65,10 +65,10 @@ class Toy:
             texts.append(tuple(parts))
         sums = np.array([self._meaning(text) for text in texts])
         truth = sums[:, 0] if self.classes == 1 else sums.argmax(axis=1)
-        return Data(tuple(texts), truth, generator.choice(3, count, p=(0.25, 0.25, 0.5)).astype(np.int8))
+        return LabelledData(tuple(texts), truth, generator.choice(3, count, p=(0.25, 0.25, 0.5)).astype(np.int8))
 
-    def facts(self, data: Data, tokenizer: WordTokenizer) -> list[LevelFacts]:
-        return [LevelFacts(f"level{i}", self.outputs(i, data.texts), tokenizer) for i in range(len(self.noise))]
+    def facts(self, data: LabelledData, tokenizer: WordTokenizer) -> list[CollectedLevel]:
+        return [CollectedLevel(f"level{i}", self.outputs(i, data.texts), tokenizer) for i in range(len(self.noise))]
 
     def outputs(self, level: int, texts: Texts) -> LevelOutputs:
         logits, importance, latency = [], [], []

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 @dataclass(eq=False, slots=True)
-class Query:
+class ArloQuery:
     """A waiting query; times are seconds on whatever clock the caller keeps."""
 
     length: int  # tokens, special tokens included
@@ -17,7 +17,7 @@ class Query:
 
 
 @dataclass(eq=False, slots=True)  # not frozen: one is made for every query, and a frozen one takes three times as long
-class Batch:
+class ArloBatch:
     """Queries that one runtime of one lane is to run together, never empty.
 
     A lane runs one batch at a time; lanes may run at the same time. It is an engine context of its own, or an instance
@@ -26,7 +26,7 @@ class Batch:
 
     lane: int
     runtime: int  # index into the runtimes, ascending by max_length
-    queries: Sequence[Query]
+    queries: Sequence[ArloQuery]
 
 
 class PlacementPolicy(Protocol):
@@ -37,7 +37,7 @@ class PlacementPolicy(Protocol):
     """
 
     @property
-    def most_running(self) -> int:
+    def max_concurrency(self) -> int:
         """Batches that run at the same time at most."""
 
     @property
@@ -47,20 +47,20 @@ class PlacementPolicy(Protocol):
     def __len__(self) -> int:
         """Queries that wait."""
 
-    def submit(self, query: Query) -> None:
+    def submit(self, query: ArloQuery) -> None:
         """Add a waiting query."""
 
     def clear(self) -> None:
         """Forget everything that waits."""
 
-    def expired(self, now: float) -> list[Query]:
+    def expired(self, now: float) -> list[ArloQuery]:
         """Take out the queries that would miss their deadline even if they ran at once."""
 
-    def next_batch(self, now: float) -> Batch | None:
+    def next_batch(self, now: float) -> ArloBatch | None:
         """The batch to start now, or None when nothing waits or no lane is free for it. Call `expired` first."""
 
-    def finished(self, batch: Batch, took: float | None = None) -> None:
+    def finished(self, batch: ArloBatch, took: float | None = None) -> None:
         """A batch has run, in `took` seconds, or failed (None): its lane is free."""
 
-    def put_back(self, batch: Batch) -> None:
+    def requeue(self, batch: ArloBatch) -> None:
         """A batch's lane could not run it: its queries wait again. The lane stays taken until `finished`."""

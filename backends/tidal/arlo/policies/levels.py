@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 
-from tidal.arlo.policies.base import Query
+from tidal.arlo.policies.base import ArloQuery
 
 # A heap entry is one number, load and lane: comparing two of them is what a dispatch spends most of its time on.
 _LANE_BITS = 40
@@ -14,12 +14,12 @@ _LANE_MASK = (1 << _LANE_BITS) - 1
 
 
 @dataclass(eq=False, slots=True)
-class Instance:
+class RuntimeInstance:
     """One instance of a runtime, with its virtual queue: the queries that wait for it, the oldest first."""
 
     lane: int
     runtime: int
-    queue: deque[Query] = field(default_factory=deque)
+    queue: deque[ArloQuery] = field(default_factory=deque)
     waiting: int = 0
     running: int = 0
     held: int = 0  # requests that it counts for while it cannot run any
@@ -40,7 +40,7 @@ class Instance:
         return self.waiting > 0 and not self.running and not self.held
 
 
-class Level:
+class RuntimeLevel:
     """One runtime's instances, the least loaded at the head; among equals the one that has been there longest.
 
     A heap whose entries are not removed when they become stale but passed over when they reach the top: O(log n) for
@@ -54,22 +54,22 @@ class Level:
     def __init__(self, max_length: int, capacity: int) -> None:
         self.max_length = max_length
         self.capacity = capacity
-        self._instances: dict[int, Instance] = {}
+        self._instances: dict[int, RuntimeInstance] = {}
         self._heap: list[int] = []  # load << _LANE_BITS | lane
 
     def __len__(self) -> int:
         return len(self._instances)
 
-    def add(self, instance: Instance) -> None:
+    def add(self, instance: RuntimeInstance) -> None:
         """Let an instance take queries."""
         self._instances[instance.lane] = instance
         self.update(instance)
 
-    def remove(self, instance: Instance) -> None:
+    def remove(self, instance: RuntimeInstance) -> None:
         """Let an instance take none any more."""
         del self._instances[instance.lane]
 
-    def update(self, instance: Instance) -> None:
+    def update(self, instance: RuntimeInstance) -> None:
         """To be called after every change of an instance's load; nothing for one that was removed."""
         lane, heap = instance.lane, self._heap
         if lane not in self._instances:
@@ -83,7 +83,7 @@ class Level:
             heap[:] = [each.load << _LANE_BITS | each.lane for each in self._instances.values()]
             heapify(heap)
 
-    def head(self) -> Instance:
+    def head(self) -> RuntimeInstance:
         """The least loaded instance.
 
         Raises:

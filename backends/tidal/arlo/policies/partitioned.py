@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from itertools import count
 from operator import attrgetter
 
-from tidal.arlo.policies.base import Batch, Query
-from tidal.arlo.policies.levels import Instance, Level
+from tidal.arlo.policies.base import ArloBatch, ArloQuery
+from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel
 from tidal.arlo.scheduling import capacity_within
 from tidal.errors import InvalidArgument
 
 _arrival = attrgetter("arrival")
 
 
-def choose_level(candidates: Sequence[Level], threshold: float, decay: float) -> Level:
+def choose_level(candidates: Sequence[RuntimeLevel], threshold: float, decay: float) -> RuntimeLevel:
     """Algorithm 1, lines 6 to 20: the level whose head instance is to get an arriving request.
 
     Args:
@@ -71,21 +71,23 @@ class PartitionedPolicy:
             self._make_level(max_length, capacity_within(slo_s, latency))
             for max_length, latency in zip(runtimes, latencies_s, strict=True)
         ]
-        self._fitting: list[list[Level]] = []  # by length: the levels with instances that can take it, ascending
+        self._fitting: list[list[RuntimeLevel]] = []  # by length: the levels with instances that can take it, ascending
         self._lanes = count()
-        self._instances: dict[int, Instance] = {}
-        self._leaving: dict[int, Instance] = {}
-        self._ready: deque[Instance] = deque()  # those that could start a query, in the order in which they could
+        self._instances: dict[int, RuntimeInstance] = {}
+        self._leaving: dict[int, RuntimeInstance] = {}
+        self._ready: deque[RuntimeInstance] = (
+            deque()
+        )  # those that could start a query, in the order in which they could
         self._waiting = 0
-        self._hurried: dict[Query, Instance] = {}  # where those wait that have a deadline
+        self._with_deadline: dict[ArloQuery, RuntimeInstance] = {}  # where those wait that have a deadline
         self._tickets = count()
-        self._deadlines: list[tuple[float, int, Query]] = []  # last moment to start, ticket
+        self._deadlines: list[tuple[float, int, ArloQuery]] = []  # last moment to start, ticket
         self.demotions = 0
         """Dispatches to another runtime than the shortest deployed one that fits."""
         self.allocate(instances)
 
     @property
-    def most_running(self) -> int:
+    def max_concurrency(self) -> int:
         """Batches that run at the same time at most: instances, leaving ones included."""
         return len(self._instances)
 
@@ -123,7 +125,7 @@ class PartitionedPolicy:
     def __len__(self) -> int:
         return self._waiting
 
-    def submit(self, query: Query) -> None:
+    def submit(self, query: ArloQuery) -> None:
         """Dispatch an arriving query.
 
         Raises:
@@ -138,7 +140,7 @@ class PartitionedPolicy:
     def clear(self) -> None:
         """Forget everything that waits."""
         self._waiting = 0
-        self._hurried.clear()
+        self._with_deadline.clear()
         self._deadlines.clear()
         self._ready.clear()
         for instance in self._instances.values():
@@ -146,12 +148,12 @@ class PartitionedPolicy:
             instance.waiting = 0
             self._levels[instance.runtime].update(instance)
 
-    def expired(self, now: float) -> list[Query]:
+    def expired(self, now: float) -> list[ArloQuery]:
         """Take out the queries that would miss their own deadline even if their instance ran them at once."""
-        late: list[Query] = []
+        late: list[ArloQuery] = []
         while self._deadlines and self._deadlines[0][0] < now:
             query = heapq.heappop(self._deadlines)[2]
-            instance = self._hurried.get(query)
+            instance = self._with_deadline.get(query)
             # Dispatched anew since, it may have got an instance that is quick enough; that has its own entry.
             if instance is None or query.deadline is None or query.deadline - self._latencies[instance.runtime] >= now:
                 continue
@@ -159,21 +161,21 @@ class PartitionedPolicy:
             if instance.ready and instance.waiting == 1:
                 self._ready.remove(instance)
             instance.queue.remove(query)
-            self._left(query, instance)
+            self._dequeued(query, instance)
             self._levels[instance.runtime].update(instance)
         return late
 
-    def next_batch(self, now: float) -> Batch | None:
+    def next_batch(self, now: float) -> ArloBatch | None:
         """The oldest query of an idle instance's queue, or None. Call `expired` first, `finished` when it has run."""
         if not self._ready:
             return None
         instance = self._ready.popleft()
         query = instance.queue.popleft()
-        self._left(query, instance)
+        self._dequeued(query, instance)
         instance.running = 1
-        return Batch(instance.lane, instance.runtime, [query])
+        return ArloBatch(instance.lane, instance.runtime, [query])
 
-    def finished(self, batch: Batch, took: float | None = None) -> None:
+    def finished(self, batch: ArloBatch, took: float | None = None) -> None:
         """A query has run, or failed: its instance is free again, or gone if it was leaving."""
         instance = self._instances[batch.lane]
         instance.running = instance.held = 0
@@ -184,7 +186,7 @@ class PartitionedPolicy:
         if instance.waiting:
             self._ready.append(instance)
 
-    def put_back(self, batch: Batch) -> None:
+    def requeue(self, batch: ArloBatch) -> None:
         """An instance could not run its query: the query and all that wait for the instance are dispatched anew.
 
         Until `finished` the instance starts nothing and counts as having reached its capacity, so that others are
@@ -193,7 +195,7 @@ class PartitionedPolicy:
         instance = self._instances[batch.lane]
         level = self._levels[instance.runtime]
         instance.running, instance.held = 0, level.capacity
-        orphans = self._orphans(instance)
+        orphans = self._take_queue(instance)
         level.update(instance)
         self._dispatch_again([*batch.queries, *orphans])
 
@@ -211,19 +213,19 @@ class PartitionedPolicy:
                 f"the allocation {list(instances)} does not fit; accepted is a number of instances for each of the "
                 f"{len(self._levels)} runtimes, at least 1 for the longest"
             )
-        orphans: list[Query] = []
+        orphans: list[ArloQuery] = []
         for runtime, (level, wanted) in enumerate(zip(self._levels, instances, strict=True)):
             while len(level) > wanted:
-                orphans += self._dismiss(level.head())
+                orphans += self._remove_instance(level.head())
             while len(level) < wanted:
-                level.add(self._recruit(runtime))
+                level.add(self._add_instance(runtime))
         self._fitting = []
         for i, level in enumerate(self._levels):
             deployed = [longer for longer in self._levels[i:] if len(longer)]
             self._fitting += [deployed] * (level.max_length + 1 - len(self._fitting))
         self._dispatch_again(orphans)
 
-    def _dispatch(self, query: Query) -> None:
+    def _dispatch(self, query: ArloQuery) -> None:
         """Give a query to an instance of those runtimes that can take it."""
         candidates = self._fitting[query.length]  # line 2
         level, instance = self._choose(candidates)
@@ -240,17 +242,17 @@ class PartitionedPolicy:
         if instance.waiting == 1 and not instance.running and not instance.held:
             self._ready.append(instance)
         if query.deadline is not None:
-            self._hurried[query] = instance
+            self._with_deadline[query] = instance
             last_moment = query.deadline - self._latencies[instance.runtime]
             heapq.heappush(self._deadlines, (last_moment, next(self._tickets), query))
-            if len(self._deadlines) > 2 * len(self._hurried) + 64:
-                self._deadlines = [entry for entry in self._deadlines if entry[2] in self._hurried]
+            if len(self._deadlines) > 2 * len(self._with_deadline) + 64:
+                self._deadlines = [entry for entry in self._deadlines if entry[2] in self._with_deadline]
                 heapq.heapify(self._deadlines)
 
-    def _make_level(self, max_length: int, capacity: int) -> Level:
-        return Level(max_length, capacity)
+    def _make_level(self, max_length: int, capacity: int) -> RuntimeLevel:
+        return RuntimeLevel(max_length, capacity)
 
-    def _choose(self, candidates: Sequence[Level]) -> tuple[Level, Instance]:
+    def _choose(self, candidates: Sequence[RuntimeLevel]) -> tuple[RuntimeLevel, RuntimeInstance]:
         """Algorithm 1; DISPATCH and UPDATE (lines 21 and 22) are its caller's."""
         level = candidates[0]
         head = level.head()
@@ -259,40 +261,40 @@ class PartitionedPolicy:
         level = choose_level(candidates[: self._peek], self._threshold, self._decay)  # lines 3 to 5
         return level, level.head()
 
-    def _dispatch_again(self, orphans: Sequence[Query]) -> None:
+    def _dispatch_again(self, orphans: Sequence[ArloQuery]) -> None:
         for query in sorted(orphans, key=_arrival):
             self._dispatch(query)
 
-    def _left(self, query: Query, instance: Instance) -> None:
+    def _dequeued(self, query: ArloQuery, instance: RuntimeInstance) -> None:
         """A query waits there no longer."""
         self._waiting -= 1
         instance.waiting -= 1
         if query.deadline is not None:
-            del self._hurried[query]
+            del self._with_deadline[query]
 
-    def _orphans(self, instance: Instance) -> list[Query]:
+    def _take_queue(self, instance: RuntimeInstance) -> list[ArloQuery]:
         """Empty an instance's queue: queries that wait for no instance until they are dispatched."""
         if instance.ready:
             self._ready.remove(instance)
         orphans = list(instance.queue)
         instance.queue.clear()
         for query in orphans:
-            self._left(query, instance)
+            self._dequeued(query, instance)
         return orphans
 
-    def _dismiss(self, instance: Instance) -> list[Query]:
+    def _remove_instance(self, instance: RuntimeInstance) -> list[ArloQuery]:
         self._levels[instance.runtime].remove(instance)
         if instance.running or instance.held:
             self._leaving[instance.lane] = instance
         else:
             del self._instances[instance.lane]
-        return self._orphans(instance)
+        return self._take_queue(instance)
 
-    def _recruit(self, runtime: int) -> Instance:
+    def _add_instance(self, runtime: int) -> RuntimeInstance:
         """An instance that was leaving, or a new one."""
         for instance in self._leaving.values():
             if instance.runtime == runtime:
                 return self._leaving.pop(instance.lane)
-        instance = Instance(next(self._lanes), runtime)
+        instance = RuntimeInstance(next(self._lanes), runtime)
         self._instances[instance.lane] = instance
         return instance

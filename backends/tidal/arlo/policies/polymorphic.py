@@ -12,13 +12,13 @@ import heapq
 from collections.abc import Sequence
 from itertools import count
 
-from tidal.arlo.policies.base import Batch, Query
+from tidal.arlo.policies.base import ArloBatch, ArloQuery
 from tidal.arlo.policies.split import best_split, sum_of_waiting
 from tidal.profiles import LatencyProfile
 
-_Entry = tuple[float, int, Query]
+_Entry = tuple[float, int, ArloQuery]
 # Weight of the newest arrival in the running mean of how many queries an arrival finds here.
-_CROWD_WEIGHT = 1 / 16
+_QUEUED_WEIGHT = 1 / 16
 # Weight of the newest run in the running mean of how a way to run keeps to its profile, and, for the way that did not
 # run, of how the other one does: what was slow some time ago is tried again.
 _PACE_WEIGHT = 1 / 16
@@ -88,12 +88,12 @@ class PolymorphicPolicy:
         self._heaps: list[list[_Entry]] = [[] for _ in self._bins]
         self._deadlines: list[tuple[float, int]] = []  # last moment to start, ticket
         self._tickets = count()
-        self._waiting: dict[int, Query] = {}
+        self._waiting: dict[int, ArloQuery] = {}
         self._running: dict[int, int] = {}  # lane to number of queries
-        self._crowd = 0.0
+        self._mean_queued = 0.0
 
     @property
-    def most_running(self) -> int:
+    def max_concurrency(self) -> int:
         """Batches that run at the same time at most."""
         return len(self._wide.indices if self._narrow is None else self._narrow.indices)
 
@@ -105,10 +105,10 @@ class PolymorphicPolicy:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def submit(self, query: Query) -> None:
+    def submit(self, query: ArloQuery) -> None:
         """Add a waiting query."""
         found = len(self._waiting) + sum(self._running.values())
-        self._crowd += (found - self._crowd) * _CROWD_WEIGHT
+        self._mean_queued += (found - self._mean_queued) * _QUEUED_WEIGHT
         ticket = next(self._tickets)
         service = self._service(query.length)
         key = query.arrival + self._service_weight * service
@@ -125,9 +125,9 @@ class PolymorphicPolicy:
         for heap in self._heaps:
             heap.clear()
 
-    def expired(self, now: float) -> list[Query]:
+    def expired(self, now: float) -> list[ArloQuery]:
         """Take out the queries that would miss their deadline even if they ran at once."""
-        late: list[Query] = []
+        late: list[ArloQuery] = []
         while self._deadlines and self._deadlines[0][0] < now:
             _, ticket = heapq.heappop(self._deadlines)
             query = self._waiting.pop(ticket, None)
@@ -135,13 +135,13 @@ class PolymorphicPolicy:
                 late.append(query)
         return late
 
-    def next_batch(self, now: float) -> Batch | None:
+    def next_batch(self, now: float) -> ArloBatch | None:
         """The batch to start now, or None when nothing waits or no lane is free for it.
 
         Call `expired` first: a query whose deadline cannot be met is not looked for here. Tell `finished` when the
         batch has run.
         """
-        self._drop_taken()
+        self._drop_stale()
         head_bin = min((b for b, heap in enumerate(self._heaps) if heap), key=lambda b: self._heaps[b][0], default=None)
         if head_bin is None or not self._may_start():
             return None
@@ -164,9 +164,9 @@ class PolymorphicPolicy:
         lane = next(index for index in lanes.indices if index not in self._running)
         self._running[lane] = len(chosen)
         longest = max(query.length for _, _, query in chosen)
-        return Batch(lane, bisect.bisect_left(self._runtimes, longest), [query for _, _, query in chosen])
+        return ArloBatch(lane, bisect.bisect_left(self._runtimes, longest), [query for _, _, query in chosen])
 
-    def finished(self, batch: Batch, took: float | None = None) -> None:
+    def finished(self, batch: ArloBatch, took: float | None = None) -> None:
         """A batch has run, in `took` seconds, or failed (None): its lane is free."""
         self._running.pop(batch.lane, None)
         if took is None or self._narrow is None:
@@ -178,7 +178,7 @@ class PolymorphicPolicy:
         ran.pace += (took / expected - ran.pace) * _PACE_WEIGHT
         other.pace += (ran.pace - other.pace) * _OTHER_PACE_WEIGHT
 
-    def put_back(self, batch: Batch) -> None:
+    def requeue(self, batch: ArloBatch) -> None:
         """A batch's lane could not run it: its queries wait again. The lane stays taken until `finished`."""
         for query in batch.queries:
             self.submit(query)
@@ -189,7 +189,7 @@ class PolymorphicPolicy:
             return len(self._running) < len(self._wide.indices)
         return len(self._running) < len(self._narrow.indices)
 
-    def _lanes(self, queries: Sequence[Query], now: float) -> _Lanes:
+    def _lanes(self, queries: Sequence[ArloQuery], now: float) -> _Lanes:
         """The way to run: what already runs decides, on an idle machine the smaller sum of waiting."""
         if self._narrow is None or any(lane in self._running for lane in self._wide.indices):
             return self._wide
@@ -199,7 +199,7 @@ class PolymorphicPolicy:
         if head.deadline is not None and now + self._narrow.table[self._padded(head.length)][1] > head.deadline:
             return self._wide
         here = [self._padded(query.length) for query in queries]
-        coming = [here[0]] * min(self._max_batch, max(0, round(self._crowd) - len(self._waiting) + 1))
+        coming = [here[0]] * min(self._max_batch, max(0, round(self._mean_queued) - len(self._waiting) + 1))
         behind = len(self._waiting) - len(here)
 
         def waiting(lanes: _Lanes) -> float:
@@ -222,7 +222,7 @@ class PolymorphicPolicy:
                     popped.append(entry)
         return popped
 
-    def _drop_taken(self) -> None:
+    def _drop_stale(self) -> None:
         """Let heads go that left as expired, and deadlines of queries that already run."""
         for heap in self._heaps:
             while heap and heap[0][1] not in self._waiting:

@@ -3,13 +3,13 @@
 from tidal.arlo.scheduling.demand import demand_by_runtime
 from tidal.arlo.scheduling.latency import LatencyCurve, MeasuredLatency, PoissonLatency
 from tidal.arlo.scheduling.problem import AllocationProblem, RuntimeProfile, capacity_within
-from tidal.arlo.scheduling.reallocation import LEAST_GAIN, Reallocation, at_once, reallocate, stages
-from tidal.arlo.scheduling.replacement import Replacement, in_batches, replacement_plan
+from tidal.arlo.scheduling.reallocation import MIN_GAIN, Reallocation, batch_size, reallocate, stages
+from tidal.arlo.scheduling.replacement import Replacement, replacement_batches, replacement_plan
 from tidal.arlo.scheduling.scaling import Autoscaler, InstanceLoad, Scaling, least_busy
-from tidal.arlo.scheduling.solution import Solution, fewest_gpus, solve, start_allocation
+from tidal.arlo.scheduling.solution import Solution, min_gpus, solve, start_allocation
 
 __all__ = [
-    "LEAST_GAIN",
+    "MIN_GAIN",
     "AllocationProblem",
     "Autoscaler",
     "InstanceLoad",
@@ -21,13 +21,13 @@ __all__ = [
     "RuntimeProfile",
     "Scaling",
     "Solution",
-    "at_once",
+    "batch_size",
     "capacity_within",
     "demand_by_runtime",
-    "fewest_gpus",
-    "in_batches",
     "least_busy",
+    "min_gpus",
     "reallocate",
+    "replacement_batches",
     "replacement_plan",
     "solve",
     "stages",

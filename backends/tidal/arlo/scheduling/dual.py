@@ -16,11 +16,11 @@ from tidal.arlo.scheduling.latency import Floats
 from tidal.arlo.scheduling.problem import AllocationProblem, Ints
 
 _GRID = 48
-_MOST_PRICES = 40
+_MAX_PRICES = 40
 
 
 @dataclass(frozen=True)
-class Bound:
+class LagrangianBound:
     """The bound at one price.
 
     Attributes:
@@ -63,7 +63,7 @@ class Relaxation:
             self._costs.append(cost)
             self._next.append(np.searchsorted(self._grids[i + 1], left[:, :columns], side="right") - 1)
 
-    def best(self) -> tuple[Bound, list[Ints]]:
+    def best(self) -> tuple[LagrangianBound, list[Ints]]:
         """The price that gives the highest bound, and the extras that its search met and that fit into the slack.
 
         The bound is concave and piecewise linear in the price, its slope is the number of instances used beyond the
@@ -76,7 +76,7 @@ class Relaxation:
         high = self._at(self._highest_price())
         fitting.append(high.extras)
         best = max(low, high, key=self._value)
-        for _ in range(_MOST_PRICES):
+        for _ in range(_MAX_PRICES):
             rise, fall = int(low.extras.sum()) - self._slack, self._slack - int(high.extras.sum())
             meet = (self._value(high) - self._value(low) + rise * low.price + fall * high.price) / (rise + fall)
             if not low.price < meet < high.price:
@@ -95,14 +95,14 @@ class Relaxation:
                 break
         return best, fitting
 
-    def _value(self, bound: Bound) -> float:
+    def _value(self, bound: LagrangianBound) -> float:
         return float(bound.to_go[0][0]) - bound.price * self._slack
 
     def _highest_price(self) -> float:
         """A price at which one instance more is never worth it: all that there is to save."""
         return 1.0 + sum(float(costs.max()) for costs in self._costs)
 
-    def _at(self, price: float) -> Bound:
+    def _at(self, price: float) -> LagrangianBound:
         charge = price * self._extras
         to_go: list[Floats] = [np.zeros(1)]
         choices: list[Ints] = []
@@ -118,7 +118,7 @@ class Relaxation:
             extra = int(choice[point])
             extras.append(extra)
             point = int(following[point, extra]) if extra < following.shape[1] else 0
-        return Bound(price, to_go, self._grids, np.asarray(extras))
+        return LagrangianBound(price, to_go, self._grids, np.asarray(extras))
 
 
 def _grids(problem: AllocationProblem) -> list[Floats]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from tidal.arlo.scheduling.problem import AllocationProblem, Ints
 
-_MOST_ROUNDS = 200
+_MAX_ROUNDS = 200
 
 
 def improve(problem: AllocationProblem, instances: Ints) -> Ints:
@@ -29,7 +29,7 @@ def improve(problem: AllocationProblem, instances: Ints) -> Ints:
         left -= portion
     moves = (one[None, :, :] - one[:, None, :]).reshape(-1, runtimes)  # from the first axis to the second
     cost = problem.costs(instances[None])[0]
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         candidates = instances + moves
         candidates = candidates[(candidates >= problem.least).all(axis=1)]
         costs = problem.costs(candidates)

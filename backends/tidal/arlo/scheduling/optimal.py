@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidal.arlo.scheduling.dual import Bound, Relaxation
+from tidal.arlo.scheduling.dual import LagrangianBound, Relaxation
 from tidal.arlo.scheduling.improve import improve
 from tidal.arlo.scheduling.latency import Floats
 from tidal.arlo.scheduling.problem import AllocationProblem, Ints
@@ -14,7 +14,7 @@ from tidal.arlo.scheduling.problem import AllocationProblem, Ints
 # Far above what floating point loses on the way: costs that differ by less count as equal.
 _TOLERANCE = 1e-9
 # Cells of a matrix of states that is held at a time: about 30 MB.
-_MOST_CELLS = 1_000_000
+_MAX_CELLS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,9 @@ def cheapest(problem: AllocationProblem) -> Ints:
     return instances
 
 
-def _expand(problem: AllocationProblem, i: int, states: _States, bound: Bound, slack: int, ceiling: float) -> _States:
+def _expand(
+    problem: AllocationProblem, i: int, states: _States, bound: LagrangianBound, slack: int, ceiling: float
+) -> _States:
     """All states after runtime `i` whose bound does not exceed the ceiling."""
     lefts, which = np.unique(states.left, return_inverse=True)
     extras = np.arange(slack + 1)
@@ -76,7 +78,7 @@ def _expand(problem: AllocationProblem, i: int, states: _States, bound: Bound, s
     np.minimum.at(lowest, which, spent)
     columns = np.flatnonzero((priced <= (ceiling - lowest)[:, None]).any(axis=0))
     parents, extra_columns = [], []
-    portion = max(1, _MOST_CELLS // max(1, len(columns)))
+    portion = max(1, _MAX_CELLS // max(1, len(columns)))
     for start in range(0, len(spent), portion):
         part = slice(start, start + portion)
         fits = spent[part, None] + priced[which[part, None], columns] <= ceiling
@@ -92,22 +94,22 @@ def _expand(problem: AllocationProblem, i: int, states: _States, bound: Bound, s
 def _undominated(states: _States, slack: int) -> _States:
     """The states that no other makes superfluous: with no more overflow and no more instances used, at no more cost."""
     order = np.lexsort((states.cost, states.used, states.left))
-    states = _take(states, order)
+    states = _select(states, order)
     first = np.ones(len(order), bool)
     first[1:] = (np.diff(states.left) != 0) | (np.diff(states.used) != 0)
-    states = _take(states, np.flatnonzero(first))
+    states = _select(states, np.flatnonzero(first))
     lefts, row = np.unique(states.left, return_inverse=True)
-    if len(lefts) * (slack + 2) > _MOST_CELLS:
+    if len(lefts) * (slack + 2) > _MAX_CELLS:
         return states
     # Cell (r, u + 1): least cost with the r-th overflow and u instances; then with no more of either.
     least = np.full((len(lefts) + 1, slack + 2), np.inf)
     least[row + 1, states.used + 1] = states.cost
     least = np.minimum.accumulate(np.minimum.accumulate(least, axis=0), axis=1)
     better = np.minimum(least[row, states.used + 1], least[row + 1, states.used])
-    return _take(states, np.flatnonzero(states.cost < better))
+    return _select(states, np.flatnonzero(states.cost < better))
 
 
-def _take(states: _States, index: Ints) -> _States:
+def _select(states: _States, index: Ints) -> _States:
     return _States(
         states.left[index], states.used[index], states.cost[index], states.parent[index], states.extra[index]
     )

@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 # Demand is rounded to multiples of this (about a millionth of a request), so that sums and differences of demands and
 # capacities are exact in floating point and equal overflows compare equal.
 _GRAIN = 2.0**-20
-_MOST_REQUESTS = 2.0**32
+_MAX_REQUESTS = 2.0**32
 
 
 def capacity_within(slo_s: float, service_s: float) -> int:
@@ -78,7 +78,7 @@ class AllocationProblem:
             if runtime.capacity < 1:
                 raise InvalidArgument(f"capacity of runtime {i} must be at least 1 request, got {runtime.capacity}")
         for i, requests in enumerate(self.demand):
-            if not 0 <= requests <= _MOST_REQUESTS:  # also refuses NaN
+            if not 0 <= requests <= _MAX_REQUESTS:  # also refuses NaN
                 raise InvalidArgument(f"demand {i} must lie between 0 and 2^32 requests a period, got {requests}")
 
     @cached_property

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidal.arlo.scheduling.problem import AllocationProblem
-from tidal.arlo.scheduling.replacement import in_batches, replacement_plan
+from tidal.arlo.scheduling.replacement import replacement_batches, replacement_plan
 from tidal.arlo.scheduling.solution import Solution, solve
 
-LEAST_GAIN = 0.05
+MIN_GAIN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,11 @@ class Reallocation:
         return max(0.0, 1.0 - self.mean_best_s / self.mean_before_s)
 
 
-def reallocate(
-    problem: AllocationProblem, present: Sequence[int], least_gain: float = LEAST_GAIN
-) -> Reallocation | None:
+def reallocate(problem: AllocationProblem, present: Sequence[int], min_gain: float = MIN_GAIN) -> Reallocation | None:
     """Decide about a change for the demand that was observed; None where there was none.
 
     The paper re-allocates whatever is gained. Every replacement costs an instance for a while, so here what gains
-    less than `least_gain` is left alone, unless the number of GPUs is another one.
+    less than `min_gain` is left alone, unless the number of GPUs is another one.
 
     Args:
         problem: the demand, and the GPUs to hand out.
@@ -60,12 +58,12 @@ def reallocate(
     costs = chosen_for.costs(np.asarray([before, solution.instances]))
     mean_before, mean_best = (costs / max(chosen_for.requests.sum(), 1e-300)).tolist()
     found = Reallocation(before, solution.instances, solution, mean_before, mean_best)
-    if sum(before) == problem.gpus and (found.gain < least_gain or found.gain <= 1e-9):
+    if sum(before) == problem.gpus and (found.gain < min_gain or found.gain <= 1e-9):
         return Reallocation(before, before, solution, mean_before, mean_best)
     return found
 
 
-def at_once(gpus: int) -> int:
+def batch_size(gpus: int) -> int:
     """GPUs that are replaced at a time: the paper's "small batches" (§4), here a twentieth of them."""
     return max(1, gpus // 20)
 
@@ -73,7 +71,7 @@ def at_once(gpus: int) -> int:
 def stages(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Allocations to go through, by the fewest replacements, a few at a time; the last one is `after`."""
     counts = list(before)
-    for batch in in_batches(replacement_plan(before, after), at_once(sum(before))):
+    for batch in replacement_batches(replacement_plan(before, after), batch_size(sum(before))):
         for change in batch:
             if change.source is not None:
                 counts[change.source] -= 1

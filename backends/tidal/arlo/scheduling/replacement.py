@@ -46,7 +46,7 @@ def replacement_plan(current: Sequence[int], wanted: Sequence[int]) -> list[Repl
     return [Replacement(source, target) for source, target in zip(sources, targets, strict=True)]
 
 
-def in_batches(plan: Sequence[Replacement], size: int) -> list[list[Replacement]]:
+def replacement_batches(plan: Sequence[Replacement], size: int) -> list[list[Replacement]]:
     """The plan in batches of at most `size` changes, each to be finished before the next begins."""
     if size < 1:
         raise InvalidArgument(f"size must be at least 1 change, got {size}")

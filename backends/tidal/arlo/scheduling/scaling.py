@@ -47,14 +47,16 @@ class Autoscaler:
         now: seconds on the caller's clock.
     """
 
-    def __init__(self, slo_s: float, *, fewest: int, most: int, now: float = 0.0) -> None:
+    def __init__(self, slo_s: float, *, min_gpus: int, max_gpus: int, now: float = 0.0) -> None:
         if not 0 < slo_s < math.inf:
             raise InvalidArgument(f"slo_s must be a positive, finite number of seconds, got {slo_s}")
-        if not 1 <= fewest <= most:
-            raise InvalidArgument(f"fewest must lie between 1 and most, got fewest {fewest} and most {most}")
+        if not 1 <= min_gpus <= max_gpus:
+            raise InvalidArgument(
+                f"min_gpus must be between 1 and max_gpus, got min_gpus {min_gpus} and max_gpus {max_gpus}"
+            )
         self.out_s = OUT_AT * slo_s
         self.in_s = IN_BELOW * slo_s
-        self._fewest, self._most = fewest, most
+        self._min_gpus, self._max_gpus = min_gpus, max_gpus
         self._recent_since = self._all_since = now
         self._recent = self._critical = self._all = self._slow = 0
 
@@ -75,14 +77,14 @@ class Autoscaler:
         if now - self._recent_since >= _OUT_S:
             reached = _percentile_reached(self._recent, self._critical)
             self._recent_since, self._recent, self._critical = now, 0, 0
-        if reached and gpus < self._most:
+        if reached and gpus < self._max_gpus:
             self._restart(now)
             return Scaling.ADD
         if now - self._all_since < _IN_S:
             return None
         calm = not _percentile_reached(self._all, self._slow)
         self._all_since, self._all, self._slow = now, 0, 0
-        if not calm or gpus <= self._fewest:
+        if not calm or gpus <= self._min_gpus:
             return None
         self._restart(now)
         return Scaling.RELEASE

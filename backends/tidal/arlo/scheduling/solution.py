@@ -65,12 +65,12 @@ def solve(problem: AllocationProblem) -> Solution:
         cost_s=cost,
         mean_latency_s=cost / requests if requests else 0.0,
         beyond_capacity=problem.overflow(instances.tolist()),
-        gpus_short=max(0, fewest_gpus(problem) - problem.gpus),
+        gpus_short=max(0, min_gpus(problem) - problem.gpus),
         share=share,
     )
 
 
-def fewest_gpus(problem: AllocationProblem) -> int:
+def min_gpus(problem: AllocationProblem) -> int:
     """Fewest instances in sum that meet Eqs. 3 and 7 and finish every request within the SLO, whatever `gpus` is.
 
     Less overflow never needs more instances later, so the least overflow for each number of instances is enough to
@@ -113,7 +113,7 @@ def _servable_share(problem: AllocationProblem) -> float:
     low, high = 0.0, 1.0
     for _ in range(_SHARE_STEPS):
         middle = (low + high) / 2
-        if fewest_gpus(problem.scaled(middle)) <= problem.gpus:
+        if min_gpus(problem.scaled(middle)) <= problem.gpus:
             low = middle
         else:
             high = middle

@@ -1,7 +1,7 @@
-"""Beam search of one prompt: which texts go on, and which of its slots hold them."""
+"""Beam search of one prompt, and the slots that hold its beams; may import torch and `tidal.flover.memory.slots`."""
 
 from tidal.flover.beams.group import BeamGroup
-from tidal.flover.beams.places import Places
-from tidal.flover.beams.search import BeamSearch, BeamSettings, Text
+from tidal.flover.beams.search import BeamHypothesis, BeamSearch, BeamSettings
+from tidal.flover.beams.slot_assignment import BeamSlots
 
-__all__ = ["BeamGroup", "BeamSearch", "BeamSettings", "Places", "Text"]
+__all__ = ["BeamGroup", "BeamHypothesis", "BeamSearch", "BeamSettings", "BeamSlots"]

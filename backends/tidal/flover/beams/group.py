@@ -1,4 +1,4 @@
-"""A prompt's beams with the seats that they lie in."""
+"""The beams of one prompt together with the slots that hold them."""
 
 from __future__ import annotations
 
@@ -6,37 +6,39 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from tidal.flover.beams.places import Places
-from tidal.flover.beams.search import BeamSearch, BeamSettings, Text
-from tidal.flover.memory.slots import Copy
+from tidal.flover.beams.search import BeamHypothesis, BeamSearch, BeamSettings
+from tidal.flover.beams.slot_assignment import BeamSlots
+from tidal.flover.memory.slots import SlotCopy
 
 
 class BeamGroup:
-    """The beams of one prompt: what each of its seats is to be fed, and what to copy after a step.
+    """The beam search of one prompt: input token of each slot, and the copies to make after a step.
+
+    Slots are indices among the prompt's own slots, from 0.
 
     Args:
-        settings: how to search.
-        prompt: token ids.
-        most_tokens: to generate at most.
-        eos: tokens that end a text.
-        vocabulary: tokens of the model.
+        settings: Settings of the search.
+        prompt: Token ids of the prompt.
+        max_tokens: Largest number of tokens to generate.
+        eos: Token ids that end a text.
+        vocabulary: Size of the model's vocabulary.
     """
 
     def __init__(
-        self, settings: BeamSettings, prompt: Sequence[int], most_tokens: int, eos: Collection[int], vocabulary: int
+        self, settings: BeamSettings, prompt: Sequence[int], max_tokens: int, eos: Collection[int], vocabulary: int
     ) -> None:
-        self._search = BeamSearch(settings, prompt, most_tokens, eos, vocabulary)
-        self._places = Places(settings.beams)
-        self._prompt = len(prompt)
+        self._search = BeamSearch(settings, prompt, max_tokens, eos, vocabulary)
+        self._slots = BeamSlots(settings.beams)
+        self._prompt_tokens = len(prompt)
 
     @property
-    def seats(self) -> Sequence[int]:
-        """The seat of each beam, in the order in which `advance` takes logits."""
-        return self._places.seats
+    def slots(self) -> Sequence[int]:
+        """Slot of each beam, in the order in which `advance` takes logits."""
+        return self._slots.of_beams
 
     @property
     def length(self) -> int:
-        """Tokens that each beam has."""
+        """Number of tokens generated for each beam."""
         return self._search.length
 
     @property
@@ -45,26 +47,26 @@ class BeamGroup:
         return self._search.ended
 
     @property
-    def best(self) -> Text:
+    def best(self) -> BeamHypothesis:
         """The best text, once the search has ended."""
         return self._search.best
 
-    def last(self, seat: int) -> int:
-        """The token of a seat's beam whose keys and values are not held yet."""
-        return self._search.tokens[self._places.seats.index(seat)][-1]
+    def last_token(self, slot: int) -> int:
+        """Latest token of the beam in a slot, whose keys and values are not held yet."""
+        return self._search.tokens[self._slots.of_beams.index(slot)][-1]
 
-    def advance(self, logits: torch.Tensor) -> tuple[Copy, ...]:
-        """Let every beam go on by a token.
+    def advance(self, logits: torch.Tensor) -> tuple[SlotCopy, ...]:
+        """Extend every beam by one token.
 
         Args:
-            logits: float32 [beams, vocabulary], in the order of `seats`; [1, vocabulary] behind the prompt.
+            logits: float32 [beams, vocabulary], in the order of `slots`; [1, vocabulary] behind the prompt.
 
         Returns:
-            What to copy from seat to seat before the next step; nothing where the search has ended.
+            Copies between the slots to make before the next step; none if the search has ended.
 
         Raises:
-            ArithmeticError: logits are no numbers.
+            ArithmeticError: Logits are NaN or infinite.
         """
         length = self.length
-        sources = self._search.advance(logits)
-        return () if self.ended else self._places.follow(sources, self._prompt + length)
+        parents = self._search.advance(logits)
+        return () if self.ended else self._slots.reorder(parents, self._prompt_tokens + length)

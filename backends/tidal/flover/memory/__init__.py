@@ -1,1 +1,1 @@
-"""Where the keys and values of running generations lie: slots, and the tensors behind them."""
+"""Slots of sequences and the keys and values in them; may import `tidal.flover.models.form` and the native library."""

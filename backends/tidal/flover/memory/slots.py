@@ -1,8 +1,8 @@
-"""Which slots are taken, and how those of running generations are kept together (Flover §V-C, §V-D).
+"""Slot allocation, and the shuffle that keeps running slots contiguous (Flover §V-C, §V-D).
 
-A slot is one sequence's place in every buffer. It is free, reserved (its prompt is being read) or running. A decoding
-step covers one window of slots from the first running one to the last, so what lies between and does not run costs
-time and yields nothing: a shuffle moves running slots together.
+A slot holds one sequence in every tensor of the key-value cache. It is free, allocated (its prompt is prefilled) or
+running. A decode step covers one window, from the first running slot to the last. Slots in between that do not run are
+computed for nothing, so a shuffle moves the running slots together.
 """
 
 from __future__ import annotations
@@ -13,12 +13,18 @@ from typing import Generic, TypeVar
 
 from tidal.errors import Internal
 
-Key = TypeVar("Key", bound=Hashable)
+Owner = TypeVar("Owner", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """Copy slot `source` to slot `target`, of all tensors; `exchange`: and what was in `target` to `source`."""
+class SlotMove:
+    """Move of a sequence to another slot, in all tensors.
+
+    Attributes:
+        source: Slot of the sequence.
+        target: Slot to move it to.
+        exchange: Whether `target` holds a sequence too, which moves to `source`.
+    """
 
     source: int
     target: int
@@ -26,8 +32,15 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """Copy the tokens at `begin` up to, not including, `end` of slot `source` to the same places of slot `target`."""
+class SlotCopy:
+    """Copy of some tokens of one slot to the same positions of another.
+
+    Attributes:
+        source: Slot to read.
+        target: Slot to write.
+        begin: First position.
+        end: Position behind the last.
+    """
 
     source: int
     target: int
@@ -37,7 +50,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Slots from `begin` up to, not including, `end`; empty where they are equal."""
+    """The slots from `begin` up to, not including, `end`; empty if these are equal."""
 
     begin: int
     end: int
@@ -47,161 +60,171 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ShufflePlan:
     """Moves, in any order, after which the running slots are exactly `window`."""
 
-    moves: tuple[Move, ...]
+    moves: tuple[SlotMove, ...]
     window: Window
 
 
-def shuffle(running: Sequence[int], reserved: Sequence[int] | None = None) -> Plan:
-    """The cheapest way to bring all running slots together (Flover §V-D, Algorithm 3), in O(slots).
+def shuffle(running: Sequence[int], allocated: Sequence[int] | None = None) -> ShufflePlan:
+    """Plan the cheapest moves that make the running slots contiguous (Flover §V-D, Algorithm 3), in O(slots).
 
-    Of all windows of as many slots as run, the one that saves the most: what runs outside of it moves into its holes.
-    If every cost is 1, no plan has fewer moves. Of equally cheap windows the first is taken.
+    Among all windows of as many slots as are running, take the one that keeps the highest cost in place; running slots
+    outside of it move into its holes. If every cost is 1, no plan has fewer moves. Among equally cheap windows the
+    first is taken.
 
-    As it is printed, the algorithm differs in three points:
+    This differs from the printed algorithm in three points:
 
-    - It sums window costs up from the second window on and never looks at the first. For 1,1,0 that gives offset 1 and
-      a move, where none is needed; if all slots run it looks at no window at all. Here the sum begins with the first.
-    - It is silent on what to copy where. Here the running slots outside of the window go, in order, into its holes.
-    - It has no slots whose prompt is being read. Here such a slot may stay outside of the window, or exchange places
-      with a running one, which costs what both hold.
+    - The printed one sums window costs from the second window on and never considers the first. For 1,1,0 it gives
+      offset 1 and one move where none is needed; if all slots run, it considers no window at all. Here the sum begins
+      with the first window.
+    - The printed one does not define what is copied where. Here the running slots outside of the window go, in order,
+      into its holes.
+    - The printed one has no slots whose prompt is being prefilled. Here such a slot may stay outside of the window, or
+      exchange places with a running one at the cost of both.
 
     Args:
-        running: for every slot what a move of it costs, in tokens or any other unit; 0 where it does not run.
-        reserved: the same for slots that are taken and do not run; 0 elsewhere. No slot is both.
+        running: Cost of moving each slot, in tokens or any other unit; 0 if it does not run.
+        allocated: The same for slots that are allocated but do not run; 0 elsewhere. No slot is in both.
     """
-    taken = reserved if reserved is not None else [0] * len(running)
+    others = allocated if allocated is not None else [0] * len(running)
     size = sum(cost > 0 for cost in running)  # non_zero
     if size == 0:
-        return Plan((), Window(0, 0))
+        return ShufflePlan((), Window(0, 0))
     kept = sum(running[:size])  # window_cost
-    displaced = sum(taken[:size])
+    displaced = sum(others[:size])
     begin, least = 0, displaced - kept  # mem_offset, min_cost less total_cost
     for offset in range(1, len(running) - size + 1):
         kept += running[offset + size - 1] - running[offset - 1]
-        displaced += taken[offset + size - 1] - taken[offset - 1]
+        displaced += others[offset + size - 1] - others[offset - 1]
         if displaced - kept < least:
             begin, least = offset, displaced - kept
     window = Window(begin, begin + size)
     outside = (slot for slot, cost in enumerate(running) if cost > 0 and not begin <= slot < window.end)
     holes = (slot for slot in range(begin, window.end) if running[slot] == 0)
-    moves = tuple(Move(source, hole, taken[hole] > 0) for source, hole in zip(outside, holes, strict=True))
-    return Plan(moves, window)
+    moves = tuple(SlotMove(source, hole, others[hole] > 0) for source, hole in zip(outside, holes, strict=True))
+    return ShufflePlan(moves, window)
 
 
-class Slots(Generic[Key]):
-    """Who has which slot. Callers name sequences by keys of their own, which stay while slots are moved.
+class SlotTable(Generic[Owner]):
+    """The owner of every slot. Owners keep their identity while their slots are moved.
 
-    A sequence goes from `reserve` over `join` to `release`; `release` may come at any time after `reserve`.
+    An owner goes from `allocate` over `activate` to `free`; `free` may come at any time after `allocate`.
 
     Args:
-        count: of slots.
+        count: Number of slots.
     """
 
     def __init__(self, count: int) -> None:
-        self._keys: list[Key | None] = [None] * count
-        self._slots: dict[Key, int] = {}
-        self._running: set[Key] = set()
+        self._owners: list[Owner | None] = [None] * count
+        self._slots: dict[Owner, int] = {}
+        self._running: set[Owner] = set()
 
     @property
     def count(self) -> int:
-        """Slots in all."""
-        return len(self._keys)
+        """Number of slots."""
+        return len(self._owners)
 
     @property
-    def free(self) -> int:
-        """Slots that nobody has."""
-        return len(self._keys) - len(self._slots)
+    def free_count(self) -> int:
+        """Number of free slots."""
+        return len(self._owners) - len(self._slots)
 
     @property
     def running(self) -> int:
-        """Sequences that have joined."""
+        """Number of running slots."""
         return len(self._running)
 
     @property
     def window(self) -> Window:
-        """From the first running slot to the last, holes included; what a step covers."""
-        slots = [self._slots[key] for key in self._running]
+        """Slots of a decode step: from the first running one to the last, holes included."""
+        slots = [self._slots[owner] for owner in self._running]
         return Window(min(slots), max(slots) + 1) if slots else Window(0, 0)
 
-    def slot(self, key: Key) -> int:
-        """Where a sequence is now; it may be elsewhere after the next `settle`."""
-        return self._slots[key]
+    def slot(self, owner: Owner) -> int:
+        """Current slot of an owner; the next `compact` may change it."""
+        return self._slots[owner]
 
-    def rows(self) -> list[Key | None]:
-        """For every slot of the window who runs there; None for a hole, also if it is reserved."""
+    def rows(self) -> list[Owner | None]:
+        """Owner of every running slot of the window, in order; None for a hole."""
         window = self.window
-        found = self._keys[window.begin : window.end]
-        return [key if key in self._running else None for key in found]
+        owners = self._owners[window.begin : window.end]
+        return [owner if owner in self._running else None for owner in owners]
 
-    def reserve(self, key: Key) -> int:
-        """Take the free slot that is nearest to the window, so that joining needs no move if it can be had.
+    def allocate(self, owner: Owner) -> int:
+        """Allocate the free slot nearest to the window, so that the owner can run without a move if possible.
 
         Raises:
-            Internal: no slot is free, or the key has one.
+            Internal: No slot is free, or the owner has one.
         """
-        if key in self._slots or not self.free:
-            raise Internal(f"no slot for {key!r}: {self.free} of {self.count} are free, or it has one")
+        if owner in self._slots or not self.free_count:
+            raise Internal(
+                f"cannot allocate a slot for {owner!r}: {self.free_count} of {self.count} are free"
+                f"{', and it has one' if owner in self._slots else ''}"
+            )
         window = self.window
 
         def distance(slot: int) -> int:
             return slot - window.end if slot >= window.end else window.begin - 1 - slot
 
-        slot = min((slot for slot, holder in enumerate(self._keys) if holder is None), key=distance)
-        self._keys[slot] = key
-        self._slots[key] = slot
+        slot = min((slot for slot, holder in enumerate(self._owners) if holder is None), key=distance)
+        self._owners[slot] = owner
+        self._slots[owner] = slot
         return slot
 
-    def join(self, key: Key) -> None:
-        """Let a sequence with a slot run."""
-        if key not in self._slots:
-            raise Internal(f"{key!r} cannot run: it has no slot")
-        self._running.add(key)
+    def activate(self, owner: Owner) -> None:
+        """Make an owner's slot a running one.
 
-    def release(self, key: Key) -> None:
-        """Free a sequence's slot, whatever it was doing."""
-        self._keys[self._slots.pop(key)] = None
-        self._running.discard(key)
+        Raises:
+            Internal: The owner has no slot.
+        """
+        if owner not in self._slots:
+            raise Internal(f"cannot run {owner!r}: it has no slot")
+        self._running.add(owner)
 
-    def settle(self, tokens: Mapping[Key, int] | None = None) -> tuple[Move, ...]:
-        """Bring running slots together at the least cost, and tell what has to be copied for that.
+    def free(self, owner: Owner) -> None:
+        """Free an owner's slot in any state."""
+        self._owners[self._slots.pop(owner)] = None
+        self._running.discard(owner)
+
+    def compact(self, tokens: Mapping[Owner, int] | None = None) -> tuple[SlotMove, ...]:
+        """Make the running slots contiguous at the least cost, and return the moves to carry out in memory.
 
         Args:
-            tokens: held by each sequence, which a move costs; without it every move costs the same.
+            tokens: Number of tokens held by each owner, which is the cost of a move; None: every move costs the same.
         """
 
-        def cost(key: Key | None, running: bool) -> int:
-            if key is None or (key in self._running) is not running:
+        def cost(owner: Owner | None, running: bool) -> int:
+            if owner is None or (owner in self._running) is not running:
                 return 0
-            return 1 if tokens is None else max(1, tokens[key])
+            return 1 if tokens is None else max(1, tokens[owner])
 
-        plan = shuffle([cost(key, True) for key in self._keys], [cost(key, False) for key in self._keys])
+        plan = shuffle([cost(owner, True) for owner in self._owners], [cost(owner, False) for owner in self._owners])
         self.apply(plan.moves)
         return plan.moves
 
-    def apply(self, moves: Iterable[Move]) -> None:
-        """Enter moves that are made elsewhere too.
+    def apply(self, moves: Iterable[SlotMove]) -> None:
+        """Record moves that are carried out in memory.
 
         Raises:
-            Internal: a move has an empty source, or would overwrite a sequence.
+            Internal: A move has an empty source, or would overwrite a sequence.
         """
         for move in moves:
-            moved, other = self._keys[move.source], self._keys[move.target]
+            moved, other = self._owners[move.source], self._owners[move.target]
             if moved is None or (other is not None) is not move.exchange:
-                raise Internal(f"{move} does not fit: source holds {moved!r}, target {other!r}")
-            self._keys[move.source], self._keys[move.target] = other, moved
+                raise Internal(f"invalid {move}: the source slot holds {moved!r}, the target slot {other!r}")
+            self._owners[move.source], self._owners[move.target] = other, moved
             self._slots[moved] = move.target
             if other is not None:
                 self._slots[other] = move.source
 
     def check(self) -> None:
-        """Hold the table to itself; for idle moments.
+        """Check the integrity of the table; for idle moments.
 
         Raises:
-            Internal: it contradicts itself, which is a defect here.
+            Internal: The table contradicts itself.
         """
-        found = {key: slot for slot, key in enumerate(self._keys) if key is not None}
-        if found != self._slots or not self._running <= found.keys():
-            raise Internal(f"slots contradict themselves: {self._keys}, {self._slots}, running {self._running}")
+        slots = {owner: slot for slot, owner in enumerate(self._owners) if owner is not None}
+        if slots != self._slots or not self._running <= slots.keys():
+            raise Internal(f"inconsistent slot table: {self._owners}, {self._slots}, running {self._running}")

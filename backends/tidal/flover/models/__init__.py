@@ -1,1 +1,1 @@
-"""Decoder models: one description of their variants, their weights, and the passes over slots."""
+"""Decoder models: their architecture, weights and passes over slots; may import `memory` and `native`."""

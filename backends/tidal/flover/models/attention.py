@@ -1,4 +1,4 @@
-"""Attention of rows to what stands in slots: with the library of kernels on a CPU, else in torch."""
+"""Attention of rows to the keys and values in slots: by the native library on a CPU, else in torch."""
 
 from __future__ import annotations
 
@@ -15,108 +15,118 @@ from tidal.flover.native.library import usable
 
 
 class Attention(Protocol):
-    """How the rows of a pass attend, which is where a step differs from reading a prompt."""
+    """Attention of a pass, which is where a decode step differs from a prefill."""
 
-    def chunk(self, slot: int, start: int, end: int) -> Attend:
-        """Of rows that are positions `start` to `end - 1` of one slot, which holds all before them."""
+    def prefill(self, slot: int, start: int, end: int) -> Attend:
+        """Attention of rows at positions `start` to `end - 1` of one slot, which holds all positions before them."""
 
-    def step(self, begin: int, end: int, positions: torch.Tensor, attend: int) -> Attend:
-        """Of one row for every slot of a window, at positions [end - begin], all of them below `attend`."""
+    def decode(self, begin: int, end: int, positions: torch.Tensor, attend: int) -> Attend:
+        """Attention of one row per slot of a window, at positions [end - begin], all of them below `attend`."""
 
 
 def attention(form: DecoderForm, buffers: KeyValueBuffers) -> Attention:
-    """The fastest that there is for the device of the buffers."""
+    """Return the fastest attention for the device of the buffers."""
     library = usable(buffers.layers[0].device)
     return TorchAttention(form, buffers) if library is None else NativeAttention(form, buffers, library)
 
 
 class NativeAttention:
-    """Reads keys and values where they lie, of each row as many as it attends to.
+    """Attention by the native library, which reads keys and values in place and only as many as each row attends to.
 
-    Rows are float32, keys and values of either type.
+    Rows are float32, keys and values float32 or bfloat16.
+
+    Args:
+        form: Architecture of the decoder.
+        buffers: Keys and values of all slots.
+        library: The native library.
     """
 
     def __init__(self, form: DecoderForm, buffers: KeyValueBuffers, library: ctypes.CDLL) -> None:
-        held = buffers.layers[0]
-        self._run, self._half = library.tidal_attention, held.dtype == torch.bfloat16
-        self._held = tuple(layer.data_ptr() for layer in buffers.layers)
-        self._kept = buffers  # the addresses are good as long as it lives
-        self._sizes = form.heads, form.kv_heads, form.head_dim, held.shape[2]
+        first = buffers.layers[0]
+        self._run, self._half = library.tidal_attention, first.dtype == torch.bfloat16
+        self._addresses = tuple(layer.data_ptr() for layer in buffers.layers)
+        self._buffers = buffers  # keeps the addresses valid
+        self._sizes = form.heads, form.kv_heads, form.head_dim, first.shape[2]
         self._width = form.heads * form.head_dim
         self._threads = torch.get_num_threads()
-        self._places = torch.arange(max(held.shape[0], held.shape[2]))
+        self._indices = torch.arange(max(first.shape[0], first.shape[2]))
 
-    def chunk(self, slot: int, start: int, end: int) -> Attend:
+    def prefill(self, slot: int, start: int, end: int) -> Attend:
         """See `Attention`."""
-        return self._rows(torch.full((end - start,), slot), self._places[start:end])
+        return self._rows(torch.full((end - start,), slot), self._indices[start:end])
 
-    def step(self, begin: int, end: int, positions: torch.Tensor, attend: int) -> Attend:
+    def decode(self, begin: int, end: int, positions: torch.Tensor, attend: int) -> Attend:
         """See `Attention`."""
-        return self._rows(self._places[begin:end], positions)
+        return self._rows(self._indices[begin:end], positions)
 
     def _rows(self, slots: torch.Tensor, positions: torch.Tensor) -> Attend:
         count = len(slots)
 
-        def attend(layer: int, made: torch.Tensor) -> torch.Tensor:
-            found = torch.empty(count, self._width)
+        def attend(layer: int, qkv: torch.Tensor) -> torch.Tensor:
+            attended = torch.empty(count, self._width)
             self._run(
-                *(self._half, self._threads, count, *self._sizes, made.data_ptr(), self._held[layer]),
-                *(slots.data_ptr(), positions.data_ptr(), found.data_ptr()),
+                *(self._half, self._threads, count, *self._sizes, qkv.data_ptr(), self._addresses[layer]),
+                *(slots.data_ptr(), positions.data_ptr(), attended.data_ptr()),
             )
-            return found
+            return attended
 
         return attend
 
 
 class TorchAttention:
-    """With torch's own operations, which allocate nothing that grows and are called for all slots at once."""
+    """Attention by torch, one call for all slots, without allocations that grow.
+
+    Args:
+        form: Architecture of the decoder.
+        buffers: Keys and values of all slots.
+    """
 
     def __init__(self, form: DecoderForm, buffers: KeyValueBuffers) -> None:
         self._form, self._buffers = form, buffers
-        held = buffers.layers[0]
-        self._places = torch.arange(max(held.shape[0], held.shape[2]), device=held.device)
+        first = buffers.layers[0]
+        self._indices = torch.arange(max(first.shape[0], first.shape[2]), device=first.device)
 
-    def chunk(self, slot: int, start: int, end: int) -> Attend:
+    def prefill(self, slot: int, start: int, end: int) -> Attend:
         """See `Attention`."""
-        # The first chunk needs no mask: attention takes whole causal blocks.
-        mask = None if start == 0 else self._mask(self._places[:end] > self._places[start:end, None])
+        # The first chunk needs no mask: attention has a causal mode.
+        mask = None if start == 0 else self._mask(self._indices[:end] > self._indices[start:end, None])
 
-        def attend(layer: int, made: torch.Tensor) -> torch.Tensor:
-            held = self._buffers.layers[layer][slot]
-            queries, written = self._apart(made)
-            held[:, start:end] = written.transpose(0, 1)
-            # Queries [chunk, kv_heads, group, head_dim]: heads that share keys and values are a batch of theirs.
-            keys, values = held[:, None, :end].expand(-1, queries.shape[2], -1, -1).chunk(2)
-            found = functional.scaled_dot_product_attention(
-                queries.permute(1, 2, 0, 3).to(held), keys, values, attn_mask=mask, is_causal=mask is None
+        def attend(layer: int, qkv: torch.Tensor) -> torch.Tensor:
+            cache = self._buffers.layers[layer][slot]
+            queries, new = self._split(qkv)
+            cache[:, start:end] = new.transpose(0, 1)
+            # Queries [chunk, kv_heads, group, head_dim]: the heads of a group share keys and values.
+            keys, values = cache[:, None, :end].expand(-1, queries.shape[2], -1, -1).chunk(2)
+            attended = functional.scaled_dot_product_attention(
+                queries.permute(1, 2, 0, 3).to(cache), keys, values, attn_mask=mask, is_causal=mask is None
             )
-            return found.permute(2, 0, 1, 3).to(made).reshape(len(made), -1)
+            return attended.permute(2, 0, 1, 3).to(qkv).reshape(len(qkv), -1)
 
         return attend
 
-    def step(self, begin: int, end: int, positions: torch.Tensor, attend: int) -> Attend:
+    def decode(self, begin: int, end: int, positions: torch.Tensor, attend: int) -> Attend:
         """See `Attention`."""
-        rows = self._places[: end - begin]
-        mask = self._mask(self._places[:attend] > positions[:, None])[:, None, None]
+        rows = self._indices[: end - begin]
+        mask = self._mask(self._indices[:attend] > positions[:, None])[:, None, None]
 
-        def over_window(layer: int, made: torch.Tensor) -> torch.Tensor:
-            held = self._buffers.layers[layer][begin:end]
-            queries, written = self._apart(made)
-            held[rows, :, positions] = written.to(held)
-            keys, values = held[:, :, :attend].chunk(2, 1)
-            # Queries that share keys and values are rows of one product.
-            found = functional.scaled_dot_product_attention(queries.to(held), keys, values, attn_mask=mask)
-            return found.to(made).reshape(len(made), -1)
+        def over_window(layer: int, qkv: torch.Tensor) -> torch.Tensor:
+            cache = self._buffers.layers[layer][begin:end]
+            queries, new = self._split(qkv)
+            cache[rows, :, positions] = new.to(cache)
+            keys, values = cache[:, :, :attend].chunk(2, 1)
+            # Queries that share keys and values are rows of one matrix product.
+            attended = functional.scaled_dot_product_attention(queries.to(cache), keys, values, attn_mask=mask)
+            return attended.to(qkv).reshape(len(qkv), -1)
 
         return over_window
 
-    def _apart(self, made: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Queries [rows, kv_heads, group, head_dim], and keys and values as they are."""
+    def _split(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Queries [rows, kv_heads, group, head_dim], and keys and values [rows, 2 * kv_heads, head_dim]."""
         form = self._form
-        queries, written = made[:, : form.heads], made[:, form.heads :]
-        return queries.view(len(made), form.kv_heads, -1, form.head_dim), written
+        queries, new = qkv[:, : form.heads], qkv[:, form.heads :]
+        return queries.view(len(qkv), form.kv_heads, -1, form.head_dim), new
 
     def _mask(self, hidden: torch.Tensor) -> torch.Tensor:
-        """What is added to attention's scores: nothing where it may look, minus infinity where it may not."""
+        """Additive mask of attention scores: 0, or minus infinity where `hidden`."""
         mask = torch.zeros(hidden.shape, dtype=self._buffers.layers[0].dtype, device=hidden.device)
         return mask.masked_fill_(hidden, -torch.inf)

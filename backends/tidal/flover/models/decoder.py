@@ -1,4 +1,4 @@
-"""The two passes of a decoder over slots of keys and values: a chunk of one prompt, and a step of a window."""
+"""Passes of a decoder over slots of keys and values: prefill of one chunk, and a decode step of a window."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ import torch
 from tidal.flover.memory.buffers import KeyValueBuffers
 from tidal.flover.models.attention import attention
 from tidal.flover.models.form import DecoderForm
-from tidal.flover.models.layer import Adding, Attend, Layer, norm, norm_weights, nothing, rotary_table
+from tidal.flover.models.layer import Attend, Layer, LoraUpdate, no_update, norm, norm_weights, rotary_table
 from tidal.flover.models.linear import NativeLinear, linear, working_type
 from tidal.flover.models.passes import NativePass
 from tidal.flover.models.weights import Affine, DecoderWeights
 from tidal.flover.native.library import usable
 
 
-class Decoder:
-    """A decoder that reads and writes keys and values in slots.
+class DecoderModel:
+    """A decoder that reads and writes keys and values in slots; call it in `torch.inference_mode`.
 
-    Both passes allocate nothing that grows, and call nothing slot by slot: keys and values are read where they lie.
-    To be called in `torch.inference_mode`.
+    Passes make no allocations that grow and no calls per slot: keys and values are read in place.
+
+    Attributes:
+        native_pass: Passes of the native library over any rows, without tasks; None: not available.
 
     Args:
-        form: of the decoder.
-        weights: all on one device, of one type.
-        buffers: of the slots.
-        max_length: tokens of a slot.
+        form: Architecture of the decoder.
+        weights: Weights, all on one device and of one type.
+        buffers: Keys and values of all slots.
+        max_length: Number of tokens of a slot.
     """
 
     def __init__(self, form: DecoderForm, weights: DecoderWeights, buffers: KeyValueBuffers, max_length: int) -> None:
@@ -35,76 +37,71 @@ class Decoder:
         self._layers = tuple(Layer(form, layer, number) for number, layer in enumerate(weights.layers))
         self._final_norm = norm_weights(weights.final_norm)
         self._head = linear(weights.head or Affine(weights.tokens, None))
-        self._turns = None
+        self._rotary = None
         if form.rotary is not None:
-            self._turns = rotary_table(form.rotary, max_length, weights.tokens.new_empty(0, dtype=self._type))
-        self._places = torch.arange(max(max_length, len(buffers.layers[0])), device=weights.tokens.device)
-        self._whole = None
+            self._rotary = rotary_table(form.rotary, max_length, weights.tokens.new_empty(0, dtype=self._type))
+        self._indices = torch.arange(max(max_length, len(buffers.layers[0])), device=weights.tokens.device)
+        self.native_pass: NativePass | None = None
         if (library := usable(weights.tokens.device)) is not None and isinstance(self._head, NativeLinear):
-            self._whole = NativePass(
-                form, self._tokens, self._positions, self._layers, self._final_norm, self._head, self._turns, buffers,
+            self.native_pass = NativePass(
+                form, self._tokens, self._positions, self._layers, self._final_norm, self._head, self._rotary, buffers,
                 library,
             )  # fmt: skip
 
-    @property
-    def fused(self) -> NativePass | None:
-        """Makes passes of any rows, without tasks; None: this decoder has no such passes."""
-        return self._whole
-
     def prefill(
-        self, slot: int, token_ids: torch.Tensor, start: int, *, last: bool, adding: Adding = nothing
+        self, slot: int, token_ids: torch.Tensor, start: int, *, last: bool, lora: LoraUpdate = no_update
     ) -> torch.Tensor | None:
-        """Read a chunk of a prompt into a slot.
+        """Prefill a chunk of a prompt.
 
         Args:
-            slot: to write to.
-            token_ids: [chunk].
-            start: tokens that the slot holds already.
-            last: whether to give logits.
-            adding: what the prompt's own task adds.
+            slot: Slot to write to.
+            token_ids: Token ids of the chunk, [chunk].
+            start: Number of tokens that the slot holds already.
+            last: Whether to return logits.
+            lora: Low-rank updates of the prompt's task.
 
         Returns:
-            Logits behind the chunk's last token, [vocabulary], or None.
+            Logits behind the chunk's last token, [vocabulary]; None unless `last`.
         """
         end = start + len(token_ids)
-        if self._whole is not None and adding is nothing:
+        if self.native_pass is not None and lora is no_update:
             wanted = torch.tensor([len(token_ids) - 1] if last else [], dtype=torch.int32)
-            logits = self._whole(token_ids, torch.full_like(token_ids, slot), self._places[start:end], wanted)
+            logits = self.native_pass(token_ids, torch.full_like(token_ids, slot), self._indices[start:end], wanted)
             return logits[0] if last else None
-        hidden = self._pass(token_ids, self._places[start:end], self._attention.chunk(slot, start, end), adding)
+        hidden = self._pass(token_ids, self._indices[start:end], self._attention.prefill(slot, start, end), lora)
         return self._logits(hidden[-1:])[0] if last else None
 
-    def step(
+    def decode(
         self, begin: int, end: int, token_ids: torch.Tensor, positions: torch.Tensor, attend: int,
-        adding: Adding = nothing,
+        lora: LoraUpdate = no_update,
     ) -> torch.Tensor:  # fmt: skip
-        """One token for every slot of a window.
+        """Decode one token for every slot of a window.
 
         Args:
-            begin: first slot.
-            end: behind the last.
-            token_ids: [end - begin].
-            positions: [end - begin], where they are written.
-            attend: tokens that are looked at, more than the largest position.
-            adding: what slots' tasks add.
+            begin: First slot.
+            end: Slot behind the last.
+            token_ids: Input token of each slot, [end - begin].
+            positions: Position of each token in its slot, [end - begin].
+            attend: Number of tokens attended to, above the largest position.
+            lora: Low-rank updates of the slots' tasks.
 
         Returns:
             Logits, [end - begin, vocabulary].
         """
-        if self._whole is not None and adding is nothing:
-            return self._whole(token_ids, self._places[begin:end], positions)
-        attending = self._attention.step(begin, end, positions, attend)
-        return self._logits(self._pass(token_ids, positions, attending, adding))
+        if self.native_pass is not None and lora is no_update:
+            return self.native_pass(token_ids, self._indices[begin:end], positions)
+        attend_to = self._attention.decode(begin, end, positions, attend)
+        return self._logits(self._pass(token_ids, positions, attend_to, lora))
 
-    def _pass(self, token_ids: torch.Tensor, places: torch.Tensor, attend: Attend, adding: Adding) -> torch.Tensor:
+    def _pass(self, token_ids: torch.Tensor, positions: torch.Tensor, attend: Attend, lora: LoraUpdate) -> torch.Tensor:
         hidden = self._tokens[token_ids].to(self._type)
-        turns = None
+        rotary = None
         if self._positions is not None:
-            hidden = hidden + self._positions[places]
-        if self._turns is not None:
-            turns = self._turns[0][places], self._turns[1][places]
+            hidden = hidden + self._positions[positions]
+        if self._rotary is not None:
+            rotary = self._rotary[0][positions], self._rotary[1][positions]
         for layer in self._layers:
-            hidden = layer(hidden, turns, attend, adding)
+            hidden = layer(hidden, rotary, attend, lora)
         return hidden
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:

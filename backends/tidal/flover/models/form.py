@@ -1,4 +1,4 @@
-"""What a decoder is made of: one description for GPT-2, GPT-J, GPT-NeoX, Llama and Qwen."""
+"""Architecture of a decoder: one description for GPT-2, GPT-J, GPT-NeoX, Llama and Qwen."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tidal.manifest import Strict
 
 Family = Literal["gpt2", "gptj", "gpt_neox", "llama", "qwen2", "qwen3"]
 Activation = Literal["gelu", "gelu_new", "relu", "silu"]
-# Of a layer, as `LayerWeights` has them.
-Product = Literal["qkv", "output", "up", "down"]
+# Fused projections of a layer, see `LayerWeights`.
+Projection = Literal["qkv", "output", "up", "down"]
 
 
 class RopeScaling(Strict):
-    """How rotary frequencies are stretched for inputs beyond the length of training.
+    """Scaling of rotary frequencies for inputs beyond the training length.
 
-    `linear` divides all of them by `factor`; `llama3` only the low ones, with a smooth passage in between.
+    `linear` divides all of them by `factor`; `llama3` only the low ones, with a smooth transition.
     """
 
     kind: Literal["linear", "llama3"]
@@ -29,9 +29,9 @@ class RopeScaling(Strict):
 
 
 class Rotary(Strict):
-    """Rotary positions: components `i` and `i + dims / 2` of a head turn by an angle that grows with the position.
+    """Rotary positions: components `i` and `i + dims / 2` of a head are rotated by an angle that grows with position.
 
-    GPT-J turns neighbours instead; its weights are reordered, which attention does not see.
+    GPT-J rotates neighbouring components instead; its weights are permuted, which does not change attention.
     """
 
     dims: int = Field(ge=2, multiple_of=2)
@@ -40,26 +40,23 @@ class Rotary(Strict):
 
 
 class DecoderForm(Strict):
-    """A decoder by its sizes and by what its family does differently.
-
-    Which linear layers have biases follows from the weights.
-    """
+    """Sizes of a decoder and the variants of its family; which linear layers have biases follows from the weights."""
 
     family: Family
-    vocabulary: int = Field(ge=1, description="token ids are below this")
+    vocabulary: int = Field(ge=1, description="number of token ids")
     layers: int = Field(ge=1)
     width: int = Field(ge=1)
     heads: int = Field(ge=1)
-    kv_heads: int = Field(ge=1, description="heads of keys and values; each serves heads / kv_heads queries")
+    kv_heads: int = Field(ge=1, description="heads of keys and values, each shared by heads / kv_heads query heads")
     head_dim: int = Field(ge=1)
-    inner: int = Field(ge=1, description="width inside the feed-forward part")
+    inner: int = Field(ge=1, description="width of the feed-forward part")
     positions: int = Field(ge=1, description="longest sequence in tokens")
-    rotary: Rotary | None = Field(description="None: positions have learned embeddings")
+    rotary: Rotary | None = Field(description="None: learned position embeddings")
     norm: Literal["layer", "rms"]
     epsilon: float = Field(gt=0)
-    head_norm: bool = Field(False, description="queries and keys are normalised head by head before they are turned")
-    parallel: bool = Field(False, description="attention and feed-forward read the same input")
-    shared_norm: bool = Field(False, description="and the same normalisation of it (parallel only)")
+    head_norm: bool = Field(False, description="queries and keys are normalised per head before rotation")
+    parallel: bool = Field(False, description="attention and feed-forward part have the same input")
+    shared_norm: bool = Field(False, description="attention and feed-forward part share a norm (parallel only)")
     activation: Activation
     gated: bool = Field(False, description="feed-forward: activation(gate) * up")
 
@@ -68,39 +65,40 @@ class DecoderForm(Strict):
         if self.heads % self.kv_heads:
             raise ValueError(f"heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}")
         if self.rotary is not None and self.rotary.dims > self.head_dim:
-            raise ValueError(f"rotary turns {self.rotary.dims} components of heads of {self.head_dim}")
+            raise ValueError(f"rotary dims is {self.rotary.dims}, must be at most head_dim, {self.head_dim}")
         if self.shared_norm and not self.parallel:
-            raise ValueError("shared_norm goes with parallel")
+            raise ValueError("shared_norm requires parallel")
         return self
 
     @property
     def kv_width(self) -> int:
-        """Components of a token's keys, and of its values, in one layer."""
+        """Number of components of a token's keys, and of its values, in one layer."""
         return self.kv_heads * self.head_dim
 
 
 def form_of(config: Any) -> DecoderForm:
-    """The form of a Hugging Face model by its configuration, as `transformers` loads it.
+    """Return the architecture of a Hugging Face model.
+
+    Args:
+        config: Configuration of the model, as `transformers` loads it.
 
     Raises:
-        InvalidArgument: it is of another family, or has a variant that is not offered here; names the field.
+        InvalidArgument: The family or a variant is not supported; names the field, its value and what is accepted.
     """
     family = config.model_type
     if family not in get_args(Family):
-        raise InvalidArgument(
-            f"a model of type '{family}' cannot generate here; accepted: {', '.join(get_args(Family))}"
-        )
-    for field, accepted in _ONLY.get(family, {}).items():
+        raise InvalidArgument(f"model_type '{family}' is not supported; accepted: {', '.join(get_args(Family))}")
+    for field, accepted in _REQUIRED_FIELDS.get(family, {}).items():
         if (value := getattr(config, field, accepted)) != accepted:
-            raise InvalidArgument(f"the model's configuration has {field}: {value}; offered is {accepted}")
+            raise InvalidArgument(f"the model's configuration has {field}: {value}; accepted is {accepted}")
     heads, width = config.num_attention_heads, config.hidden_size
     head_dim = getattr(config, "head_dim", None) or width // heads
     llama = family in ("llama", "qwen2", "qwen3")
     activation = config.hidden_act if llama or family == "gpt_neox" else config.activation_function
-    activation = _SAME_ACTIVATIONS.get(activation, activation)
+    activation = _ACTIVATION_ALIASES.get(activation, activation)
     if activation not in get_args(Activation):
         raise InvalidArgument(
-            f"the model's configuration has the activation '{activation}'; offered: {', '.join(get_args(Activation))}"
+            f"the model's configuration has the activation '{activation}'; accepted: {', '.join(get_args(Activation))}"
         )
     return DecoderForm(
         family=family,
@@ -127,9 +125,9 @@ def form_of(config: Any) -> DecoderForm:
     )
 
 
-_SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}
-# What must be as it usually is, because nothing here does it otherwise.
-_ONLY: dict[str, dict[str, Any]] = {
+_ACTIVATION_ALIASES = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}
+# Fields of which only the usual value is supported.
+_REQUIRED_FIELDS: dict[str, dict[str, Any]] = {
     "gpt2": {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
     "qwen2": {"use_sliding_window": False},
     "qwen3": {"use_sliding_window": False},
@@ -141,24 +139,24 @@ def _rotary(config: Any, head_dim: int) -> Rotary | None:
         return None
     if config.model_type == "gptj":
         return Rotary(dims=config.rotary_dim, theta=10000.0)
-    found = config.rope_parameters
-    kind, scaling = found.get("rope_type", "default"), None
+    rope = config.rope_parameters
+    kind, scaling = rope.get("rope_type", "default"), None
     match kind:
         case "default":
             pass
         case "linear":
-            scaling = RopeScaling(kind="linear", factor=found["factor"])
+            scaling = RopeScaling(kind="linear", factor=rope["factor"])
         case "llama3":
             scaling = RopeScaling(
                 kind="llama3",
-                factor=found["factor"],
-                low=found["low_freq_factor"],
-                high=found["high_freq_factor"],
-                original=found["original_max_position_embeddings"],
+                factor=rope["factor"],
+                low=rope["low_freq_factor"],
+                high=rope["high_freq_factor"],
+                original=rope["original_max_position_embeddings"],
             )
         case _:
             raise InvalidArgument(
-                f"the model's configuration has rotary positions of type '{kind}'; offered: default, linear, llama3"
+                f"the model's configuration has rope_type '{kind}'; accepted: default, linear, llama3"
             )
-    dims = int(head_dim * found.get("partial_rotary_factor", 1.0))
-    return Rotary(dims=dims, theta=found["rope_theta"], scaling=scaling)
+    dims = int(head_dim * rope.get("partial_rotary_factor", 1.0))
+    return Rotary(dims=dims, theta=rope["rope_theta"], scaling=scaling)

@@ -1,4 +1,4 @@
-"""Linear layers for few rows, as a decoding step has them: reading the weights is what takes time."""
+"""Linear layers for few rows, as in a decode step, whose duration is that of reading the weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": functional.relu,
     "silu": functional.silu,
 }
-# The same as oneDNN names them, with the algorithm where there are several.
+# oneDNN's names of the same, with the algorithm if there are several.
 _FUSED: dict[Activation | None, tuple[str, str]] = {
     None: ("none", ""),
     "gelu": ("gelu", "none"),
@@ -27,30 +27,29 @@ _FUSED: dict[Activation | None, tuple[str, str]] = {
     "relu": ("relu", ""),
     "silu": ("swish", ""),
 }
-# The same as the library of kernels numbers them.
-NUMBERS: dict[Activation | None, int] = {None: 0, "relu": 1, "gelu": 2, "gelu_new": 3, "silu": 4}
-_PANEL = 48  # outputs, to whose multiple the library pads
+# Numbers of the same in the native library, see native/kernels.hpp.
+ACTIVATION_NUMBERS: dict[Activation | None, int] = {None: 0, "relu": 1, "gelu": 2, "gelu_new": 3, "silu": 4}
+_PANEL = 48  # the native library pads outputs to a multiple of this
 
 
 def working_type(weights: torch.Tensor) -> torch.dtype:
-    """The type of rows between linear layers: float32 with the library of kernels, else that of the weights."""
+    """Return the type of rows between linear layers: float32 with the native library, else that of the weights."""
     return weights.dtype if usable(weights.device) is None else torch.float32
 
 
 class Linear(Protocol):
-    """Products of rows with one weight."""
+    """A linear layer with its activation."""
 
     def __call__(self, rows: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
-        """[rows, inputs] to [rows, outputs]; with `added` of that shape on top, and then without the activation."""
+        """Map [rows, inputs] to [rows, outputs]; with `added` of that shape, add it and skip the activation."""
 
 
 def linear(affine: Affine, activation: Activation | None = None) -> Linear:
-    """Make a linear layer, with what follows it; the weight is copied, and may be dropped.
+    """Create a linear layer with its activation; the weight is copied, and may be released.
 
-    On a CPU it goes through the library of kernels, with rows in float32 whatever the weight's type; everywhere else
-    rows are of the weight's type. Without the library the weight is laid out anew as oneDNN likes to read it, which
-    makes steps of 1 to 32 rows 1.2 to 3 times as fast as `torch.nn.functional.linear`. torch offers that only through
-    the operators that its own compiler uses.
+    On a CPU it uses the native library, with rows in float32 whatever the weight's type; elsewhere rows have the
+    weight's type. Without the library the weight is packed in oneDNN's layout, which makes steps of 1 to 32 rows 1.2 to
+    3 times as fast as `torch.nn.functional.linear`. torch offers this only as operators of its own compiler.
     """
     if (library := usable(affine.weight.device)) is not None:
         return NativeLinear(affine, activation, library)
@@ -60,15 +59,22 @@ def linear(affine: Affine, activation: Activation | None = None) -> Linear:
 
 
 class NativeLinear:
-    """Reads the weight once for all rows, up to some hundred; runs on as many threads as torch has now.
+    """Linear layer of the native library, which reads the weight once for up to some hundred rows.
+
+    It uses as many threads as torch has on construction.
 
     Attributes:
-        half: whether the weight is bfloat16.
-        inputs: of a row.
-        outputs: of a row.
-        panels: address of the packed weight.
-        bias: address of the bias; None: there is none.
-        activation: by the library's number.
+        half: Whether the weight is bfloat16.
+        inputs: Number of inputs.
+        outputs: Number of outputs.
+        panels: Address of the packed weight.
+        bias: Address of the bias; None: no bias.
+        activation: Number of the activation in the native library.
+
+    Args:
+        affine: Weight and bias.
+        activation: Activation that follows; None: none.
+        library: The native library.
     """
 
     def __init__(self, affine: Affine, activation: Activation | None, library: ctypes.CDLL) -> None:
@@ -83,20 +89,20 @@ class NativeLinear:
             self._bias = torch.zeros(-(-self.outputs // _PANEL) * _PANEL)
             self._bias[: self.outputs] = affine.bias
         self.panels, self.bias = self._panels.data_ptr(), None if self._bias is None else self._bias.data_ptr()
-        self.activation = NUMBERS[activation]
+        self.activation = ACTIVATION_NUMBERS[activation]
         self._run = library.tidal_linear
         self._threads = torch.get_num_threads()
 
     def __call__(self, rows: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
         """See `Linear`."""
         rows, count = rows.contiguous(), len(rows)
-        found = torch.empty(count, self.outputs)
+        result = torch.empty(count, self.outputs)
         self._run(
             *(self.half, self._threads, count, self.inputs, self.outputs, rows.data_ptr(), self.panels, self.bias),
             *((None, self.activation) if added is None else (added.data_ptr(), 0)),
-            found.data_ptr(),
+            result.data_ptr(),
         )
-        return found
+        return result
 
 
 class _Packed:
@@ -109,10 +115,10 @@ class _Packed:
 
     def __call__(self, rows: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
         if added is None:
-            found: torch.Tensor = self._run(rows, self._weight, self._bias, self._name, [], self._algorithm)
+            result: torch.Tensor = self._run(rows, self._weight, self._bias, self._name, [], self._algorithm)
         else:
-            found = self._run_adding(rows, added, self._weight, self._bias, "add")
-        return found
+            result = self._run_adding(rows, added, self._weight, self._bias, "add")
+        return result
 
 
 class _Plain:
@@ -121,12 +127,12 @@ class _Plain:
         self._activate = None if activation is None else _ACTIVATIONS[activation]
 
     def __call__(self, rows: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
-        found = functional.linear(rows, self._weight, self._bias)
+        result = functional.linear(rows, self._weight, self._bias)
         if added is not None:
-            return found.add_(added)
-        return found if self._activate is None else self._activate(found)
+            return result.add_(added)
+        return result if self._activate is None else self._activate(result)
 
 
 def activate(activation: Activation, rows: torch.Tensor) -> torch.Tensor:
-    """Apply an activation that belongs to no single layer."""
+    """Apply an activation that is not fused with a linear layer."""
     return _ACTIVATIONS[activation](rows)

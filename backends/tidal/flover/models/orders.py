@@ -1,4 +1,4 @@
-"""Families that keep outputs of linear layers in an order of their own, and how they come into the common one."""
+"""Permutations from the output order of a model family to the common one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Order = npt.NDArray[np.int64]
 
 
 def gptj_order(form: DecoderForm) -> Order:
-    """Which of GPT-J's queries, and of its keys, each of those in the common layout is, [width].
+    """Return the permutation of GPT-J's queries and keys to the common layout, [width].
 
-    It turns neighbours together: the first of each pair goes into a head's first half, the second into the second.
+    GPT-J rotates neighbouring components: the first of each pair goes to a head's first half, the second to the other.
     """
     assert form.rotary is not None
     dims = form.rotary.dims
@@ -22,8 +22,8 @@ def gptj_order(form: DecoderForm) -> Order:
 
 
 def gpt_neox_order(form: DecoderForm) -> Order:
-    """Which of GPT-NeoX's queries, keys and values each of those in the common layout is, [3 * width].
+    """Return the permutation of GPT-NeoX's queries, keys and values to the common layout, [3 * width].
 
-    It keeps a head's query, key and value together.
+    GPT-NeoX stores the query, key and value of a head together.
     """
     return np.arange(3 * form.width).reshape(form.heads, 3, form.head_dim).swapaxes(0, 1).reshape(-1)

@@ -1,7 +1,7 @@
-"""A decoder's weights in one layout for all families, and how each family's own names and layouts become it.
+"""Weights of a decoder in one layout for all families, and their conversion from Hugging Face.
 
-A layer's products are fused: `qkv` makes queries, keys and values, `up` of a gated layer first the gate and then what
-it is multiplied with. Linear weights are [outputs, inputs].
+Projections of a layer are fused: `qkv` yields queries, keys and values; `up` of a gated layer yields the gate and then
+the values it is multiplied with. Linear weights are [outputs, inputs].
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ State = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """Weight and, where there is one, bias: of a linear layer [outputs, inputs] and [outputs], of a norm [width]."""
+    """Weight and optional bias: of a linear layer [outputs, inputs] and [outputs], of a norm [width]."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None
@@ -31,17 +31,17 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Of one layer.
+    """Weights of one layer.
 
     Attributes:
-        attention_norm: before attention.
-        qkv: queries of all heads, then keys, then values.
-        query_norm: of each head's queries; None where the family has none.
-        key_norm: of each head's keys.
-        output: of attention.
-        feed_norm: before the feed-forward part; None where it shares `attention_norm`.
-        up: into the feed-forward part; of a gated one [2 * inner, width].
-        down: out of it.
+        attention_norm: Norm before attention.
+        qkv: Projection to the queries of all heads, then keys, then values.
+        query_norm: Norm of each head's queries; None: the family has none.
+        key_norm: Norm of each head's keys; None: the family has none.
+        output: Output projection of attention.
+        feed_norm: Norm before the feed-forward part; None: it shares `attention_norm`.
+        up: First projection of the feed-forward part; [2 * inner, width] if gated.
+        down: Second projection of the feed-forward part.
     """
 
     attention_norm: Affine
@@ -56,14 +56,14 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class DecoderWeights:
-    """Of a whole decoder.
+    """Weights of a decoder.
 
     Attributes:
-        tokens: embeddings, [vocabulary, width].
-        positions: embeddings, [positions, width]; None for rotary positions.
-        layers: in their order.
-        final_norm: before the head.
-        head: None where the head's weight is `tokens`.
+        tokens: Token embeddings, [vocabulary, width].
+        positions: Position embeddings, [positions, width]; None: rotary positions.
+        layers: Weights of the layers, in order.
+        final_norm: Norm before the head.
+        head: Projection to logits; None: its weight is `tokens`.
     """
 
     tokens: torch.Tensor
@@ -74,20 +74,20 @@ class DecoderWeights:
 
 
 def convert(state: State, form: DecoderForm, *, tied: bool) -> DecoderWeights:
-    """A Hugging Face model's weights in the common layout.
+    """Convert the weights of a Hugging Face model to the common layout.
 
     Args:
-        state: the model's `state_dict()`.
-        form: of the model.
-        tied: whether the head's weight is the token embedding's.
+        state: The model's `state_dict()`.
+        form: Architecture of the model.
+        tied: Whether the head shares the weight of the token embeddings.
 
     Raises:
-        InvalidArgument: a weight is missing.
+        InvalidArgument: A weight is missing.
     """
     try:
         return _convert(state, form, tied)
     except KeyError as error:
-        raise InvalidArgument(f"the model has no weight {error}, which a {form.family} has") from None
+        raise InvalidArgument(f"the model has no weight {error}, which {form.family} requires") from None
 
 
 def _convert(state: State, form: DecoderForm, tied: bool) -> DecoderWeights:
@@ -98,7 +98,7 @@ def _convert(state: State, form: DecoderForm, tied: bool) -> DecoderWeights:
             tokens, norm, head, layer = "transformer.wte", "transformer.ln_f", "lm_head", _gptj
         case "gpt_neox":
             tokens, norm, head, layer = "gpt_neox.embed_in", "gpt_neox.final_layer_norm", "embed_out", _gpt_neox
-            # Newer releases name the head as the other families do.
+            # Newer releases of transformers name the head as in the other families.
             head = head if f"{head}.weight" in state else "lm_head"
         case _:
             tokens, norm, head, layer = "model.embed_tokens", "model.norm", "lm_head", _llama
@@ -112,69 +112,69 @@ def _convert(state: State, form: DecoderForm, tied: bool) -> DecoderWeights:
 
 
 def _gpt2(state: State, form: DecoderForm, number: int) -> LayerWeights:
-    at = f"transformer.h.{number}."
+    prefix = f"transformer.h.{number}."
 
-    def turned(name: str) -> Affine:
-        # GPT-2 keeps [inputs, outputs].
-        found = _affine(state, at + name)
-        return Affine(found.weight.T, found.bias)
+    def transposed(name: str) -> Affine:
+        # GPT-2 stores [inputs, outputs].
+        affine = _affine(state, prefix + name)
+        return Affine(affine.weight.T, affine.bias)
 
     return LayerWeights(
-        attention_norm=_affine(state, f"{at}ln_1"),
-        qkv=turned("attn.c_attn"),
+        attention_norm=_affine(state, f"{prefix}ln_1"),
+        qkv=transposed("attn.c_attn"),
         query_norm=None,
         key_norm=None,
-        output=turned("attn.c_proj"),
-        feed_norm=_affine(state, f"{at}ln_2"),
-        up=turned("mlp.c_fc"),
-        down=turned("mlp.c_proj"),
+        output=transposed("attn.c_proj"),
+        feed_norm=_affine(state, f"{prefix}ln_2"),
+        up=transposed("mlp.c_fc"),
+        down=transposed("mlp.c_proj"),
     )
 
 
 def _gptj(state: State, form: DecoderForm, number: int) -> LayerWeights:
-    at, order = f"transformer.h.{number}.", torch.from_numpy(gptj_order(form))
+    prefix, order = f"transformer.h.{number}.", torch.from_numpy(gptj_order(form))
 
-    def halved(name: str) -> torch.Tensor:
-        return state[f"{at}attn.{name}.weight"][order]
+    def permuted(name: str) -> torch.Tensor:
+        return state[f"{prefix}attn.{name}.weight"][order]
 
     return LayerWeights(
-        attention_norm=_affine(state, f"{at}ln_1"),
-        qkv=Affine(torch.cat([halved("q_proj"), halved("k_proj"), state[f"{at}attn.v_proj.weight"]]), None),
+        attention_norm=_affine(state, f"{prefix}ln_1"),
+        qkv=Affine(torch.cat([permuted("q_proj"), permuted("k_proj"), state[f"{prefix}attn.v_proj.weight"]]), None),
         query_norm=None,
         key_norm=None,
-        output=_affine(state, f"{at}attn.out_proj"),
+        output=_affine(state, f"{prefix}attn.out_proj"),
         feed_norm=None,
-        up=_affine(state, f"{at}mlp.fc_in"),
-        down=_affine(state, f"{at}mlp.fc_out"),
+        up=_affine(state, f"{prefix}mlp.fc_in"),
+        down=_affine(state, f"{prefix}mlp.fc_out"),
     )
 
 
 def _gpt_neox(state: State, form: DecoderForm, number: int) -> LayerWeights:
-    at = f"gpt_neox.layers.{number}."
-    fused, order = _affine(state, f"{at}attention.query_key_value"), torch.from_numpy(gpt_neox_order(form))
+    prefix = f"gpt_neox.layers.{number}."
+    fused, order = _affine(state, f"{prefix}attention.query_key_value"), torch.from_numpy(gpt_neox_order(form))
     return LayerWeights(
-        attention_norm=_affine(state, f"{at}input_layernorm"),
+        attention_norm=_affine(state, f"{prefix}input_layernorm"),
         qkv=Affine(fused.weight[order], None if fused.bias is None else fused.bias[order]),
         query_norm=None,
         key_norm=None,
-        output=_affine(state, f"{at}attention.dense"),
-        feed_norm=_affine(state, f"{at}post_attention_layernorm"),
-        up=_affine(state, f"{at}mlp.dense_h_to_4h"),
-        down=_affine(state, f"{at}mlp.dense_4h_to_h"),
+        output=_affine(state, f"{prefix}attention.dense"),
+        feed_norm=_affine(state, f"{prefix}post_attention_layernorm"),
+        up=_affine(state, f"{prefix}mlp.dense_h_to_4h"),
+        down=_affine(state, f"{prefix}mlp.dense_4h_to_h"),
     )
 
 
 def _llama(state: State, form: DecoderForm, number: int) -> LayerWeights:
-    at = f"model.layers.{number}."
+    prefix = f"model.layers.{number}."
     return LayerWeights(
-        attention_norm=_affine(state, f"{at}input_layernorm"),
-        qkv=_joined(state, *(f"{at}self_attn.{name}_proj" for name in "qkv")),
-        query_norm=_affine(state, f"{at}self_attn.q_norm") if form.head_norm else None,
-        key_norm=_affine(state, f"{at}self_attn.k_norm") if form.head_norm else None,
-        output=_affine(state, f"{at}self_attn.o_proj"),
-        feed_norm=_affine(state, f"{at}post_attention_layernorm"),
-        up=_joined(state, f"{at}mlp.gate_proj", f"{at}mlp.up_proj"),
-        down=_affine(state, f"{at}mlp.down_proj"),
+        attention_norm=_affine(state, f"{prefix}input_layernorm"),
+        qkv=_joined(state, *(f"{prefix}self_attn.{name}_proj" for name in "qkv")),
+        query_norm=_affine(state, f"{prefix}self_attn.q_norm") if form.head_norm else None,
+        key_norm=_affine(state, f"{prefix}self_attn.k_norm") if form.head_norm else None,
+        output=_affine(state, f"{prefix}self_attn.o_proj"),
+        feed_norm=_affine(state, f"{prefix}post_attention_layernorm"),
+        up=_joined(state, f"{prefix}mlp.gate_proj", f"{prefix}mlp.up_proj"),
+        down=_affine(state, f"{prefix}mlp.down_proj"),
     )
 
 
@@ -189,59 +189,64 @@ def _joined(state: State, *names: str) -> Affine:
 
 
 def save_weights(weights: DecoderWeights, path: Path, dtype: torch.dtype) -> None:
-    """Write weights as one safetensors file, all in one type."""
+    """Write weights to one safetensors file, all in one type."""
     from safetensors.torch import save_file
 
     save_file({name: tensor.detach().to(dtype).contiguous() for name, tensor in named_tensors(weights)}, path)
 
 
 def load_weights(path: Path, form: DecoderForm, device: torch.device | None = None) -> DecoderWeights:
-    """Read what `save_weights` wrote, of the type that it was written in.
+    """Read weights written by `save_weights`, in the type of the file.
+
+    Args:
+        path: The safetensors file.
+        form: Architecture of the decoder.
+        device: Device to load to; None: the CPU.
 
     Raises:
         Unsupported: safetensors is not installed.
-        InvalidArgument: the file has other weights than the form asks for.
+        InvalidArgument: A weight of the architecture is missing.
     """
     try:
         from safetensors.torch import load_file
     except ImportError:
         raise Unsupported(
-            f"decoders are read with safetensors, which is not installed: {install_command('build')}"
+            f"loading a decoder requires safetensors, which is not installed: {install_command('build')}"
         ) from None
-    found = load_file(path, device=str(device or "cpu"))
+    tensors = load_file(path, device=str(device or "cpu"))
 
     def affine(name: str) -> Affine:
-        return Affine(found[f"{name}.weight"], found.get(f"{name}.bias"))
+        return Affine(tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
 
-    def perhaps(name: str) -> Affine | None:
-        return affine(name) if f"{name}.weight" in found else None
+    def optional(name: str) -> Affine | None:
+        return affine(name) if f"{name}.weight" in tensors else None
 
-    def layer(at: str) -> LayerWeights:
+    def layer(prefix: str) -> LayerWeights:
         return LayerWeights(
-            attention_norm=affine(f"{at}.attention_norm"),
-            qkv=affine(f"{at}.qkv"),
-            query_norm=perhaps(f"{at}.query_norm"),
-            key_norm=perhaps(f"{at}.key_norm"),
-            output=affine(f"{at}.output"),
-            feed_norm=perhaps(f"{at}.feed_norm"),
-            up=affine(f"{at}.up"),
-            down=affine(f"{at}.down"),
+            attention_norm=affine(f"{prefix}.attention_norm"),
+            qkv=affine(f"{prefix}.qkv"),
+            query_norm=optional(f"{prefix}.query_norm"),
+            key_norm=optional(f"{prefix}.key_norm"),
+            output=affine(f"{prefix}.output"),
+            feed_norm=optional(f"{prefix}.feed_norm"),
+            up=affine(f"{prefix}.up"),
+            down=affine(f"{prefix}.down"),
         )
 
     try:
         return DecoderWeights(
-            tokens=found["tokens"],
-            positions=found.get("positions"),
+            tokens=tensors["tokens"],
+            positions=tensors.get("positions"),
             layers=tuple(layer(f"layers.{number}") for number in range(form.layers)),
             final_norm=affine("final_norm"),
-            head=perhaps("head"),
+            head=optional("head"),
         )
     except KeyError as error:
-        raise InvalidArgument(f"{path} has no weight {error}, which the model's form asks for") from None
+        raise InvalidArgument(f"{path} has no weight {error}, which the model's architecture requires") from None
 
 
 def named_tensors(part: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of weights, with its place."""
+    """Yield every tensor with its dotted name."""
     if isinstance(part, torch.Tensor):
         yield name, part
     elif isinstance(part, tuple):

@@ -1,1 +1,1 @@
-"""Products and attention of few rows, in C++ that is compiled where it is installed."""
+"""Native library in C++: linear layers, attention and whole passes on a CPU; imports nothing of Flover."""

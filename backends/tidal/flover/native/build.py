@@ -1,4 +1,4 @@
-"""Builds the library of kernels: `python -m tidal.flover.native.build [--force]`."""
+"""Builds the native library: `python -m tidal.flover.native.build [--force]`."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _FLAGS = (
 
 
 def build(*, force: bool = False) -> Path:
-    """Build the library where it is not yet, with g++ (10 or newer).
+    """Build the library, unless it exists, with g++ (10 or newer).
 
     Args:
-        force: build it again where it is.
+        force: Whether to build it even if it exists.
 
     Returns:
-        The library.
+        Path of the library.
 
     Raises:
-        NotFound: there is no g++.
-        Internal: the compiler refuses the sources; says what it prints.
+        NotFound: g++ is not installed.
+        Internal: The compiler failed; contains its output.
     """
     target = library_path()
     if target.is_file() and not force:
         return target
-    compiler = find_compiler("decoders run in torch alone without what is built with it, which takes longer")
+    compiler = find_compiler("without the native library, decoders run in torch, which is slower")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         flags = (*_FLAGS, f"-I{shared_headers()}")

@@ -1,4 +1,4 @@
-"""The library of kernels: where it lies, and its C interface."""
+"""The native library: its path and its C interface."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUILD_COMMAND = "python -m tidal.flover.native.build"
 _POINTER = ctypes.c_void_p
 _INT = ctypes.c_int32
 _LONG = ctypes.c_int64
-# Result and arguments of every function, as native/api.cpp declares them.
+# Result and argument types of every function, as native/api.cpp declares them.
 _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "tidal_kernels": (ctypes.c_char_p, ()),
     "tidal_choose_kernels": (ctypes.c_bool, (ctypes.c_char_p,)),
@@ -48,19 +48,19 @@ _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
 
 
 def sources() -> Path:
-    """Folder of the library's sources, beside this package or installed with it.
+    """Return the folder of the library's sources, beside this package or installed with it.
 
     Raises:
-        NotFound: the installation lacks them.
+        NotFound: The sources are not installed.
     """
     return source_folder("flover/native", "api.cpp")
 
 
 def library_path() -> Path:
-    """Where the library for these sources lies, or will lie once it is built.
+    """Return the path of the library built from the present sources, whether or not it exists.
 
     Raises:
-        NotFound: the installation lacks the sources.
+        NotFound: The sources are not installed.
     """
     digest = sources_digest(sources(), shared_headers())
     return sources() / "build" / f"libtidal_flover-{digest}.so"
@@ -68,7 +68,7 @@ def library_path() -> Path:
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The loaded library; None where it was not built, or cannot be loaded."""
+    """Load the library; None if it is not built or cannot be loaded."""
     try:
         loaded = ctypes.CDLL(str(library_path()))
     except (OSError, NotFound):
@@ -80,29 +80,34 @@ def library() -> ctypes.CDLL | None:
 
 
 def usable(device: torch.device) -> ctypes.CDLL | None:
-    """The library, where tensors of this device may go through it."""
+    """Return the library if it supports tensors of this device."""
     return library() if device.type == "cpu" else None
 
 
 def large_pages(tensor: torch.Tensor) -> torch.Tensor:
-    """Ask for large pages under a tensor that was not written to yet: fewer addresses are looked up."""
+    """Request large memory pages for a tensor not yet written to, which saves address translation; returns it."""
     if (loaded := usable(tensor.device)) is not None:
         loaded.tidal_large_pages(tensor.data_ptr(), tensor.nbytes)
     return tensor
 
 
 def kernel_level() -> str | None:
-    """The level of vector instructions that is computed with; None without the library."""
+    """Return the level of vector instructions in use; None without the library."""
     loaded = library()
     return None if loaded is None else bytes(loaded.tidal_kernels()).decode()
 
 
 def choose_kernels(level: str) -> None:
-    """Compute with one level of vector instructions from now on: avx512bf16, avx512, avx2, plain, or auto, the best.
+    """Select the level of vector instructions.
+
+    Args:
+        level: avx512bf16, avx512, avx2, plain, or auto, the best that the processor supports.
 
     Raises:
-        InvalidArgument: there is no such level, or this processor lacks it, or the library is not built.
+        InvalidArgument: The level is unknown or not supported by the processor, or the library is not built.
     """
     loaded = library()
     if loaded is None or not loaded.tidal_choose_kernels(level.encode()):
-        raise InvalidArgument(f"kernels '{level}' do not run here; accepted: auto, plain, and what the processor has")
+        raise InvalidArgument(
+            f"kernels '{level}' are not available; accepted: auto, plain, and what the processor supports"
+        )

@@ -1,7 +1,7 @@
-"""What each iteration does: who gets a slot, which prompts are read on, who is refused. Told the time, holding none."""
+"""Decides what each iteration does: pure code, without clock, threads or torch; may import `tidal.profiles` only."""
 
-from tidal.flover.policies.costs import Costs, ProfiledCosts
+from tidal.flover.policies.costs import PassCosts, ProfiledCosts
 from tidal.flover.policies.scheduler import FloverScheduler
-from tidal.flover.policies.types import Chunk, Generation, Iteration
+from tidal.flover.policies.types import PrefillChunk, Schedulable, Schedule
 
-__all__ = ["Chunk", "Costs", "FloverScheduler", "Generation", "Iteration", "ProfiledCosts"]
+__all__ = ["FloverScheduler", "PassCosts", "PrefillChunk", "ProfiledCosts", "Schedulable", "Schedule"]

@@ -1,51 +1,61 @@
-"""What the scheduler knows of generations, and what it decides."""
+"""Input and output of the scheduler: what it knows of a generation, and what it decides for one iteration."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 
 @dataclass(eq=False, slots=True)
-class Generation:
-    """What one prompt is written on by, from its prompt to its last token: one sequence, or its beams.
+class Schedulable:
+    """One prompt and the text generated from it, as the scheduler sees it: one sequence, or one per beam.
 
     Attributes:
-        arrival: seconds, on the clock that `FloverScheduler.next` is told.
-        deadline: of its last token, infinite where there is none.
-        prompt: tokens of its prompt, at least 1.
-        slots: that it takes, all at the same time: one for each beam.
+        arrival: Time of arrival in seconds, on the clock of `FloverScheduler.schedule`.
+        deadline: Latest time for the last token in seconds, infinite without a deadline.
+        prompt_tokens: Number of tokens of the prompt, at least 1.
+        slots: Number of slots, allocated and freed together: one, or one per beam.
     """
 
     arrival: float
     deadline: float
-    prompt: int
+    prompt_tokens: int
     slots: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Read tokens `start` up to, not including, `end` of a prompt."""
+Item = TypeVar("Item", bound=Schedulable)
 
-    generation: Generation
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunk(Generic[Item]):
+    """Tokens of one prompt to prefill in an iteration.
+
+    Attributes:
+        item: Generation whose prompt is prefilled.
+        start: Index of the chunk's first token in the prompt.
+        end: Index behind the chunk's last token.
+    """
+
+    item: Item
     start: int
     end: int
 
     @property
     def last(self) -> bool:
-        """Whether the prompt ends here: its generation joins the next step."""
-        return self.end == self.generation.prompt
+        """Whether the prompt ends with this chunk, so that its generation runs from now on."""
+        return self.end == self.item.prompt_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Iteration:
-    """What comes next, in this order; a step of all that run follows.
+class Schedule(Generic[Item]):
+    """One iteration, in this order; a decode step of all running generations follows.
 
     Attributes:
-        refused: leave the queue, since their first token would come too late.
-        admitted: leave the queue and get their slots.
-        chunks: of prompts, at most one of each.
+        refused: Generations that leave the queue because their first token would come after their deadline.
+        admitted: Generations that leave the queue and get their slots.
+        chunks: Chunks of prompts to prefill, at most one per prompt.
     """
 
-    refused: tuple[Generation, ...]
-    admitted: tuple[Generation, ...]
-    chunks: tuple[Chunk, ...]
+    refused: tuple[Item, ...]
+    admitted: tuple[Item, ...]
+    chunks: tuple[PrefillChunk[Item], ...]

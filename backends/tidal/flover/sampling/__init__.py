@@ -1,6 +1,6 @@
-"""From logits to tokens, each generation by its own settings and its own random numbers."""
+"""Sampling: from logits to tokens, by the settings and the random numbers of each generation; imports numpy only."""
 
-from tidal.flover.sampling.choose import UNDEFINED, choose
-from tidal.flover.sampling.sampler import Sampler, Sampling
+from tidal.flover.sampling.sample import UNDEFINED, FloatArray, sample_tokens
+from tidal.flover.sampling.sampler import IntArray, Sampler, SamplingParams
 
-__all__ = ["UNDEFINED", "Sampler", "Sampling", "choose"]
+__all__ = ["UNDEFINED", "FloatArray", "IntArray", "Sampler", "SamplingParams", "sample_tokens"]

@@ -1,4 +1,4 @@
-"""How one generation takes its tokens, and the random numbers and history that this needs."""
+"""Sampling settings of one generation, with its random numbers and the tokens it has seen."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """Settings of a generation; those that are not given change nothing.
+class SamplingParams:
+    """Sampling settings of a generation; the defaults change nothing.
 
     Attributes:
-        temperature: what logits are divided by; 0 takes the likeliest token.
-        top_k: tokens that may be taken, the likeliest; 0: all.
-        top_p: probability that the likeliest tokens have to have together to be all that may be taken; above 0 to 1.
-        repetition_penalty: what positive logits of tokens that stand in prompt or answer are divided by, and negative
-            ones multiplied; above 0, 1 changes nothing.
-        seed: of the random numbers; None takes a new one each time.
+        temperature: Divisor of the logits; 0 selects the most likely token.
+        top_k: Number of most likely tokens to sample from; 0: all.
+        top_p: Total probability of the most likely tokens to sample from; above 0, at most 1.
+        repetition_penalty: Divisor of positive logits, and factor of negative ones, of tokens that occur in the prompt
+            or the text; above 0, 1 changes nothing.
+        seed: Seed of the random numbers; None: a new one each time.
     """
 
     temperature: float = 1.0
@@ -31,36 +31,36 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is taken."""
+        """Whether the most likely token is selected."""
         return self.temperature == 0 or self.top_k == 1
 
 
 class Sampler:
-    """One generation's settings with its own random numbers, so that its tokens do not depend on its neighbours.
+    """Settings and random numbers of one generation, so that its tokens do not depend on others in the batch.
 
     Args:
-        sampling: the settings.
-        prompt: token ids, [tokens] int64.
-        vocabulary: tokens of the model.
+        params: Sampling settings.
+        prompt: Token ids of the prompt, [tokens] int64.
+        vocabulary: Size of the model's vocabulary.
     """
 
-    __slots__ = ("_random", "sampling", "seen")
+    __slots__ = ("_random", "params", "seen")
 
-    def __init__(self, sampling: Sampling, prompt: IntArray, vocabulary: int) -> None:
-        self.sampling = sampling
-        self._random = None if sampling.greedy else np.random.default_rng(sampling.seed)
-        #: Whether a token stands in prompt or answer, [vocabulary]; None where that does not matter.
+    def __init__(self, params: SamplingParams, prompt: IntArray, vocabulary: int) -> None:
+        self.params = params
+        self._random = None if params.greedy else np.random.default_rng(params.seed)
+        #: Whether each token occurs in prompt or text, [vocabulary]; None without a repetition penalty.
         self.seen: npt.NDArray[np.bool_] | None = None
-        if sampling.repetition_penalty != 1:
+        if params.repetition_penalty != 1:
             self.seen = np.zeros(vocabulary, np.bool_)
             self.seen[prompt] = True
 
     def draw(self) -> float:
-        """The next random number, 0 to below 1; one a token."""
-        assert self._random is not None, "a greedy generation draws nothing"
+        """Return the next random number in [0, 1); one per token."""
+        assert self._random is not None, "a greedy generation has no random numbers"
         return float(self._random.random())
 
-    def took(self, token: int) -> None:
-        """Note a token of the answer."""
+    def record(self, token: int) -> None:
+        """Record a token of the text."""
         if self.seen is not None:
             self.seen[token] = True

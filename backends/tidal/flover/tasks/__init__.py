@@ -1,1 +1,1 @@
-"""LoRA tasks of a decoder: as they are stored, and as rows of one pass use them beside each other."""
+"""LoRA tasks of a decoder: stored folders, and rows of one pass with different tasks; imports `tidal.tasks`."""

@@ -1,4 +1,4 @@
-"""A task's differences as passes need them: by product of the common layout rather than by linear layer."""
+"""LoRA factors of a task, by fused projection of the common layout instead of by linear layer."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidal.flover.models.form import Product
-from tidal.flover.tasks.layers import Place
+from tidal.flover.models.form import Projection
+from tidal.flover.tasks.layers import LayerSlice
 from tidal.tasks.low_rank import LowRankDelta
 from tidal.tasks.stored import FloatArray
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Part:
-    """A low-rank difference of some neighbouring outputs of a product.
+class LoraFactors:
+    """LoRA factors of a contiguous range of outputs of a projection.
 
     Attributes:
-        layer: number of the decoder's layer.
-        rank: of the product's difference at which this one's begin.
-        begin: first of the outputs.
-        down: [ranks, inputs].
-        up: [ranks, outputs], times its scale.
+        layer: Index of the decoder's layer.
+        rank: Index of the first of these ranks among the projection's ranks.
+        begin: Index of the first output in the projection.
+        down: First factor, [ranks, inputs].
+        up: Second factor times the scale, [ranks, outputs].
     """
 
     layer: int
@@ -34,41 +34,45 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Adapter:
-    """What a task adds to the products of a decoder; one of its kind, whatever it holds.
+class LoraAdapter:
+    """Low-rank updates of a task; compared by identity.
 
     Attributes:
-        parts: by product, those of all layers.
-        ranks: by product, the most that a layer has; products without any are left out.
+        factors: Factors by projection, those of all layers.
+        ranks: Largest rank of a layer by projection, without projections that the task does not change.
     """
 
-    parts: Mapping[Product, tuple[Part, ...]]
-    ranks: Mapping[Product, int]
+    factors: Mapping[Projection, tuple[LoraFactors, ...]]
+    ranks: Mapping[Projection, int]
 
 
-def adapter_of(deltas: Mapping[str, LowRankDelta], places: Mapping[str, Place]) -> Adapter:
-    """The adapter of differences by the path of their linear layers.
+def lora_adapter(deltas: Mapping[str, LowRankDelta], slices: Mapping[str, LayerSlice]) -> LoraAdapter:
+    """Arrange low-rank updates of linear layers by projection.
 
-    Linear layers that share a product (queries, keys and values) become ranks of one difference, each of which changes
+    Linear layers that share a projection (queries, keys and values) become separate ranks of it, each of which changes
     its own outputs.
+
+    Args:
+        deltas: Low-rank updates by the path of the linear layer.
+        slices: Slice of each linear layer, see `layer_slices`.
     """
-    parts: dict[Product, list[Part]] = defaultdict(list)
-    ranks: dict[Product, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    factors: dict[Projection, list[LoraFactors]] = defaultdict(list)
+    ranks: dict[Projection, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for path, delta in deltas.items():
-        place = places[path]
-        up = delta.up if place.order is None else delta.up[place.order]
-        of_layer = ranks[place.product]
-        parts[place.product].append(
-            Part(
-                place.layer,
-                of_layer[place.layer],
-                place.begin,
+        part = slices[path]
+        up = delta.up if part.order is None else delta.up[part.order]
+        of_layer = ranks[part.projection]
+        factors[part.projection].append(
+            LoraFactors(
+                part.layer,
+                of_layer[part.layer],
+                part.begin,
                 delta.down,
                 np.ascontiguousarray(up.T * np.float32(delta.scale)),
             )
         )
-        of_layer[place.layer] += len(delta.down)
-    return Adapter(
-        {product: tuple(found) for product, found in parts.items()},
-        {product: max(found.values()) for product, found in ranks.items()},
+        of_layer[part.layer] += len(delta.down)
+    return LoraAdapter(
+        {projection: tuple(each) for projection, each in factors.items()},
+        {projection: max(of_layers.values()) for projection, of_layers in ranks.items()},
     )

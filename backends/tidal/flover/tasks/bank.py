@@ -1,4 +1,4 @@
-"""The tasks of a pass's rows, each of which adds its own differences to the products that all of them share."""
+"""LoRA factors of several tasks in shared matrices, so that rows of one pass can have different tasks."""
 
 from __future__ import annotations
 
@@ -8,110 +8,110 @@ from dataclasses import dataclass
 
 import torch
 
-from tidal.flover.models.form import DecoderForm, Product
-from tidal.flover.models.layer import Adding
-from tidal.flover.tasks.adapter import Adapter
-from tidal.flover.tasks.differences import Difference, difference
-from tidal.flover.tasks.layers import product_sizes
+from tidal.flover.models.form import DecoderForm, Projection
+from tidal.flover.models.layer import LoraUpdate
+from tidal.flover.tasks.adapter import LoraAdapter
+from tidal.flover.tasks.layers import projection_sizes
+from tidal.flover.tasks.low_rank_update import LowRankUpdate, low_rank_update
 
 
 class TaskBank:
-    """Factors of the tasks that were used last, ready to be multiplied; for the passes of one decoder.
+    """LoRA factors of the most recently used tasks, for the passes of one decoder.
 
-    A product's factors lie in two matrices a layer, rank by rank, one task's behind the other's. Passes read them where
-    they lie.
+    The factors of a projection are stored in two matrices per layer, rank by rank, one task after the other. Passes
+    read them in place.
 
     Args:
-        form: of the decoder.
-        most: tasks that stay ready; more only while one pass has more.
-        dtype: of factors and of the rows that they are multiplied with.
-        device: of both.
+        form: Architecture of the decoder.
+        max_tasks: Number of tasks to keep; more only while one pass uses more.
+        dtype: Type of the factors and of the rows they are multiplied with.
+        device: Device of both.
     """
 
-    def __init__(self, form: DecoderForm, most: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._factors: dict[Product, _Factors] = {
-            product: _Factors(product, form.layers, *sizes, most, dtype, device)
-            for product, sizes in product_sizes(form).items()
+    def __init__(self, form: DecoderForm, max_tasks: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._factors: dict[Projection, _Factors] = {
+            projection: _Factors(projection, form.layers, *sizes, max_tasks, dtype, device)
+            for projection, sizes in projection_sizes(form).items()
         }
 
-    def adding(self, tasks: Sequence[Adapter | None]) -> Adding | None:
-        """What the rows of one pass add to its products.
+    def update(self, tasks: Sequence[LoraAdapter | None]) -> LoraUpdate | None:
+        """Return the low-rank updates of the rows of one pass.
 
         Args:
-            tasks: of each row; or one, which all rows have.
+            tasks: Task of each row; or a single one for all rows.
 
         Returns:
-            Good until the next call; None where no row has a task.
+            Updates, valid until the next call; None if no row has a task.
         """
         present = dict.fromkeys(task for task in tasks if task is not None)
         if not present:
             return None
-        found = {product: factors.of(tasks, present) for product, factors in self._factors.items()}
-        return _Differences({product: each for product, each in found.items() if each is not None})
+        updates = {projection: factors.update(tasks, present) for projection, factors in self._factors.items()}
+        return _Updates({projection: each for projection, each in updates.items() if each is not None})
 
 
 @dataclass(frozen=True, slots=True)
-class _Differences:
-    """See `Adding`."""
+class _Updates:
+    """See `LoraUpdate`."""
 
-    products: Mapping[Product, Difference]
+    projections: Mapping[Projection, LowRankUpdate]
 
     def __call__(
-        self, layer: int, product: Product, rows: torch.Tensor, onto: torch.Tensor | None = None
+        self, layer: int, projection: Projection, rows: torch.Tensor, residual: torch.Tensor | None = None
     ) -> torch.Tensor | None:
-        found = self.products.get(product)
-        return onto if found is None else found.add(layer, rows, onto)
+        update = self.projections.get(projection)
+        return residual if update is None else update.add(layer, rows, residual)
 
 
 class _Factors:
-    """Those of one product."""
+    """LoRA factors of one projection."""
 
     def __init__(
-        self, product: Product, layers: int, inputs: int, outputs: int, most: int, dtype: torch.dtype,
+        self, projection: Projection, layers: int, inputs: int, outputs: int, max_tasks: int, dtype: torch.dtype,
         device: torch.device,
     ) -> None:  # fmt: skip
-        self._product, self._most = product, most
+        self._projection, self._max_tasks = projection, max_tasks
         self._down = torch.zeros(layers, 0, inputs, dtype=dtype, device=device)
         self._up = torch.zeros(layers, 0, outputs, dtype=dtype, device=device)
-        self._ranks: OrderedDict[Adapter, range] = OrderedDict()  # those used last at the end
+        self._ranks: OrderedDict[LoraAdapter, range] = OrderedDict()  # most recently used last
 
-    def of(self, tasks: Sequence[Adapter | None], present: Mapping[Adapter, None]) -> Difference | None:
-        """What rows with these tasks add; `present` are the tasks, each once."""
-        here = [task for task in present if self._product in task.ranks]
-        if not here:
+    def update(self, tasks: Sequence[LoraAdapter | None], present: Mapping[LoraAdapter, None]) -> LowRankUpdate | None:
+        """Return the updates of rows with these tasks; `present` holds each task once."""
+        changing = [task for task in present if self._projection in task.ranks]
+        if not changing:
             return None
-        for task in here:
-            self._have(task, present)
+        for task in changing:
+            self._load(task, present)
         ranks = [None if task is None else self._ranks.get(task) for task in tasks]
-        return difference(ranks, self._down, self._up)
+        return low_rank_update(ranks, self._down, self._up)
 
-    def _have(self, task: Adapter, present: Mapping[Adapter, None]) -> None:
-        """Have a task's factors ready."""
+    def _load(self, task: LoraAdapter, present: Mapping[LoraAdapter, None]) -> None:
+        """Copy the factors of a task into the matrices, unless they are there; may evict tasks not in `present`."""
         if task in self._ranks:
             self._ranks.move_to_end(task)
             return
-        while len(self._ranks) >= self._most and (oldest := next(iter(self._ranks))) not in present:
+        while len(self._ranks) >= self._max_tasks and (oldest := next(iter(self._ranks))) not in present:
             del self._ranks[oldest]
-        count = task.ranks[self._product]
-        begin = self._gap(count)
+        count = task.ranks[self._projection]
+        begin = self._allocate(count)
         if begin + count > self._down.shape[1]:
             self._grow(max(begin + count, 2 * self._down.shape[1]))
         self._ranks[task] = range(begin, begin + count)
         self._down[:, begin : begin + count] = 0
         self._up[:, begin : begin + count] = 0
-        for part in task.parts[self._product]:
-            at = slice(begin + part.rank, begin + part.rank + len(part.down))
-            outputs = slice(part.begin, part.begin + part.up.shape[1])
-            self._down[part.layer, at] = torch.from_numpy(part.down).to(self._down)
-            self._up[part.layer, at, outputs] = torch.from_numpy(part.up).to(self._up)
+        for factors in task.factors[self._projection]:
+            ranks = slice(begin + factors.rank, begin + factors.rank + len(factors.down))
+            outputs = slice(factors.begin, factors.begin + factors.up.shape[1])
+            self._down[factors.layer, ranks] = torch.from_numpy(factors.down).to(self._down)
+            self._up[factors.layer, ranks, outputs] = torch.from_numpy(factors.up).to(self._up)
 
-    def _gap(self, count: int) -> int:
-        """The first place for so many ranks between those that are taken, or behind them."""
+    def _allocate(self, count: int) -> int:
+        """First of `count` free ranks: the first gap that is large enough, or behind all others."""
         begin = 0
-        for taken in sorted(self._ranks.values(), key=lambda taken: taken.start):
-            if taken.start - begin >= count:
+        for allocated in sorted(self._ranks.values(), key=lambda ranks: ranks.start):
+            if allocated.start - begin >= count:
                 break
-            begin = taken.stop
+            begin = allocated.stop
         return begin
 
     def _grow(self, ranks: int) -> None:

@@ -1,6 +1,6 @@
-"""From tokens to the text that a client sees, piece by piece."""
+"""Incremental text of a generation: detokenizing and stop strings; imports `tokenizers` only."""
 
 from tidal.flover.text.detokenizer import Detokenizer
-from tidal.flover.text.stops import StopWatch
+from tidal.flover.text.stop_strings import StopMatcher
 
-__all__ = ["Detokenizer", "StopWatch"]
+__all__ = ["Detokenizer", "StopMatcher"]

@@ -1,4 +1,9 @@
-"""Text of a generation as its tokens come: never half a character, and the same in all as that of the whole."""
+"""Incremental detokenizing: whole characters only, and in total the same text as decoding all tokens at once.
+
+`DecodeStream` of `tokenizers` is not used because it raises "Invalid prefix" for byte tokens that are not valid UTF-8,
+which sampling from a tokenizer with byte fallback (Llama) produces, and does not return an unfinished character at the
+end.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +11,24 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
-# What decoders put in the place of bytes that are no character, or not yet.
+# Decoders replace bytes that are not, or not yet, a valid character by this one.
 _REPLACEMENT = "\ufffd"
-# Of an unfinished character there are up to 3 bytes, each perhaps a token; some decoders replace each by itself.
+# An unfinished character has up to 3 bytes, each perhaps a token; some decoders replace each byte separately.
 _UNFINISHED = 3
-# Tokens of the prompt that the first token of the answer is decoded with, as some decoders drop a blank at the
-# beginning, and how many at most where the first of them are in the middle of a character.
-_CONTEXT, _MOST_CONTEXT = 4, 32
+# Prompt tokens decoded together with the first generated token, because some decoders drop a leading space; more, up to
+# the maximum, if the first of them are in the middle of a character.
+_CONTEXT, _MAX_CONTEXT = 4, 32
 
 
 class Detokenizer:
-    """Decodes one generation's tokens one after the other.
+    """Decodes the tokens of one generation one by one.
 
-    What a token adds to the text is what decoding it behind the tokens before it adds; these are the last two groups of
-    tokens that ended with a whole character, so the work for a token does not grow with the text.
+    Each token is decoded together with the last two groups of tokens that ended with a whole character, so the cost per
+    token does not grow with the text.
 
     Args:
-        tokenizer: the model's.
-        prompt: token ids, at least one.
+        tokenizer: Tokenizer of the model.
+        prompt: Token ids of the prompt, at least one.
     """
 
     __slots__ = ("_ids", "_last", "_sent", "_tokenizer")
@@ -32,19 +37,19 @@ class Detokenizer:
         self._tokenizer = tokenizer
         count = _CONTEXT
         self._ids = list(prompt[-count:])
-        while self._decode().startswith(_REPLACEMENT) and count < min(len(prompt), _MOST_CONTEXT):
+        while self._decode().startswith(_REPLACEMENT) and count < min(len(prompt), _MAX_CONTEXT):
             count += 1
             self._ids = list(prompt[-count:])
-        self._last = len(self._ids)  # of them are before the tokens that made the last whole characters
-        self._sent = len(self._decode())  # characters of their text that were given or belong to the prompt
+        self._last = len(self._ids)  # index behind the tokens of the group before the last
+        self._sent = len(self._decode())  # characters of their text that were returned or belong to the prompt
 
     def push(self, token: int) -> str:
-        """The text that a token adds, as far as it is certain."""
+        """Return the text that a token adds, without characters that may be unfinished."""
         self._ids.append(token)
         text = self._decode()
         unfinished = _unfinished(text)
         if unfinished and len(self._ids) - self._last <= _UNFINISHED:
-            return ""  # these few tokens may all be parts of one character
+            return ""  # these tokens may all be part of one character
         certain = len(text) - unfinished
         added = text[self._sent : certain]
         if added and not unfinished:
@@ -55,8 +60,8 @@ class Detokenizer:
             self._sent = max(self._sent, certain)
         return added
 
-    def end(self) -> str:
-        """What is left when no token follows: an unfinished character, as its replacement."""
+    def finish(self) -> str:
+        """Return the rest once no token follows: an unfinished character, as its replacement."""
         text = self._decode()
         added = text[self._sent :]
         self._sent = len(text)
@@ -67,7 +72,7 @@ class Detokenizer:
 
 
 def _unfinished(text: str) -> int:
-    """Characters at the end that the next token may still change."""
+    """Number of trailing characters that the next token may still change."""
     count = 0
     while count < min(_UNFINISHED, len(text)) and text[-1 - count] == _REPLACEMENT:
         count += 1

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 
-from tidal.arlo.policies import Batch, PlacementPolicy, Query
+from tidal.arlo.policies import ArloBatch, ArloQuery, PlacementPolicy
 
 #: How long a batch takes, seconds.
-Seconds = Callable[[Batch], float]
+Seconds = Callable[[ArloBatch], float]
 
 
 class Cluster:
@@ -35,10 +35,10 @@ class Cluster:
         self.failed_batches = 0
         self._policy = policy
         self._seconds = seconds
-        self._running: list[tuple[float, int, Batch]] = []
+        self._running: list[tuple[float, int, ArloBatch]] = []
         self._order = count()
         self._down: dict[int, float] = {}  # lane to when it is back
-        self._returning: list[tuple[float, int, Batch | None]] = []
+        self._returning: list[tuple[float, int, ArloBatch | None]] = []
 
     @property
     def running(self) -> int:
@@ -91,7 +91,7 @@ class Cluster:
         heapify(self._running)
         self.busy[mine[2].runtime] -= mine[0] - self.now
         heappush(self._returning, (back, lane, mine[2]))
-        self._put_back(mine[2])
+        self._requeue(mine[2])
         self.start()
 
     def _advance(self, times: Sequence[float], lengths: Sequence[int], until: float) -> None:
@@ -126,7 +126,7 @@ class Cluster:
                 due = running[0][0] if running else math.inf
             if not length:
                 break
-            submit(Query(length, now))
+            submit(ArloQuery(length, now))
             while (started := next_batch(now)) is not None:
                 if down and started.lane in down:
                     self._refuse(started)
@@ -137,7 +137,7 @@ class Cluster:
                 due = running[0][0]
         self.now = until
 
-    def _start(self, batch: Batch, now: float) -> None:
+    def _start(self, batch: ArloBatch, now: float) -> None:
         if batch.lane in self._down:
             self._refuse(batch)
             return
@@ -145,17 +145,17 @@ class Cluster:
         self.busy[batch.runtime] += takes
         heappush(self._running, (now + takes, next(self._order), batch))
 
-    def _refuse(self, batch: Batch) -> None:
+    def _refuse(self, batch: ArloBatch) -> None:
         """A lane that is down was given a batch: its return is what finishes it."""
         at = next(i for i, entry in enumerate(self._returning) if entry[1] == batch.lane)
         self._returning[at] = (self._down[batch.lane], batch.lane, batch)
-        self._put_back(batch)
+        self._requeue(batch)
 
-    def _put_back(self, batch: Batch) -> None:
+    def _requeue(self, batch: ArloBatch) -> None:
         self.failed_batches += 1
-        self._policy.put_back(batch)
+        self._policy.requeue(batch)
 
-    def _come_back(self, now: float, lane: int, batch: Batch | None) -> None:
+    def _come_back(self, now: float, lane: int, batch: ArloBatch | None) -> None:
         del self._down[lane]
         if batch is not None:
             self._policy.finished(batch)

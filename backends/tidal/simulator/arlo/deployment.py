@@ -9,8 +9,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Protocol
 
-from tidal.arlo.scheduling import Replacement, in_batches, replacement_plan
-from tidal.arlo.scheduling import at_once as usual_at_once
+from tidal.arlo.scheduling import Replacement, replacement_batches, replacement_plan
+from tidal.arlo.scheduling import batch_size as default_batch_size
 from tidal.errors import InvalidArgument
 
 
@@ -32,7 +32,7 @@ class Deployment:
     """
 
     def __init__(
-        self, policy: Allocatable, instances: Sequence[int], *, delay_s: float = 1.0, at_once: int | None = None
+        self, policy: Allocatable, instances: Sequence[int], *, delay_s: float = 1.0, batch_size: int | None = None
     ) -> None:
         if not 0 <= delay_s < math.inf:
             raise InvalidArgument(f"the delay of a replacement must be 0 s or more, got {delay_s:g}")
@@ -43,7 +43,7 @@ class Deployment:
         self.replaced = 0
         self._policy = policy
         self._delay_s = delay_s
-        self._at_once = at_once
+        self._batch_size = batch_size
         self._plan: deque[list[Replacement]] = deque()
         self._loads: list[tuple[float, int, int]] = []  # when, order, runtime
         self._order = count()
@@ -71,7 +71,7 @@ class Deployment:
     def replace(self, now: float, wanted: Sequence[int]) -> None:
         """Go from what there is, what loads included, to the wanted instances; what was planned before is dropped."""
         plan = replacement_plan(self.held, wanted)
-        self._plan = deque(in_batches(plan, self._at_once or usual_at_once(self.gpus)))
+        self._plan = deque(replacement_batches(plan, self._batch_size or default_batch_size(self.gpus)))
         self._begin(now)
 
     def add(self, now: float, runtime: int) -> None:

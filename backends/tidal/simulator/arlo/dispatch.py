@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidal.arlo.policies import PartitionedPolicy
-from tidal.arlo.policies.levels import Instance, Level
+from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel
 
 
 class LeastPadding(PartitionedPolicy):
@@ -15,7 +15,7 @@ class LeastPadding(PartitionedPolicy):
     With one runtime it is the load balancing of ST and DT.
     """
 
-    def _choose(self, candidates: Sequence[Level]) -> tuple[Level, Instance]:
+    def _choose(self, candidates: Sequence[RuntimeLevel]) -> tuple[RuntimeLevel, RuntimeInstance]:
         return candidates[0], candidates[0].head()
 
 
@@ -25,7 +25,7 @@ class LeastLoaded(PartitionedPolicy):
     Of equals one of the shortest runtime.
     """
 
-    def _choose(self, candidates: Sequence[Level]) -> tuple[Level, Instance]:
+    def _choose(self, candidates: Sequence[RuntimeLevel]) -> tuple[RuntimeLevel, RuntimeInstance]:
         heads = [(level, level.head()) for level in candidates]
         return min(heads, key=lambda each: each[1].load)
 
@@ -46,11 +46,11 @@ class BinPacking(PartitionedPolicy):
         self._fill = fill
         super().__init__(*arguments, **options)
 
-    def _make_level(self, max_length: int, capacity: int) -> Level:
+    def _make_level(self, max_length: int, capacity: int) -> RuntimeLevel:
         return _Bins(max_length, capacity, max(1, round(self._fill * capacity)))
 
-    def _choose(self, candidates: Sequence[Level]) -> tuple[Level, Instance]:
-        chosen: tuple[Level, Instance] | None = None
+    def _choose(self, candidates: Sequence[RuntimeLevel]) -> tuple[RuntimeLevel, RuntimeInstance]:
+        chosen: tuple[RuntimeLevel, RuntimeInstance] | None = None
         fullest = -1.0
         for level in candidates:
             assert isinstance(level, _Bins)
@@ -63,7 +63,7 @@ class BinPacking(PartitionedPolicy):
         return min(heads, key=lambda each: each[1].load / each[0].capacity)
 
 
-class _Bins(Level):
+class _Bins(RuntimeLevel):
     """A level that also knows its fullest instance with room.
 
     Args:
@@ -74,28 +74,28 @@ class _Bins(Level):
 
     def __init__(self, max_length: int, capacity: int, room: int) -> None:
         super().__init__(max_length, capacity)
-        self._by_load: list[dict[int, Instance]] = [{} for _ in range(room)]  # below `room`, by lane
+        self._by_load: list[dict[int, RuntimeInstance]] = [{} for _ in range(room)]  # below `room`, by lane
         self._loads: dict[int, int] = {}
 
-    def remove(self, instance: Instance) -> None:
+    def remove(self, instance: RuntimeInstance) -> None:
         super().remove(instance)
         self._forget(instance)
 
-    def update(self, instance: Instance) -> None:
+    def update(self, instance: RuntimeInstance) -> None:
         super().update(instance)
         self._forget(instance)
         if instance.lane in self._instances and instance.load < len(self._by_load):
             self._loads[instance.lane] = instance.load
             self._by_load[instance.load][instance.lane] = instance
 
-    def fullest(self) -> Instance | None:
+    def fullest(self) -> RuntimeInstance | None:
         """The fullest instance that has room, None when there is none."""
         for instances in reversed(self._by_load):
             if instances:
                 return next(iter(instances.values()))
         return None
 
-    def _forget(self, instance: Instance) -> None:
+    def _forget(self, instance: RuntimeInstance) -> None:
         load = self._loads.pop(instance.lane, None)
         if load is not None:
             del self._by_load[load][instance.lane]

@@ -50,7 +50,7 @@ def simulate(
     *,
     overhead_s: float = OVERHEAD_S,
     replacement_s: float = 1.0,
-    replaced_at_once: int | None = None,
+    replacement_batch: int | None = None,
     failures: GpuFailures | None = None,
     on_second: Callable[[float], None] | None = None,
 ) -> ClusterResult:
@@ -70,7 +70,7 @@ def simulate(
     """
     if not 0 <= overhead_s < math.inf:
         raise InvalidArgument(f"the overhead of a query must be 0 s or more, got {overhead_s:g}")
-    run = _Run(system, workload, overhead_s, replacement_s, replaced_at_once, failures)
+    run = _Run(system, workload, overhead_s, replacement_s, replacement_batch, failures)
     for second in itertools.chain(workload, run.silence()):
         run.second(second)
         if on_second is not None:
@@ -85,7 +85,7 @@ class _Run:
         workload: RequestSource,
         overhead_s: float,
         replacement_s: float,
-        replaced_at_once: int | None,
+        replacement_batch: int | None,
         failures: GpuFailures | None,
     ) -> None:
         self._system = system
@@ -95,7 +95,7 @@ class _Run:
         self._deployment: Deployment | None = None
         if isinstance(system.policy, PartitionedPolicy) and system.instances is not None:
             self._deployment = Deployment(
-                system.policy, system.instances, delay_s=replacement_s, at_once=replaced_at_once
+                system.policy, system.instances, delay_s=replacement_s, batch_size=replacement_batch
             )
         elif failures is not None:
             raise InvalidArgument("failures need lanes that are instances; leave them out for polymorphic placement")
@@ -192,7 +192,7 @@ class _Run:
         busy = [after - before for after, before in zip(self._cluster.busy, self._busy, strict=True)]
         self._busy = list(self._cluster.busy)
         held = [0] * len(system.max_lengths)
-        gpus = system.policy.most_running
+        gpus = system.policy.max_concurrency
         if deployment is not None:
             held, gpus = deployment.held, deployment.gpus
         self._moments.append(ClusterSample(now, gpus, tuple(held), len(system.policy)))

@@ -53,8 +53,8 @@ class Scaler(Protocol):
 class TargetTracking:
     """Arlo's: on the 98th percentile of latency, by the `Autoscaler` that the controller uses (§4)."""
 
-    def __init__(self, slo_s: float, *, fewest: int, most: int) -> None:
-        self._autoscaler = Autoscaler(slo_s, fewest=fewest, most=most)
+    def __init__(self, slo_s: float, *, min_gpus: int, max_gpus: int) -> None:
+        self._autoscaler = Autoscaler(slo_s, min_gpus=min_gpus, max_gpus=max_gpus)
         self._busy = _BusyMinute()
 
     def decide(self, now: float, seen: ClusterObservation) -> ScalingChange | None:
@@ -82,13 +82,15 @@ class Headroom:
         most: GPUs never to go above.
     """
 
-    def __init__(self, headroom: float, *, fewest: int, most: int) -> None:
+    def __init__(self, headroom: float, *, min_gpus: int, max_gpus: int) -> None:
         if not 0 < headroom < 1:
             raise InvalidArgument(f"headroom must lie between 0 and 1, got {headroom:g}")
-        if not 1 <= fewest <= most:
-            raise InvalidArgument(f"fewest must lie between 1 and most, got fewest {fewest} and most {most}")
-        self._most_used = 1 - headroom
-        self._fewest, self._most = fewest, most
+        if not 1 <= min_gpus <= max_gpus:
+            raise InvalidArgument(
+                f"min_gpus must be between 1 and max_gpus, got min_gpus {min_gpus} and max_gpus {max_gpus}"
+            )
+        self._max_used = 1 - headroom
+        self._min_gpus, self._max_gpus = min_gpus, max_gpus
         self._busy = _BusyMinute()
         self._quiet_until = 0.0
 
@@ -96,15 +98,15 @@ class Headroom:
         """What to do about the number of GPUs."""
         self._busy.add(seen)
         recent = self._busy.mean(_RECENT_S)
-        if recent is not None and now >= self._quiet_until and sum(recent) > self._most_used * seen.gpus:
-            if seen.gpus >= self._most:
+        if recent is not None and now >= self._quiet_until and sum(recent) > self._max_used * seen.gpus:
+            if seen.gpus >= self._max_gpus:
                 return None
             self._quiet_until = now + _RECENT_S
             each = [used / count if count else -math.inf for used, count in zip(recent, seen.instances, strict=True)]
             self._busy.clear()
             return ScalingChange(Scaling.ADD, each.index(max(each)))
         minute = self._busy.mean(_CALM_S)
-        if minute is None or seen.gpus <= self._fewest or sum(minute) > self._most_used * (seen.gpus - 1):
+        if minute is None or seen.gpus <= self._min_gpus or sum(minute) > self._max_used * (seen.gpus - 1):
             return None
         return self._busy.release(seen)
 

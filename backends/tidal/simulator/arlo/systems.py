@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidal.arlo.policies import Batch, PartitionedPolicy, PlacementPolicy, PolymorphicPolicy
+from tidal.arlo.policies import ArloBatch, PartitionedPolicy, PlacementPolicy, PolymorphicPolicy
 from tidal.arlo.scheduling import (
-    LEAST_GAIN,
+    MIN_GAIN,
     AllocationProblem,
     RuntimeProfile,
     demand_by_runtime,
@@ -43,8 +43,8 @@ class SystemName(StrEnum):
 class ScalingBounds:
     """Bounds of autoscaling, and the share of GPU time that the baselines keep free."""
 
-    fewest: int
-    most: int
+    min_gpus: int
+    max_gpus: int
     headroom: float = 0.05
 
 
@@ -55,18 +55,18 @@ class PeriodicReallocation:
         times: of the runtimes.
         slo_s: the SLO, seconds.
         period_s: how often it decides, seconds.
-        least_gain: share of the mean latency that a change has to save.
+        min_gain: share of the mean latency that a change has to save.
     """
 
-    def __init__(self, times: ServiceTimes, slo_s: float, period_s: float, least_gain: float) -> None:
+    def __init__(self, times: ServiceTimes, slo_s: float, period_s: float, min_gain: float) -> None:
         if not 1 <= period_s < math.inf:
             raise InvalidArgument(f"the period of allocation must be at least 1 s, got {period_s:g}")
-        if not 0 <= least_gain < 1:
-            raise InvalidArgument(f"the least gain must be a share from 0 to less than 1, got {least_gain:g}")
+        if not 0 <= min_gain < 1:
+            raise InvalidArgument(f"the minimum gain must be at least 0 and less than 1, got {min_gain:g}")
         self.period_s = period_s
         self._max_lengths = times.max_lengths
         self._slo_s = slo_s
-        self._least_gain = least_gain
+        self._min_gain = min_gain
         self.profiles = tuple(RuntimeProfile.from_service(each, slo_s, period_s) for each in times.static_s)
 
     def demand(self, history: LengthHistory) -> tuple[float, ...]:
@@ -76,7 +76,7 @@ class PeriodicReallocation:
     def wanted(self, present: Sequence[int], history: LengthHistory) -> tuple[int, ...]:
         """The instances by runtime from now on, for what was seen: those present where others gain too little."""
         problem = AllocationProblem(sum(present), self.profiles, self.demand(history))
-        found = reallocate(problem, present, self._least_gain)
+        found = reallocate(problem, present, self._min_gain)
         return tuple(present) if found is None else found.after
 
 
@@ -112,7 +112,7 @@ def make_system(
     history: LengthHistory | None = None,
     scale: ScalingBounds | None = None,
     period_s: float = 120.0,
-    least_gain: float = LEAST_GAIN,
+    min_gain: float = MIN_GAIN,
     threshold: float = 0.85,
     decay: float = 0.9,
     peek: int = 6,
@@ -128,7 +128,7 @@ def make_system(
         history: for the start allocation; None for an even one. Of no use to `even`, `infaas`, `st` and `dt`.
         scale: None for a fixed number of GPUs.
         period_s: of allocation.
-        least_gain: share of the mean latency that a change of the allocation has to save; the paper has none.
+        min_gain: share of the mean latency that a change of the allocation has to save; the paper has none.
         threshold: λ of Algorithm 1.
         decay: α of Algorithm 1.
         peek: L of Algorithm 1.
@@ -146,7 +146,7 @@ def make_system(
     if name in (SystemName.ST, SystemName.DT):
         return _one_runtime(name, times, gpus, slo_s, scale)
     arguments = (times.max_lengths, times.static_s, slo_s)
-    reallocation = PeriodicReallocation(times, slo_s, period_s, least_gain)
+    reallocation = PeriodicReallocation(times, slo_s, period_s, min_gain)
     demand = None
     if history is not None and name not in (SystemName.EVEN, SystemName.INFAAS):
         demand = reallocation.demand(history)
@@ -159,7 +159,7 @@ def make_system(
     else:
         dispatch = {SystemName.ILB: LeastPadding, SystemName.IG: LeastLoaded}.get(name, PartitionedPolicy)
         policy = dispatch(*arguments, instances, threshold=threshold, decay=decay, peek=peek)
-        scaler = None if scale is None else TargetTracking(slo_s, fewest=scale.fewest, most=scale.most)
+        scaler = None if scale is None else TargetTracking(slo_s, min_gpus=scale.min_gpus, max_gpus=scale.max_gpus)
     static = times.static_s
     return SimulatedSystem(
         name,
@@ -173,7 +173,7 @@ def make_system(
 
 
 def _headroom(scale: ScalingBounds | None) -> Headroom | None:
-    return None if scale is None else Headroom(scale.headroom, fewest=scale.fewest, most=scale.most)
+    return None if scale is None else Headroom(scale.headroom, min_gpus=scale.min_gpus, max_gpus=scale.max_gpus)
 
 
 def _one_runtime(
@@ -184,7 +184,7 @@ def _one_runtime(
     longest_s = times.static_s[-1]
     if name is SystemName.ST:
 
-        def seconds(batch: Batch) -> float:
+        def seconds(batch: ArloBatch) -> float:
             return longest_s
     else:
         if times.dynamic_s is None:
@@ -192,7 +192,7 @@ def _one_runtime(
         by_length = times.dynamic_s
         longest_s = by_length[-1]
 
-        def seconds(batch: Batch) -> float:
+        def seconds(batch: ArloBatch) -> float:
             return by_length[batch.queries[0].length]
 
     policy = LeastPadding([times.longest], [longest_s], slo_s, [gpus])

@@ -16,7 +16,7 @@ from tidal.tasks.digests import tensor_digest
 from tidal_builders.pets.base import base_layers
 from tidal_builders.pets.encoder import read_encoder
 from tidal_builders.pets.importing.imported import ImportBase
-from tidal_builders.pets.importing.sources import SourceModel, longest_input, source_tokenizer
+from tidal_builders.pets.importing.sources import SourceModel, load_classifier, longest_input, source_tokenizer
 from tidal_builders.pets.source import load_encoder
 
 
@@ -32,8 +32,6 @@ def carried_model(folder: Path, base: ImportBase, own: Path | None, terms: TaskT
     Raises:
         InvalidArgument: `own` is not the base.
     """
-    from tidal_builders.pets.importing.checkpoint import load_classifier
-
     model = load_classifier(folder)
     inside, around = _parameters(model)
     with torch.no_grad():

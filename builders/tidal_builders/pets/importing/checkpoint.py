@@ -15,21 +15,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForSequenceClassification
 
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.kinds.positions import Positions, sparse_delta
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import FloatArray, Head, LinearLayer, LinearTerms, NormTerms, TaskTerms
 from tidal.tasks.digests import tensor_digest
-from tidal_builders.arlo.source import quiet
-from tidal_builders.foreign.files import array_of, check_checkpoint
+from tidal_builders.foreign.files import array_of
 from tidal_builders.foreign.recognise import SINGLE_LABEL, recognise
 from tidal_builders.pets.encoder import read_encoder
 from tidal_builders.pets.importing.carried import carried_model
 from tidal_builders.pets.importing.imported import ImportBase, Imported, ImportOptions, labels_of
 from tidal_builders.pets.importing.ladder import LADDER
-from tidal_builders.pets.importing.sources import SourceModel, longest_input, source_tokenizer
+from tidal_builders.pets.importing.sources import SourceModel, load_classifier, longest_input, source_tokenizer
 
 # RoBERTa's head: the first of its layers is what BERT has as a pooler.
 _TWO_LAYERS = ("dense", "out_proj")
@@ -129,27 +127,6 @@ def source_model(folder: Path, base: Path | None) -> SourceModel:
     model = load_classifier(folder)
     tokenizer = source_tokenizer(folder, base)
     return SourceModel("the checkpoint", model, tokenizer, longest_input(model, tokenizer))
-
-
-def load_classifier(folder: Path) -> Any:
-    """The sequence classifier of a folder, in float32; raises as `import_checkpoint`."""
-    if not any(folder.glob("*.safetensors")):
-        raise InvalidArgument(
-            f"{folder} has no weights as safetensors, and pickled ones (pytorch_model.bin) are not read, for they can "
-            "run code: save the model with a current transformers' `save_pretrained(folder)`"
-        )
-    check_checkpoint(folder)
-    try:
-        with quiet():
-            model, info = AutoModelForSequenceClassification.from_pretrained(
-                folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True, local_files_only=True
-            )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise InvalidArgument(f"{folder} holds no sequence classifier: {reason}") from None
-    if missing := sorted(info["missing_keys"]):
-        raise InvalidArgument(f"{folder} has no weights for {', '.join(missing[:4])}: it is no fine-tuned classifier")
-    return model.eval()
 
 
 def _head(model: Any) -> tuple[FloatArray, FloatArray, LinearLayer | None]:

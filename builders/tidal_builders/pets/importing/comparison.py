@@ -23,8 +23,8 @@ from tidal.text.tokenizer import open_tokenizer
 from tidal_builders.pets.importing.imported import Imported, ImportOptions
 from tidal_builders.pets.importing.sources import SourceModel
 from tidal_builders.rows import Columns, Rows, label_numbers, read_rows
-from tidal_builders.runtime_options import DEFAULT_TOLERANCE
 from tidal_builders.texts import make_texts
+from tidal_builders.tolerances import DEFAULT_TOLERANCE
 
 Texts = Sequence[tuple[str, ...]]
 

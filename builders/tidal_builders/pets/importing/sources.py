@@ -16,8 +16,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.terms import FloatArray
-from tidal_builders.arlo.source import quiet
+from tidal_builders.foreign.files import check_checkpoint
 from tidal_builders.foreign.peft import AROUND, WEIGHTS_FILE
+from tidal_builders.quiet import quiet_transformers
 
 _BATCH = 16
 # More is not asked of a source; positions that RoBERTa does not use.
@@ -64,7 +65,7 @@ def source_tokenizer(*folders: Path | None) -> Any:
     """
     for folder in folders:
         if folder is not None and any((folder / name).is_file() for name in _TOKENIZER_FILES):
-            with quiet():
+            with quiet_transformers():
                 return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     named = " and ".join(str(folder) for folder in folders if folder is not None)
     raise InvalidArgument(f"there is no tokenizer in {named}: save the source model's tokenizer there")
@@ -75,6 +76,34 @@ def longest_input(model: Any, tokenizer: Any) -> int:
     longest = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _MAX_TOKENS))
     # RoBERTa counts positions from behind the padding token.
     return int(longest - _SPARE if model.config.model_type in ("roberta", "xlm-roberta") else longest)
+
+
+def load_classifier(folder: Path) -> Any:
+    """Load the sequence classifier of a folder in Hugging Face's format, in float32 on the CPU.
+
+    Args:
+        folder: Folder of the checkpoint, with weights as safetensors.
+
+    Raises:
+        InvalidArgument: The folder holds no such classifier, or a file of it is beyond a limit.
+    """
+    if not any(folder.glob("*.safetensors")):
+        raise InvalidArgument(
+            f"{folder} has no weights as safetensors, and pickled ones (pytorch_model.bin) are not read, for they can "
+            "run code: save the model with a current transformers' `save_pretrained(folder)`"
+        )
+    check_checkpoint(folder)
+    try:
+        with quiet_transformers():
+            model, info = AutoModelForSequenceClassification.from_pretrained(
+                folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True, local_files_only=True
+            )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InvalidArgument(f"{folder} holds no sequence classifier: {reason}") from None
+    if missing := sorted(info["missing_keys"]):
+        raise InvalidArgument(f"{folder} has no weights for {', '.join(missing[:4])}: it is no fine-tuned classifier")
+    return model.eval()
 
 
 def peft_model(folder: Path, base: Path, classes: int) -> Any:
@@ -90,7 +119,7 @@ def peft_model(folder: Path, base: Path, classes: int) -> Any:
     """
     from peft import PeftModel
 
-    with quiet(), warnings.catch_warnings(action="ignore"):
+    with quiet_transformers(), warnings.catch_warnings(action="ignore"):
         model, info = AutoModelForSequenceClassification.from_pretrained(
             base, dtype=torch.float32, output_loading_info=True, use_safetensors=True, num_labels=classes,
             ignore_mismatched_sizes=True, local_files_only=True,

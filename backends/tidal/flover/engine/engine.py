@@ -1,0 +1,261 @@
+"""Iterations over all generations: admit, prefill, decode, free (Flover §V-C, Algorithm 2)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from logging import Logger
+
+from tidal.errors import Cancelled, TidalError
+from tidal.flover.engine.generation import Generation
+from tidal.flover.engine.runners import SharedRunner
+from tidal.flover.engine.slots import GenerationSlots, SlotOwner
+from tidal.flover.engine.tokens import append_tokens
+from tidal.flover.memory.slots import SlotCopy
+from tidal.flover.metrics import FloverMetrics, Outcome
+from tidal.flover.policies import FloverScheduler, PrefillChunk
+from tidal.flover.responder import Responder
+from tidal.flover.sampling import FloatArray
+from tidal.serving.endings import failure, missed_in_queue
+
+# Interval at which open requests are marked as making progress: shorter than any useful `answer_timeout_s`.
+_PROGRESS_INTERVAL_S = 0.2
+
+Chunk = PrefillChunk[Generation]
+
+
+class Engine:
+    """Runs generations; one thread calls it.
+
+    A generation that ends, by its last token or because its client left, frees its slots before the next iteration.
+
+    Args:
+        scheduler: Scheduler of the iterations; owned by the engine.
+        runner: Runner of the passes, which the engine takes over.
+        responder: Sender of parts and answers.
+        metrics: Metrics of the model.
+        log: Logger of the model.
+        shuffle: Whether to make running slots contiguous before each pass; otherwise holes are computed until a new
+            generation fills them.
+    """
+
+    def __init__(
+        self, scheduler: FloverScheduler[Generation], runner: SharedRunner, responder: Responder,
+        metrics: FloverMetrics, log: Logger, *, shuffle: bool,
+    ) -> None:  # fmt: skip
+        self._scheduler = scheduler
+        self._runner = runner
+        self._slots = GenerationSlots(runner.slots)
+        self._responder = responder
+        self._metrics = metrics
+        self._log = log
+        self._shuffle = shuffle
+        self._last_decode_at: float | None = None  # None: the last iteration had no decode step
+        self._progress_at = 0.0
+        runner.take_over(self)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is no generation."""
+        return self._scheduler.idle
+
+    def add(self, generations: Sequence[Generation]) -> None:
+        """Queue the generations of one request."""
+        self._scheduler.add(*generations)
+
+    def step(self) -> None:
+        """Run one iteration: free what was cancelled, admit, prefill and decode."""
+        now = time.monotonic()
+        for generation in list(self._scheduler):
+            if generation.response.cancelled:
+                self._finish(generation, "cancelled", Cancelled("the client cancelled the request"))
+            elif generation.request.answered:  # by the boundary
+                self._finish(generation, "late" if now > generation.deadline else "failed")
+        schedule = self._scheduler.schedule(now)
+        for generation in schedule.refused:
+            self._refuse(generation, now)
+        for generation in schedule.admitted:
+            self._admit(generation, now)
+        if not self._run_mixed(schedule.chunks):
+            for chunk in schedule.chunks:
+                self._prefill(chunk)
+            if self._slots.running:
+                self._decode()
+            else:
+                self._last_decode_at = None
+        self._set_gauges()
+        generations = list(self._scheduler)
+        if now - self._progress_at > _PROGRESS_INTERVAL_S:
+            self._progress_at = now
+            for generation in generations:
+                generation.request.progressed(now)
+        self._responder.iteration_ended(generations)
+
+    def pause(self) -> None:
+        """Record that no generation is left, so that the next decode step does not follow the last one."""
+        self._last_decode_at = None
+        self._set_gauges()
+
+    def check(self) -> None:
+        """Check the integrity of slot table and cache, while the engine is idle; takes up to a second.
+
+        Raises:
+            Internal: The slot table contradicts itself.
+        """
+        self._slots.check()
+        with self._runner.use(self) as runner:
+            repaired = runner.repair()
+        if repaired:
+            self._metrics.repaired.inc(len(repaired))
+            self._log.error("cleared slots %s, which held NaN or infinite values", repaired)
+
+    def _refuse(self, generation: Generation, now: float) -> None:
+        self._metrics.ended(generation, "late")
+        generation.response.generation_ended()
+        generation.request.fail(missed_in_queue(generation.request, now))
+
+    def _admit(self, generation: Generation, now: float) -> None:
+        self._slots.allocate(generation)
+        self._metrics.admitted(generation, now)
+        if (record := generation.request.record) is not None:
+            record.ran(now, now)
+
+    def _prefill(self, chunk: Chunk) -> None:
+        began = time.monotonic()
+        slot, token_ids, start, last = self._slots.prefill_input(chunk)
+        try:
+            with self._runner.use(self) as runner:
+                logits = runner.prefill(slot, token_ids, start, last=last, task=chunk.item.task)
+        except Exception as error:
+            self._fail([chunk.item], error)
+            return
+        chunk.item.prefilled = chunk.end
+        self._metrics.prefilled(chunk.end - chunk.start, time.monotonic() - began)
+        if logits is not None:
+            self._start_running(chunk.item, logits.numpy()[None])
+
+    def _decode(self) -> None:
+        if not self._compact():
+            return
+        began = time.monotonic()
+        batch = self._slots.window_batch()
+        window = batch.window
+        try:
+            with self._runner.use(self) as runner:
+                logits = runner.decode(window.begin, window.end, batch.token_ids, batch.positions, batch.tasks).numpy()
+        except Exception as error:
+            self._fail(self._slots.running_generations, error)
+            return
+        if batch.rows is not None:
+            logits = logits[batch.rows]
+        self._decoded(batch.owners, logits, len(window), time.monotonic() - began)
+
+    def _run_mixed(self, chunks: Sequence[Chunk]) -> bool:
+        """Prefill several chunks, or chunks and a decode step, in one pass.
+
+        Returns:
+            False if nothing was run: the iteration has a single pass or a task, or the pass failed. Separate passes
+            then show which generation fails.
+        """
+        if not self._can_mix(chunks):
+            return False
+        if not self._compact():
+            return True
+        began = time.monotonic()
+        batch = self._slots.row_batch()
+        inputs = [self._slots.prefill_input(chunk) for chunk in chunks]
+        try:
+            with self._runner.use(self) as runner:
+                decoded, ended = runner.mixed(batch.slots, batch.token_ids, batch.positions, inputs)
+        except Exception as error:
+            self._log.warning("a mixed pass failed; its prompts and decode step run in separate passes: %s", error)
+            return False
+        duration = time.monotonic() - began
+        for chunk in chunks:
+            chunk.item.prefilled = chunk.end
+        tokens = sum(chunk.end - chunk.start for chunk in chunks)
+        self._metrics.prefilled(tokens, duration * tokens / (tokens + len(batch.owners)))
+        if batch.owners:
+            self._decoded(batch.owners, decoded.numpy(), len(batch.owners), duration)
+        else:
+            self._last_decode_at = None
+        for chunk, logits in zip((chunk for chunk in chunks if chunk.last), ended.numpy(), strict=True):
+            self._start_running(chunk.item, logits[None])
+        return True
+
+    def _can_mix(self, chunks: Sequence[Chunk]) -> bool:
+        if not self._runner.runs_mixed or len(chunks) + bool(self._slots.running) < 2:
+            return False
+        generations = (*(chunk.item for chunk in chunks), *self._slots.running_generations)
+        return all(generation.task is None for generation in generations)
+
+    def _compact(self) -> bool:
+        """Make the running slots contiguous; False if that failed, and then no generation has slots any more."""
+        if not self._shuffle:
+            return True
+        try:
+            moves, held = self._slots.compact()
+            if moves:
+                with self._runner.use(self) as runner:
+                    self._metrics.shuffled(len(moves), runner.move_slots(moves, held))
+        except Exception as error:
+            self._fail([generation for generation in self._scheduler if generation.admitted], error)
+            return False
+        return True
+
+    def _start_running(self, generation: Generation, logits: FloatArray) -> None:
+        """Append a generation's first token, behind its prompt; from now on it takes part in decode steps."""
+        self._append([SlotOwner(generation, 0)], logits)
+        if generation.generated:
+            self._metrics.first_token(generation)
+        if generation.admitted:
+            self._slots.activate(generation)
+
+    def _decoded(self, owners: Sequence[SlotOwner], logits: FloatArray, window: int, duration: float) -> None:
+        began = time.monotonic()
+        self._append(owners, logits)
+        ended = time.monotonic()
+        since_last = None if self._last_decode_at is None else ended - self._last_decode_at
+        generations = len({owner.generation for owner in owners})
+        self._metrics.decoded(generations, window, duration + ended - began, since_last)
+        self._last_decode_at = ended
+
+    def _append(self, owners: Sequence[SlotOwner], logits: FloatArray) -> None:
+        for generation, error in append_tokens(owners, logits, self._copy_slots):
+            if error is not None:
+                self._fail([generation], error)
+            elif generation.finish_reason is not None:
+                self._finish(generation, generation.finish_reason)
+                self._responder.send(generation)
+            elif generation.has_part:
+                self._responder.send(generation)
+
+    def _copy_slots(self, generation: Generation, copies: Sequence[SlotCopy]) -> None:
+        placed = self._slots.slot_copies(generation, copies)
+        with self._runner.use(self) as runner:
+            self._metrics.copied(len(placed), runner.copy_slots(placed))
+
+    def _fail(self, generations: Iterable[Generation], error: Exception) -> None:
+        for generation in list(generations):
+            self._finish(generation, "failed", failure(error, "generating failed"))
+
+    def _finish(self, generation: Generation, outcome: Outcome, error: TidalError | None = None) -> None:
+        """Free a generation's slots; an error is the answer to its whole request."""
+        admitted = generation.admitted
+        self._scheduler.remove(generation)
+        self._slots.free(generation)
+        self._metrics.ended(generation, outcome)
+        if (record := generation.request.record) is not None and admitted:
+            now = time.monotonic()
+            record.ran(now, now)
+            record.add("generated_tokens", len(generation.tokens) or generation.generated)
+        generation.response.generation_ended()
+        if error is not None:
+            generation.request.fail(error)
+
+    def _set_gauges(self) -> None:
+        self._metrics.waiting.set(self._scheduler.waiting)
+        self._metrics.waiting_slots.set(self._scheduler.waiting_slots)
+        self._metrics.running.set(self._scheduler.running)
+        self._metrics.running_slots.set(self._slots.running)
+        self._metrics.allocated.set(self._slots.allocated)

@@ -1,0 +1,84 @@
+"""From the logits of a pass to the next token of each generation, or of each of its beams."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from tidal.errors import Internal
+from tidal.flover.beams import BeamGroup
+from tidal.flover.engine.generation import Generation
+from tidal.flover.engine.slots import SlotOwner
+from tidal.flover.memory.slots import SlotCopy
+from tidal.flover.sampling import UNDEFINED, FloatArray, Sampler, sample_tokens
+
+_UNDEFINED_LOGITS = "the model produced NaN or infinite logits for this request"
+CopySlots = Callable[[Generation, Sequence[SlotCopy]], None]
+
+
+def append_tokens(
+    owners: Sequence[SlotOwner], logits: FloatArray, copy_slots: CopySlots
+) -> Iterator[tuple[Generation, Exception | None]]:
+    """Give each generation its next token, or its beams theirs.
+
+    Args:
+        owners: Owner of each row; all slots of a generation, or its first slot alone behind its prompt.
+        logits: Logits of the next tokens, [owners, vocabulary].
+        copy_slots: Copies tokens between a generation's slots, where beams continue others.
+
+    Yields:
+        Each generation once, with the error that ended it; an error concerns no other generation.
+    """
+    sampled, samplers, rows = list[Generation](), list[Sampler](), list[int]()
+    beams: dict[Generation, dict[int, int]] = {}
+    for row, (generation, index) in enumerate(owners):
+        if isinstance(generation.method, BeamGroup):
+            beams.setdefault(generation, {})[index] = row
+        else:
+            sampled.append(generation)
+            samplers.append(generation.method)
+            rows.append(row)
+    if sampled:
+        yield from _sample(sampled, samplers, logits if len(rows) == len(logits) else logits[rows])
+    for generation, row_of in beams.items():
+        assert isinstance(generation.method, BeamGroup)
+        order = generation.method.slots if generation.generated else (0,)
+        beam_logits = torch.from_numpy(logits[[row_of[index] for index in order]])
+        yield generation, _advance_beams(generation, generation.method, beam_logits, copy_slots)
+
+
+def _sample(
+    generations: Sequence[Generation], samplers: Sequence[Sampler], logits: FloatArray
+) -> Iterator[tuple[Generation, Exception | None]]:
+    try:
+        tokens = sample_tokens(logits, samplers).tolist()
+    except Exception as error:
+        yield from ((generation, error) for generation in generations)
+        return
+    now = time.monotonic()
+    for generation, token in zip(generations, tokens, strict=True):
+        failure: Exception | None = None
+        if token == UNDEFINED:
+            failure = Internal(_UNDEFINED_LOGITS)
+        else:
+            try:
+                generation.append(token, now)
+            except Exception as error:  # a defect in one text must not stop the others
+                failure = error
+        yield generation, failure
+
+
+def _advance_beams(
+    generation: Generation, beams: BeamGroup, logits: torch.Tensor, copy_slots: CopySlots
+) -> Exception | None:
+    try:
+        copies = generation.advance(beams, logits, time.monotonic())
+        if copies:
+            copy_slots(generation, copies)
+    except ArithmeticError:
+        return Internal(_UNDEFINED_LOGITS)
+    except Exception as error:
+        return error
+    return None

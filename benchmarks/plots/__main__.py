@@ -1,0 +1,57 @@
+"""`python -m benchmarks.plots`: draw the figures of the committed results again, from their JSON.
+
+Left out are those whose JSON does not hold what they show: OTAS's, and those of Arlo's simulated cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.arlo import plot as arlo
+from benchmarks.batcher import plot as batcher
+from benchmarks.compositions import decoder_tasks, shared_level
+from benchmarks.compositions import plot as compositions
+from benchmarks.flover import plot as flover
+from benchmarks.pets import plot as pets
+from benchmarks.plots import headlines
+from benchmarks.report import RESULTS
+from benchmarks.serving_path import plot as serving_path
+from benchmarks.tabi import plot as tabi
+
+Draw = Callable[[Mapping[str, Any], Path], None]
+FIGURES: dict[str, Draw] = {
+    "serving_path": serving_path.save,
+    "arlo": arlo.save,
+    "batcher": batcher.plot,
+    "compositions": compositions.plot,
+    "shared_level": partial(compositions.plot_sharing, shared=shared_level.SHARED, title=shared_level.TITLE),
+    "decoder_tasks": partial(compositions.plot_sharing, shared=decoder_tasks.SHARED, title=decoder_tasks.TITLE),
+    "pets": pets.save,
+    "flover": flover.save,
+    "tabi": tabi.save,
+}
+
+
+def main() -> int:
+    """Draw every figure and headline; the exit code is 0."""
+    for name, draw in FIGURES.items():
+        draw(document(name), RESULTS / f"{name}.png")
+        print(RESULTS / f"{name}.png")
+    for path in headlines.write(RESULTS / "headlines"):
+        print(path)
+    return 0
+
+
+def document(name: str) -> dict[str, Any]:
+    """Committed results of a benchmark."""
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,9 @@
+"""The accuracy that a published model must keep, by precision, where its spec names none."""
+
+from __future__ import annotations
+
+# Largest difference of any logit from the source model. Logits of classifiers differ by some units; fp16 keeps 11 bits
+# of each number, bf16 8 and int8 about 7, which many layers turn into these errors.
+DEFAULT_TOLERANCE = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.1, "int8": 0.5}
+# Least share of verification samples that must keep their label: a wide tolerance alone does not protect labels.
+LEAST_AGREEMENT = {"fp32": 1.0, "fp16": 0.99, "bf16": 0.99, "int8": 0.97}

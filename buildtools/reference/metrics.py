@@ -1,0 +1,81 @@
+"""The page of metrics, from the calls that register them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from buildtools.reference.pages import note, page, section, table
+
+_SYSTEMS = ("arlo", "tabi", "pets", "otas", "flover")
+_LIBRARY = Path(__file__).resolve().parents[2] / "backends" / "tidal"
+_METRIC_KINDS = ("counter", "gauge", "histogram")
+
+
+@dataclass(frozen=True)
+class _Family:
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+
+def metrics_page() -> str:
+    """Every metric family of every backend and of the controller."""
+    tables = [
+        ("Every backend but engine", "`{system}` is `arlo`, `tabi`, `pets`, `otas` or `flover`.",
+         _families(_LIBRARY / "triton", "{system}"), ""),
+        ("Tasks", "Of `pets`, `otas` and `flover` models; updated every second.",
+         _families(_LIBRARY / "tasks", "{system}"), ""),
+        *((name, "", _families(_LIBRARY / name, name), note(f"metrics {name}")) for name in _SYSTEMS),
+        ("tidal controller", "On its own `--metrics-port`.", _controller_families(), ""),
+    ]  # fmt: skip
+    parts = [section(title, before, _family_table(families), after) for title, before, families, after in tables]
+    return page("Metrics", "Every metric family that Tidal publishes for Prometheus.", note("metrics"), *parts)
+
+
+def _families(folder: Path, system: str) -> list[_Family]:
+    """Families that the code below a folder registers with a constant name."""
+    found: dict[str, _Family] = {}
+    for file in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.args) > 1):
+                continue
+            name, text = node.args[0], node.args[1]
+            if node.func.attr in _METRIC_KINDS and isinstance(name, ast.Constant) and isinstance(text, ast.Constant):
+                labels = tuple(each.arg for each in node.keywords if each.arg not in (None, "buckets", "help"))
+                full = f"tidal_{system}_{name.value}"
+                found[full] = _Family(full, node.func.attr, tuple(map(str, labels)), str(text.value))
+    return sorted(found.values(), key=lambda each: each.name)
+
+
+def _controller_families() -> list[_Family]:
+    from tidal.controller.meters import Meters
+
+    return [
+        _Family(
+            f"{each.name}_total" if each.type == "counter" else each.name,
+            each.type,
+            tuple(_label_names(each.name)),
+            each.documentation.rstrip("."),
+        )
+        for each in Meters().registry.collect()
+    ]
+
+
+def _label_names(family: str) -> Sequence[str]:
+    from tidal.controller.meters import Meters
+
+    for collector in Meters().registry._collector_to_names:
+        if getattr(collector, "_name", None) == family:
+            return tuple(getattr(collector, "_labelnames", ()))
+    return ()
+
+
+def _family_table(families: Sequence[_Family]) -> str:
+    return table(
+        ("family", "type", "labels", "meaning"),
+        [(f"`{f.name}`", f.kind, ", ".join(f"`{label}`" for label in f.labels), f.help) for f in families],
+    )

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidal.flover.text import StopMatcher
+
+TEXT = st.text("abc", max_size=40)
+
+
+@given(st.lists(st.text("abc", max_size=6), max_size=12), st.lists(st.text("abc", min_size=1, max_size=5), max_size=3))
+def test_the_text_ends_before_the_first_stop_that_is_there(pieces: list[str], stops: list[str]) -> None:
+    """Against looking at all text after every piece; what was passed on is never taken back."""
+    matcher, passed, text = StopMatcher(stops), "", ""
+    for piece in pieces:
+        text += piece
+        visible, stopped = matcher.push(piece)
+        passed += visible
+        starts = [start for stop in stops if (start := text.find(stop)) >= 0]
+        assert stopped is bool(starts)
+        if starts:
+            assert passed == text[: min(starts)]
+            return
+        assert text.startswith(passed)
+        # Nothing is held back that cannot become a stop, or is more than the longest beginning of one.
+        held = text[len(passed) :]
+        assert not held or any(stop.startswith(held) for stop in stops)
+    assert passed + matcher.finish() == text
+
+
+def test_a_stop_across_pieces() -> None:
+    matcher = StopMatcher(["\n\nQ:", "END"])
+    assert matcher.push("one\n") == ("one", False)
+    assert matcher.push("\nE") == ("\n\n", False)
+    assert matcher.push("Nough") == ("ENough", False)
+    assert matcher.push("\n\n") == ("", False)
+    assert matcher.push("Q: more") == ("", True)
