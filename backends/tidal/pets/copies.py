@@ -1,4 +1,4 @@
-"""Merged copies of the base for hot tasks: made, kept and given up as the load says (PetS Inequality 1)."""
+"""Merged copies of the base for hot tasks: created, kept and dropped according to the load (PetS Inequality 1)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class MergedCopy:
     """A merged copy of the base for one task.
 
     Attributes:
-        source: the task in the shared base, which queries wait with; another one is another version of the task.
-        engine: of the copy.
-        task: what is left of the task there.
-        lease: keeps the task in memory.
+        source: Task in the shared base, which the queries refer to; another object is another version of the task.
+        engine: Engine of the copy.
+        task: Part of the task that is not merged, loaded in the copy.
+        lease: Keeps the task in memory.
     """
 
     source: LoadedTask
@@ -47,12 +47,12 @@ class MergedCopy:
 
 @dataclass(frozen=True, slots=True)
 class MergingOptions:
-    """When copies are made, and how.
+    """When and how merged copies are created.
 
     Attributes:
-        open_copy: opens one.
-        tables: of the base's profile.
-        rule: how many there may be, and what they have to save.
+        open_copy: Opens a copy for a task.
+        tables: Costs of the base and of tasks' terms.
+        rule: Number of copies that is permitted, and what they must save.
     """
 
     open_copy: OpenCopy
@@ -61,13 +61,13 @@ class MergingOptions:
 
 
 class MergedCopies:
-    """The copies of one service, on a thread of their own: a copy takes the memory of a whole encoder.
+    """The merged copies of one service, managed by a thread of its own: a copy takes the memory of a whole encoder.
 
     Args:
-        context: what the service is started with.
-        library: the model's tasks.
-        merging: when they are made.
-        changed: told which tasks have one.
+        context: Context that the service is started with.
+        library: Tasks of the model.
+        merging: When and how copies are created.
+        changed: Called with the names of the tasks that have a copy, whenever these change.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class MergedCopies:
         self._thread = context.start_thread("copies", self._run) if merging.rule.max_copies else None
 
     def note(self, queries: Sequence[PetsQuery]) -> None:
-        """Queries came."""
+        """Count arrived queries."""
         if self._thread is not None:
             now = time.monotonic()
             with self._lock:
@@ -98,12 +98,24 @@ class MergedCopies:
                     self._arrivals.note(query.task, query.kind, query.length, now)
 
     def find(self, name: str, tasks: Sequence[LoadedTask]) -> MergedCopy | None:
-        """The copy that answers for these queries' task; None where it is gone or is of another version of it."""
+        """The copy that runs queries of a task.
+
+        Args:
+            name: Name of the task.
+            tasks: The queries' task as it is loaded in the shared base, once per query.
+
+        Returns:
+            The copy, or None if it was dropped or is of another version of the task.
+        """
         found = self._copies.get(name)
         return found if found is not None and all(task is found.source for task in tasks) else None
 
     def close(self, timeout_s: float) -> None:
-        """End the thread and give up all copies."""
+        """End the thread and drop all copies.
+
+        Args:
+            timeout_s: Seconds to wait for the thread.
+        """
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -156,7 +168,7 @@ class MergedCopies:
         self._log.warning(f"task '{name}' gets no merged copy: {why}")
 
     def _is_current(self, name: str) -> bool:
-        """Whether a copy is of its task's present version."""
+        """Whether a copy is of the present version of its task."""
         try:
             future = self._library.acquire(name)
         except TidalError:

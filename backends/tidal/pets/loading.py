@@ -1,4 +1,4 @@
-"""Opening a published base as its manifest says, and starting services on it."""
+"""Opens a published base as its manifest describes it, and starts services on it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,18 @@ from tidal.text import TextTokenizer
 
 
 def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[ServiceContext], Service]:
-    """Open the published base once; what comes back starts a service on it, again after a failure.
+    """Open the published base once, and return a function that starts a service on it, also after a failure.
 
-    Tasks load on their first use, anew for every service.
+    Tasks are loaded on their first use, separately for every service.
+
+    Args:
+        context: Context of the model that is being loaded.
+        parameters: Parameters from config.pbtxt.
 
     Raises:
-        InvalidArgument: the version does not fit its files, this device, the engine library or the config.
-        NotFound: the library with the engine's operations is not built.
-        Unsupported: the engine's library, or its GPU, is not there.
+        InvalidArgument: The version does not fit its files, this device, the engine library or the parameters.
+        NotFound: The library of graph operations is not built.
+        Unsupported: The engine's library, or its GPU, is missing.
     """
     manifest = load_pets_manifest(context.version_dir)
     if parameters.merged_copies and not ENGINES[manifest.engine].merges:

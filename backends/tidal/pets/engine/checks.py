@@ -1,4 +1,4 @@
-"""Tasks' terms and batches held to an encoder's layers, before an engine reads them without looking."""
+"""Checks of tasks' terms and of batches against an encoder's layers, before an engine uses them unchecked."""
 
 from __future__ import annotations
 
@@ -25,10 +25,17 @@ from tidal.pets.terms import (
 
 
 def checked_terms(terms: TaskTerms, description: Description) -> TaskTerms:
-    """A task's terms with contiguous arrays, all of which fit the encoder's layers.
+    """Check that a task's terms fit an encoder's layers.
+
+    Args:
+        terms: Terms of the task.
+        description: Layers of the encoder.
+
+    Returns:
+        The same terms with contiguous arrays.
 
     Raises:
-        InvalidArgument: a layer is unknown, or an array has another shape, type or content than the layer takes.
+        InvalidArgument: A layer is unknown, or an array has another shape, type or content than the layer accepts.
     """
     linear = {spec.path: spec for spec in description.linear}
     norm = {spec.path: spec.width for spec in description.norm}
@@ -54,10 +61,20 @@ def checked_terms(terms: TaskTerms, description: Description) -> TaskTerms:
 def checked_batch(
     description: Description, tasks: Sequence[object], ids: Ids, lengths: Ids, type_ids: Ids | None
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32] | None]:
-    """Token ids and types [rows, tokens] of a batch that an encoder can run; no types where it reads none.
+    """Check a batch against an encoder.
+
+    Args:
+        description: Layers and sizes of the encoder.
+        tasks: Task of each row.
+        ids: Token ids [rows, tokens].
+        lengths: Number of real tokens of each row [rows].
+        type_ids: Token types [rows, tokens], or None.
+
+    Returns:
+        Token ids and token types, int32 [rows, tokens]; None instead of types for an encoder without types.
 
     Raises:
-        InvalidArgument: shapes differ, or an id is none of the vocabulary.
+        InvalidArgument: Shapes do not match, or an id is outside the vocabulary.
     """
     if ids.ndim != 2 or 0 in ids.shape or ids.shape[1] > description.longest:
         raise InvalidArgument(f"ids have shape {ids.shape}, accepted is [rows, 1 to {description.longest}]")
@@ -123,7 +140,7 @@ def _norm(path: str, width: int, own: NormTerms) -> NormTerms:
 
 
 def _sparse(own: SparseDelta, spec: LinearSpec) -> SparseDelta:
-    """The same, with every index held to the layer: kernels trust them."""
+    """The same difference, with every index checked against the layer: kernels do not check them."""
     where = f"of the sparse difference at '{spec.path}'"
     entries = len(own.values)
     values = _floats(f"values {where}", own.values, (entries,))

@@ -1,6 +1,7 @@
-"""Adapters: a bottleneck after the attention's and the layer's own output, before residual and LayerNorm (Houlsby).
+"""Adapters: a bottleneck on the outputs of the attention and of the feed-forward part, before residual and LayerNorm.
 
-A task may carry a sparse difference beside them: a two-layer head whose first layer takes the pooler's place is one.
+Houlsby et al. A task may have a sparse difference besides: for example a head of two layers, whose first layer replaces
+the pooler.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ _ADAPTER_LAYERS = ("output.dense", "attention.out_lin", "ffn.lin2")
 
 
 def accepts_adapter(path: str) -> bool:
-    """Whether an adapter may stand after the layer."""
+    """Whether an adapter may follow a layer.
+
+    Args:
+        path: Path of the linear layer.
+    """
     return path.endswith(_ADAPTER_LAYERS)
 
 

@@ -13,10 +13,16 @@ DIFFERENCES = "differences"
 
 
 def read_difference(tensors: LayerTensors) -> SparseDelta | None:
-    """A layer's sparse difference, if it has one: the part `differences` with `gaps` or `bits`.
+    """Read a layer's sparse difference: the part `differences` with `gaps` or `bits`.
+
+    Args:
+        tensors: Stored tensors of the layer.
+
+    Returns:
+        The difference, or None if the layer has none.
 
     Raises:
-        InvalidArgument: a part is missing or does not fit the layer or the other.
+        InvalidArgument: A part is missing, or does not fit the layer or the other part.
     """
     if not tensors.has(DIFFERENCES):
         return None
@@ -26,7 +32,13 @@ def read_difference(tensors: LayerTensors) -> SparseDelta | None:
 
 
 def write_difference(terms: LinearTerms, layer: LinearLayer, storage: Storage) -> dict[str, Array]:
-    """The parts that `read_difference` takes."""
+    """Make the parts that `read_difference` reads.
+
+    Args:
+        terms: Terms of the layer.
+        layer: The base's layer.
+        storage: How values are stored.
+    """
     if not isinstance(terms.delta, SparseDelta):
         return {}
     positions = pack_positions(positions_of(terms.delta, layer.shape[1]), layer.weight.size)

@@ -1,6 +1,6 @@
 """MaskBert: weights of the shared model are masked out, W ⊙ M (Zhao et al.; PetS §3.1).
 
-W ⊙ M = W − W ⊙ ¬M, so the difference is −W where the mask is 0: only those places are stored, no values.
+W ⊙ M = W − W ⊙ ¬M, so the difference is −W where the mask is 0: only those positions are stored, no values.
 """
 
 from __future__ import annotations

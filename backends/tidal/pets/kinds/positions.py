@@ -1,7 +1,8 @@
-"""Places in a matrix in few bytes: gaps between them, or one bit for every place, whichever is shorter.
+"""Positions in a matrix in few bytes: gaps between them, or one bit for every position, whichever is shorter.
 
-A matrix is read row by row. A gap's byte says how many places to skip before the next one that is meant; 255 skips 255
-places and means none. At 95 % sparsity that is 0.4 bits a weight, at 99.5 % 0.06; from 1 in 8 on the bits are shorter.
+A matrix is read row by row. A byte of `gaps` is the number of positions to skip before the next one; 255 skips 255
+positions and selects none. At 95 % sparsity this takes 0.4 bits per weight, at 99.5 % 0.06; from 1 in 8 on bits are
+shorter.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ Positions = npt.NDArray[np.int64]
 
 
 def pack_positions(positions: Positions, size: int) -> dict[str, Array]:
-    """The part `gaps` or `bits`, uint8.
+    """Pack positions into the part `gaps` or `bits`, uint8.
 
     Args:
-        places: [n] ascending, each below `size`.
-        size: of the matrix in values.
+        positions: Ascending positions, each below `size`, int64 [n].
+        size: Number of values of the matrix.
     """
     skipped = np.diff(positions, prepend=-1) - 1
     escapes = skipped // _SKIP
@@ -38,15 +39,21 @@ def pack_positions(positions: Positions, size: int) -> dict[str, Array]:
 
 
 def has_positions(tensors: LayerTensors) -> bool:
-    """Whether a layer has places stored."""
+    """Whether positions are stored for a layer."""
     return tensors.has(_BITS) or tensors.has(_GAPS)
 
 
 def read_positions(tensors: LayerTensors) -> Positions:
-    """The places of a linear layer's weights that `gaps` or `bits` mean, int64 [n] ascending.
+    """Read the positions of a linear layer's weights from `gaps` or `bits`.
+
+    Args:
+        tensors: Stored tensors of the layer.
+
+    Returns:
+        Ascending positions, int64 [n].
 
     Raises:
-        InvalidArgument: there is neither, or it reaches beyond the layer.
+        InvalidArgument: Both parts are missing, or the positions exceed the layer.
     """
     outputs, inputs = tensors.linear.shape
     size = outputs * inputs
@@ -69,7 +76,13 @@ def read_positions(tensors: LayerTensors) -> Positions:
 
 
 def sparse_delta(positions: Positions, values: FloatArray, shape: tuple[int, int]) -> SparseDelta:
-    """Values [n] at ascending places of a matrix, in compressed rows."""
+    """Make a sparse difference of values at positions of a matrix.
+
+    Args:
+        positions: Ascending positions, int64 [n].
+        values: Values at the positions [n].
+        shape: Outputs and inputs of the matrix.
+    """
     outputs, inputs = shape
     rows = positions // inputs
     starts = np.zeros(outputs + 1, np.uint32)
@@ -78,6 +91,14 @@ def sparse_delta(positions: Positions, values: FloatArray, shape: tuple[int, int
 
 
 def positions_of(delta: SparseDelta, inputs: int) -> Positions:
-    """Where a sparse difference has its values, int64 [n] ascending; `inputs` is the length of a row."""
+    """Positions of a sparse difference's values.
+
+    Args:
+        delta: The difference.
+        inputs: Length of a row.
+
+    Returns:
+        Ascending positions, int64 [n].
+    """
     counts = np.diff(delta.starts.astype(np.int64))
     return np.repeat(np.arange(len(counts), dtype=np.int64), counts) * inputs + delta.columns

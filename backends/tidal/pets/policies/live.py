@@ -1,4 +1,4 @@
-"""The live queue of one base: whatever waits when its engine becomes free is batched, and the best batch runs."""
+"""The live queue of one base: whenever its engine is free, waiting queries are batched and the best batch runs."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ from tidal.pets.profile import Tables
 
 
 class PetsScheduler:
-    """Plans batches of all that waits, anew whenever something came, and gives out one at a time.
+    """Plans batches of all waiting queries, again after every arrival, and returns one batch at a time.
 
-    One scheduler serves one base; a server with several bases has several. Not safe for several threads at once: its
-    caller holds a lock around every call. Every submitted query leaves once, in a batch, as expired, or by `clear`.
+    One scheduler serves one base; a server with several bases has several. It is not thread-safe: its caller holds a
+    lock around every call. Every submitted query leaves once: in a batch, as expired, or by `clear`.
 
-    A batch that is given out keeps the deadlines of all its queries, by the profile; a query that could not keep its
-    own even alone is never in one.
+    A returned batch meets the deadlines of all its queries according to the profile; a query that could not meet its
+    own deadline even alone is never in one.
 
-    The batch of the oldest query runs first, whatever its length: so no query waits for cheaper ones that arrived after
-    it. Queries with a deadline are the exception. Where the plan cannot keep a deadline otherwise, the batch with the
-    earliest one runs first (`first_batch`); not twice in succession, though, once the oldest query is overdue: it has
-    waited for longer than all waiting queries are expected to take.
+    The batch of the oldest query runs first, whatever its length, so no query waits for cheaper ones that arrived
+    later. Queries with a deadline are the exception: if the plan cannot meet a deadline otherwise, the batch with the
+    earliest deadline runs first (`first_batch`), but not twice in succession once the oldest query is overdue, that is,
+    once it has waited for longer than all waiting queries are predicted to take.
 
-    Smith's rule, the fewest seconds a query first, has the least mean latency for queries that are all there. Here
-    others keep arriving, and long queries starve: by the profile of MiniLM and 32 queries of 4 to 64 tokens in flight
-    they wait for seconds, and throughput is 14 % lower, since the queue fills up with what is not run.
+    Smith's rule, the fewest seconds per query first, has the least mean latency if no more queries arrive. Here they
+    do, and long queries starve: by the profile of MiniLM and 32 queries of 4 to 64 tokens in flight they wait for
+    seconds, and throughput is 14 % lower, since the queue fills up with queries that do not run.
 
     Args:
-        tables: of the base's profile, which hold what a batch may be.
-        batching: how waiting queries are put into batches.
-        horizon: queries that are planned for at a time, those that can wait least: it bounds the time of planning.
-        by_utility: where not all that is planned can be in time, run what earns most a second by the queries' utility,
-            rather than a batch of the plan; where all can and have deadlines, what takes the fewest seconds a query.
+        tables: Costs of the base and of tasks' terms, and which batches are permitted.
+        batching: Function that puts waiting queries into batches.
+        horizon: Largest number of queries that are planned at a time, the most urgent ones: it bounds the planning
+            time.
+        by_utility: If the planned queries cannot all be in time, run the batch with the highest utility per second
+            instead of a batch of the plan; if they can and have deadlines, the batch with the fewest seconds per query.
             Overdue queries without a deadline come first.
     """
 
@@ -69,12 +70,12 @@ class PetsScheduler:
 
     @property
     def can_start(self) -> bool:
-        """Whether something waits and the engine is free."""
+        """Whether queries wait and the engine is free."""
         return len(self._waiting) > 0 and not self._running
 
     @property
     def copies(self) -> frozenset[str]:
-        """Tasks that have a merged copy of the base. Their queries may run there or with all others."""
+        """Names of the tasks that have a merged copy of the base; their queries may run there or on the shared base."""
         return self._copies
 
     @copies.setter
@@ -88,8 +89,11 @@ class PetsScheduler:
     def submit(self, query: PetsQuery) -> None:
         """Add a waiting query.
 
+        Args:
+            query: The query.
+
         Raises:
-            InvalidArgument: it is too long to run even alone.
+            InvalidArgument: The query is too long to run even alone.
         """
         if not 1 <= query.length <= self._tables.max_length:
             raise InvalidArgument(
@@ -104,26 +108,33 @@ class PetsScheduler:
         self._plan = None
 
     def clear(self) -> None:
-        """Forget everything that waits."""
+        """Drop all waiting queries."""
         self._waiting.clear()
         self._latest.clear()
         self._expired.clear()
         self._plan = None
 
     def expired(self, now: float) -> list[PetsQuery]:
-        """Take out the queries that would miss their deadline even if they ran at once and alone."""
+        """Remove and return the queries that would miss their deadline even if they ran now and alone.
+
+        Args:
+            now: Present time in seconds.
+        """
         self._drop_expired(now)
         late, self._expired = self._expired, []
         return late
 
     def prepare(self) -> None:
-        """Plan for what waits already, while the engine is not free yet: `next_batch` then has less to do."""
+        """Plan for waiting queries before the engine is free, so that `next_batch` has less to do."""
         self._planned()
 
     def next_batch(self, now: float) -> PetsBatch | None:
-        """The batch to start now, or None when nothing waits or the engine is not free.
+        """The batch to start now; None if no query waits or the engine is not free.
 
-        Tell `finished` when it has run. What it leaves out because it is too late, `expired` gives.
+        Call `finished` when it has run. Queries that it leaves out because they are too late are returned by `expired`.
+
+        Args:
+            now: Present time in seconds.
         """
         self._drop_expired(now)
         if not self.can_start:
@@ -140,16 +151,20 @@ class PetsScheduler:
         return batch
 
     def finished(self) -> None:
-        """The batch has run, or failed: the engine is free."""
+        """Report that the batch has run or failed: the engine is free."""
         self._running = False
 
     def requeue(self, batch: PetsBatch) -> None:
-        """The engine could not run a batch: its queries wait again. It stays taken until `finished`."""
+        """Requeue the queries of a batch that the engine could not run; the engine stays in use until `finished`.
+
+        Args:
+            batch: The batch that did not run.
+        """
         for query in batch.queries:
             self.submit(query)
 
     def _choose(self, plan: Sequence[PetsBatch], now: float) -> tuple[int | None, PetsBatch]:
-        """The place of the planned batch that runs now, and what of it runs; no place where it is another batch."""
+        """The index of the planned batch that runs now, and the part of it that runs; None if it is another batch."""
         positions = {query: position for position, batch in enumerate(plan) for query in batch.queries}
         self._drain_s = _seconds(plan) * len(self._waiting) / len(positions)
         candidates = list(positions)
@@ -179,7 +194,7 @@ class PetsScheduler:
         return position, batch
 
     def _overdue(self, query: PetsQuery, now: float) -> bool:
-        """Whether a query has waited for longer than all waiting queries are expected to take."""
+        """Whether a query has waited for longer than all waiting queries are predicted to take."""
         return now - query.arrival > self._drain_s
 
     def _alone_s(self, query: PetsQuery) -> float:
@@ -209,7 +224,7 @@ class PetsScheduler:
         return self._plan
 
     def _batches(self, queries: Sequence[PetsQuery]) -> list[PetsBatch]:
-        """Batches of the least predicted total: with each task that has a copy, on its copy or with the others."""
+        """Batches with the least predicted total time: each task with a copy runs on its copy or with the others."""
         pool = Pool.of(self._tables, ((query.task, query.kind, query.length) for query in queries))
         apart: list[PetsBatch] = []
         rest = np.arange(len(pool))

@@ -1,4 +1,4 @@
-"""Which of the planned batches runs first, and which of its queries when not all can meet their deadlines in it."""
+"""Which of the planned batches runs first, and which of its queries if not all can meet their deadlines in it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ NEVER = float("inf")
 
 
 def deadline_of(query: PetsQuery) -> float:
-    """A query's deadline, infinite where it has none."""
+    """Deadline of a query in seconds, infinite if it has none."""
     return NEVER if query.deadline is None else query.deadline
 
 
 def cheapest(plan: Sequence[PetsBatch]) -> int:
-    """The place of the batch with the fewest seconds a query (Smith's rule)."""
+    """Index of the batch with the fewest seconds per query (Smith's rule)."""
     return min(range(len(plan)), key=lambda position: plan[position].seconds / len(plan[position].queries))
 
 
 def first_batch(plan: Sequence[PetsBatch], now: float, preferred: int) -> int:
-    """The place of the batch to run now, when one runs at a time.
+    """Index of the batch to run now, if one batch runs at a time.
 
-    It is the `preferred` one, unless that would make another batch late that would be in time if batches ran by
-    deadline: then it is the one with the earliest deadline.
+    It is the preferred one, unless that would make another batch late that would be in time if batches ran by deadline:
+    then it is the one with the earliest deadline.
+
+    Args:
+        plan: Planned batches.
+        now: Present time in seconds.
+        preferred: Index of the preferred batch.
     """
     deadlines = [min(map(deadline_of, batch.queries)) for batch in plan]
     urgent = sorted(
@@ -46,11 +51,16 @@ def first_batch(plan: Sequence[PetsBatch], now: float, preferred: int) -> int:
 
 
 def in_time(batch: PetsBatch, now: float, tables: Tables, head: PetsQuery | None = None) -> PetsBatch:
-    """The batch, or that part of it whose queries all meet their deadlines when it starts now.
+    """The batch, or the part of it whose queries all meet their deadlines if it starts now.
 
-    The part holds `head`, which must meet its deadline alone and is the query with the earliest one where none is
-    given, and of the others, those first that do not make it longer, as many as join it without making any of them
-    late.
+    The part contains `head`, and as many of the other queries as can join without making any of them late; queries that
+    do not make the batch longer join first.
+
+    Args:
+        batch: Planned batch.
+        now: Present time in seconds.
+        tables: Costs of the base and of tasks' terms.
+        head: Query that must be in the part and meets its deadline alone; None: the query with the earliest deadline.
     """
     if now + batch.seconds <= min(map(deadline_of, batch.queries)):
         return batch

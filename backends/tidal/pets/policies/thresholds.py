@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ThresholdCase:
-    """One measured case: the quantity that a rule goes by, and the seconds of both ways it can choose."""
+    """One measured case.
+
+    Attributes:
+        value: Quantity that is compared with the threshold.
+        below: Seconds of the choice below the threshold.
+        above: Seconds of the choice from the threshold on.
+    """
 
     value: float
     below: float  # of the way that is taken below the threshold
@@ -18,10 +24,9 @@ class ThresholdCase:
 
 
 def best_threshold(cases: Sequence[ThresholdCase]) -> float:
-    """The threshold with which the cases together take least.
+    """The threshold with the least total time over all cases.
 
-    It lies half way between two cases; it is 0 where one way is always taken and the largest number where the other
-    is.
+    It is half way between two cases, 0 if one choice is always better, and the largest number if the other is.
     """
     ordered = sorted(cases, key=lambda case: case.value)
     totals = [sum(case.above for case in ordered)]

@@ -1,12 +1,9 @@
-"""What to run when not all that waits can be in time: the batch that earns most above the price of its time.
+"""Which batch to run if not all waiting queries can be in time: the highest utility beyond the price of its time.
 
-OTAS (Chen et al., 2024) chooses batches by deadlines and by what answers in time are worth; PetS knows what a batch of
-these lengths and tasks takes. Neither published system has both.
+OTAS (Chen et al., 2024) chooses batches by deadlines and by the utility of answers in time; PetS knows the cost of a
+batch of given lengths and tasks. Neither published system has both.
 """
 
-from __future__ import annotations
-
-import heapq
 from collections import deque
 from collections.abc import Iterable
 
@@ -26,7 +23,7 @@ _LOOKED_AT, _PASSED_OVER = 256, 64
 
 
 def all_in_time(plan: Iterable[PetsBatch], now: float) -> bool:
-    """Whether all batches keep the deadlines of all their queries, when they run from now on by deadline."""
+    """Whether all batches meet the deadlines of all their queries if they run from now on, ordered by deadline."""
     for deadline, seconds in sorted((min(map(deadline_of, batch.queries)), batch.seconds) for batch in plan):
         now += seconds
         if now > deadline:
@@ -35,13 +32,13 @@ def all_in_time(plan: Iterable[PetsBatch], now: float) -> bool:
 
 
 class UtilitySelector:
-    """Chooses by utility a second, and by the price of a second: what queries that are still to come would earn in it.
+    """Selects by utility per second, and by the price of a second: the utility that future queries would gain in it.
 
-    The price is OTAS's kind of dual: the utility a second below which queries like the last ones are to be left out, so
-    that the others take no more time than there is. 0 where there is time for all.
+    The price is a dual variable as in OTAS: the utility per second below which queries like the recent ones are left
+    out, so that the others take no more time than there is. It is 0 if there is time for all.
 
     Args:
-        tables: of the base's profile.
+        tables: Costs of the base and of tasks' terms.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -56,15 +53,15 @@ class UtilitySelector:
         self._recent: deque[tuple[float, float, float]] = deque(maxlen=_REMEMBERED)
 
     def note_arrival(self, query: PetsQuery) -> None:
-        """A query has arrived."""
+        """Record an arrived query."""
         self._recent.append((query.arrival, self.utility_per_s(query), self._seconds_of(query)))
 
     def utility_per_s(self, query: PetsQuery) -> float:
-        """Utility of a query by what it takes in a batch of many like it."""
+        """Utility of a query per second that it takes in a batch of many similar ones."""
         return query.utility / self._seconds_of(query)
 
     def price(self, now: float) -> float:
-        """Utility that a second is worth."""
+        """Price of a second in units of utility."""
         time_s = now - min((arrival for arrival, _, _ in self._recent), default=now)
         for _, utility_per_s, takes in sorted(self._recent, key=lambda each: -each[1]):
             time_s -= takes
@@ -77,15 +74,15 @@ class UtilitySelector:
         return max(float(self._in_company[query.length] + terms), _LEAST_S)
 
     def best_batch(self, queries: Iterable[PetsQuery], now: float) -> PetsBatch:
-        """The batch to run now.
+        """Select the batch to run now.
 
-        Queries are put together by their utility a second, the dearest first, leaving out those that would make
-        another one or themselves late. Of the batches on this way the one is taken that earns most above the price of
-        its time, the larger one of equals.
+        Queries are added by descending utility per second, leaving out those that would make another query or
+        themselves late. Of the batches along the way, the one with the highest utility beyond the price of its time is
+        returned, the larger one of equals.
 
         Args:
-            queries: at least one, each of which is in time if it runs now and alone.
-            now: seconds.
+            queries: Waiting queries, at least one; each of them is in time if it runs now and alone.
+            now: Present time in seconds.
         """
         taken: list[PetsQuery] = []
         groups: dict[str, tuple[int, int]] = {}  # queries and longest of each task
