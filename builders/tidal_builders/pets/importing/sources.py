@@ -133,24 +133,3 @@ def peft_model(folder: Path, base: Path, classes: int) -> Any:
             "them, so the trained model cannot be had again; train with modules_to_save that names them"
         )
     return merged
-
-
-def load_classifier(folder: Path) -> Any:
-    """The sequence classifier of a folder, in float32; raises as `import_checkpoint`."""
-    if not any(folder.glob("*.safetensors")):
-        raise InvalidArgument(
-            f"{folder} has no weights as safetensors, and pickled ones (pytorch_model.bin) are not read, for they can "
-            "run code: save the model with a current transformers' `save_pretrained(folder)`"
-        )
-    check_checkpoint(folder)
-    try:
-        with quiet_transformers():
-            model, info = AutoModelForSequenceClassification.from_pretrained(
-                folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True, local_files_only=True
-            )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise InvalidArgument(f"{folder} holds no sequence classifier: {reason}") from None
-    if missing := sorted(info["missing_keys"]):
-        raise InvalidArgument(f"{folder} has no weights for {', '.join(missing[:4])}: it is no fine-tuned classifier")
-    return model.eval()
