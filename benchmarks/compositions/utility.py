@@ -14,7 +14,7 @@ import numpy as np
 
 from tidal.otas.policies import ParetoPolicy
 from tidal.pets.policies import PetsQuery, PetsScheduler, Pool, batch_seconds, joint, total_seconds
-from tidal.pets.policies.order import due
+from tidal.pets.policies.order import deadline_of
 from tidal.pets.profile import Tables
 
 # Latencies in seconds and utilities of OTAS's Table II, with a quarter of its latencies: a pass over a batch of texts
@@ -75,11 +75,11 @@ class HighestUtilityFirst:
 
     def start(self, now: float) -> Sequence[PetsQuery]:
         """See `BatchScheduler`."""
-        alone = self._tables.alone
-        hopeful = [q for q in self._waiting if due(q) >= now + alone(self._tables.kind(q.kind), q.length)]
-        hopeful.sort(key=lambda query: (-query.utility, due(query)))
+        alone = self._tables.alone_s
+        hopeful = [q for q in self._waiting if deadline_of(q) >= now + alone(self._tables.kind(q.kind), q.length)]
+        hopeful.sort(key=lambda query: (-query.utility, deadline_of(query)))
         size = min(self._size, len(hopeful))
-        while size > 1 and min(map(due, hopeful[:size])) < now + true_seconds(self._tables, hopeful[:size]):
+        while size > 1 and min(map(deadline_of, hopeful[:size])) < now + true_seconds(self._tables, hopeful[:size]):
             size -= 1
         self._waiting = hopeful[size:]
         return hopeful[:size]
@@ -132,7 +132,7 @@ class TextCosts:
         """
         rng = np.random.default_rng(0)
         means = []
-        for size in range(1, tables.most + 1):
+        for size in range(1, tables.max_batch + 1):
             batches = [[sample[place] for place in rng.integers(len(sample), size=size)] for _ in range(draws)]
             means.append(float(np.mean([true_seconds(tables, batch) for batch in batches])))
         return cls(tuple(means))
@@ -282,7 +282,7 @@ def simulate(system: BatchScheduler, queries: Sequence[PetsQuery], tables: Table
                 system.add(queries[place], queries[place].arrival)
                 place += 1
             system.ended(seconds)
-            kept = [query for query in batch if due(query) >= now]
+            kept = [query for query in batch if deadline_of(query) >= now]
             earned += sum(query.utility for query in kept)
             in_time += len(kept)
             ran += len(batch)

@@ -81,7 +81,7 @@ def run(target: ServerUnderTest) -> list[Guarantee]:
             before = entry.versions()
             builder = _build(target, limit)
             output = builder.communicate(timeout=_BUILD_S)[1]
-            if builder.returncode != FAILED or "there is no room to write" not in output:
+            if builder.returncode != FAILED or "the disk is full" not in output:
                 wrong.append(f"a disk with room for {limit} bytes: {builder.returncode}, {output.splitlines()[-1:]}")
             if entry.versions() != before:
                 wrong.append(f"a disk with room for {limit} bytes: published {entry.versions()}")
