@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.report import Report
 from benchmarks.tabi import figures, importance, outcome, variants
+from benchmarks.tabi.claims import add_claims
 from benchmarks.tabi.crowd import OpenLoopResult
 from benchmarks.tabi.equality import RouteEquality
 from benchmarks.tabi.outcome import TaskOutcome
@@ -311,7 +312,7 @@ def an_outcome(name: str) -> TaskOutcome:
 
 def test_claims_have_the_names_and_goals_that_were_asked_for():
     report = Report("tabi", True)
-    outcome.add_claims(report, [an_outcome("sst2"), an_outcome("qnli")])
+    add_claims(report, [an_outcome("sst2"), an_outcome("qnli")])
     claims = {claim.name: (claim.goal, round(claim.measured, 4)) for claim in report.claims}
     assert claims == {
         "mean_vs_large[sst2]": ("<= 0.75", 0.625),
