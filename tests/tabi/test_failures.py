@@ -25,7 +25,7 @@ class TestFailures:
         levels.before["c_l1"] = raising(error)
         with running(tmp_path, levels) as run:
             request = Request("unsure", "sure")
-            run.ask(request)
+            run.submit(request)
             assert request.wait()["degraded"].ravel().tolist() == [True, False]
             assert request.wait()["level"].ravel().tolist() == [1, 1]
             assert run.counts("degraded_queries_total", 1, cause="failure")
@@ -38,7 +38,7 @@ class TestFailures:
         levels.before["c_l1"] = raising(Internal("boom"))
         with running(tmp_path, levels, on_level_failure="error") as run:
             request, sure = Request("unsure"), Request("sure")
-            run.ask(request, sure)
+            run.submit(request, sure)
             with pytest.raises(Internal, match="level 2, model 'c_l1': boom"):
                 request.wait()
             assert sure.one("level") == 1
@@ -49,12 +49,12 @@ class TestFailures:
         levels.before["c_l0"] = raising(Unavailable("the queue is full"))
         with running(tmp_path, levels) as run:
             request = Request("sure")
-            run.ask(request)
+            run.submit(request)
             with pytest.raises(Unavailable, match="level 1, model 'c_l0': the queue is full"):
                 request.wait()
         with running(tmp_path, levels, on_first_level_failure="next") as run:
             request, limited = Request("sure", "unsure"), Request("sure", max_level=1)
-            run.ask(request, limited)
+            run.submit(request, limited)
             found = request.wait()
             assert (found["level"].ravel().tolist(), found["degraded"].ravel().tolist()) == ([2, 2], [True, True])
             assert found["probabilities"][0, 1] == pytest.approx(1 / (1 + np.exp(-3)))
@@ -68,7 +68,7 @@ class TestFailures:
         levels.instead["c_l1"] = lambda _: np.array(logits, np.float32)
         with running(tmp_path, levels) as run:
             request = Request("unsure")
-            run.ask(request)
+            run.submit(request)
             assert (request.one("level"), request.one("degraded")) == (1, True)
 
     def test_a_level_that_is_briefly_unavailable_is_called_again(self, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ class TestFailures:
         levels.before["c_l0"] = levels.before["c_l1"] = away
         with running(tmp_path, levels) as run:
             request = Request("unsure")
-            run.ask(request)
+            run.submit(request)
             assert (request.one("level"), request.one("degraded")) == (2, False)
         assert len(levels.of("c_l0")) == len(levels.of("c_l1")) == 4
 
@@ -92,12 +92,12 @@ class TestFailures:
         levels.before["c_l1"] = raising(ModelUnavailable("not ready", died=False))
         with running(tmp_path, levels) as run:
             first = Request("unsure")
-            run.ask(first)
+            run.submit(first)
             assert first.one("degraded")
             tries = len(levels.of("c_l1"))
             assert tries > 3
             second = Request("unsure")
-            run.ask(second)
+            run.submit(second)
             assert second.one("degraded")
             assert len(levels.of("c_l1")) == tries + 1
 
@@ -107,7 +107,7 @@ class TestFailures:
         levels.before["c_l0"] = raising(ModelUnavailable("its process has died", died=True))
         with running(tmp_path, levels) as run:
             request = Request("sure")
-            run.ask(request)
+            run.submit(request)
             with pytest.raises(Unavailable, match="level 1, model 'c_l0': its process has died"):
                 request.wait()
         assert len(levels.calls) == 3
@@ -120,12 +120,12 @@ class TestSlowLevels:
         levels.before["c_l1"] = holding(held)
         with running(tmp_path, levels, max_in_flight=4, level_timeout_ms=150) as run:
             stuck = [Request("unsure") for _ in range(6)]
-            run.ask(*stuck)
+            run.submit(*stuck)
             assert [(each.one("level"), each.one("degraded")) for each in stuck] == [(1, True)] * 6
             assert run.metric("lost_calls", level="2") >= 2
             levels.before.clear()
             later, sure = Request("unsure"), Request("sure")
-            run.ask(later, sure)
+            run.submit(later, sure)
             assert (later.one("level"), later.one("degraded"), sure.one("level")) == (2, False, 1)
             held.set()
             assert run.counts("lost_calls", 0, level="2")
@@ -138,16 +138,16 @@ class TestSlowLevels:
         levels.before["c_l0"] = holding(held)
         with running(tmp_path, levels, max_in_flight=2, level_timeout_ms=100) as run:
             stuck, next_one = Request("sure"), Request("sure")
-            run.ask(stuck)
+            run.submit(stuck)
             with pytest.raises(Unavailable, match="no answer within"):
                 stuck.wait()
-            run.ask(next_one)
+            run.submit(next_one)
             with pytest.raises(Unavailable, match="calls to it do not end"):
                 next_one.wait()
             held.set()
             assert run.counts("lost_calls", 0, level="1")
             again = Request("sure")
-            run.ask(again)
+            run.submit(again)
             assert again.one("level") == 1
 
     def test_a_slow_level_does_not_hold_up_the_others_queries(self, tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ class TestSlowLevels:
         levels.before["c_l1"] = holding(held)
         with running(tmp_path, levels, max_in_flight=4) as run:
             slow = [Request("unsure") for _ in range(20)]
-            run.ask(*slow)
+            run.submit(*slow)
             assert until(lambda: len(levels.of("c_l1")) == 2)
             quick = [Request("sure") for _ in range(20)]
-            run.ask(*quick)
+            run.submit(*quick)
             assert [each.one("level") for each in quick] == [1] * 20
             assert not any(each.answered for each in slow)
             held.set()
@@ -172,7 +172,7 @@ class TestDeadlines:
         levels = FakeLevels()
         with running(tmp_path, levels, on_level_failure="error") as run:
             urgent, patient = Request("unsure", latency_ms=5000), Request("unsure")
-            run.ask(urgent, patient)
+            run.submit(urgent, patient)
             assert (urgent.one("level"), urgent.one("degraded")) == (1, True)
             assert (patient.one("level"), patient.one("degraded")) == (2, False)
             assert run.counts("degraded_queries_total", 1, cause="deadline")
@@ -192,7 +192,7 @@ class TestDeadlines:
         levels.before["c_l1"] = late
         with running(tmp_path, levels, on_level_failure="error") as run:
             request = Request("unsure", latency_ms=400)
-            run.ask(request)
+            run.submit(request)
             assert (request.one("level"), request.one("degraded")) == (1, True)
             held.set()
         first, second = (call.latency_ms for call in levels.calls)
@@ -205,7 +205,7 @@ class TestDeadlines:
         levels = FakeLevels()
         with running(tmp_path, levels, level_timeout_ms=5000) as run:
             request = Request("sure")
-            run.ask(request)
+            run.submit(request)
             request.wait()
         assert levels.calls[0].latency_ms == pytest.approx(5000, abs=1000)
 
@@ -224,7 +224,7 @@ def test_under_overload_a_faster_candidate_serves_and_later_the_first_again(
 
         def ask(**options: Any) -> int:
             request = Request("unsure", **options)
-            run.ask(request)
+            run.submit(request)
             return int(request.one("level"))
 
         assert until(lambda: ask() == 1)
@@ -260,7 +260,7 @@ def test_every_request_gets_one_answer_whatever_happens(tmp_path: Path) -> None:
             texts = rng.choices(["sure a", "unsure drop b", "perhaps c", ""], k=rng.randint(1, 4))
             request = Request(*texts, latency_ms=rng.choice([None, None, 20.0, 200.0]), request_id=str(number))
             requests.append(request)
-            run.ask(request)
+            run.submit(request)
     # Closing waits for what was taken over.
     assert [request.answers for request in requests] == [1] * 300
     assert any(request.error is None for request in requests)

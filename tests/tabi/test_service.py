@@ -37,7 +37,7 @@ class TestRoutes:
         levels = FakeLevels()
         with running(tmp_path, levels) as run:
             sure, unsure = Request("sure a"), Request("unsure b")
-            run.ask(sure, unsure)
+            run.submit(sure, unsure)
             assert (sure.one("label"), sure.one("level"), sure.one("degraded")) == (b"no", 1, False)
             assert sure.one("confidence") == pytest.approx(1 / (1 + np.exp(-5)))
             assert (unsure.one("label"), unsure.one("level"), unsure.one("degraded")) == (b"yes", 2, False)
@@ -57,7 +57,7 @@ class TestRoutes:
         levels = FakeLevels()
         with running(tmp_path, levels) as run:
             request = Request("sure a", "unsure b c", "sure", "unsure d")
-            run.ask(request)
+            run.submit(request)
             assert request.wait()["level"].ravel().tolist() == [1, 2, 1, 2]
             assert request.wait()["label"].ravel().tolist() == [b"no", b"yes", b"no", b"yes"]
         assert [call.model for call in levels.calls] == ["c_l0", "c_l1"]
@@ -71,7 +71,7 @@ class TestRoutes:
         levels = FakeLevels()
         with running(tmp_path, levels) as run:
             request, sure = Request("unsure drop a drop b"), Request("sure drop")
-            run.ask(request, sure)
+            run.submit(request, sure)
             assert (request.one("pruned_text"), sure.one("pruned_text")) == (b"unsure a b", b"sure drop")
             assert run.counts("seen_words_total", 5)
             assert run.counts("pruned_words_total", 2)
@@ -84,7 +84,7 @@ class TestRoutes:
         levels = FakeLevels((0, 100))
         with running(tmp_path, levels) as run:
             request = Request("unsure drop a")
-            run.ask(request)
+            run.submit(request)
             assert request.one("pruned_text") == b"unsure a"
         assert levels.of("c_l1")[0].ids == [ids("unsure a", 100)]
         assert levels.of("c_l1")[0].inputs["input_ids"][0, 0] == 102  # its own [CLS]
@@ -95,7 +95,7 @@ class TestRoutes:
         levels.instead["c_l1"] = lambda inputs: np.tile(np.array([0.1, 0.0], np.float32), (len(inputs), 1))
         with running(tmp_path, levels) as run:
             request = Request("unsure drop a b")
-            run.ask(request)
+            run.submit(request)
             assert (request.one("level"), request.one("pruned_text")) == (3, b"unsure a b")
         assert [call.outputs for call in levels.calls] == [
             ["logits", "attention_received"],
@@ -109,7 +109,7 @@ class TestRoutes:
         outputs = OUTPUTS | {"pruned_pair"}
         with running(tmp_path, levels, outputs=outputs) as run:
             request = Request("unsure drop", pairs=["a drop b"], wanted=outputs)
-            run.ask(request)
+            run.submit(request)
             assert (request.one("pruned_text"), request.one("pruned_pair")) == (b"unsure", b"a b")
         assert levels.of("c_l1")[0].inputs["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1]]
 
@@ -119,7 +119,7 @@ class TestRoutes:
         write_cascade(tmp_path, cascades(), levels=(made.levels[0], turned))
         with running(tmp_path, FakeLevels()) as run:
             request = Request("unsure")
-            run.ask(request)
+            run.submit(request)
             assert request.one("label") == b"no"
 
     def test_a_regression_gives_the_mean_of_the_values(self, tmp_path: Path) -> None:
@@ -138,14 +138,14 @@ class TestRoutes:
         outputs = frozenset({"value", "level"})
         with running(tmp_path, values, outputs=outputs) as run:
             request = Request("a", wanted=outputs)
-            run.ask(request)
+            run.submit(request)
             assert (request.one("value"), request.one("level")) == (2.5, 2)
 
     def test_the_same_id_has_the_same_route(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         with running(tmp_path, FakeLevels()) as run:
             requests = [Request("perhaps a", request_id=f"r{number % 20}") for number in range(60)]
-            run.ask(*requests)
+            run.submit(*requests)
             found = [request.one("level") for request in requests]
             assert found[:20] == found[20:40] == found[40:]
             wanted = [2 if draw(VERSION, request_key(f"r{n}", []), 0, 0) < 0.5 else 1 for n in range(20)]
@@ -153,7 +153,7 @@ class TestRoutes:
             assert set(found) == {1, 2}
             # Without an id the text decides, row by row.
             twice = [Request("perhaps a", "perhaps a b", "perhaps a") for _ in range(2)]
-            run.ask(*twice)
+            run.submit(*twice)
             assert twice[0].wait()["level"].tolist() == twice[1].wait()["level"].tolist()
 
     def test_a_shorter_level_reads_what_fits_it(self, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ class TestRoutes:
         levels = FakeLevels()
         with running(tmp_path, levels) as run:
             request = Request("unsure drop a b c drop d")
-            run.ask(request)
+            run.submit(request)
             # The second "drop" was cut off: it stays, as what follows it does.
             assert request.one("pruned_text") == b"unsure a b c drop d"
         assert levels.of("c_l0")[0].ids == [ids("unsure drop a b")]
@@ -193,7 +193,7 @@ class TestRequests:
         levels = FakeLevels()
         with running(tmp_path, levels) as run:
             bad, good = Request("a", inputs=inputs), Request("sure", pairs=["a"] if pairs else None)
-            run.ask(bad, good)
+            run.submit(bad, good)
             with pytest.raises(InvalidArgument) as caught:
                 bad.wait()
             assert said in str(caught.value)
@@ -204,13 +204,13 @@ class TestRequests:
         write_cascade(tmp_path, cascades(), lengths=(6, 8))
         with running(tmp_path, FakeLevels()) as run:
             fits, long = Request("sure a a a a a"), Request("sure a a a a a a")
-            run.ask(fits, long)
+            run.submit(fits, long)
             assert fits.one("level") == 1
             with pytest.raises(InvalidArgument, match="9 tokens; this model reads at most 8"):
                 long.wait()
         with running(tmp_path, FakeLevels(), truncate=True) as run:
             long = Request("unsure a a a a a a")
-            run.ask(long)
+            run.submit(long)
             assert long.one("level") == 2
 
     def test_options_choose_the_candidate_and_the_last_level(self, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ class TestRequests:
             fast, exact, beyond = (Request("unsure", accuracy=score) for score in (0.8, 0.96, 1.0))
             first, second = Request("unsure", max_level=1), Request("unsure", max_level=2)
             both = Request("sure", accuracy=0.96, max_level=1)
-            run.ask(fast, exact, beyond, first, second, both)
+            run.submit(fast, exact, beyond, first, second, both)
             assert [each.one("level") for each in (fast, exact, beyond)] == [1, 2, 2]
             assert exact.one("probabilities")[1] == pytest.approx(1 / (1 + np.exp(-3)))  # the second alone
             assert [each.one("level") for each in (first, second, both)] == [1, 2, 1]
@@ -229,7 +229,7 @@ class TestRequests:
         write_cascade(tmp_path, cascades(), chosen=2)
         with running(tmp_path, FakeLevels()) as run:
             request = Request("sure", max_level=1)
-            run.ask(request)
+            run.submit(request)
             with pytest.raises(
                 InvalidArgument, match="'max_level' is 1, but the cascade that serves begins at level 2"
             ):
@@ -242,7 +242,7 @@ class TestRequests:
         with running(tmp_path, levels, max_in_flight=2) as run:
             first, withdrawn, late = Request("sure"), Request("sure a"), Request("sure b", latency_ms=80)
             withdrawn.withdrawn = True
-            run.ask(first, withdrawn, late)
+            run.submit(first, withdrawn, late)
             assert until(lambda: bool(levels.calls))
             levels.before.clear()
             assert until(lambda: late.error is not None)  # its deadline passes in the queue
@@ -266,6 +266,6 @@ def test_requests_during_unload_are_rejected(tmp_path: Path) -> None:
     with running(tmp_path, FakeLevels()) as run:
         pass
     request = Request("sure")
-    run.ask(request)
+    run.submit(request)
     with pytest.raises(Unavailable, match="stops serving"):
         request.wait()

@@ -43,7 +43,7 @@ def test_a_task_is_called_in_any_served_version(made: TabiManifest, tmp_path: Pa
     levels = FakeLevels()
     with running(tmp_path / "c", levels) as run:
         unsure = Request("unsure", task="another")
-        run.ask(unsure)
+        run.submit(unsure)
         assert (unsure.one("level"), unsure.one("degraded")) == (2, False)
     assert [(call.model, call.version, call.task) for call in levels.calls] == [
         ("c_l0", NEWEST, "mood"),
@@ -67,24 +67,24 @@ def test_a_removed_or_replaced_task_is_not_called(tmp_path: Path) -> None:
     with running(tmp_path / "c", levels) as run:
         remove_task(tasks_folder(tmp_path / "c_l0"), "mood")
         gone = Request("sure")
-        run.ask(gone)
+        run.submit(gone)
         with pytest.raises(
             Unavailable, match=r"level 1, model 'c_l0', task 'mood': .*unknown task 'mood'.*add it again"
         ):
             gone.wait()
         add(tmp_path, "c_l0", seed=5)
         other = Request("sure")
-        run.ask(other)
+        run.submit(other)
         with pytest.raises(Unavailable, match="differs from the one that the cascade was built with; rebuild with `"):
             other.wait()
         assert not levels.calls
         add(tmp_path, "c_l0", seed=0)
         back = Request("sure")
-        run.ask(back)
+        run.submit(back)
         assert (back.one("level"), back.one("degraded")) == (1, False)
         add(tmp_path, "c_l0", seed=5)
         again = Request("sure")
-        run.ask(again)
+        run.submit(again)
         with pytest.raises(Unavailable, match="differs from the one"):
             again.wait()
 
@@ -95,13 +95,13 @@ def test_queries_that_others_can_answer_are_answered(tmp_path: Path) -> None:
     with running(tmp_path / "c", levels, on_first_level_failure="next") as run:
         remove_task(tasks_folder(tmp_path / "c_l1"), "mood")
         both = Request("sure", "unsure")
-        run.ask(both)
+        run.submit(both)
         assert both.wait()["degraded"].ravel().tolist() == [False, True]
         assert both.wait()["level"].ravel().tolist() == [1, 1]
         add(tmp_path, "c_l1", seed=1)
         add(tmp_path, "c_l0", seed=5)
         by_the_next = Request("sure")
-        run.ask(by_the_next)
+        run.submit(by_the_next)
         assert (by_the_next.one("level"), by_the_next.one("degraded")) == (2, True)
 
 
@@ -111,7 +111,7 @@ def test_a_task_that_its_model_rejects_is_not_a_client_error(tmp_path: Path) -> 
     levels.before["c_l0"] = raising(InvalidArgument("task 'mood' is refused: it is damaged"))
     with running(tmp_path / "c", levels) as run:
         request = Request("sure")
-        run.ask(request)
+        run.submit(request)
         with pytest.raises(Unavailable, match="task 'mood': task 'mood' is refused: it is damaged"):
             request.wait()
 
@@ -121,7 +121,7 @@ def test_a_model_in_another_repository_is_called_unchecked(made: TabiManifest, t
         shutil.rmtree(tmp_path / level.model)
     with running(tmp_path / "c", FakeLevels()) as run:
         request = Request("sure")
-        run.ask(request)
+        run.submit(request)
         assert request.one("level") == 1
 
 
