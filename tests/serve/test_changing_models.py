@@ -19,7 +19,7 @@ from tidal.repository.entries import ModelEntry
 from tidal.repository.names import runtime_model
 from tidal.server import change
 from tidal.server.active_config import load_model, restart_model
-from tidal.server.allocate import exclusive_change
+from tidal.server.change_lock import exclusive_change
 from tidal.server.control import ModelState, ServerControl
 
 

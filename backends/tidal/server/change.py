@@ -31,7 +31,7 @@ from tidal.server.active_config import (
     versions_on_server,
     wanted_versions,
 )
-from tidal.server.allocate import exclusive_change
+from tidal.server.change_lock import exclusive_change
 from tidal.server.control import ServerControl
 from tidal.server.reasons import sentence
 
