@@ -28,7 +28,7 @@ from tidal_builders.pets.report import PetsReport, report_of
 from tidal_builders.pets.source import BaseSource, load_base
 from tidal_builders.pets.spec import PetsPlanOptions, PetsSpec
 from tidal_builders.pets.typical import served_kinds
-from tidal_builders.pets.verify import Verified, verify
+from tidal_builders.pets.verify import PetsVerification, verify
 from tidal_builders.publishing import VersionFields, publish_version, write_config_once
 from tidal_builders.runner import BuildOptions, BuildRun, Recipe, run_build
 from tidal_builders.samples import sample_texts
@@ -94,9 +94,9 @@ class _PetsStages:
         return _SourceFacts.model_validate_json((self.folder / _FACTS).read_bytes())
 
     @cached_property
-    def verified(self) -> Verified:
+    def verified(self) -> PetsVerification:
         """Comparison of the engine with the source model."""
-        return self._work.record("verified", Verified, self._verify)
+        return self._work.record("verified", PetsVerification, self._verify)
 
     @cached_property
     def profile(self) -> PetsProfile:
@@ -145,7 +145,7 @@ class _PetsStages:
         )
         (folder / _FACTS).write_text(facts.model_dump_json())
 
-    def _verify(self) -> Verified:
+    def _verify(self) -> PetsVerification:
         samples = None if self.plan.samples is None else self.plan.samples.read_text(encoding="utf-8")
         texts, _ = sample_texts(samples)
         return verify(
