@@ -108,7 +108,7 @@ def test_the_commands(served: Served, tmp_path: Path) -> None:
             "are for tasks that classify",
         ),
         (["add", "narrow", saved], "fan_in_fan_out is set"),
-        (["add", "writer", saved, "--name", "other"], "names no base: on another base than its own a task answers"),
+        (["add", "writer", saved, "--name", "other"], "names no base: on another base than its own, a task gives"),
         (["add", "narrow", copy], "it was made for the base"),
         (["train", "writer", str(tmp_path)], "is not a vision transformer"),
     ):
