@@ -26,7 +26,7 @@ def most_earned(deadlines: Sequence[float], earnings: Floats, seconds: Floats) -
     sets = range(1 << number)
     members = [[i for i in range(number) if each >> i & 1] for each in sets]
     due = [min((deadlines[i] for i in each), default=0.0) for each in members]
-    worth = [earnings[each].sum(axis=0) for each in members]
+    values = [earnings[each].sum(axis=0) for each in members]
     takes = [seconds[:, len(each)] for each in members]
     fronts: list[tuple[Floats, Floats]] = [(np.zeros(1), np.zeros(1))]
     best = 0.0
@@ -39,7 +39,7 @@ def most_earned(deadlines: Sequence[float], earnings: Floats, seconds: Floats) -
             in_time = ends <= due[last]
             if in_time.any():
                 times.append(ends[in_time])
-                sums.append((before_sums[:, None] + worth[last])[in_time])
+                sums.append((before_sums[:, None] + values[last])[in_time])
             last = (last - 1) & done
         front = _front(np.concatenate(times), np.concatenate(sums)) if times else (np.zeros(0), np.zeros(0))
         fronts.append(front)

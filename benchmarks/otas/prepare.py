@@ -30,7 +30,7 @@ from tidal.repository.entries import ModelEntry
 from tidal.tasks.folder import scan, tasks_folder
 from tidal_builders.otas import transformer, vit
 from tidal_builders.otas.build import build_otas
-from tidal_builders.otas.registering import Registering
+from tidal_builders.otas.registration import TaskRegistration
 from tidal_builders.otas.spec import OtasSpec
 from tidal_builders.otas.training.images import LabelledImages, read_images
 from tidal_builders.otas.training.pretrain import pretrain
@@ -117,8 +117,8 @@ def _transformer(folder: Path, size: Size | Pretrained, how: Recipe, tasks: Sequ
         assert how.pretraining is not None, f"{size.name} is to be trained, and the recipe does not say on what"
         task = next(task for task in tasks if task.task == how.pretraining.task)
         # As the task's own training divides them: accuracies are measured on what the transformer has not seen either.
-        divided = how.training(task.task)
-        seen, _ = read_images(task.train, task.labels).divided(divided.profiled, divided.seed)
+        split = how.training(task.task)
+        seen, _ = read_images(task.train, task.labels).split(split.profiled, split.seed)
         found = _pretrain(size, how.pretraining, seen, checkpoint)
     aside = folder / f".{size.name}"
     shutil.rmtree(aside, ignore_errors=True)
@@ -132,11 +132,11 @@ def _pretrain(size: Size, how: FromNothing, seen: LabelledImages, checkpoint: Pa
     progress(f"pretraining {size.name} on {how.task}")
     chosen = replace(how.settings, epochs=size.epochs)
 
-    def told(share: float) -> None:
+    def report_progress(share: float) -> None:
         progress(f"{size.name}: epoch {round(share * size.epochs)} of {size.epochs}, {len(seen)} images")
 
     variation = replace(how.variation, seen=size.seen)
-    return pretrain(size.config, seen, chosen, told, variation=variation, checkpoint=checkpoint)
+    return pretrain(size.config, seen, chosen, report_progress, variation=variation, checkpoint=checkpoint)
 
 
 def _build(
@@ -176,13 +176,15 @@ def _train(repository: Path, name: str, task: Images, how: Recipe) -> None:
     assert version is not None
     settings, said = how.training(task.task), set[int]()
 
-    def told(stage: str, share: float) -> None:
+    def report_progress(stage: str, share: float) -> None:
         tenth = int(10 * share)
         if stage == "train" and tenth not in said:
             said.add(tenth)
             progress(f"{name}: training {task.task}, {share:.0%}")
 
-    made = Registering(entry.folder, version, task.task, report=told).by_training(task.train, task.labels, settings)
+    made = TaskRegistration(entry.folder, version, task.task, report=report_progress).by_training(
+        task.train, task.labels, settings
+    )
     progress(f"{name}: {task.task} " + ", ".join(f"γ {gamma}: {share:.3f}" for gamma, share in made.accuracy.items()))
 
 

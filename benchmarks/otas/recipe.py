@@ -16,7 +16,7 @@ PARITY, NOISY = "digits-parity", "digits-noisy"
 
 _PIXELS, _PATCH = 32, 4
 # The paper's list in proportion to 64 patches and 8 layers is -10 to 4. These models lose so little by merging and have
-# so many tokens left that it is worth going further in both directions.
+# so many tokens left that larger changes pay in both directions.
 _SMALL_GAMMAS = (-20, -10, -5, -2, 0, 2, 4, 8)
 # The same for 64 patches and 12 layers is -7, -5, -3, -2, 0, 1, 3, where a prompt more is hardly a cost.
 _GAMMAS = (-7, -5, -3, -2, 0, 2, 8)

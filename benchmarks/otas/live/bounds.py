@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.float64]
 _SLOT_S = 0.1
 
 
-def worth(load: Load, accuracies: Mapping[str, Mapping[int, float]], gammas: list[int]) -> Floats:
+def expected_utilities(load: Load, accuracies: Mapping[str, Mapping[int, float]], gammas: list[int]) -> Floats:
     """[types, gammas] what an answer in time is expected to earn."""
     return np.array([[each.utility * accuracies[each.task][gamma] for gamma in gammas] for each in load.types])
 
@@ -24,7 +24,7 @@ def adaptation_gain(load: Load, earns: Floats, unchanged: int) -> float:
 
     Args:
         load: the queries.
-        earns: see `worth`.
+        earns: see `expected_utilities`.
         unchanged: place of γ 0.
     """
     per_query = earns[load.kinds]
@@ -39,7 +39,7 @@ def most_earned(load: Load, earns: Floats, seconds: Floats) -> float:
 
     Args:
         load: the queries.
-        earns: see `worth`.
+        earns: see `expected_utilities`.
         seconds: [gammas] of a query in the fastest batch.
     """
     from scipy.optimize import linprog

@@ -51,7 +51,7 @@ class Load:
 
     @property
     def utility(self) -> npt.NDArray[np.float64]:
-        """Of each query: what a right answer in time is worth."""
+        """Of each query: utility of a correct answer in time."""
         return np.array([each.utility for each in self.types])[self.kinds]
 
     def steady(self, count: int, rate: float) -> Load:

@@ -21,7 +21,7 @@ from tidal.server.child import RunningServer
 TYPES = ("1: right", "2: wrong", "3: late", "4: evicted")
 _RIGHT, _WRONG, _LATE, _EVICTED = range(4)
 # Metrics are published every 200 ms.
-_SETTLE_S = 0.4
+_COUNTING_S = 0.4
 # Clients do not see batches: so many answers in a row stand for one.
 _ROW = 32
 
@@ -98,14 +98,14 @@ class Watch:
     @contextmanager
     def over(self, server: RunningServer, models: Sequence[str], *, lasting: bool) -> Iterator[None]:
         """Watch these models, which keep their counts only where they are `lasting`, for the length of the block."""
-        time.sleep(_SETTLE_S)
+        time.sleep(_COUNTING_S)
         before = _counts(server, models) if lasting else None
         begin = time.monotonic()
         with self.usage.watch(server):
             yield
         lasted = time.monotonic() - begin
         if before is not None:
-            time.sleep(_SETTLE_S)
+            time.sleep(_COUNTING_S)
             after = _counts(server, models)
             queries, batches, seconds = (late - early for late, early in zip(after, before, strict=True))
             self.mean_batch = queries / max(1.0, batches)

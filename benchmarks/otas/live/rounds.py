@@ -196,7 +196,7 @@ class Rounds:
                 outcome = self.bench.measure_model(model, load)
                 shares.append(outcome.utility / outcome.offered)
                 found[str(scale)][gamma] = shares[-1]
-            told = [f"{share:.1%} at load {scale:g}" for scale, share in zip(self.size.scales, shares, strict=True)]
-            progress(f"γ {gamma} earns {', '.join(told)}")
+            reported = [f"{share:.1%} at load {scale:g}" for scale, share in zip(self.size.scales, shares, strict=True)]
+            progress(f"γ {gamma} earns {', '.join(reported)}")
             unload(self.bench.server.control, [model])
         return found

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.kept import kept_file
 from benchmarks.otas.live import figures, tables
 from benchmarks.otas.live.artefacts import BASE, Artefacts
-from benchmarks.otas.live.bounds import adaptation_gain, most_earned, worth
+from benchmarks.otas.live.bounds import adaptation_gain, expected_utilities, most_earned
 from benchmarks.otas.live.load import LEAST, MEAN, MOST, Load, types_of
 from benchmarks.otas.live.plot import plot
 from benchmarks.otas.live.repository import (
@@ -55,7 +55,7 @@ def measure(report: Report, artefacts: Artefacts, size: Size, json: Path | None)
     types = types_of({task: by_gamma[0] for task, by_gamma in accuracies.items()})
     of_sizes = {model: _accuracies(artefacts, built) for model, built in SIZES.items()}
     at_zero = {model: {task: by_gamma[0] for task, by_gamma in each.items()} for model, each in of_sizes.items()}
-    switched = worth_having({model: fmean(each.values()) for model, each in at_zero.items()})
+    switched = sizes_to_switch({model: fmean(each.values()) for model, each in at_zero.items()})
     _add_setting(report, artefacts, manifest, size, switched)
     files = [version_of(artefacts.repository, model) / MANIFEST_FILE for model in SIZES.values()]
     kept = kept_file("otas-live-run", size, artefacts.digest, files=files)
@@ -98,7 +98,7 @@ def _report(
 def _bounds(load: Load, manifest: OtasManifest, accuracies: Accuracies, capacity: float) -> Bounds:
     """With the profile's ratios between γ, and γ 0 as fast as served."""
     gammas = list(manifest.gammas)
-    earns = worth(load, accuracies, gammas)
+    earns = expected_utilities(load, accuracies, gammas)
     profile = manifest.profile
     seconds = np.array([profile.throughput(0) / profile.throughput(gamma) / capacity for gamma in gammas])
     all_at_best = float(earns[load.kinds].max(axis=1).sum())
@@ -112,7 +112,7 @@ def _accuracies(artefacts: Artefacts, model: str) -> Accuracies:
     return {task.name: dict(load_task(folder, task.name, manifest).accuracy) for task in artefacts.tasks}
 
 
-def worth_having(accuracies: Mapping[str, float]) -> tuple[str, ...]:
+def sizes_to_switch(accuracies: Mapping[str, float]) -> tuple[str, ...]:
     """Of models from fast to slow those that are more accurate than all before them: the others only cost time."""
     kept: list[str] = []
     for model, accuracy in accuracies.items():

@@ -1,4 +1,4 @@
-"""What engines are made for."""
+"""Target of engines: kind, device, threads and options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from tidal.engines import EngineKind, PlanOptions
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Their kind, where they run, CPU threads of each, and how TensorRT plans are made."""
+    """Target that engines are built for.
+
+    Attributes:
+        kind: Kind of the engines.
+        device: Device that runs them.
+        threads: Number of CPU threads of each engine.
+        options: Options of TensorRT plans.
+    """
 
     kind: EngineKind
     device: DeviceKind
