@@ -1,4 +1,4 @@
-"""The live part: serve, measure, and report."""
+"""Live part: serve, measure and report."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ Accuracies = dict[str, dict[int, float]]
 
 
 def measure(report: Report, artefacts: Artefacts, size: Size, json: Path | None) -> Path:
-    """Hold OTAS to other ways to serve the same images, through the server.
+    """Compare OTAS with other systems that serve the same images, on a server.
 
     Args:
-        report: gets tables, claims and what was measured.
-        artefacts: what is served.
-        size: how much to measure.
-        json: where the report goes: pictures are written beside it.
+        report: Report that gets tables, claims and measurements.
+        artefacts: Artefacts to serve.
+        size: Extent of the measurement.
+        json: File of the report; plots are written to the same folder. None for no plots.
 
     Returns:
-        The file that keeps what was measured, to be removed when the report is written.
+        File of the measurements, to be removed when the report has been written.
     """
     version = version_of(artefacts.repository, BASE)
     manifest = load_otas_manifest(version)
@@ -96,7 +96,7 @@ def _report(
 
 
 def _bounds(load: Load, manifest: OtasManifest, accuracies: Accuracies, capacity: float) -> Bounds:
-    """With the profile's ratios between γ, and γ 0 as fast as served."""
+    """Compute bounds with the profile's ratios between γ, scaled to the measured throughput of γ 0."""
     gammas = list(manifest.gammas)
     earns = expected_utilities(load, accuracies, gammas)
     profile = manifest.profile
@@ -106,14 +106,14 @@ def _bounds(load: Load, manifest: OtasManifest, accuracies: Accuracies, capacity
 
 
 def _accuracies(artefacts: Artefacts, model: str) -> Accuracies:
-    """What the policies of a model go by: by task and γ."""
+    """Return the accuracies of a model by task and γ, as policies read them."""
     version = version_of(artefacts.repository, model)
     manifest, folder = load_otas_manifest(version), tasks_folder(version.parent)
     return {task.name: dict(load_task(folder, task.name, manifest).accuracy) for task in artefacts.tasks}
 
 
 def sizes_to_switch(accuracies: Mapping[str, float]) -> tuple[str, ...]:
-    """Of models from fast to slow those that are more accurate than all before them: the others only cost time."""
+    """Return the models, from fast to slow, that are more accurate than all faster ones."""
     kept: list[str] = []
     for model, accuracy in accuracies.items():
         if all(accuracy > accuracies[faster] for faster in kept):
