@@ -22,8 +22,7 @@ from tidal_builders.otas.transformer import TransformerModel, load_transformer
 from tidal_builders.otas.vit import Vit
 
 GAMMAS, MAX_BATCH = (-2, 0, 2), 8
-# Milliseconds of batches of 1 and 8 by γ: much more than the tiny model takes, so that the profile decides on γ even on a
-# busy machine.
+# Milliseconds of batches of 1 and 8 by γ: much more than the tiny model takes, so that the profile decides on γ.
 _MS = ((10.0, 20.0), (2000.0, 3000.0), (5000.0, 8000.0))
 
 

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import torch
 
 from tidal.errors import Internal
+from tidal.flover.form import DecoderForm
 from tidal.flover.manifest import WEIGHTS_FILE, FloverManifest
 from tidal.flover.memory.available import available_bytes
 from tidal.flover.memory.buffers import KeyValueBuffers, kept_type
 from tidal.flover.memory.slots import SlotCopy, SlotMove
 from tidal.flover.models.decoder import DecoderModel
-from tidal.flover.models.form import DecoderForm
 from tidal.flover.models.graphs import DecodeGraphs
 from tidal.flover.models.layer import no_update
 from tidal.flover.models.linear import working_type

@@ -1,4 +1,4 @@
-"""Graphs of a vision transformer by γ, and the choice of engines for this machine."""
+"""Converts a vision transformer into graphs by γ, and chooses the engines to open from them on this machine."""
 
 from __future__ import annotations
 
@@ -24,29 +24,25 @@ from tidal.engines import (
 )
 from tidal.otas.manifest import PIXELS, PROMPTS, EngineChoice, OtasEngine, OtasForm, OtasTrial
 from tidal.otas.runner import split_batch
-from tidal_builders.otas.target import Target
+from tidal_builders.otas.target import EngineTarget
 from tidal_builders.otas.transformer import GammaModule, TransformerModel
 from tidal_builders.timing import Call, Progress, measure
 
 PRECISION: Precision = "fp32"
 Inputs = dict[str, npt.NDArray[np.float32]]
 
-# Engines of fixed sizes need a copy of the weights each: they have to save at least this share of the time.
+# Engines of fixed sizes are copies of the weights: they must be faster by this share.
 _MIN_GAIN = 0.05
 _ROUNDS = 4
-# Batch sizes are compared up to this multiple of the largest fixed size.
+# Batches are compared up to this multiple of the largest fixed size.
 _MAX_SIZE_FACTOR = 4
 
 
 def graphs(gammas: Sequence[int], kind: EngineKind) -> dict[tuple[int, ...], str]:
-    """Return the graphs that a γ list requires, with the names of their folders.
+    """The graphs that some γ values need, with the names of their folders.
 
-    Merging is part of a graph, so each γ below 0 has its own. Prompts are an input, so one graph serves all γ above 0,
+    Merging is part of a graph, so that each γ below 0 has one. Prompts are an input: one graph accepts any number,
     unless the engine uses plans, which are fastest for fixed sizes.
-
-    Args:
-        gammas: List of γ, ascending.
-        kind: Kind of the engines.
     """
     prompted = tuple(gamma for gamma in gammas if gamma > 0)
     found: dict[tuple[int, ...], str]
@@ -57,14 +53,14 @@ def graphs(gammas: Sequence[int], kind: EngineKind) -> dict[tuple[int, ...], str
 
 
 def convert(model: TransformerModel, form: OtasForm, gammas: tuple[int, ...], folder: Path, kind: EngineKind) -> None:
-    """Compile one of the graphs into an existing folder.
+    """Compile one graph into an existing folder.
 
     Args:
-        model: The transformer.
-        form: Shapes of the model.
-        gammas: γ of the graph, ascending.
-        folder: Folder to write to.
-        kind: Kind of the engine.
+        model: The vision transformer.
+        form: Shapes and γ values of its batches.
+        gammas: γ values of the graph.
+        folder: Folder to write into.
+        kind: Engine kind to compile for.
     """
     compile_engine(
         kind,
@@ -77,12 +73,19 @@ def convert(model: TransformerModel, form: OtasForm, gammas: tuple[int, ...], fo
 
 
 def batch_sizes(max_batch: int) -> tuple[int, ...]:
-    """Return the batch sizes to measure: powers of 2 up to `max_batch`, and `max_batch`."""
+    """Numbers of images to measure: powers of 2 up to `max_batch`, and `max_batch`."""
     return tuple(sorted({max_batch, *(2**power for power in range(max_batch.bit_length()) if 2**power <= max_batch)}))
 
 
 def draw_inputs(form: OtasForm, gamma: int, images: int, seed: int) -> Inputs:
-    """Draw random pixel values of a number of images, and prompts if γ is above 0."""
+    """Draw random pixel values, and prompts if γ has any.
+
+    Args:
+        form: Shapes of batches.
+        gamma: Change of the number of tokens per layer.
+        images: Number of images.
+        seed: Seed of the random numbers.
+    """
     draw = np.random.default_rng(seed)
     inputs = {PIXELS: draw.standard_normal((images, *form.image.shape), np.float32)}
     if shape := form.prompt_shape(gamma):
@@ -91,20 +94,26 @@ def draw_inputs(form: OtasForm, gamma: int, images: int, seed: int) -> Inputs:
 
 
 def choose_engines(
-    folder: Path, form: OtasForm, target: Target, *, static_batches: Sequence[int], seconds: float, progress: Progress
+    folder: Path,
+    form: OtasForm,
+    target: EngineTarget,
+    *,
+    static_batches: Sequence[int],
+    seconds: float,
+    progress: Progress,
 ) -> tuple[tuple[OtasEngine, ...], tuple[OtasTrial, ...]]:
-    """Choose the fastest engines of each graph: one for all batch sizes, engines for some sizes each, or both.
+    """Choose the engines that run each graph fastest: one for all batch sizes, one for each of some sizes, or both.
 
     Args:
-        folder: Folder that contains the folders of the graphs; files for fixed sizes are added to these.
-        form: Shapes of the model.
-        target: Device and options of the engines.
-        static_batches: Batch sizes to try for γ up to 0, ascending; sizes above `max_batch` are left out.
-        seconds: Time limit for rounds after the second, per γ, in seconds.
-        progress: Called with the share that is done.
+        folder: Folder with one folder per graph, into which plans for fixed sizes are written.
+        form: Shapes and γ values of batches.
+        target: What engines are built for.
+        static_batches: Batch sizes to try for γ up to 0, ascending; those above the form's `max_batch` are ignored.
+        seconds: Time in seconds after which no further round starts, per γ; two rounds are always run.
+        progress: Called with the completed share, 0 to 1.
 
     Returns:
-        The chosen engines, and the measurements of all choices.
+        The engines, and the forms that were compared.
     """
     sizes = [size for size in static_batches if size <= form.max_batch]
     engines: list[OtasEngine] = []
@@ -113,8 +122,9 @@ def choose_engines(
     for number, (gammas, name) in enumerate(wanted.items()):
         graph = folder / name / engine_file(target.kind)
         candidates = [None, *(sizes if gammas[0] <= 0 else [])]
-        shapes = [form.shapes(gammas, size) for size in candidates]
-        files = specialise_engine(target.kind, graph, shapes, target.options)
+        files = specialise_engine(
+            target.kind, graph, [form.shapes(gammas, size) for size in candidates], target.options
+        )
         any_size, *fixed = [
             OtasEngine(gammas=gammas, file=str(file.relative_to(folder)), batch=size)
             for file, size in zip(files, candidates, strict=True)
@@ -136,17 +146,29 @@ def choose_engines(
     return tuple(engines), tuple(trials)
 
 
-def open_one(folder: Path, form: OtasForm, target: Target, engine: OtasEngine) -> Engine:
-    """Open an engine of a model that has not been published."""
+def open_one(folder: Path, form: OtasForm, target: EngineTarget, engine: OtasEngine) -> Engine:
+    """Open one engine of a model that is not yet published.
+
+    Args:
+        folder: Folder with one folder per graph.
+        form: Shapes and γ values of batches.
+        target: What engines are built for.
+        engine: The engine to open.
+    """
     shapes = form.shapes(engine.gammas, engine.batch)
     artifact = Artifact(target.kind, folder / engine.file, PRECISION, shapes, target.device)
     return open_engines(artifact, threads=target.threads)[0]
 
 
 def _compare(
-    folder: Path, form: OtasForm, target: Target, any_size: OtasEngine, fixed: Sequence[OtasEngine], seconds: float
+    folder: Path,
+    form: OtasForm,
+    target: EngineTarget,
+    any_size: OtasEngine,
+    fixed: Sequence[OtasEngine],
+    seconds: float,
 ) -> dict[EngineChoice, float]:
-    """Return the milliseconds per image of each choice of engines, a mean over batch sizes."""
+    """Milliseconds per image for each way to divide batches among engines, as a mean over batch sizes."""
     gamma, sizes = any_size.gammas[0], [each.batch or 1 for each in fixed]
     batches = batch_sizes(min(form.max_batch, _MAX_SIZE_FACTOR * sizes[-1]))
     dynamic = open_one(folder, form, target, any_size)

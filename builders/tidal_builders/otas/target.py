@@ -1,4 +1,4 @@
-"""Target of engines: kind, device, threads and options."""
+"""The engine, device and options that engines of a vision transformer are built for."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tidal.engines import EngineKind, PlanOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Target that engines are built for.
+class EngineTarget:
+    """What engines are built for.
 
     Attributes:
-        kind: Kind of the engines.
-        device: Device that runs them.
-        threads: Number of CPU threads of each engine.
-        options: Options of TensorRT plans.
+        kind: Engine kind.
+        device: Device to run on.
+        threads: CPU threads of each engine.
+        options: Options of plans.
     """
 
     kind: EngineKind

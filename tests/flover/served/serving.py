@@ -20,11 +20,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from testing.requests import FakeRequest, make_context
 from testing.waiting import until
-from tidal.flover.engine.generation import Generation
 from tidal.flover.engine.runners import Runner, SharedRunner
 from tidal.flover.engine.slots import SlotOwner
+from tidal.flover.form import DecoderForm
+from tidal.flover.generation import Generation
 from tidal.flover.memory.slots import SlotCopy, SlotMove, SlotTable
-from tidal.flover.models.form import DecoderForm
 from tidal.flover.policies import FloverScheduler
 from tidal.flover.request_parser import RequestParser
 from tidal.flover.responses import OUTPUTS

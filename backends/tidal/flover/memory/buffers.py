@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from tidal.errors import InvalidArgument
+from tidal.flover.form import DecoderForm
 from tidal.flover.memory.slots import SlotCopy, SlotMove
-from tidal.flover.models.form import DecoderForm
 from tidal.flover.native.library import large_pages, usable
 
 
