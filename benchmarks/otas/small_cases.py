@@ -103,9 +103,9 @@ def allocation_gaps(cases: int, seed: int = 1) -> Gaps:
         )
         seconds = costs.seconds[:, sizes].T
         places = by_dynamic_programme(0.0, deadlines, seconds.tolist(), earnings.tolist())
-        paper = sum(earnings[batch, place] for batch, place in enumerate(places) if place is not None)
+        paper = sum(earnings[batch, gamma_index] for batch, gamma_index in enumerate(places) if gamma_index is not None)
         runs = best_plan(0.0, deadlines, sizes, earnings, costs, labels=20)
-        ours = sum(earnings[run.start, run.place] for run in runs)
+        ours = sum(earnings[run.start, run.gamma_index] for run in runs)
         found.append((float(paper), float(ours), most_allocated(deadlines, earnings, seconds)))
     return _gaps(found)
 

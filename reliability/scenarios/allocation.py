@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from reliability.bench import Bench
-from reliability.rows import LEAST_REQUESTS, Row, none_failed
+from reliability.rows import MIN_REQUESTS, Guarantee, none_failed
+from reliability.server_under_test import ServerUnderTest
 from testing.controller import Traffic, controller
 
-# Words of a query that fits the shortest runtime, and of one that only the longest takes.
+# Words of a query that fits the shortest runtime, and of one that fits only the longest.
 _SHORT, _LONG = 10, 50
 _PHASES = (_SHORT, _LONG, _SHORT, _LONG)
 _WITHIN_S = 120.0
 
 
-def run(bench: Bench) -> list[Row]:
-    """Let short and long queries take turns until each has changed the allocation."""
-    phases = _PHASES[:1] if bench.quick else _PHASES
-    served = bench.served
+def run(target: ServerUnderTest) -> list[Guarantee]:
+    """Alternate short and long queries until each has changed the allocation."""
+    phases = _PHASES[:1] if target.quick else _PHASES
+    served = target.served
     requests, failures, changed = 0, list[str](), 0
     with (
-        bench.load(uncounted={"split"}) as load,
+        target.load(uncounted={"split"}) as load,
         controller(served.environment, "split", "--period", "2", "--min-gain", "0") as beside,
     ):
         for words in phases:
@@ -29,10 +29,10 @@ def run(bench: Bench) -> list[Row]:
                 changed = len(beside.of("changed"))
             requests += traffic.sent
             failures += traffic.failures
-        missing = 20 if bench.quick else LEAST_REQUESTS - requests - len(load.sent)
-        load.goes_on(missing)
+        missing = 20 if target.quick else MIN_REQUESTS - requests - len(load.sent)
+        load.wait_for(missing)
         beside.end()
     failures += [f"a change failed: {event}" for event in beside.of("failed")]
     failures += load.failures()
     what = "instances moved by the controller"
-    return [none_failed(what, requests + len(load.sent), changed, failures, quick=bench.quick)]
+    return [none_failed(what, requests + len(load.sent), changed, failures, quick=target.quick)]

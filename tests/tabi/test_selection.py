@@ -73,7 +73,7 @@ def test_an_escalation_rate_takes_the_best_cascade_within_it(rate: float, name: 
     assert chosen(escalation_rate=rate) == name
 
 
-def test_equals_are_told_apart_by_the_other_figure() -> None:
+def test_ties_are_broken_by_the_other_figure() -> None:
     same = [
         candidate("worse", score=0.8, mean=2),
         candidate("better", score=0.9, mean=2),

@@ -171,9 +171,9 @@ class TestDeadlines:
         write_cascade(tmp_path, cascades(), means_ms=(1.0, 10_000.0))
         levels = Levels()
         with running(tmp_path, levels, on_level_failure="error") as run:
-            hurried, patient = Request("unsure", latency_ms=5000), Request("unsure")
-            run.ask(hurried, patient)
-            assert (hurried.one("level"), hurried.one("degraded")) == (1, True)
+            urgent, patient = Request("unsure", latency_ms=5000), Request("unsure")
+            run.ask(urgent, patient)
+            assert (urgent.one("level"), urgent.one("degraded")) == (1, True)
             assert (patient.one("level"), patient.one("degraded")) == (2, False)
             assert run.counts("degraded_queries_total", 1, cause="deadline")
             assert run.metric("level_failures_total") == 0

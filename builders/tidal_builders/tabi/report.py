@@ -1,4 +1,4 @@
-"""What came of building a cascade, as data."""
+"""The result of building a cascade, as data and as tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidal_builders.tabi.tables import remarks as search_remarks
 
 
 class CascadeReport(BuildReport):
-    """Outcome for a spec of a cascade.
+    """Result of building a cascade.
 
     Attributes:
         models: outcomes of the levels' own models, where they had to be looked at.
@@ -54,7 +54,12 @@ class CascadeReport(BuildReport):
 
 
 def of_manifest(manifest: TabiManifest, version: int | None) -> CascadeReport:
-    """The report of a version that is published."""
+    """The report of a published version.
+
+    Args:
+        manifest: Manifest of the version.
+        version: Number of the version.
+    """
     return CascadeReport(
         name=manifest.name,
         outcome="current",

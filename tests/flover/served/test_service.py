@@ -70,8 +70,8 @@ class TestTokens:
                 if luck.random() < 0.3:
                     luck.choice(asked[-4:])[1].withdrawn = True
             for prompt, request in asked:
-                wish = request.options.max_tokens or 0
-                expected = greedy(prompt, min(wish, MAX_LENGTH - len(prompt)))
+                limit = request.options.max_tokens or 0
+                expected = greedy(prompt, min(limit, MAX_LENGTH - len(prompt)))
                 try:
                     assert request.tokens() == expected
                 except Cancelled:

@@ -37,23 +37,23 @@ def test_every_generation_is_its_own_tasks(tmp_path: Path) -> None:
     with running(tmp_path, decoder, restless=True, task_bytes=2 * BYTES) as service:
         asked = []
         for _ in range(60):
-            number, wish = luck.choice((None, 0, 1, 2)), luck.randint(1, 20)
+            number, limit = luck.choice((None, 0, 1, 2)), luck.randint(1, 20)
             prompts = [bytes(luck.randrange(97, 123) for _ in range(luck.randint(1, 30))).decode() for _ in range(2)]
             request = Asked(
-                prompts, stream=luck.random() < 0.5, max_tokens=wish, task=None if number is None else names[number]
+                prompts, stream=luck.random() < 0.5, max_tokens=limit, task=None if number is None else names[number]
             )
             service.ask(request)
-            asked.append((request, prompts, wish, number))
+            asked.append((request, prompts, limit, number))
             if luck.random() < 0.2:
                 luck.choice(asked[-4:])[0].withdrawn = True
             time.sleep(luck.random() * 0.003)
-        for request, prompts, wish, number in asked:
+        for request, prompts, limit, number in asked:
             try:
                 found = request.by_prompt()
             except Cancelled:
                 assert request.withdrawn
             else:
-                assert (number, found) == (number, [greedy(ids_of(prompt), wish, number) for prompt in prompts])
+                assert (number, found) == (number, [greedy(ids_of(prompt), limit, number) for prompt in prompts])
         assert until(lambda: service.metric("task_evictions_total") > 0, 5)
         assert service.metric("task_budget_bytes") == 2 * BYTES
 

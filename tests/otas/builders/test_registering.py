@@ -102,7 +102,7 @@ def test_what_cannot_be_added_is_said(built: Path, given: Path, data: Path, tmp_
         (("add", given, "--name", "x", "--data", tmp_path / "empty"), "has no folders of images"),
         (
             ("add", given, "--name", "x", "--data", data, "--labels", "a,b,c"),
-            "tensor 'head.weight' is float32 of shape (2, 8)",
+            "tensor 'head.weight' has type float32 and shape (2, 8)",
         ),
         (("add", given / "few", "--data", data), "has no names of classes"),
         (("add", tmp_path / "empty", "--data", data, "--labels", "a,b"), "task.safetensors cannot be read"),

@@ -30,11 +30,11 @@ def worth(case: Case, runs: list[Run], profile: MadeProfile = LINEAR, price: flo
         size = sum(group[1] for group in groups)
         if run.start < stop or size > profile.max_batch:
             return -math.inf
-        takes = profile.latency_s(profile.gammas[run.place], size)
+        takes = profile.latency_s(profile.gammas[run.gamma_index], size)
         now, stop = now + takes, run.stop
         if now > min(group[0] for group in groups):
             return -math.inf
-        total += sum(group[2][run.place] for group in groups) - price * takes
+        total += sum(group[2][run.gamma_index] for group in groups) - price * takes
     return total
 
 
@@ -44,8 +44,8 @@ def all_plans(groups: int, places: int, joined: int) -> list[list[Run]]:
             return [[]]
         found = from_(start + 1)
         for stop in range(start + 1, min(start + joined, groups) + 1):
-            for place, rest in itertools.product(range(places), from_(stop)):
-                found.append([Run(start, stop, place), *rest])
+            for gamma_index, rest in itertools.product(range(places), from_(stop)):
+                found.append([Run(start, stop, gamma_index), *rest])
         return found
 
     return from_(0)
@@ -60,7 +60,7 @@ class TestByHand:
         case: Case = [(0.045, 10, (1, 2, 3)), (0.085, 10, (0, 0, 3)), (0.095, 10, (0, 0, 4))]
         found = plan(case)
         assert worth(case, found) == 8
-        assert [run.place for run in found] == [0, 2, 2]
+        assert [run.gamma_index for run in found] == [0, 2, 2]
 
     def test_a_deadline_may_be_met_exactly(self) -> None:
         assert plan([(0.25, 64, (1, 2, 3))]) == [Run(0, 1, 1)]
@@ -115,13 +115,13 @@ def test_no_other_order_of_whole_groups_is_better(case: Case) -> None:
     def in_order(order: tuple[int, ...], choice: tuple[int | None, ...]) -> float:
         now, total = 0.0, 0.0
         for number in order:
-            place = choice[number]
-            if place is not None:
+            gamma_index = choice[number]
+            if gamma_index is not None:
                 deadline, size, earns = case[number]
-                now += STARTED.latency_s(STARTED.gammas[place], size)
+                now += STARTED.latency_s(STARTED.gammas[gamma_index], size)
                 if now > deadline:
                     return -math.inf
-                total += earns[place]
+                total += earns[gamma_index]
         return total
 
     most = max(in_order(order, choice) for order in itertools.permutations(range(len(case))) for choice in choices)

@@ -95,8 +95,8 @@ class TestEveryPolicy:
         ("wrong", "error", "text"),
         [
             (query(0.0, math.inf), InvalidArgument, "deadline must be finite, got inf"),
-            (query(0.0, 1.0, -1.0), InvalidArgument, "utility must be a number from 0 on, got -1.0"),
-            (query(0.0, 1.0, math.nan), InvalidArgument, "utility must be a number from 0 on, got nan"),
+            (query(0.0, 1.0, -1.0), InvalidArgument, "utility must be a finite number of at least 0, got -1.0"),
+            (query(0.0, 1.0, math.nan), InvalidArgument, "utility must be a finite number of at least 0, got nan"),
             (query(0.0, 1.0, task="none"), NotFound, "no task none"),
         ],
     )

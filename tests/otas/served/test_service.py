@@ -81,22 +81,22 @@ class TestRequests:
         [
             (lambda: ask(None, 1.0), "names no task in its option 'task'; accepted: other, tone"),
             (lambda: ask("tune", 1.0), "unknown task 'tune': did you mean 'tone'?"),
-            (lambda: ask("tone", 1.0, inputs={}), "has neither image nor pixel_values; accepted is one of them"),
+            (lambda: ask("tone", 1.0, inputs={}), "has neither image nor pixel_values; accepted: one of them"),
             (
                 lambda: ask("tone", 1.0, inputs={"image": column([b""]), "pixel_values": pixels(1.0)}),
-                "both image and pixel_values were sent; accepted is one of them",
+                "has both image and pixel_values; accepted: one of them",
             ),
             (
                 lambda: ask("tone", 1.0, 2.0, inputs={"image": column([encoded(photo(8, 8)), b"nothing"])}),
-                "image row 1 is damaged or no image; accepted are JPEG, PNG and WebP",
+                "image row 1 is damaged or not an image; accepted: JPEG, PNG and WebP",
             ),
             (
                 lambda: ask("tone", 1.0, inputs={"image": np.array([[b"a", b"b"]], object)}),
-                "image has shape [1, 2]; accepted is [rows, 1]",
+                "image has shape [1, 2]; accepted: [rows, 1]",
             ),
             (
                 lambda: ask("tone", 1.0, inputs={"pixel_values": np.zeros((1, 3, 4, 4), np.float32)}),
-                "pixel_values has shape [1, 3, 4, 4]; accepted is [rows, 1, 4, 4]",
+                "pixel_values has shape [1, 3, 4, 4]; accepted: [rows, 1, 4, 4]",
             ),
             (
                 lambda: ask("tone", 1.0, float("nan")),

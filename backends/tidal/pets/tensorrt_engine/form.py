@@ -15,7 +15,7 @@ from tidal.errors import InvalidArgument, Unsupported
 from tidal.manifest import Strict
 from tidal.pets.engine.description import Description
 from tidal.pets.terms import ACTIVATIONS, SparseDelta, TaskTerms
-from tidal.pets.torch_engine.tasks import SCALAR, Numbers, Ranks, TorchTask, held_lengths
+from tidal.pets.torch_engine.tasks import SCALAR, Numbers, Ranks, TorchTask, row_lengths
 
 FORM_FILE = "dense.json"
 POOLED = "pooled"
@@ -56,7 +56,7 @@ def bank_names(description: Description) -> dict[int, str]:
     Raises:
         Unsupported: its layers have more than two sizes.
     """
-    lengths = sorted(set(held_lengths(description)))
+    lengths = sorted(set(row_lengths(description)))
     if len(lengths) != 3 or lengths[0] != SCALAR:
         raise Unsupported(f"layers of {len(lengths) - 1} sizes make no plan with banks; accepted are encoders with two")
     return dict(zip(lengths, ("bank_scalars", "bank_hidden", "bank_inner"), strict=True))

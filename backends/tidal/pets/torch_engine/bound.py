@@ -29,7 +29,7 @@ class BoundGroup:
     """A group's operator, its layers by number, and its rows in the batch; None: all."""
 
     operator: Operator
-    places: Mapping[int, int]
+    positions: Mapping[int, int]
     rows: torch.Tensor | None
     reads_outputs: bool
 
@@ -37,15 +37,15 @@ class BoundGroup:
         """Add to the rows of a product, in place; see `Batch.add_terms`."""
         own = None
         for site in sites:
-            place = self.places.get(site.number)
-            if place is None:
+            position = self.positions.get(site.number)
+            if position is None:
                 continue
             target = product[..., site.first : site.first + site.outputs]
             if own is None or self.reads_outputs:
                 own = target if self.reads_outputs else source
                 if self.rows is not None:
                     own = own.index_select(0, self.rows)
-            delta = self.operator.delta(place, site, own)
+            delta = self.operator.delta(position, site, own)
             if self.rows is None:
                 target.add_(delta)
             else:
@@ -59,7 +59,7 @@ class Lanes(Protocol):
         """Run independent works by the number of their part; what follows begins when all are done."""
 
 
-class InTurn:
+class SequentialLanes:
     """One part after the other."""
 
     def run(self, works: Mapping[int, Callable[[], None]]) -> None:
@@ -100,9 +100,9 @@ class BoundBatch:
         """
         numbers = {site.number for site in sites}
         works = {
-            place: partial(_add_all, part, sites, source, product)
-            for place, part in enumerate(self.parts)
-            if any(not numbers.isdisjoint(group.places) for group in part)
+            position: partial(_add_all, part, sites, source, product)
+            for position, part in enumerate(self.parts)
+            if any(not numbers.isdisjoint(group.positions) for group in part)
         }
         if len(works) == 1:
             next(iter(works.values()))()
@@ -138,8 +138,8 @@ def bind(
     types = reader.take(rows, tokens) if layout.types else None
     norms = reader.take(layout.norms, 2, rows) if layout.norms else None
     parts = [
-        [_bind(group, reader, matrices, partial(make_product, place)) for group in part]
-        for place, part in enumerate(layout.parts)
+        [_bind(group, reader, matrices, partial(make_product, position)) for group in part]
+        for position, part in enumerate(layout.parts)
     ]
     return BoundBatch(ids, lengths, types, norms, matrices, parts, lanes)
 
@@ -173,5 +173,5 @@ def _bind(
             operator = LowRankOperator(expanded, matrices)
         else:
             operator = BottleneckOperator(ACTIVATIONS[group.activation], expanded, reader.take(*shape), matrices)
-    places = {layer: place for place, layer in enumerate(group.layers)}
-    return BoundGroup(operator, places, rows, group.type == "bottleneck")
+    positions = {layer: position for position, layer in enumerate(group.layers)}
+    return BoundGroup(operator, positions, rows, group.type == "bottleneck")

@@ -21,8 +21,8 @@ from tidal.pets.torch_engine.sparse_kernel import KernelProduct
 _Value = TypeVar("_Value")
 
 # Graphs that are kept, and layouts that are remembered until they come again.
-_MOST_GRAPHS = 64
-_MOST_SEEN = 1024
+_MAX_GRAPHS = 64
+_MAX_SEEN = 1024
 
 
 class StreamLanes:
@@ -85,10 +85,10 @@ class GraphCache:
         captured = self._graphs.get(key)
         if captured is None:
             if key not in self._seen:
-                _remember(self._seen, key, None, _MOST_SEEN)
+                _remember(self._seen, key, None, _MAX_SEEN)
                 return compute(numbers.pin_memory().to(self._device, non_blocking=True))
             captured = self._capture(numbers, compute)
-        _remember(self._graphs, key, captured, _MOST_GRAPHS)
+        _remember(self._graphs, key, captured, _MAX_GRAPHS)
         captured.numbers.copy_(captured.pinned.copy_(numbers), non_blocking=True)
         captured.graph.replay()
         return captured.pooled
@@ -116,7 +116,7 @@ class CudaRunner:
         self.steps = ROUNDED
         self._starts = torch.zeros(outputs + 1, dtype=torch.int32, device=self.device)
         torch.cuda.current_stream().synchronize()
-        self.nothing = self._starts.data_ptr()
+        self.empty_starts = self._starts.data_ptr()
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._lanes = StreamLanes()
         self._graphs = GraphCache(self._stream, self.device)

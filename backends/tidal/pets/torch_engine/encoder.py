@@ -87,8 +87,8 @@ class TorchEncoder:
         assert form is not None
         self._form, self._source, self._device = form, tensors, device
         self._tables = {name: tensors[name].to(device) for name in (WORDS, POSITIONS, TYPES) if name in tensors}
-        self._linear = {place.path: number for number, place in enumerate(description.linear)}
-        self._norms = {place.path: number for number, place in enumerate(description.norm)}
+        self._linear = {spec.path: number for number, spec in enumerate(description.linear)}
+        self._norms = {spec.path: number for number, spec in enumerate(description.norm)}
         self._places = description
         self._embedding_norm = self._norm(form.embedding_norm)
         self._blocks = [self._block(block, last=block is form.blocks[-1]) for block in form.blocks]
@@ -139,31 +139,31 @@ class TorchEncoder:
         weight, bias = (batch.matrices[width].index_select(0, rows)[:, None] for rows in batch.norms[norm.number])
         return torch.addcmul(bias, F.layer_norm(hidden, (width,), eps=self._form.epsilon), weight)
 
-    def _block(self, places: BlockPaths, *, last: bool) -> _Block:
-        paths = [places.query, places.key, places.value]
+    def _block(self, positions: BlockPaths, *, last: bool) -> _Block:
+        paths = [positions.query, positions.key, positions.value]
         return _Block(
             attention=(self._layer(paths[:1]), self._layer(paths[1:])) if last else (self._layer(paths),),
-            attention_output=self._layer([places.attention_output]),
-            attention_norm=self._norm(places.attention_norm),
-            inner=self._layer([places.inner]),
-            outer=self._layer([places.outer]),
-            output_norm=self._norm(places.output_norm),
+            attention_output=self._layer([positions.attention_output]),
+            attention_norm=self._norm(positions.attention_norm),
+            inner=self._layer([positions.inner]),
+            outer=self._layer([positions.outer]),
+            output_norm=self._norm(positions.output_norm),
         )
 
     def _layer(self, paths: Sequence[str]) -> _Layer:
         sites, weights, biases, first = [], [], [], 0
         for path in paths:
             number = self._linear[path]
-            place = self._places.linear[number]
-            sites.append(Site(number, first, place.outputs, place.inputs))
-            first += place.outputs
-            rows = slice(place.first, place.first + place.outputs)
-            weights.append(self._source[place.weight][rows])
-            biases.append(self._source[place.bias][rows])
+            spec = self._places.linear[number]
+            sites.append(Site(number, first, spec.outputs, spec.inputs))
+            first += spec.outputs
+            rows = slice(spec.first, spec.first + spec.outputs)
+            weights.append(self._source[spec.weight][rows])
+            biases.append(self._source[spec.bias][rows])
         return _Layer(torch.cat(weights).to(self._device), torch.cat(biases).to(self._device), tuple(sites))
 
     def _norm(self, path: str) -> _Norm:
         number = self._norms[path]
-        place = self._places.norm[number]
-        weight, bias = (self._source[name].to(self._device) for name in (place.weight, place.bias))
+        spec = self._places.norm[number]
+        weight, bias = (self._source[name].to(self._device) for name in (spec.weight, spec.bias))
         return _Norm(number, weight, bias)

@@ -20,7 +20,7 @@ from tidal.pets.torch_engine.pools import Pools
 from tidal.pets.torch_engine.references import TaskReferences
 from tidal.pets.torch_engine.runners import CpuRunner, Runner
 from tidal.pets.torch_engine.streams import Assign, together
-from tidal.pets.torch_engine.tasks import Numbers, TorchTask, held_lengths, load_task
+from tidal.pets.torch_engine.tasks import Numbers, TorchTask, load_task, row_lengths
 from tidal.pets.torch_engine.weights import as_tensors, put_norms, read_weights
 
 
@@ -74,7 +74,7 @@ class TorchPetsEngine:
                 types,
                 parts=self._parts(own, lengths),
                 shared_norms=self._shared_norms,
-                nothing=self._runner.nothing,
+                empty_starts=self._runner.empty_starts,
                 longest=self.description.longest,
                 steps=self._runner.steps,
             )
@@ -119,7 +119,7 @@ def open_torch_engine(
     """
     description, weights = read_weights(folder, merged)
     runner = _runner(device, threads, description)
-    pools = Pools(held_lengths(description), runner.device)
+    pools = Pools(row_lengths(description), runner.device)
     encoder = TorchEncoder(description, as_tensors(weights), runner.device)
     return TorchPetsEngine(description, encoder, runner, pools, put_norms(pools, description, weights))
 
@@ -132,4 +132,4 @@ def _runner(device: DeviceKind, threads: int, description: Description) -> Runne
         raise Unsupported(f"torch {torch.__version__} finds no GPU here: install a CUDA build, or set `device: cpu`")
     from tidal.pets.torch_engine.cuda import CudaRunner
 
-    return CudaRunner(max(place.outputs for place in description.linear))
+    return CudaRunner(max(spec.outputs for spec in description.linear))

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 import torch.nn.functional as F
 
-from tidal.pets.torch_engine.pools import NOTHING
+from tidal.pets.torch_engine.pools import ZERO_ROW
 from tidal.pets.torch_engine.tasks import SCALAR
 
 ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -32,7 +32,7 @@ class Site(NamedTuple):
 class Operator(Protocol):
     """One type of terms of some rows."""
 
-    def delta(self, place: int, site: Site, source: torch.Tensor) -> torch.Tensor:
+    def delta(self, position: int, site: Site, source: torch.Tensor) -> torch.Tensor:
         """What is added to the rows' outputs, [rows, tokens, outputs].
 
         Args:
@@ -45,8 +45,8 @@ class Operator(Protocol):
 class SparseProduct(Protocol):
     """Δ·x [rows, outputs, tokens] of every row at a layer, from x [rows, inputs, tokens]."""
 
-    def __call__(self, place: int, site: Site, tokens: torch.Tensor) -> torch.Tensor:
-        """See above; `place` is that of the layer among the operator's."""
+    def __call__(self, position: int, site: Site, tokens: torch.Tensor) -> torch.Tensor:
+        """See above; `position` is that of the layer among the operator's."""
 
 
 class SparseOperator:
@@ -56,12 +56,12 @@ class SparseOperator:
         self._product = product
         self._transposed: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def delta(self, place: int, site: Site, source: torch.Tensor) -> torch.Tensor:
+    def delta(self, position: int, site: Site, source: torch.Tensor) -> torch.Tensor:
         """See `Operator`."""
         # Layers that read the same tokens come one after another.
         if self._transposed is None or self._transposed[0] is not source:
             self._transposed = source, source.transpose(1, 2).contiguous()
-        return self._product(place, site, self._transposed[1]).transpose(1, 2)
+        return self._product(position, site, self._transposed[1]).transpose(1, 2)
 
 
 class BiasOperator:
@@ -75,9 +75,9 @@ class BiasOperator:
     def __init__(self, rows: torch.Tensor, matrices: Matrices) -> None:
         self._rows, self._matrices = rows, matrices
 
-    def delta(self, place: int, site: Site, source: torch.Tensor) -> torch.Tensor:
+    def delta(self, position: int, site: Site, source: torch.Tensor) -> torch.Tensor:
         """See `Operator`."""
-        bias = self._matrices[site.outputs].index_select(0, self._rows[place])
+        bias = self._matrices[site.outputs].index_select(0, self._rows[position])
         return bias[:, None].expand(-1, source.shape[1], -1)
 
 
@@ -93,10 +93,10 @@ class LowRankOperator:
         self._down, self._up = rows
         self._matrices = matrices
 
-    def delta(self, place: int, site: Site, source: torch.Tensor) -> torch.Tensor:
+    def delta(self, position: int, site: Site, source: torch.Tensor) -> torch.Tensor:
         """See `Operator`."""
-        down = _gathered(self._matrices[site.inputs], self._down[place])
-        return source @ down.transpose(1, 2) @ _gathered(self._matrices[site.outputs], self._up[place])
+        down = _gathered(self._matrices[site.inputs], self._down[position])
+        return source @ down.transpose(1, 2) @ _gathered(self._matrices[site.outputs], self._up[position])
 
 
 class BottleneckOperator:
@@ -120,20 +120,20 @@ class BottleneckOperator:
         self._down, self._up, self._gate = rows
         self._after, self._matrices = after, matrices
 
-    def delta(self, place: int, site: Site, source: torch.Tensor) -> torch.Tensor:
+    def delta(self, position: int, site: Site, source: torch.Tensor) -> torch.Tensor:
         """See `Operator`."""
         matrix = self._matrices[site.outputs]
-        gate = _gathered(self._matrices[SCALAR], self._gate[place]).transpose(1, 2)
-        inner = torch.baddbmm(gate, source, _gathered(matrix, self._down[place]).transpose(1, 2))
-        after = matrix.index_select(0, self._after[place])[:, None]
-        return torch.baddbmm(after, self._activation(inner), _gathered(matrix, self._up[place]))
+        gate = _gathered(self._matrices[SCALAR], self._gate[position]).transpose(1, 2)
+        inner = torch.baddbmm(gate, source, _gathered(matrix, self._down[position]).transpose(1, 2))
+        after = matrix.index_select(0, self._after[position])[:, None]
+        return torch.baddbmm(after, self._activation(inner), _gathered(matrix, self._up[position]))
 
 
 def consecutive(first: Sequence[torch.Tensor], rank: torch.Tensor, most: int) -> list[torch.Tensor]:
     """Row numbers [..., most] from their first [...] on, `rank` [...] of them, and the row of zeros beyond."""
-    places = torch.arange(most, device=rank.device)
-    held = places < rank[..., None]
-    return [torch.where(held, numbers[..., None] + places, NOTHING) for numbers in first]
+    positions = torch.arange(most, device=rank.device)
+    held = positions < rank[..., None]
+    return [torch.where(held, numbers[..., None] + positions, ZERO_ROW) for numbers in first]
 
 
 def _gathered(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tidal.pets.engine.contract import Ids
 from tidal.pets.terms import Activation
-from tidal.pets.torch_engine.pools import NOTHING
+from tidal.pets.torch_engine.pools import ZERO_ROW
 from tidal.pets.torch_engine.sparse import SparseRows
 from tidal.pets.torch_engine.tasks import Numbers, Ranks, TorchTask
 
@@ -103,7 +103,7 @@ def make_plan(
     *,
     parts: Sequence[Sequence[int]],
     shared_norms: Numbers,
-    nothing: int = 0,
+    empty_starts: int = 0,
     longest: int,
     steps: Steps = EXACT,
 ) -> TorchBatchPlan:
@@ -129,7 +129,7 @@ def make_plan(
         norms = len(shared_norms)
         of_rows = [shared_norms if task is None or task.norms is None else task.norms for task in tasks]
         numbers.append(np.stack(of_rows, -1).reshape(-1))
-    planned = [_Part(tasks, rows, len(parts) == 1, nothing, steps) for rows in parts]
+    planned = [_Part(tasks, rows, len(parts) == 1, empty_starts, steps) for rows in parts]
     layout = Layout(
         rows=len(tasks),
         tokens=tokens,
@@ -145,32 +145,34 @@ def make_plan(
 
 
 class _Part:
-    def __init__(self, tasks: Tasks, rows: Sequence[int], alone: bool, nothing: int, steps: Steps) -> None:
+    def __init__(self, tasks: Tasks, rows: Sequence[int], alone: bool, empty_starts: int, steps: Steps) -> None:
         self._batch, self._alone, self._steps = len(tasks), alone, steps
         self.groups: list[Group] = []
         self.numbers: list[Numbers] = []
         self.sparse: tuple[SparseRows | None, ...] = ()
         mine = [(row, task) for row in rows if (task := tasks[row]) is not None]
-        self._add_sparse([(row, task.sparse) for row, task in mine if task.sparse is not None], nothing)
+        self._add_sparse([(row, task.sparse) for row, task in mine if task.sparse is not None], empty_starts)
         self._add_ranks("low_rank", None, [(row, task.low_rank) for row, task in mine if task.low_rank is not None])
         biased = [(row, task.bias) for row, task in mine if task.bias is not None]
         if biased:
             table = np.stack([bias for _, bias in biased])
-            self._add("bias", [row for row, _ in biased], table != NOTHING, [table])
+            self._add("bias", [row for row, _ in biased], table != ZERO_ROW, [table])
         activations = {activation for _, task in mine for activation in task.bottlenecks}
         for activation in sorted(activations):
             found = [(row, task.bottlenecks[activation]) for row, task in mine if activation in task.bottlenecks]
             self._add_ranks("bottleneck", activation, found)
 
-    def _add_sparse(self, found: Sequence[tuple[int, SparseRows]], nothing: int) -> None:
+    def _add_sparse(self, found: Sequence[tuple[int, SparseRows]], empty_starts: int) -> None:
         if not found:
             return
         own = np.stack([task.spans[:, 0] >= 0 for _, task in found])
-        addresses = np.stack([task.pointers(nothing) for _, task in found])
-        places = self._add("sparse", [row for row, _ in found], own, list(np.moveaxis(addresses, -1, 0)), fill=nothing)
+        addresses = np.stack([task.pointers(empty_starts) for _, task in found])
+        positions = self._add(
+            "sparse", [row for row, _ in found], own, list(np.moveaxis(addresses, -1, 0)), fill=empty_starts
+        )
         sparse: list[SparseRows | None] = [None] * self.groups[-1].rows
-        for place, (_, task) in zip(places, found, strict=True):
-            sparse[place] = task
+        for position, (_, task) in zip(positions, found, strict=True):
+            sparse[position] = task
         self.sparse = tuple(sparse)
 
     def _add_ranks(self, type: GroupType, activation: Activation | None, found: Sequence[tuple[int, Ranks]]) -> None:
@@ -191,7 +193,7 @@ class _Part:
         *,
         activation: Activation | None = None,
         rank: int = 0,
-        fill: int = NOTHING,
+        fill: int = ZERO_ROW,
     ) -> Sequence[int]:
         """Add a group of rows with tables [rows, layers]; the places of the rows in it."""
         layers = np.flatnonzero(own.any(0))
@@ -199,17 +201,17 @@ class _Part:
         # Rows of other parts may be computed at the same time: only a part that is alone may touch all rows.
         every = self._alone and count >= self._batch
         if every:
-            count, places = self._batch, list(rows)
+            count, positions = self._batch, list(rows)
         else:
-            places = list(range(len(rows)))
+            positions = list(range(len(rows)))
             # Those that fill up are the first row again, which adds nothing to itself.
             self.numbers.append(np.array([*rows, *[rows[0]] * (count - len(rows))], np.int64))
         for table in tables:
             filled = np.full((len(layers), count), fill, np.int64)
-            filled[:, places] = table[:, layers].T
+            filled[:, positions] = table[:, layers].T
             self.numbers.append(filled)
         self.groups.append(Group(type, activation, tuple(layers.tolist()), count, rank, every))
-        return places
+        return positions
 
 
 def _padded(array: npt.NDArray[np.int32], tokens: int) -> Numbers:

@@ -20,7 +20,7 @@ from tidal.pets.terms import FloatArray
 _FIRST_ROWS = 64
 _GROWTH = 1.5
 # Number of the row of zeros in every matrix: what adds nothing.
-NOTHING = 0
+ZERO_ROW = 0
 
 
 class Pool:
@@ -39,7 +39,7 @@ class Pool:
         self._grows = rows is None
         self._free = [(1, len(self.matrix) - 1)]  # first row and number of rows, ascending
         # Rows that were given back: from wherever a task was forgotten, which must not wait for a lock.
-        self._returned: deque[tuple[int, int]] = deque()
+        self._freed: deque[tuple[int, int]] = deque()
         self._lock = threading.Lock()
 
     def put(self, rows: FloatArray) -> int:
@@ -54,16 +54,16 @@ class Pool:
             _finish(self.matrix)
         return first
 
-    def give_back(self, first: int, count: int) -> None:
+    def free(self, first: int, count: int) -> None:
         """Let rows go that no batch reads any more."""
-        self._returned.append((first, count))
+        self._freed.append((first, count))
 
     def _claim(self, count: int) -> int:
-        while self._returned:
-            self._free.append(self._returned.popleft())
-        self._free = _joined(sorted(self._free))
-        place = next((place for place, (_, size) in enumerate(self._free) if size >= count), None)
-        if place is None:
+        while self._freed:
+            self._free.append(self._freed.popleft())
+        self._free = _merged_ranges(sorted(self._free))
+        position = next((position for position, (_, size) in enumerate(self._free) if size >= count), None)
+        if position is None:
             if not self._grows:
                 rows, length = self.matrix.shape
                 raise Unavailable(
@@ -72,8 +72,8 @@ class Pool:
                 )
             self._grow(count)
             return self._claim(count)
-        first, size = self._free[place]
-        self._free[place : place + 1] = [(first + count, size - count)] if size > count else []
+        first, size = self._free[position]
+        self._free[position : position + 1] = [(first + count, size - count)] if size > count else []
         return first
 
     def _grow(self, count: int) -> None:
@@ -108,12 +108,12 @@ class Pools:
         """Copy rows [count, length]; the number of the first."""
         return self._pools[length].put(rows)
 
-    def give_back(self, length: int, first: int, count: int) -> None:
+    def free(self, length: int, first: int, count: int) -> None:
         """Let rows go that no batch reads any more."""
-        self._pools[length].give_back(first, count)
+        self._pools[length].free(first, count)
 
 
-def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merged_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Ascending ranges with those that touch made one."""
     joined = list(ranges[:1])
     for (_, _), (first, size) in itertools.pairwise(ranges):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tidal.errors import InvalidArgument
-from tidal.pets.engine.contract import REMOVED, LoadedTask, foreign_task_error
+from tidal.pets.engine.contract import REMOVED_TASK, LoadedTask, foreign_task_error
 from tidal.pets.torch_engine.tasks import TorchTask
 
 
@@ -41,7 +41,7 @@ class TaskReferences:
         distinct = {task for task in own if task is not None}
         with self._lock:
             if any(task.removed or task in self._leaving for task in distinct):
-                raise InvalidArgument(REMOVED)
+                raise InvalidArgument(REMOVED_TASK)
             self._used.update(distinct)
         try:
             yield own

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tidal.pets.terms import FloatArray
-from tidal.pets.torch_engine.bound import InTurn, bind
+from tidal.pets.torch_engine.bound import SequentialLanes, bind
 from tidal.pets.torch_engine.encoder import TorchEncoder
 from tidal.pets.torch_engine.operators import Matrices, SparseProduct
 from tidal.pets.torch_engine.plan import EXACT, Steps, TorchBatchPlan
@@ -28,7 +28,7 @@ class Runner(Protocol):
 
     device: torch.device
     steps: Steps
-    nothing: int
+    empty_starts: int
 
     def run(self, encoder: TorchEncoder, plan: TorchBatchPlan, matrices: Matrices) -> FloatArray:
         """Pooled vectors [rows, width]; waits without the GIL."""
@@ -38,7 +38,7 @@ class CpuRunner:
     """Runs batches on a CPU; parts come one after another."""
 
     device = torch.device("cpu")
-    nothing = 0
+    empty_starts = 0
 
     def __init__(self, steps: Steps = EXACT) -> None:
         self.steps = steps
@@ -52,5 +52,5 @@ class CpuRunner:
             return lambda _place, site, tokens: blocks.product(site.number, site.outputs, tokens)
 
         with self._running, torch.inference_mode():
-            batch = bind(plan.layout, torch.from_numpy(plan.numbers), matrices, make_product, InTurn())
+            batch = bind(plan.layout, torch.from_numpy(plan.numbers), matrices, make_product, SequentialLanes())
             return np.array(encoder(batch).numpy())

@@ -41,7 +41,7 @@ class SparseRows:
         """Memory on the device."""
         return self.starts.nbytes + self.columns.nbytes + self.values.nbytes
 
-    def pointers(self, nothing: int) -> npt.NDArray[np.int64]:
+    def pointers(self, empty_starts: int) -> npt.NDArray[np.int64]:
         """Addresses [layers, 3] of every layer's starts, columns and values.
 
         Args:
@@ -49,7 +49,7 @@ class SparseRows:
         """
         begins = np.array([self.starts.data_ptr(), self.columns.data_ptr(), self.values.data_ptr()])
         found: npt.NDArray[np.int64] = begins + 4 * self.spans[:, [0, 1, 1]]
-        found[self.spans[:, 0] < 0, 0] = nothing
+        found[self.spans[:, 0] < 0, 0] = empty_starts
         return found
 
 
@@ -84,10 +84,10 @@ class BlockDiagonal:
         for number, task in enumerate(distinct.values(), 1):
             begins[number] = begins[number - 1] + (len(task.starts), len(task.columns))
         offsets = {key: begins[number] for number, key in enumerate(distinct)}
-        nothing = np.zeros_like(next(iter(distinct.values())).spans)
-        nothing[:, 0] = -1
+        empty_starts = np.zeros_like(next(iter(distinct.values())).spans)
+        empty_starts[:, 0] = -1
         # [rows, layers]: where a row's starts and entries begin in the arrays of all tasks, and how many there are.
-        spans = np.stack([nothing if task is None else task.spans for task in tasks])
+        spans = np.stack([empty_starts if task is None else task.spans for task in tasks])
         moved = np.array([(0, 0) if task is None else offsets[id(task)] for task in tasks])
         self._counts = spans[..., 2]
         self._entries = spans[..., 1] + moved[:, None, 1]
@@ -113,12 +113,12 @@ class BlockDiagonal:
         pointers = np.zeros(rows * outputs + 1, np.int32)
         own = self._all_starts[np.maximum(starts, 0)[:, None] + np.arange(1, outputs + 1)]
         pointers[1:] = (np.where(starts[:, None] < 0, 0, own) + before[:, None]).reshape(-1)
-        places = torch.from_numpy(np.repeat(self._entries[:, layer] - before, counts) + np.arange(counts.sum()))
+        positions = torch.from_numpy(np.repeat(self._entries[:, layer] - before, counts) + np.arange(counts.sum()))
         moved = torch.from_numpy(np.repeat((np.arange(rows) * inputs).astype(np.int32), counts))
         blocks = torch.sparse_csr_tensor(
             torch.from_numpy(pointers),
-            self._all_columns[places] + moved,
-            self._all_values[places],
+            self._all_columns[positions] + moved,
+            self._all_values[positions],
             (rows * outputs, rows * inputs),
             check_invariants=False,
         )

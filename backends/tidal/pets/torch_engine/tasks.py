@@ -12,7 +12,7 @@ from tidal.pets.engine.checks import checked_terms
 from tidal.pets.engine.contract import LoadedTask
 from tidal.pets.engine.description import Description
 from tidal.pets.terms import Activation, Bottleneck, FloatArray, Head, LowRankDelta, SparseDelta, TaskTerms
-from tidal.pets.torch_engine.pools import NOTHING, Pools
+from tidal.pets.torch_engine.pools import ZERO_ROW, Pools
 from tidal.pets.torch_engine.sparse import SparseRows, pack_sparse
 
 Numbers = npt.NDArray[np.int64]
@@ -38,7 +38,7 @@ class Ranks:
     @classmethod
     def none(cls, layers: int) -> Ranks:
         """At no layer."""
-        return cls(*np.full((5, layers), NOTHING, np.int64))
+        return cls(*np.full((5, layers), ZERO_ROW, np.int64))
 
 
 class TorchTask(LoadedTask):
@@ -78,7 +78,7 @@ class TorchTask(LoadedTask):
         held, self._held = self._held, None
         self.sparse = None
         for length, first, count in held or ():
-            self._pools.give_back(length, first, count)
+            self._pools.free(length, first, count)
 
     def __del__(self) -> None:
         self.release()
@@ -92,13 +92,13 @@ class _Rows:
     counts: dict[int, int] = field(default_factory=dict)
     wanted: list[tuple[Numbers, int, int, int]] = field(default_factory=list)
 
-    def add(self, table: Numbers, place: int, rows: FloatArray) -> None:
+    def add(self, table: Numbers, spec: int, rows: FloatArray) -> None:
         """Bring rows [count, length]; the number of the first goes to `table[place]`."""
         count, length = rows.shape
         before = self.counts.get(length, 0)
         self.rows.setdefault(length, []).append(rows)
         self.counts[length] = before + count
-        self.wanted.append((table, place, length, before))
+        self.wanted.append((table, spec, length, before))
 
     def put(self, pools: Pools) -> list[tuple[int, int, int]]:
         """Copy all into the pools and fill the tables; length, first row and number of rows of what is held."""
@@ -108,10 +108,10 @@ class _Rows:
                 first[length] = pools.put(length, np.concatenate(rows))
         except BaseException:
             for length, held in first.items():
-                pools.give_back(length, held, self.counts[length])
+                pools.free(length, held, self.counts[length])
             raise
-        for table, place, length, before in self.wanted:
-            table[place] = first[length] + before
+        for table, spec, length, before in self.wanted:
+            table[spec] = first[length] + before
         return [(length, first[length], count) for length, count in self.counts.items()]
 
 
@@ -137,9 +137,9 @@ def load_task(
         InvalidArgument: a layer is unknown, or an array has another shape, type or content than the layer takes.
     """
     terms = checked_terms(terms, description)
-    layers = {place.path: number for number, place in enumerate(description.linear)}
+    layers = {spec.path: number for number, spec in enumerate(description.linear)}
     rows = _Rows()
-    bias = np.full(len(layers), NOTHING, np.int64)
+    bias = np.full(len(layers), ZERO_ROW, np.int64)
     low_rank = Ranks.none(len(layers))
     bottlenecks: dict[Activation, Ranks] = {}
     sparse: dict[int, SparseDelta] = {}
@@ -184,15 +184,15 @@ def _add_norms(rows: _Rows, terms: TaskTerms, description: Description, shared: 
     if not terms.norm:
         return None
     norms = shared.copy()
-    for place, row in zip(description.norm, norms, strict=True):
-        own = terms.norm.get(place.path)
+    for spec, row in zip(description.norm, norms, strict=True):
+        own = terms.norm.get(spec.path)
         if own is not None:
             rows.add(row, 0, own.weight[None])
             rows.add(row, 1, own.bias[None])
     return norms
 
 
-def held_lengths(description: Description) -> list[int]:
+def row_lengths(description: Description) -> list[int]:
     """Lengths of the rows that terms of an encoder's tasks have."""
-    linear = [size for place in description.linear for size in (place.outputs, place.inputs)]
-    return [SCALAR, *linear, *(place.width for place in description.norm)]
+    linear = [size for spec in description.linear for size in (spec.outputs, spec.inputs)]
+    return [SCALAR, *linear, *(spec.width for spec in description.norm)]

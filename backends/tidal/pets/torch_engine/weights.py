@@ -47,20 +47,19 @@ def as_tensors(weights: Weights) -> dict[str, torch.Tensor]:
 def put_norms(pools: Pools, description: Description, weights: Weights) -> Numbers:
     """Copy the base's own normalisations into the pools; [normalisations, 2] row numbers of weights and biases."""
     numbers = [
-        [pools.put(place.width, weights[name][None]) for name in (place.weight, place.bias)]
-        for place in description.norm
+        [pools.put(spec.width, weights[name][None]) for name in (spec.weight, spec.bias)] for spec in description.norm
     ]
     return np.array(numbers, np.int64)
 
 
 def _merge(weights: Weights, description: Description, terms: TaskTerms) -> None:
-    for place in description.linear:
-        own = terms.linear.get(place.path)
-        rows = slice(place.first, place.first + place.outputs)
+    for spec in description.linear:
+        own = terms.linear.get(spec.path)
+        rows = slice(spec.first, spec.first + spec.outputs)
         if own is not None and own.delta is not None:
-            weights[place.weight][rows] += dense(own.delta, (place.outputs, place.inputs))
+            weights[spec.weight][rows] += dense(own.delta, (spec.outputs, spec.inputs))
         if own is not None and own.bias is not None:
-            weights[place.bias][rows] += own.bias
+            weights[spec.bias][rows] += own.bias
     for norm in description.norm:
         affine = terms.norm.get(norm.path)
         if affine is not None:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from tidal.errors import InvalidArgument
-from tidal.otas.images import DEFAULT_MOST_BYTES, ByteArray, ImageDecoder
+from tidal.otas.images import DEFAULT_MAX_BYTES, ByteArray, ImageDecoder
 from tidal.otas.manifest import ImageConfig
 from tidal.tensor_file import read_bounded
 
@@ -185,7 +185,7 @@ def _of_folder(path: Path, labels: Sequence[str] | None) -> LabelledImages:
     if strange := sorted(set(found) - set(names)):
         raise InvalidArgument(f"{path} has the label '{strange[0]}', which is none of the task's: {', '.join(names)}")
     truth = [names.index(name) for name, images in found.items() for _ in images]
-    encoded = [read_bounded(image, DEFAULT_MOST_BYTES) for images in found.values() for image in images]
+    encoded = [read_bounded(image, DEFAULT_MAX_BYTES) for images in found.values() for image in images]
     return LabelledImages(str(path), encoded, np.array(truth, np.int64), names)
 
 
