@@ -87,7 +87,7 @@ def train_one(
     from tidal.pets.tasks.manifest import Provenance
     from tidal.repository.entries import ModelEntry
     from tidal.tasks.folder import scan, tasks_folder
-    from tidal_builders.pets.training.settings import Settings
+    from tidal_builders.pets.training.settings import TrainingSettings
     from tidal_builders.pets.training.train import train_task
 
     entry = ModelEntry(repository / model)
@@ -97,7 +97,7 @@ def train_one(
         return
     base, labels = load_base_layers(version), sorted(set(truth))
     encoder, tokenizer = AutoModel.from_pretrained(source), AutoTokenizer.from_pretrained(source)
-    found = train_task(encoder, tokenizer, base, kind, texts, truth, labels, Settings(epochs=4, longest=64))
+    found = train_task(encoder, tokenizer, base, kind, texts, truth, labels, TrainingSettings(epochs=4, longest=64))
     made = Provenance(format="trained", source=str(source), notes=(f"{len(texts)} texts of the demo",))
     add_task(folder, name, kind, found.terms, base, made)
     done(f"{name}: {kind}, {len(labels)} classes, trained in {found.seconds:.0f} s")

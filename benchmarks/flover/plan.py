@@ -185,20 +185,20 @@ CONSTANT = "constant, 500 ms"
 
 
 def texts(least: int, most: int) -> str:
-    """How long texts are."""
+    """Describe the lengths of texts."""
     return f"{most} tokens" if least == most else f"{random_lengths(least, most)} tokens"
 
 
 def together(count: int) -> str:
-    """The case of so many requests at once."""
+    """Name of the case of simultaneous requests."""
     return f"{count} at once"
 
 
 def swept(gap_s: float) -> str:
-    """The case of a λ."""
+    """Name of the case of a mean gap λ."""
     return f"λ {gap_s * 1e3:g} ms"
 
 
 def random_lengths(least: int, most: int) -> str:
-    """The case of random numbers of tokens."""
+    """Name of the case of random numbers of tokens."""
     return f"U({least}, {most})"

@@ -96,10 +96,10 @@ class Search:
         self.run.save()
 
     def _fastest(self, model: str, forms: Sequence[Form], count: int) -> Form:
-        """The form that generates for so many requests at once in the least time; one that fails is left out.
+        """Return the settings with the least time for `count` simultaneous requests, without those that fail.
 
         Raises:
-            SystemExit: all of them fail; says why the last one does.
+            SystemExit: All settings fail; states the error of the last one.
         """
         load = self._load(count)
         seconds: dict[int, float] = {}

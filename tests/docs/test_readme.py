@@ -91,7 +91,7 @@ def needs_a_server(command: str) -> bool:
 def shell(command: str, folder: Path, environment: dict[str, str]) -> str:
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-ec", command],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False,
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout

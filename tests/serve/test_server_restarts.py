@@ -136,7 +136,7 @@ def test_a_signal_while_it_starts_again_ends_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_a_port_that_another_took_meanwhile_is_told(tmp_path: Path) -> None:
+def test_a_port_in_use_meanwhile_is_reported(tmp_path: Path) -> None:
     with killed_and_broken(tmp_path, "--server-restarts", "3") as served:
         host, _, port = served.report["grpc"].partition(":")
         assert until(lambda: "does not start again" in (tmp_path / "stderr").read_text())

@@ -1,4 +1,4 @@
-"""Concurrent instances: every request has a thread of its own, and they share weights (the paper's baseline)."""
+"""Concurrent instances: one thread per request, with shared weights (the paper's baseline)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from benchmarks.flover.serving.outbox import GenerationJob, Ids
 
 
 class Instances:
-    """Generates for each request by itself, at most `most` of them at a time.
+    """Generates for each request separately.
 
     Attributes:
-        calls: passes so far, without those that read a prompt.
+        calls: Number of passes so far, without prefill.
+
+    Args:
+        engine: Engine to generate with.
+        most: Largest number of simultaneous requests.
     """
 
     def __init__(self, engine: Engine, most: int) -> None:
@@ -25,22 +29,22 @@ class Instances:
         self.calls = 0
 
     def submit(self, job: GenerationJob) -> None:
-        """Begin with a request."""
+        """Start a request."""
         threading.Thread(target=self._run, args=(job,), name="instance", daemon=True).start()
 
     def close(self) -> None:
-        """Nothing has to be ended."""
+        """Do nothing: threads end with their requests."""
 
     def _run(self, job: GenerationJob) -> None:
         worker = self._idle.get()
         try:
-            worker.generate([job.prompt], job.wanted, lambda tokens: self._took(job, tokens))
+            worker.generate([job.prompt], job.wanted, lambda tokens: self._add_token(job, tokens))
         except Exception as error:
             job.fail(f"{type(error).__name__}: {error}")
         finally:
             self._idle.put(worker)
 
-    def _took(self, job: GenerationJob, tokens: Ids) -> None:
-        if job.taken:
-            self.calls = next(self._count) + 1  # of several threads
-        job.take(int(tokens[0]))
+    def _add_token(self, job: GenerationJob, tokens: Ids) -> None:
+        if job.received:
+            self.calls = next(self._count) + 1  # incremented by several threads
+        job.add(int(tokens[0]))

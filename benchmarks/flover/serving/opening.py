@@ -1,4 +1,4 @@
-"""A system by the parameters of its model."""
+"""Creates a baseline from the parameters of its model."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from benchmarks.flover.serving.transformers_peer import TransformersBatching
 
 
 class GenerationSystem(Protocol):
-    """Takes requests, and gives them their tokens from threads of its own."""
+    """A baseline: accepts requests, and adds their tokens from its own threads."""
 
     @property
     def calls(self) -> int:
-        """Passes so far."""
+        """Number of passes so far."""
 
     def submit(self, job: GenerationJob) -> None:
-        """Take a request; does not wait."""
+        """Accept a request; does not block."""
 
     def close(self) -> None:
-        """End."""
+        """Stop."""
 
 
 def open_system(given: Mapping[str, str]) -> GenerationSystem:
-    """The system that a model's parameters name, see `benchmarks.flover.systems`."""
+    """Create the baseline named by a model's parameters, see `benchmarks.flover.systems`."""
     number = {name: int(value) for name, value in given.items() if value.isdecimal()}
     precision, threads = given["precision"], number["threads"]
     match given["system"]:
@@ -58,7 +58,7 @@ def open_system(given: Mapping[str, str]) -> GenerationSystem:
                 batch_tokens=number["batch_tokens"],
                 split=given["split"] == "yes",
             )
-    raise ValueError(f"no system '{given['system']}'")
+    raise ValueError(f"unknown system '{given['system']}'; accepted: instances, batches, transformers, genai")
 
 
 def _engine(given: Mapping[str, str], *, workers: int, rows: int) -> Engine:
@@ -73,4 +73,4 @@ def _engine(given: Mapping[str, str], *, workers: int, rows: int) -> Engine:
             return TidalEngine(Path(given["version"]), threads=threads, workers=workers, rows=rows)
         case "transformers":
             return TransformersEngine(Path(given["source"]), precision, threads=threads)
-    raise ValueError(f"no engine '{given['engine']}'")
+    raise ValueError(f"unknown engine '{given['engine']}'; accepted: openvino, tidal, transformers")

@@ -36,16 +36,16 @@ class TestTokens:
         room = asyncio.Semaphore(8)
 
         async def one(client: AsyncClient, prompt: list[int], luck: random.Random) -> bool:
-            wish, gone = luck.randint(1, 30), luck.random() < 0.3
-            expected = served.greedy(model, prompt, min(wish, POSITIONS - len(prompt)))
+            limit, gone = luck.randint(1, 30), luck.random() < 0.3
+            expected = served.greedy(model, prompt, min(limit, POSITIONS - len(prompt)))
             await asyncio.sleep(luck.random() * 0.2)
             async with room:
                 if not gone and luck.random() < 0.5:
-                    whole = await client.generate(model, prompt, max_tokens=wish)
+                    whole = await client.generate(model, prompt, max_tokens=limit)
                     assert list(whole.tokens) == expected
                     return True
                 found: list[int] = []
-                async with contextlib.aclosing(client.generate_stream(model, prompt, max_tokens=wish)) as parts:
+                async with contextlib.aclosing(client.generate_stream(model, prompt, max_tokens=limit)) as parts:
                     async for part in parts:
                         found += part.tokens
                         if gone and luck.random() < 0.3:
