@@ -117,7 +117,7 @@ def test_load_says_that_the_model_reads_images(url: str) -> None:
         (["--image-size", "40"], "expected WIDTHxHEIGHT in pixels"),
         (["--image-size", "0x40"], "expected WIDTHxHEIGHT in pixels"),
         (["--image-size", "4x4", "--image", "."], "exclude each other"),
-        (["--image-size", "4x4", "--ids"], "has no meaning with --image-size"),
+        (["--image-size", "4x4", "--ids"], "cannot be combined with --image-size"),
         (["--image", "."], "the folder has no files"),
         (["--image", "./absent.png"], "cannot be read"),
     ],
