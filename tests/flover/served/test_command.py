@@ -51,7 +51,7 @@ def test_a_refusal(url: str) -> None:
     ("args", "said"),
     [
         (["writer", "-t", "a", "--file", "x"], "--text and --file exclude each other"),
-        (["writer", "--file", "/no/such/file"], "cannot read the text"),
+        (["writer", "--file", "/no/such/file"], "cannot read the prompt"),
         (["writer", "-t", "a", "--url", "ftp://x"], "grpc://HOST:PORT"),
         ([], "Missing argument"),
     ],
