@@ -122,15 +122,15 @@ def test_a_waiting_build_reports_the_process_that_holds_the_lock(tmp_path: Path)
     assert holder.stdout is not None
     try:
         assert holder.stdout.readline() == "held\n"
-        told: list[str] = []
+        messages: list[str] = []
 
         def waiting(message: str) -> None:
-            told.append(message)
+            messages.append(message)
             holder.kill()  # the kernel frees the lock of a process that is killed
 
         with build_lock(folder, waiting):
             pass
-        assert told == [f"another build of m is running (process {holder.pid})"]
+        assert messages == [f"another build of m is running (process {holder.pid})"]
     finally:
         holder.kill()
         holder.wait()
