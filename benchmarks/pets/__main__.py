@@ -175,7 +175,7 @@ def _add_crossover(report: Report, artefacts: Artefacts, outcomes: Sequence[Outc
     """From how many tasks on sharing is faster: measured against full models, and by Inequality 1 on the profile."""
     tables = artefacts.manifest.profile.tables()
     predicted = {
-        length: crossover(tables, KINDS, queries=1, length=length, most_tasks=32, kept=unmergeable_kinds())
+        length: crossover(tables, KINDS, queries=1, length=length, most_tasks=32, unmergeable=unmergeable_kinds())
         for length in (16, 32, 64)
     }
     report.measured["crossover"] = {"measured, 32 tokens": outcome.crossover(outcomes), "predicted": predicted}

@@ -57,7 +57,7 @@ def compare(
     for count in tasks:
         for spread in spreads:
             pool = draw_pool(tables, queries=queries, tasks=count, spread=spread, mean=mean, seed=seed)
-            fixed = [Fixed(size)(pool, tables) for size in _SIZES if size <= tables.most]
+            fixed = [Fixed(size)(pool, tables) for size in _SIZES if size <= tables.max_batch]
             plans = {name: batching(pool, tables) for name, batching in batchings.items()}
             plans[TUNED_FIXED] = min(fixed, key=lambda plan: total_seconds(pool, plan, tables))
             for name, plan in plans.items():

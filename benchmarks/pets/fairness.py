@@ -176,7 +176,7 @@ def _fairness(answered: list[Answered], seconds: float, tables: Tables) -> Fairn
         mean=float(np.mean([each.latency_s for each in answered])) * 1e3,
         short=percentiles(answered[:tenth]),
         long=percentiles(answered[-tenth:]),
-        own=min(tables.alone(kind, longest) for kind in range(len(tables.kinds))) * 1e3,
+        own=min(tables.alone_s(kind, longest) for kind in range(len(tables.kinds))) * 1e3,
         overtaken=max(each.overtaken for each in answered),
     )
 

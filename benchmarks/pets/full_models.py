@@ -138,7 +138,7 @@ def _convert(source: Path, base: BaseLayers, stem: Path, *, adapters: bool) -> N
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
-    from tidal.pets.kinds.adapter import takes_adapter
+    from tidal.pets.kinds.adapter import accepts_adapter
     from tidal.pets.terms import Bottleneck, Head
     from tidal_builders.pets.training.merged import merge_terms
 
@@ -160,7 +160,7 @@ def _convert(source: Path, base: BaseLayers, stem: Path, *, adapters: bool) -> N
     if adapters:
         linear = {}
         for path, layer in base.linear.items():
-            if takes_adapter(path):
+            if accepts_adapter(path):
                 outputs, width = layer.shape[0], 64
                 own = Bottleneck(values(width, outputs), values(width), values(outputs, width), values(outputs), "relu")
                 linear[path] = LinearTerms(bottleneck=own)

@@ -128,7 +128,7 @@ def _train(artefacts: Artefacts, task: RealTask) -> None:
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
 
-    from tidal_builders.pets.training.settings import Settings
+    from tidal_builders.pets.training.settings import TrainingSettings
     from tidal_builders.pets.training.train import train_task
 
     logging.set_verbosity_error()
@@ -144,7 +144,7 @@ def _train(artefacts: Artefacts, task: RealTask) -> None:
         split.train.texts,
         split.train.truth,
         split.labels,
-        Settings(epochs=task.epochs, longest=LONGEST),
+        TrainingSettings(epochs=task.epochs, longest=LONGEST),
     )
     losses = ", ".join(f"{loss:.3f}" for loss in found.losses)
     progress(f"trained {task.task} in {found.seconds:.0f} s; mean loss by pass: {losses}")

@@ -97,7 +97,7 @@ def execute(
 def tuned_size(engine: OpenVinoPetsEngine, tasks: Tasks, tables: Tables, size: Size) -> int:
     """The fastest fixed size on queries that are not measured later."""
     took = {}
-    for candidate in (each for each in _SIZES if each <= tables.most):
+    for candidate in (each for each in _SIZES if each <= tables.max_batch):
         took[candidate] = 0.0
         for spread in size.spreads:
             pool = _draw(tables, size.queries // 2, size.tasks[0], spread, _TUNING_SEED)

@@ -11,7 +11,7 @@ import torch
 from benchmarks.pets import full_models, outcome, strategies, tasks
 from benchmarks.pets.answers import Accuracy, Agreement
 from benchmarks.pets.breakdown import Split, memory_split
-from benchmarks.pets.capacity import BUDGET, Capacity, Held
+from benchmarks.pets.capacity import BUDGET, Capacity, FittingTasks
 from benchmarks.pets.changes import Changes
 from benchmarks.pets.full_models import FullModels, full_weights
 from benchmarks.pets.reference import agreement
@@ -118,8 +118,8 @@ def test_speedup_is_a_mean_over_pools_not_over_seconds() -> None:
     assert strategies.speedup(found, "joint", "fixed") == pytest.approx((2 + 1 + 9) / 3)
 
 
-def held(shared: float, each: float, weights: float = 0.0, count: int = 5) -> Held:
-    return Held(shared, dict.fromkeys(KINDS, each), count, weights, weights, True, 1.0)
+def held(shared: float, each: float, weights: float = 0.0, count: int = 5) -> FittingTasks:
+    return FittingTasks(shared, dict.fromkeys(KINDS, each), count, weights, weights, True, 1.0)
 
 
 def test_capacity_is_counted_where_the_budget_was_filled() -> None:

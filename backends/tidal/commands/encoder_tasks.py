@@ -9,7 +9,7 @@ from tidal.commands.task_views import TaskView
 from tidal.pets.base import load_base_info, load_base_layers
 from tidal.pets.kinds.kind import find_kind
 from tidal.pets.tasks.facts import facts_of
-from tidal.pets.tasks.folder import Task, load_task
+from tidal.pets.tasks.folder import PetsTask, load_task
 from tidal.pets.tasks.manifest import TaskInfo, read_task_info
 from tidal.pets.terms import BaseLayers
 from tidal.tasks.folder import tasks_folder
@@ -45,7 +45,7 @@ class EncoderTasks:
         return encoder_task_view(load_task(tasks_folder(self.model), name, base), base)
 
 
-def encoder_task_view(task: Task, base: BaseLayers) -> TaskView:
+def encoder_task_view(task: PetsTask, base: BaseLayers) -> TaskView:
     """A task of an encoder as commands print it."""
     info, facts = task.info, facts_of(task.terms, base)
     return TaskView(
@@ -64,7 +64,7 @@ def encoder_task_view(task: Task, base: BaseLayers) -> TaskView:
 
 
 def _notes(info: TaskInfo) -> list[str]:
-    kept, held = info.provenance.kept, info.provenance.held
+    kept, held = info.provenance.accuracy, info.provenance.answers
     lines = [f"note: {note}" for note in info.provenance.notes]
     if held is not None:
         lines.append(f"compared with {held.sentence()}")

@@ -1,7 +1,7 @@
-"""The frozen encoder's layers as a published version holds them, and the digest by which tasks name their base.
+"""The frozen encoder's layers in a published version, and the digest by which tasks name their base.
 
 `pets.json` describes the base; `base.safetensors` holds the layers that tasks may change. Of the encoder's other
-weights (its embeddings) only digests are kept: enough to tell whether a fine-tuned model changed them.
+weights (its embeddings) only digests are stored, which is enough to detect that a fine-tuned model changed them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidal.tensor_file import Array, map_tensors, pack_tensors, read_bounded
 
 BASE_FILE = "pets.json"
 LAYERS_FILE = "base.safetensors"
-_MOST_JSON_BYTES = 4 << 20
+_MAX_JSON_BYTES = 4 << 20
 
 
 class BaseInfo(Strict):
@@ -36,13 +36,13 @@ class BaseInfo(Strict):
 def make_base_layers(
     linear: Mapping[str, LinearLayer], norm: Mapping[str, NormLayer], frozen: Mapping[str, Array], width: int
 ) -> tuple[BaseLayers, BaseInfo]:
-    """Layers of an encoder with its digest, and what `pets.json` says of it.
+    """Make the layers of an encoder with its digest, and the content of `pets.json`.
 
     Args:
-        linear: linear layers by path; a layer without a bias has one of zeros.
-        norm: normalisations by path.
-        frozen: every other weight by name, any shape.
-        width: of the pooled vector.
+        linear: Linear layers by path; a layer without a bias has one of zeros.
+        norm: Normalisations by path.
+        frozen: Every other weight by name, of any shape.
+        width: Size of the pooled vector.
     """
     digests = {name: tensor_digest(array) for name, array in _named(linear, norm).items()}
     others = {name: tensor_digest(array) for name, array in frozen.items()}
@@ -51,7 +51,16 @@ def make_base_layers(
 
 
 def write_base_layers(version_dir: Path, layers: BaseLayers, info: BaseInfo) -> tuple[str, str]:
-    """Write both files into a staging folder of a version; returns their names, for the manifest's file records."""
+    """Write both files into the staging folder of a version.
+
+    Args:
+        version_dir: Staging folder of the version.
+        layers: Layers of the base.
+        info: Content of `pets.json`.
+
+    Returns:
+        Names of the files, for the manifest's file records.
+    """
     (version_dir / LAYERS_FILE).write_bytes(pack_tensors(_named(layers.linear, layers.norm)))
     (version_dir / BASE_FILE).write_text(info.model_dump_json(indent=1) + "\n", encoding="utf-8")
     return BASE_FILE, LAYERS_FILE
@@ -60,14 +69,17 @@ def write_base_layers(version_dir: Path, layers: BaseLayers, info: BaseInfo) -> 
 def load_base_info(version_dir: Path) -> BaseInfo:
     """Read `pets.json`.
 
+    Args:
+        version_dir: Folder of the published version.
+
     Raises:
-        InvalidArgument: it is missing or not valid: the version is none of a model with tasks.
+        InvalidArgument: The file is missing or not valid: the version does not belong to a model with tasks.
     """
     path = version_dir / BASE_FILE
     if not path.is_file():
         raise InvalidArgument(f"{path} is missing: this is not a version of a model that serves tasks")
     try:
-        return BaseInfo.model_validate_json(read_bounded(path, _MOST_JSON_BYTES))
+        return BaseInfo.model_validate_json(read_bounded(path, _MAX_JSON_BYTES))
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"])) or "file"
@@ -75,12 +87,15 @@ def load_base_info(version_dir: Path) -> BaseInfo:
 
 
 def load_base_layers(version_dir: Path) -> BaseLayers:
-    """The layers of a published base, mapped into memory: pages that nobody reads cost none.
+    """Map the layers of a published base into memory: pages that nobody reads take none.
 
-    What is read is held to its format, not to the digest: `Version.check_files` holds a version to its files.
+    The file's format is checked, its digest is not: `Version.check_files` checks a version's files.
+
+    Args:
+        version_dir: Folder of the published version.
 
     Raises:
-        InvalidArgument: a file is missing or not valid.
+        InvalidArgument: A file is missing or not valid.
     """
     info = load_base_info(version_dir)
     path = version_dir / LAYERS_FILE

@@ -1,4 +1,4 @@
-"""Merged copies of the base for hot tasks: made, kept and given up as the load says (PetS Inequality 1)."""
+"""Merged copies of the base for hot tasks: created, kept and dropped according to the load (PetS Inequality 1)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _RETRY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class MergedCopy:
     """A merged copy of the base for one task.
 
     Attributes:
-        source: the task in the shared base, which queries wait with; another one is another version of the task.
-        engine: of the copy.
-        task: what is left of the task there.
-        lease: keeps the task in memory.
+        source: Task in the shared base, which the queries refer to; another object is another version of the task.
+        engine: Engine of the copy.
+        task: Part of the task that is not merged, loaded in the copy.
+        lease: Keeps the task in memory.
     """
 
     source: LoadedTask
@@ -46,13 +46,13 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Merging:
-    """When copies are made, and how.
+class MergingOptions:
+    """When and how merged copies are created.
 
     Attributes:
-        open_copy: opens one.
-        tables: of the base's profile.
-        rule: how many there may be, and what they have to save.
+        open_copy: Opens a copy for a task.
+        tables: Costs of the base and of tasks' terms.
+        rule: Number of copies that is permitted, and what they must save.
     """
 
     open_copy: OpenCopy
@@ -60,83 +60,95 @@ class Merging:
     rule: MergeRule
 
 
-class Copies:
-    """The copies of one service, on a thread of their own: a copy takes the memory of a whole encoder.
+class MergedCopies:
+    """The merged copies of one service, managed by a thread of its own: a copy takes the memory of a whole encoder.
 
     Args:
-        context: what the service is started with.
-        library: the model's tasks.
-        merging: when they are made.
-        changed: told which tasks have one.
+        context: Context that the service is started with.
+        library: Tasks of the model.
+        merging: When and how copies are created.
+        changed: Called with the names of the tasks that have a copy, whenever these change.
     """
 
     def __init__(
         self,
         context: ServiceContext,
         library: PetsLibrary,
-        merging: Merging,
+        merging: MergingOptions,
         changed: Callable[[frozenset[str]], None],
     ) -> None:
         self._log = context.log
         self._library = library
         self._merging = merging
         self._changed = changed
-        self._shown = _shown(context.metrics)
-        self._copies: dict[str, Copy] = {}
+        self._copies_gauge = _copies_gauge(context.metrics)
+        self._copies: dict[str, MergedCopy] = {}
         self._retry_at: dict[str, float] = {}
         self._arrivals = Arrivals(_HALF_LIFE_S)
         self._lock = threading.Lock()
-        self._leaving = threading.Event()
-        self._thread = context.start_thread("copies", self._run) if merging.rule.most else None
+        self._stopping = threading.Event()
+        self._thread = context.start_thread("copies", self._run) if merging.rule.max_copies else None
 
     def note(self, queries: Sequence[PetsQuery]) -> None:
-        """Queries came."""
+        """Count arrived queries."""
         if self._thread is not None:
             now = time.monotonic()
             with self._lock:
                 for query in queries:
                     self._arrivals.note(query.task, query.kind, query.length, now)
 
-    def find(self, name: str, tasks: Sequence[LoadedTask]) -> Copy | None:
-        """The copy that answers for these queries' task; None where it is gone or is of another version of it."""
+    def find(self, name: str, tasks: Sequence[LoadedTask]) -> MergedCopy | None:
+        """The copy that runs queries of a task.
+
+        Args:
+            name: Name of the task.
+            tasks: The queries' task as it is loaded in the shared base, once per query.
+
+        Returns:
+            The copy, or None if it was dropped or is of another version of the task.
+        """
         found = self._copies.get(name)
         return found if found is not None and all(task is found.source for task in tasks) else None
 
     def close(self, timeout_s: float) -> None:
-        """End the thread and give up all copies."""
-        self._leaving.set()
+        """End the thread and drop all copies.
+
+        Args:
+            timeout_s: Seconds to wait for the thread.
+        """
+        self._stopping.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
         for name in list(self._copies):
             self._drop(name, "the model is leaving")
 
     def _run(self) -> None:
-        while not self._leaving.wait(_CHOOSE_S):
+        while not self._stopping.wait(_CHOOSE_S):
             known = set(self._library.names())
             with self._lock:
                 loads = [load for load in self._arrivals.loads(time.monotonic()) if load.task in known]
             wanted = choose_copies(loads, frozenset(self._copies), self._merging.tables, self._merging.rule)
             for name in list(self._copies):
-                if not self._holds(name):
+                if not self._is_current(name):
                     self._drop(name, "the task was changed or removed, or others need its memory")
                 elif name not in wanted:
                     self._drop(name, "it saves little now")
             for name in sorted(wanted.difference(self._copies)):
-                if not self._leaving.is_set() and time.monotonic() >= self._retry_at.get(name, 0.0):
-                    self._make(name)
+                if not self._stopping.is_set() and time.monotonic() >= self._retry_at.get(name, 0.0):
+                    self._create(name)
 
-    def _make(self, name: str) -> None:
+    def _create(self, name: str) -> None:
         try:
             task = self._library.read(name)
             future = self._library.acquire(name)
         except TidalError as error:
-            self._put_off(name, str(error))
+            self._retry_later(name, str(error))
             return
         try:
             lease = future.result(timeout=_HALF_LIFE_S)
         except (TidalError, TimeoutError) as error:
             forget(future)
-            self._put_off(name, str(error) or "it did not get into memory in time")
+            self._retry_later(name, str(error) or "it did not get into memory in time")
             return
         if lease.handle.info != task.info:  # replaced in between: again next time
             lease.release()
@@ -145,18 +157,18 @@ class Copies:
             engine, left = self._merging.open_copy(task.terms)
         except Exception as error:  # too little memory, for example: the task is served as it was
             lease.release()
-            self._put_off(name, f"{type(error).__name__}: {error}")
+            self._retry_later(name, f"{type(error).__name__}: {error}")
             return
-        self._copies[name] = Copy(lease.handle.loaded, engine, left, lease)
-        self._tell()
+        self._copies[name] = MergedCopy(lease.handle.loaded, engine, left, lease)
+        self._publish()
         self._log.info(f"task '{name}' runs from a merged copy of the base from now on")
 
-    def _put_off(self, name: str, why: str) -> None:
+    def _retry_later(self, name: str, why: str) -> None:
         self._retry_at[name] = time.monotonic() + _RETRY_S
         self._log.warning(f"task '{name}' gets no merged copy: {why}")
 
-    def _holds(self, name: str) -> bool:
-        """Whether a copy is of its task's present version."""
+    def _is_current(self, name: str) -> bool:
+        """Whether a copy is of the present version of its task."""
         try:
             future = self._library.acquire(name)
         except TidalError:
@@ -169,16 +181,16 @@ class Copies:
 
     def _drop(self, name: str, why: str) -> None:
         copy = self._copies.pop(name)
-        self._tell()
+        self._publish()
         copy.lease.release()
         self._log.info(f"task '{name}' has no merged copy any more: {why}")
 
-    def _tell(self) -> None:
-        self._shown(len(self._copies))
+    def _publish(self) -> None:
+        self._copies_gauge(len(self._copies))
         self._changed(frozenset(self._copies))
 
 
-def _shown(metrics: Metrics) -> Callable[[float], None]:
+def _copies_gauge(metrics: Metrics) -> Callable[[float], None]:
     gauge = metrics.gauge("merged_copies", "Tasks that have a merged copy of the base")
     gauge.set(0)
     return gauge.set

@@ -1,4 +1,4 @@
-"""A request's tokens, or the error that says what is wrong with them."""
+"""The token rows of a request, checked for what this backend accepts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from tidal.text import TextTokenizer
 
 
 def read_token_rows(request: PendingRequest, tokenizer: TextTokenizer) -> list[TokenRow]:
-    """Token rows of a request with `text_input` (and `text_pair`) or `input_ids`, as an `arlo` model takes them.
+    """Read the token rows of a request from `text_input` (and `text_pair`) or `input_ids`, as an `arlo` model does.
+
+    Args:
+        request: The request.
+        tokenizer: Tokenizer of the model.
 
     Raises:
-        InvalidArgument: names the input, what came and what is accepted.
+        InvalidArgument: An input is not accepted; the message names it, the value received and what is accepted.
     """
     rows = read_rows(request.inputs, tokenizer)
     for number, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Requests on their way through the `pets` service, and the answer that is made of their rows."""
+"""Requests on their way through the `pets` service, and the answers that are made of their rows."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ OUTPUTS = ("label", "logits", "probabilities")
 
 
 class Vectors(NamedTuple):
-    """What the encoder made of a row: its pooled vector [width], and the attention that its tokens received [length],
-    None where no row of the batch asked for it."""
+    """Results of the encoder for one row.
+
+    Attributes:
+        pooled: Pooled vector, float32 [width].
+        received: Attention that the row's tokens receive, float32 [length]; None if no row of the batch requested it.
+    """
 
     pooled: FloatArray
     received: FloatArray | None
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRequest:
+class TokenizedRequest:
     """A request, the name of its task, and the tokens of its rows."""
 
     request: PendingRequest
@@ -61,7 +65,15 @@ PetsRequest = RequestRows[Vectors]
 
 @dataclass(eq=False, slots=True)
 class PetsRow(PetsQuery):
-    """A query in the scheduler's queue, with what is needed to run and answer it."""
+    """A query in the scheduler's queue, with what is needed to run and answer it.
+
+    Attributes:
+        tokens: Tokens of the row.
+        parent: Request that the row belongs to.
+        index: Index of the row in its request.
+        loaded: Task in the engine.
+        lease: Keeps the task in memory until all rows of the request have released it.
+    """
 
     tokens: TokenRow = field(kw_only=True)
     parent: PetsRequest = field(kw_only=True)
@@ -70,30 +82,35 @@ class PetsRow(PetsQuery):
     lease: SharedLease = field(kw_only=True)
 
 
-def attends(request: PendingRequest) -> bool:
-    """Whether the client requested the attention that the tokens receive."""
+def wants_attention(request: PendingRequest) -> bool:
+    """Whether the client requested the attention that tokens receive."""
     return request.wants(ATTENTION_RECEIVED)
 
 
 def reply(answered: PetsRequest, task: LoadedTask) -> None:
-    """Answer a request all of whose rows have run, by its task's own classifier."""
+    """Answer a request whose rows have all run.
+
+    Args:
+        answered: Request with the results of its rows.
+        task: Task whose classifier computes the answer.
+    """
     head, request = task.head, answered.request
     pooled = np.asarray([row.pooled for row in answered.results], np.float32)
     logits = np.asarray(pooled @ head.weight.T + head.bias, np.float32)
     outputs: dict[str, Array] = {"logits": logits}
-    if attends(request):
+    if wants_attention(request):
         outputs[ATTENTION_RECEIVED] = _received(answered.results)
     if request.wants("probabilities"):
         outputs["probabilities"] = softmax(logits, dtype=np.float32)
     if request.wants("label"):
-        labels = [head.labels[place].encode() for place in logits.argmax(-1)]
+        labels = [head.labels[position].encode() for position in logits.argmax(-1)]
         outputs["label"] = np.array(labels, object)[:, None]
     request.reply(outputs)
 
 
 def _received(results: Sequence[Vectors]) -> FloatArray:
-    """The attention that tokens received, [rows, longest row]; shorter rows end in zeros."""
-    received = [row.received for row in results if row.received is not None]  # all have it, see `attends`
+    """Attention that tokens receive, [rows, longest row]; shorter rows are padded with zeros."""
+    received = [row.received for row in results if row.received is not None]  # all have it, see `wants_attention`
     padded = np.zeros((len(received), max(map(len, received))), np.float32)
     for row, values in enumerate(received):
         padded[row, : len(values)] = values

@@ -1,4 +1,4 @@
-"""The tasks of a base, those in use in the engine's memory."""
+"""The tasks of a base; those in use are in the engine's memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tidal.metrics import Metrics
 from tidal.pets.engine.contract import LoadedTask, PetsEngine
-from tidal.pets.tasks.folder import Task, load_task
+from tidal.pets.tasks.folder import PetsTask, load_task
 from tidal.pets.tasks.manifest import TaskInfo
 from tidal.pets.terms import BaseLayers
 from tidal.tasks.library import TaskLibrary
@@ -15,24 +15,24 @@ from tidal.tasks.library import TaskLibrary
 
 @dataclass(frozen=True, slots=True)
 class ServedTask:
-    """A task in memory: what `task.json` says of it, and what the engine has of it."""
+    """A task in memory: its record, and the task as the engine loaded it."""
 
     info: TaskInfo
     loaded: LoadedTask
 
 
-PetsLibrary = TaskLibrary[Task, ServedTask]
+PetsLibrary = TaskLibrary[PetsTask, ServedTask]
 
 
 def open_library(folder: Path, base: BaseLayers, engine: PetsEngine, budget: int, metrics: Metrics) -> PetsLibrary:
-    """The tasks in a folder.
+    """Open the tasks in a folder.
 
     Args:
-        folder: the model's folder of tasks; it need not exist.
-        base: what the tasks have to be made for.
-        engine: holds the tasks that are in use.
-        budget: bytes that their terms may take.
-        metrics: the model's.
+        folder: Folder of the model's tasks; it may be missing.
+        base: Layers of the base, for which the tasks must be made.
+        engine: Engine that holds the tasks in use.
+        budget: Memory in bytes that loaded tasks may take.
+        metrics: Metrics of the model.
     """
     return PetsLibrary(
         folder,

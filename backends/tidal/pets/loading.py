@@ -1,4 +1,4 @@
-"""Opening a published base as its manifest says, and starting services on it."""
+"""Opens a published base as its manifest describes it, and starts services on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from tidal import device
 from tidal.errors import InvalidArgument
 from tidal.pets.base import load_base_layers
-from tidal.pets.copies import Merging
+from tidal.pets.copies import MergingOptions
 from tidal.pets.engine.contract import LoadedTask, PetsEngine
 from tidal.pets.kinds.kind import unmergeable_kinds
 from tidal.pets.library import open_library
@@ -28,14 +28,18 @@ from tidal.text import TextTokenizer
 
 
 def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[ServiceContext], Service]:
-    """Open the published base once; what comes back starts a service on it, again after a failure.
+    """Open the published base once, and return a function that starts a service on it, also after a failure.
 
-    Tasks load on their first use, anew for every service.
+    Tasks are loaded on their first use, separately for every service.
+
+    Args:
+        context: Context of the model that is being loaded.
+        parameters: Parameters from config.pbtxt.
 
     Raises:
-        InvalidArgument: the version does not fit its files, this device, the engine library or the config.
-        NotFound: the library with the engine's operations is not built.
-        Unsupported: the engine's library, or its GPU, is not there.
+        InvalidArgument: The version does not fit its files, this device, the engine library or the parameters.
+        NotFound: The library of graph operations is not built.
+        Unsupported: The engine's library, or its GPU, is missing.
     """
     manifest = load_pets_manifest(context.version_dir)
     if parameters.merged_copies and not ENGINES[manifest.engine].merges:
@@ -68,7 +72,9 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
     def start(fresh: ServiceContext) -> Service:
         library = open_library(tasks_folder(fresh.model_dir), base, engine, parameters.task_bytes, fresh.metrics)
         scheduler = PetsScheduler(tables, batching, by_utility=parameters.by_utility)
-        merging = Merging(open_copy, tables, MergeRule(parameters.merged_copies, kept=unmergeable_kinds()))
+        merging = MergingOptions(
+            open_copy, tables, MergeRule(parameters.merged_copies, unmergeable=unmergeable_kinds())
+        )
         return PetsService(
             fresh,
             tokenizer,

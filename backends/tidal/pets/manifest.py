@@ -1,4 +1,4 @@
-"""What a published base holds: its encoder's graph, what identifies it to tasks, and what it and its tasks cost."""
+"""The manifest of a published base: its engine, its identity for tasks, and the cost of the base and of its tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENGINE_FOLDER = "engines"
 
 
 class PetsManifest(Published):
-    """A published version of a frozen encoder that serves fine-tuned tasks; the tasks lie beside the versions."""
+    """A published version of a frozen encoder that serves fine-tuned tasks; tasks are stored beside the versions."""
 
     kind: Literal["pets"]
     engine: PetsEngineKind
@@ -41,7 +41,10 @@ class PetsManifest(Published):
 def load_pets_manifest(version_dir: Path) -> PetsManifest:
     """Read and validate `manifest.json` of a version of a base.
 
+    Args:
+        version_dir: Folder of the published version.
+
     Raises:
-        InvalidArgument: the file is missing, is not valid, or names a field that this release does not know.
+        InvalidArgument: The file is missing, is not valid, or has a field that this release does not know.
     """
     return read_manifest(version_dir, PetsManifest)

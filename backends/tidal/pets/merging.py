@@ -1,4 +1,4 @@
-"""A task's terms as weights: what can be folded into a copy of the base, and what is left of the task then."""
+"""A task's terms as weights: which part can be merged into a copy of the base, and which part remains."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from tidal.pets.terms import FloatArray, LinearTerms, LowRankDelta, SparseDelta,
 
 
 def dense(delta: SparseDelta | LowRankDelta, shape: tuple[int, int]) -> FloatArray:
-    """A difference of a weight matrix, [outputs, inputs], written out."""
+    """A difference of a weight matrix as a dense matrix.
+
+    Args:
+        delta: Sparse or low-rank difference.
+        shape: Outputs and inputs of the matrix.
+
+    Returns:
+        float32 [outputs, inputs].
+    """
     if isinstance(delta, LowRankDelta):
         return np.asarray(delta.scale * (delta.up @ delta.down), np.float32)
     found = np.zeros(shape, np.float32)
@@ -20,6 +28,6 @@ def dense(delta: SparseDelta | LowRankDelta, shape: tuple[int, int]) -> FloatArr
 
 
 def unmerged(terms: TaskTerms) -> TaskTerms:
-    """What of a task cannot be folded into weights: bottlenecks and the classifier."""
+    """The part of a task that cannot be merged into weights: bottlenecks and the classifier."""
     left = {path: LinearTerms(bottleneck=own.bottleneck) for path, own in terms.linear.items() if own.bottleneck}
     return replace(terms, linear=left, norm={})

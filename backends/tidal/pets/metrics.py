@@ -1,4 +1,4 @@
-"""What the `pets` backend counts."""
+"""Metrics of the `pets` backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KIND_BUCKETS = (1, 2, 3, 4, 5)
 
 
 class PetsMetrics(IntakeMetrics):
-    """The families `tidal_pets_*` of queries and batches."""
+    """The metric families `tidal_pets_*` of queries and batches."""
 
     def __init__(self, metrics: Metrics, lengths: Sequence[int]) -> None:
         super().__init__(metrics)
@@ -33,11 +33,17 @@ class PetsMetrics(IntakeMetrics):
         self._padded = metrics.counter("padded_tokens_total", "Tokens of executed batches, padding included")
 
     def length(self, tokens: int) -> None:
-        """A query arrived."""
+        """Count an arrived query by its length in tokens."""
         self._length.observe(tokens)
 
     def ran(self, queries: Sequence[PetsQuery], started: float, execute_s: float) -> None:
-        """A batch ran: its queries, the moment when it started, and seconds of the engine."""
+        """Count an executed batch.
+
+        Args:
+            queries: Queries of the batch.
+            started: Time when the batch started, on the clock of the queries' arrivals, in seconds.
+            execute_s: Engine time of the batch in seconds.
+        """
         longest, kinds = 0, dict[str, int]()
         for query in queries:
             self._queue.observe(started - query.arrival)

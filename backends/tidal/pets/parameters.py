@@ -1,4 +1,4 @@
-"""What an operator may set in a `pets` model's config.pbtxt."""
+"""Parameters of a `pets` model in config.pbtxt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLAIN: dict[str, Batching] = {
 
 
 class PetsParameters(BaseModel):
-    """Parameters of the `pets` backend beside those that all backends share."""
+    """Parameters of the `pets` backend, in addition to those that all backends share."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -59,19 +59,22 @@ class PetsParameters(BaseModel):
 
     @property
     def task_bytes(self) -> int:
-        """Bytes that the tasks in memory may take."""
+        """Memory in bytes that loaded tasks may take."""
         return int(self.task_memory_mb * _MIB)
 
     @property
     def batch_bytes(self) -> int | None:
-        """Bytes that a batch's activations may take."""
+        """Memory in bytes that a batch's activations may take; None: no limit."""
         return None if self.batch_memory_mb is None else int(self.batch_memory_mb * _MIB)
 
     def strategy(self, profile: PetsProfile) -> Batching:
-        """How queries are batched.
+        """The function that puts waiting queries into batches.
+
+        Args:
+            profile: Profile of the base, which may have a threshold for `by_spread`.
 
         Raises:
-            InvalidArgument: parameters that do not go together, or a threshold that nobody gives.
+            InvalidArgument: The parameters are inconsistent, or a threshold is given neither here nor by the profile.
         """
         if (self.fixed_size is not None) != (self.batching == "fixed"):
             raise InvalidArgument(

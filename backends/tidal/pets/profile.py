@@ -1,7 +1,7 @@
-"""What a frozen encoder and the terms of fine-tuned tasks cost, measured, and the tables that batching looks it up in.
+"""Measured costs of a frozen encoder and of tasks' terms, and the tables in which batching looks them up.
 
-A batch of N queries whose longest has L tokens takes α[N][L] for what all tasks share, and β[kind][n][l] for the terms
-of each task in it, of which n queries are, the longest of l tokens (PetS §4.1).
+A batch of N queries, the longest of L tokens, takes α[N][L] for the shared encoder, and β[kind][n][l] for the terms of
+each of its tasks, where the task has n queries, the longest of l tokens (PetS §4.1).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ FloatTable = npt.NDArray[np.float64]
 class Grid(BaseModel):
     """A measured quantity by padded length and number of queries, bilinear between measured points.
 
-    `values` has a row a length and a column a number of queries; rows of long inputs may end early. Inputs below the
-    first length have what that one has; beyond the last length or number there is nothing.
+    `values` has one row per length and one column per number of queries; rows of long inputs may be shorter. Inputs
+    below the first length have that length's values; beyond the last length or number there are none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,14 +42,18 @@ class Grid(BaseModel):
 
     @cached_property
     def table(self) -> FloatTable:
-        """Values by length and number of queries; infinite where there are none, and in row and column 0."""
+        """Values by length and number of queries; infinite where nothing was measured, and in row and column 0."""
         return interpolated(self.lengths, self.batches, self.values)
 
     def at(self, length: int, batch: int) -> float:
-        """The value for `batch` queries of up to `length` tokens.
+        """The value for a number of queries.
+
+        Args:
+            length: Length of the longest query in tokens.
+            batch: Number of queries.
 
         Raises:
-            InvalidArgument: it lies beyond what was measured.
+            InvalidArgument: It is beyond what was measured.
         """
         if 1 <= length <= self.lengths[-1] and 1 <= batch <= self.batches[-1]:
             value = float(self.table[length, batch])
@@ -62,7 +66,7 @@ class Grid(BaseModel):
 
 
 class OperatorProfile(BaseModel):
-    """What one kind's task operators do on a GPU: their arithmetic, and the bandwidth they reach (ω)."""
+    """Arithmetic and reached bandwidth (ω) of the task operators of one kind on a GPU."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -71,7 +75,7 @@ class OperatorProfile(BaseModel):
 
 
 class StreamRule(BaseModel):
-    """How many streams a batch's task operators run on (PetS §6.3.3)."""
+    """On how many streams the task operators of a batch run (PetS §6.3.3)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -81,11 +85,11 @@ class StreamRule(BaseModel):
 
 
 class PetsProfile(BaseModel):
-    """One base and the kinds of task it serves, measured on the device that serves them.
+    """Costs of one base and of the kinds of task that it serves, measured on the device that serves them.
 
     Raises:
-        ValidationError: `terms_ms` or `memory_bytes` does not cover all lengths and batches that `shared` covers, or
-            `operators` names kinds without terms.
+        ValidationError: `terms_ms` or `memory_bytes` does not cover all lengths and batches of `shared`, or `operators`
+            names kinds that `terms_ms` does not have.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -114,14 +118,14 @@ class PetsProfile(BaseModel):
         return self
 
     def tables(self, *, max_batch: int | None = None, memory_bytes: int | None = None) -> Tables:
-        """Tables of the batches that may be.
+        """Make the tables of all permitted batches.
 
         Args:
-            max_batch: queries in a batch at most; None is what was measured.
-            memory_bytes: that a batch's activations may take; None is no limit.
+            max_batch: Largest number of queries per batch; None: the largest that was measured.
+            memory_bytes: Memory in bytes that a batch's activations may take; None: no limit.
 
         Raises:
-            InvalidArgument: `max_batch` is below 1, or memory allows not even the smallest batch.
+            InvalidArgument: `max_batch` is below 1, or the memory permits not even the smallest batch.
         """
         if max_batch is not None and max_batch < 1:
             raise InvalidArgument(f"max_batch is {max_batch}; accepted is 1 or more")
@@ -140,23 +144,24 @@ class PetsProfile(BaseModel):
                 f"{memory_bytes} bytes of memory allow no batch; a single short query takes {memory[0, 0]:.0f}"
             )
         terms = np.zeros((len(self.terms_ms) + 1, *shared.shape))
-        for place, grid in enumerate(self.terms_ms.values()):
-            terms[place, :, :-1][allowed[:, :-1]] = grid.table[: shape[0], : most + 1][allowed[:, :-1]] / 1e3
+        for position, grid in enumerate(self.terms_ms.values()):
+            terms[position, :, :-1][allowed[:, :-1]] = grid.table[: shape[0], : most + 1][allowed[:, :-1]] / 1e3
         terms[-1] = terms[:-1].max(0)
         return Tables(tuple(self.terms_ms), shared, terms)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """Seconds by what batching varies, ready to be looked up by whole arrays.
+    """Costs in seconds as arrays, for lookups of many batches at once.
 
     Attributes:
-        kinds: names of the measured kinds, in the order of `terms`.
-        shared: [max_length + 1, most + 2] what the encoder takes by length and queries (α); infinite for what must
-            not be: beyond what was measured or fits, in row 0, column 0 and the last column, which stands for more
-            queries than may be.
-        terms: [kinds + 1, max_length + 1, most + 2] what a task's terms take by kind, length and the task's queries
-            (β); 0 where `shared` is infinite. The last one is the dearest kind, for kinds that were not measured.
+        kinds: Names of the measured kinds, in the order of `terms`.
+        shared: Seconds of the encoder (α) by length and number of queries, [max_length + 1, max_batch + 2]; infinite
+            for batches that are not permitted: beyond what was measured or fits, in row 0, in column 0, and in the last
+            column, which stands for more queries than are permitted.
+        terms: Seconds of a task's terms (β) by kind, length and the task's number of queries, [kinds + 1,
+            max_length + 1, max_batch + 2]; 0 where `shared` is infinite. The last entry is the maximum over kinds and
+            stands for kinds that were not measured.
     """
 
     kinds: tuple[str, ...]
@@ -164,28 +169,37 @@ class Tables:
     terms: FloatTable
 
     @property
-    def most(self) -> int:
-        """Queries in a batch at most."""
+    def max_batch(self) -> int:
+        """Largest number of queries per batch."""
         return self.shared.shape[1] - 2
 
     @property
     def max_length(self) -> int:
-        """Tokens of the longest query that may run, alone."""
+        """Length in tokens of the longest query that may run alone."""
         return int(np.flatnonzero(np.isfinite(self.shared[:, 1]))[-1])
 
     def kind(self, name: str) -> int:
-        """A kind's place in `terms`: the last, the dearest, for one that was not measured."""
+        """Index of a kind in `terms`; the last entry, the most expensive kind, for a kind that was not measured."""
         return self.kinds.index(name) if name in self.kinds else len(self.kinds)
 
     def without_terms(self, kept: Collection[str] = ()) -> Tables:
-        """The same for models that have their terms in their weights, but for the kinds that keep theirs."""
+        """The same tables for models that have tasks' terms merged into their weights.
+
+        Args:
+            kept: Kinds whose terms cannot be merged and keep their cost.
+        """
         terms = np.zeros_like(self.terms)
         for name in set(kept).intersection(self.kinds):
             terms[self.kind(name)] = self.terms[self.kind(name)]
         return Tables(self.kinds, self.shared, terms)
 
-    def alone(self, kind: int, length: int) -> float:
-        """Seconds that one query takes in a batch of its own."""
+    def alone_s(self, kind: int, length: int) -> float:
+        """Seconds of one query in a batch of its own.
+
+        Args:
+            kind: Index of the query's kind in `terms`.
+            length: Length of the query in tokens.
+        """
         return float(self.shared[length, 1] + self.terms[kind, length, 1])
 
 

@@ -1,4 +1,4 @@
-"""The `pets` service: reads requests, gets their tasks into memory, and runs what waits in planned batches."""
+"""The `pets` service: reads requests, loads their tasks, and runs waiting queries in planned batches."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import cast
 
 import numpy as np
 
-from tidal.pets.copies import Copies, Merging
+from tidal.pets.copies import MergedCopies, MergingOptions
 from tidal.pets.engine.contract import LoadedTask, PetsEngine
 from tidal.pets.engine.description import ATTENTION_RECEIVED
 from tidal.pets.inputs import read_token_rows
-from tidal.pets.jobs import OUTPUTS, PetsRequest, PetsRow, ReadRequest, Vectors, attends, reply
+from tidal.pets.jobs import OUTPUTS, PetsRequest, PetsRow, TokenizedRequest, Vectors, reply, wants_attention
 from tidal.pets.library import PetsLibrary, ServedTask
 from tidal.pets.metrics import PetsMetrics
 from tidal.pets.policies import PetsBatch, PetsScheduler
@@ -33,24 +33,24 @@ _Finished = tuple[PetsRequest, LoadedTask]
 
 
 class PetsService:
-    """An intake, two threads that run batches by turns, and one that answers.
+    """An intake, two threads that run batches alternately, and one that answers.
 
-    Requests are read, and tasks loaded, while a batch runs. Of the two runners one has the engine; the other plans the
-    next batch shortly before the engine is expected to be free, and takes it where the first has to answer.
+    Requests are read and tasks are loaded while a batch runs. One runner uses the engine; the other plans the next
+    batch shortly before the engine is expected to be free, and runs it while the first one answers.
 
     Args:
-        context: what the service is started with.
-        tokenizer: the model's, limited to what may run.
-        engine: runs batches.
-        library: the model's tasks; the service's own from now on.
-        scheduler: says what runs next; the service's own from now on.
-        merging: when hot tasks get merged copies.
-        type_ids: whether the engine reads token types.
-        attention: whether the engine gives the attention that tokens receive.
-        lengths: bounds in tokens that queries are counted by.
+        context: Context that the service is started with.
+        tokenizer: Tokenizer of the model, limited to the longest query that may run.
+        engine: Engine of the base.
+        library: Tasks of the model; owned by the service.
+        scheduler: Decides what runs next; owned by the service.
+        merging: When and how hot tasks get merged copies.
+        type_ids: Whether the engine reads token types.
+        attention: Whether the engine returns the attention that tokens receive.
+        lengths: Bounds in tokens of the histogram of query lengths.
 
     Raises:
-        InvalidArgument: config.pbtxt declares an output that the model does not give.
+        InvalidArgument: config.pbtxt declares an output that the model does not have.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class PetsService:
         engine: PetsEngine,
         library: PetsLibrary,
         scheduler: PetsScheduler,
-        merging: Merging,
+        merging: MergingOptions,
         *,
         type_ids: bool,
         attention: bool,
@@ -77,19 +77,23 @@ class PetsService:
         self._ended = False  # nothing is run any more
         self._planning_s = 0.0
         self._plan_at: float | None = None  # when to plan while the engine runs; None: planned, or it does not run
-        self._copies = Copies(context, library, merging, self._have_copies)
+        self._copies = MergedCopies(context, library, merging, self._have_copies)
         self._runners = [context.start_thread("runner", self._work) for _ in range(2)]
         self._answers = AnswerThread(context, self._answer)
         self._intake = Intake(context, library, self._metrics, self._read, self._admit, self._last_admitted)
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
-        """Hand requests to the thread that reads them; does not wait."""
+        """Pass requests to the thread that reads them; returns immediately."""
         if not self._intake.accept(requests):
             for request in requests:
                 request.fail(model_stops())
 
     def close(self, timeout_s: float) -> None:
-        """Finish what waits, then end the threads; rows that are left after `timeout_s` stay unanswered."""
+        """Finish waiting queries, then end the threads.
+
+        Args:
+            timeout_s: Seconds to wait; queries that still wait afterwards are not answered.
+        """
         until = time.monotonic() + timeout_s
         self._intake.stop()
         join_until(until, self._runners)
@@ -101,15 +105,15 @@ class PetsService:
         self._copies.close(remaining_s(until))
         self._intake.close(remaining_s(until))
 
-    def _read(self, request: PendingRequest, task: str) -> ReadRequest:
+    def _read(self, request: PendingRequest, task: str) -> TokenizedRequest:
         tokens = read_token_rows(request, self._tokenizer)
         for row in tokens:
             self._metrics.length(len(row.ids))
         if request.record is not None:
             request.record.tokens = sum(len(row.ids) for row in tokens)
-        return ReadRequest(request, task, tokens)
+        return TokenizedRequest(request, task, tokens)
 
-    def _admit(self, read: ReadRequest, lease: Lease[ServedTask]) -> bool:
+    def _admit(self, read: TokenizedRequest, lease: Lease[ServedTask]) -> bool:
         with self._changed:
             if self._ended:
                 return False
@@ -171,7 +175,7 @@ class PetsService:
                 ran = True
 
     def _next(self) -> tuple[list[PetsRow], PetsBatch | None, float]:
-        """Queries that are too late, the batch to start, and the moment that was decided for."""
+        """Expired queries, the batch to start, and the time of that decision."""
         now = time.monotonic()
         batch = self._scheduler.next_batch(now)
         late = cast(list[PetsRow], self._scheduler.expired(now))
@@ -183,7 +187,14 @@ class PetsService:
         return late, batch, now
 
     def _prepare(self, now: float) -> float | None:
-        """Plan for what waits if it is time to, once a batch; the seconds until then, None for as long as it takes."""
+        """Plan for waiting queries once per batch, when it is time to.
+
+        Args:
+            now: Present time in seconds.
+
+        Returns:
+            Seconds until planning is due; None: nothing is due before something changes.
+        """
         if self._plan_at is None:
             return None
         if now < self._plan_at:
@@ -201,7 +212,7 @@ class PetsService:
             row.lease.release()
 
     def _run(self, batch: PetsBatch, now: float) -> list[_Finished]:
-        """Run a batch; the requests that it completed."""
+        """Run a batch, and return the requests that it completed."""
         taken = cast(Sequence[PetsRow], batch.queries)
         finished: list[_Finished] = []
         try:
@@ -225,21 +236,21 @@ class PetsService:
         return finished
 
     def _vectors(self, rows: Sequence[PetsRow], merged: str | None) -> list[Vectors]:
-        """What becomes of rows, by the copy of the task `merged` or by the shared base."""
+        """Run rows on the merged copy for the task `merged`, or on the shared base."""
         lengths = np.array([row.length for row in rows], np.int32)
         ids = np.zeros((len(rows), int(lengths.max())), np.int32)
         types = np.zeros_like(ids) if self._type_ids else None
-        for place, row in enumerate(rows):
-            ids[place, : row.length] = row.tokens.ids
+        for position, row in enumerate(rows):
+            ids[position, : row.length] = row.tokens.ids
             if types is not None:
-                types[place, : row.length] = row.tokens.type_ids
+                types[position, : row.length] = row.tokens.type_ids
         tasks = [row.loaded for row in rows]
         copy = None if merged is None else self._copies.find(merged, tasks)
         engine = self._engine
         if copy is not None:
             self._metrics.merged.inc(len(rows))
             engine, tasks = copy.engine, [copy.task] * len(rows)
-        if not any(attends(row.parent.request) for row in rows):
+        if not any(wants_attention(row.parent.request) for row in rows):
             return [Vectors(pooled, None) for pooled in engine.pooled(tasks, ids, lengths, types)]
         found = engine.attended(tasks, ids, lengths, types)
         each = zip(rows, found.pooled, found.received, strict=True)

@@ -5,8 +5,8 @@ A layer that computes y = x·Wᵀ + b for all tasks computes for task t
     y = x·Wᵀ + b + x·Δᵀ + bias                    sparse or low-rank difference, bias difference
     y = y + up·σ(down·y + down_bias) + up_bias    bottleneck adapter on the layer's output
 
-where W and b are shared, and a normalisation takes the task's weight and bias instead of its own. Every kind of
-fine-tuning is expressed by these terms; what runs them knows no kinds.
+where W and b are shared. A normalisation uses the task's weight and bias instead of the shared ones. Every kind of
+fine-tuning is expressed by these terms; engines know no kinds.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ FloatArray = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class SparseDelta:
-    """A difference of a weight matrix [outputs, inputs], in compressed rows.
+    """A sparse difference of a weight matrix [outputs, inputs], in compressed rows.
 
     Attributes:
-        starts: [outputs + 1] uint32, where each row begins in `columns`.
-        columns: [entries] uint16, ascending within a row.
-        values: [entries] float32.
+        starts: Index in `columns` where each row begins, uint32 [outputs + 1].
+        columns: Column of each entry, uint16 [entries], ascending within a row.
+        values: Value of each entry, float32 [entries].
     """
 
     starts: npt.NDArray[np.uint32]
@@ -44,7 +44,12 @@ class SparseDelta:
 class Bottleneck:
     """An adapter on a layer's output (Houlsby et al.): y + up·σ(down·y + down_bias) + up_bias.
 
-    down [width, outputs], down_bias [width], up [outputs, width], up_bias [outputs]; `gelu` is the exact one (erf).
+    Attributes:
+        down: Weight of the first product, float32 [width, outputs].
+        down_bias: Bias of the first product, float32 [width].
+        up: Weight of the second product, float32 [outputs, width].
+        up_bias: Bias of the second product, float32 [outputs].
+        activation: Activation between both products; `gelu` is the exact one (erf).
     """
 
     down: FloatArray
@@ -56,7 +61,13 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True)
 class LinearTerms:
-    """What a task adds at a linear layer; `bias` [outputs] is added to the shared one."""
+    """What a task adds at a linear layer.
+
+    Attributes:
+        delta: Difference of the weight matrix, or None.
+        bias: Difference of the bias, float32 [outputs], or None.
+        bottleneck: Adapter on the output, or None.
+    """
 
     delta: SparseDelta | LowRankDelta | None = None
     bias: FloatArray | None = None
@@ -65,7 +76,7 @@ class LinearTerms:
 
 @dataclass(frozen=True, slots=True)
 class NormTerms:
-    """What a task's normalisation has instead of the shared weight and bias, [width] each."""
+    """Weight and bias of a task's normalisation, which replace the shared ones, float32 [width] each."""
 
     weight: FloatArray
     bias: FloatArray
@@ -73,7 +84,13 @@ class NormTerms:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A task's classifier on the pooled vector: weight [classes, width], bias [classes], and the classes' names."""
+    """A task's classifier on the pooled vector.
+
+    Attributes:
+        weight: float32 [classes, width].
+        bias: float32 [classes].
+        labels: Names of the classes.
+    """
 
     weight: FloatArray
     bias: FloatArray
@@ -82,10 +99,15 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class TaskTerms:
-    """All of a task: terms by the layer's path in the base, as Hugging Face names it, and its classifier.
+    """All terms of a task, and its classifier.
 
-    Paths are those of the encoder's modules, without the name of the model around it: `encoder.layer.0.output.dense`,
-    `pooler.dense`, `embeddings.LayerNorm`.
+    Attributes:
+        head: Classifier of the task.
+        linear: Terms of linear layers by the layer's path.
+        norm: Terms of normalisations by the layer's path.
+
+    Paths are those of the encoder's modules as Hugging Face names them, without the name of the model around the
+    encoder: `encoder.layer.0.output.dense`, `pooler.dense`, `embeddings.LayerNorm`.
     """
 
     head: Head
@@ -94,26 +116,31 @@ class TaskTerms:
 
     @property
     def bytes(self) -> int:
-        """Memory that the arrays take."""
+        """Memory of all arrays in bytes."""
         return _bytes(self)
 
 
 @dataclass(frozen=True, slots=True)
 class LinearLayer:
-    """A linear layer of the base that tasks may change; arrays are the shared ones, [outputs, inputs] and [outputs]."""
+    """A linear layer of the base that tasks may change.
+
+    Attributes:
+        weight: Shared weight, float32 [outputs, inputs].
+        bias: Shared bias, float32 [outputs].
+    """
 
     weight: FloatArray
     bias: FloatArray
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Outputs and inputs."""
+        """Number of outputs and inputs."""
         return self.weight.shape[0], self.weight.shape[1]
 
 
 @dataclass(frozen=True, slots=True)
 class NormLayer:
-    """A normalisation of the base that tasks may change, [width] each."""
+    """A normalisation of the base that tasks may change: the shared weight and bias, float32 [width] each."""
 
     weight: FloatArray
     bias: FloatArray
@@ -121,11 +148,13 @@ class NormLayer:
 
 @dataclass(frozen=True, slots=True)
 class BaseLayers:
-    """The layers of a frozen encoder that tasks may change, by path, and what identifies it.
+    """The layers of a frozen encoder that tasks may change.
 
     Attributes:
-        digest: SHA-256 of the encoder's weights, hexadecimal: what a task names as its base.
-        width: of the pooled vector, which heads read.
+        digest: SHA-256 of the encoder's weights in hexadecimal, by which a task names its base.
+        width: Size of the pooled vector, which heads read.
+        linear: Linear layers by path.
+        norm: Normalisations by path.
     """
 
     digest: str

@@ -10,7 +10,7 @@ from tidal.commands.task_views import TaskView
 from tidal.manifest import MANIFEST_FILE
 from tidal.pets.base import load_base_info, load_base_layers
 from tidal.pets.manifest import PetsManifest, load_pets_manifest
-from tidal.pets.tasks.folder import Task, add_task, copy_task
+from tidal.pets.tasks.folder import PetsTask, add_task, copy_task
 from tidal.pets.tasks.manifest import Provenance
 from tidal.tasks.folder import check_free, tasks_folder
 from tidal.tasks.stored import Storage
@@ -34,29 +34,32 @@ def add_encoder_task(own: EncoderTasks, new: NewTask) -> TaskView:
     check_free(tasks, new.name, replace=new.replace)
     with needs_extra("import a task"):
         from tidal_builders.foreign.trained_on import source_on_this_machine
-        from tidal_builders.pets.importing.found import Base, ImportOptions
+        from tidal_builders.pets.importing.imported import ImportBase, ImportOptions
         from tidal_builders.pets.importing.recognise import import_task
     options = ImportOptions(new.labels, new.sparsity, new.data, new.base_model, new.force, new.min_agreement)
     manifest = _manifest(own.version)
     name, folder = "", None
     if manifest is not None:
         name, folder = manifest.source.model, source_on_this_machine(manifest)
-    imported = import_task(new.source, Base(base, load_base_info(own.version), name, folder), options)
+    imported = import_task(new.source, ImportBase(base, load_base_info(own.version), name, folder), options)
     with needs_extra("import a task"):
-        from tidal_builders.pets.importing.held import Comparison, hold  # transformers: slow to load
+        from tidal_builders.pets.importing.comparison import (  # transformers: slow to load
+            SourceComparison,
+            verify_import,
+        )
         from tidal_builders.pets.importing.sparsity import choose_sparsity
-    comparison = Comparison(imported, own.version, new.data)
+    comparison = SourceComparison(imported, own.version, new.data)
     if imported.at_sparsity is not None:
         progress_note("choosing a sparsity by the task's answers")
         imported = choose_sparsity(imported, comparison, options)
 
-    def confirm(task: Task) -> Provenance:
+    def confirm(task: PetsTask) -> Provenance:
         progress_note("comparing the stored task with its source model")
-        return hold(task, imported, comparison, options, half=new.half)
+        return verify_import(task, imported, comparison, options, half=new.half)
 
     task = add_task(
         tasks, new.name, imported.kind, imported.terms, base, imported.provenance,
-        storage=Storage(new.half), replace=new.replace, hold=confirm,
+        storage=Storage(new.half), replace=new.replace, verify=confirm,
     )  # fmt: skip
     return encoder_task_view(task, base)
 

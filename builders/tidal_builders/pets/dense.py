@@ -47,12 +47,12 @@ def dense_form(
     """The bounds of a plan: banks with room for so many tasks of whichever dense kind takes most."""
     rows = dict.fromkeys(bank_names(description), 0)
     low_rank, biases, adapters = dict(rows), dict(rows), dict(rows)
-    for number, place in enumerate(description.linear):
-        biases[place.outputs] += 1
-        low_rank[place.outputs] += options.rank
-        low_rank[place.inputs] += options.rank
+    for number, spec in enumerate(description.linear):
+        biases[spec.outputs] += 1
+        low_rank[spec.outputs] += options.rank
+        low_rank[spec.inputs] += options.rank
         if number in bottleneck_layers(description):
-            adapters[place.outputs] += 2 * options.bottleneck + 1
+            adapters[spec.outputs] += 2 * options.bottleneck + 1
             adapters[SCALAR] += options.bottleneck
     norms = dict(rows)
     for norm in description.norm:

@@ -131,8 +131,8 @@ class _Graph:
         number, first = len(self.linear), 0
         for path, layer in zip(paths, layers, strict=True):
             outputs, inputs = layer.shape
-            place = LinearSpec(path=path, outputs=outputs, inputs=inputs, weight=weight, bias=bias, first=first)
-            self.linear.append(place)
+            spec = LinearSpec(path=path, outputs=outputs, inputs=inputs, weight=weight, bias=bias, first=first)
+            self.linear.append(spec)
             first += outputs
         matrix = _constant(np.concatenate([layer.weight for layer in layers]), weight)
         vector = np.concatenate([layer.bias for layer in layers])
@@ -142,10 +142,10 @@ class _Graph:
 
     def _norm(self, path: str) -> tuple[Any, Any, dict[str, Any]]:
         layer = self.encoder.norm[path]
-        place = NormSpec(path=path, width=len(layer.weight), weight=f"{path}.weight", bias=f"{path}.bias")
+        spec = NormSpec(path=path, width=len(layer.weight), weight=f"{path}.weight", bias=f"{path}.bias")
         attributes = {"norm": len(self.norm), "epsilon": float(self.encoder.epsilon)}
-        self.norm.append(place)
-        return _constant(layer.weight, place.weight), _constant(layer.bias, place.bias), attributes
+        self.norm.append(spec)
+        return _constant(layer.weight, spec.weight), _constant(layer.bias, spec.bias), attributes
 
     def _create(self, kind: str, arguments: list[Any], attributes: dict[str, Any]) -> Any:
         return self.factory.create(kind, [_port(node) for node in arguments], attributes)

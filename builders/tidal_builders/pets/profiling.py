@@ -56,7 +56,7 @@ def measure_profile(
     """Measure α with the base alone, and β of every kind as what each of several typical tasks in a batch adds to that.
 
     Several tasks, because the terms of a single one seem to cost nothing: its numbers are still in the processor's
-    caches from the batch before. All are measured in the same rounds; β is evened out, see `_rising`. On a GPU a
+    caches from the batch before. All are measured in the same rounds; β is evened out, see `_monotone`. On a GPU a
     batch's memory is measured too, and how many streams pay.
 
     Args:
@@ -146,7 +146,7 @@ def _profile(
         kind: Grid(
             lengths=lengths,
             batches=batches,
-            values=rows(_rising({cell: beta(kind, *cell) for cell in cells})),
+            values=rows(_monotone({cell: beta(kind, *cell) for cell in cells})),
         )
         for kind in kinds
     }
@@ -155,7 +155,7 @@ def _profile(
     return profile.model_copy(update={"spread_tokens": spread_threshold(profile.tables())})
 
 
-def _rising(values: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+def _monotone(values: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
     """The same evened out by length and queries, so that it never falls, and none below 0.
 
     Half way between the least such numbers that are nowhere below and the largest that are nowhere above: one cell that
@@ -175,5 +175,5 @@ def activation_bytes(description: Description) -> float:
     In attention these are the layer's input, queries, keys and values before and after the tasks' terms; in the
     feed-forward part its input, and the inner layer before and after.
     """
-    inner = max(place.outputs for place in description.linear)
+    inner = max(spec.outputs for spec in description.linear)
     return _BYTES * float(max(7 * description.width, description.width + 2 * inner))

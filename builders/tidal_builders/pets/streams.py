@@ -13,7 +13,7 @@ import torch
 
 from tidal.pets.engine.contract import Ids, LoadedTask, PetsEngine
 from tidal.pets.policies.streams import TaskOperator
-from tidal.pets.policies.thresholds import Compared, best_threshold
+from tidal.pets.policies.thresholds import ThresholdCase, best_threshold
 from tidal.pets.profile import Grid, OperatorProfile, PetsProfile, StreamRule
 from tidal.pets.terms import BaseLayers, FloatArray, LowRankDelta, SparseDelta, TaskTerms
 from tidal.pets.torch_engine.engine import TorchPetsEngine
@@ -37,7 +37,7 @@ def on_gpu(engine: PetsEngine) -> TypeGuard[TorchPetsEngine]:
     return isinstance(engine, TorchPetsEngine) and engine.device == "gpu"
 
 
-def every_way(
+def run_every_way(
     engine: PetsEngine, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, types: Ids | None
 ) -> list[FloatArray]:
     """Pooled vectors [rows, width] of a batch by each way in which an engine may run it.
@@ -48,14 +48,14 @@ def every_way(
         return [engine.pooled(tasks, ids, lengths, types)]
     before, found = engine.assign, []
     for streams in (1, _VERIFIED_STREAMS):
-        engine.assign = partial(_by_turns, streams)
+        engine.assign = partial(_round_robin, streams)
         found += [engine.pooled(tasks, ids, lengths, types) for _ in range(2)]
     engine.assign = before
     return found
 
 
-def _by_turns(streams: int, operators: Sequence[TaskOperator]) -> list[int]:
-    return [place % streams for place in range(len(operators))]
+def _round_robin(streams: int, operators: Sequence[TaskOperator]) -> list[int]:
+    return [position % streams for position in range(len(operators))]
 
 
 def measure_memory(calls: Mapping[tuple[str, int, int], Call]) -> dict[tuple[int, int], float]:
@@ -77,7 +77,7 @@ def measure_memory(calls: Mapping[tuple[str, int, int], Call]) -> dict[tuple[int
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class StreamTiming:
     """A batch's tokens of a task, on average, and what it took by the number of streams."""
 
     tokens: float
@@ -144,7 +144,7 @@ def operator_profile(terms: TaskTerms, layers: BaseLayers, milliseconds: Grid) -
     return OperatorProfile(flops_per_token=flops, gigabytes_per_s=reached)
 
 
-def best_rule(timed: Sequence[Timed]) -> StreamRule:
+def best_rule(timed: Sequence[StreamTiming]) -> StreamRule:
     """The two numbers of streams and the threshold between them with which all cases together take least.
 
     Args:
@@ -152,20 +152,24 @@ def best_rule(timed: Sequence[Timed]) -> StreamRule:
     """
     rules = []
     for few, many in itertools.combinations(sorted(timed[0].seconds), 2):
-        threshold = best_threshold([Compared(case.tokens, case.seconds[few], case.seconds[many]) for case in timed])
+        threshold = best_threshold(
+            [ThresholdCase(case.tokens, case.seconds[few], case.seconds[many]) for case in timed]
+        )
         total = sum(case.seconds[few if case.tokens < threshold else many] for case in timed)
         rules.append((total, StreamRule(threshold_tokens=threshold, few=few, many=many)))
     return min(rules, key=lambda rule: rule[0])[1]
 
 
-def _time_streams(engine: TorchPetsEngine, layers: BaseLayers, profile: PetsProfile, seconds: float) -> list[Timed]:
+def _time_streams(
+    engine: TorchPetsEngine, layers: BaseLayers, profile: PetsProfile, seconds: float
+) -> list[StreamTiming]:
     """Batches of tasks of all kinds, as far as the profile reaches, on every number of streams."""
     kinds = tuple(profile.terms_ms)
     tables = profile.tables()
     cases = [
         (tasks, queries, length)
         for tasks, queries, length in itertools.product(_TASKS, _QUERIES, profile.shared.lengths)
-        if tasks * queries <= tables.most and np.isfinite(tables.shared[length, tasks * queries])
+        if tasks * queries <= tables.max_batch and np.isfinite(tables.shared[length, tasks * queries])
     ]
     if not cases:
         return []
@@ -186,7 +190,7 @@ def _time_streams(engine: TorchPetsEngine, layers: BaseLayers, profile: PetsProf
     for task in loaded:
         engine.remove(task)
     return [
-        Timed(queries * length, {streams: timings[case, streams].median_ms / 1e3 for streams in _STREAMS})
+        StreamTiming(queries * length, {streams: timings[case, streams].median_ms / 1e3 for streams in _STREAMS})
         for case, (_, queries, length) in enumerate(cases)
     ]
 

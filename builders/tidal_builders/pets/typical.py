@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from tidal.pets.kinds.adapter import takes_adapter
+from tidal.pets.kinds.adapter import accepts_adapter
 from tidal.pets.kinds.positions import sparse_delta
 from tidal.pets.opening import ENGINES, PetsEngineKind
 from tidal.pets.terms import (
@@ -81,7 +81,7 @@ class _Draw:
         outputs, inputs = layer.shape
         own: LinearTerms | None = None
         match self._kind:
-            case "adapter" if takes_adapter(path):
+            case "adapter" if accepts_adapter(path):
                 width = min(_BOTTLENECK, outputs)
                 down, up = self.values(width, outputs, spread=outputs**-0.5), self.values(outputs, width, spread=0.01)
                 own = LinearTerms(bottleneck=Bottleneck(down, self.values(width), up, self.values(outputs), "relu"))
@@ -99,6 +99,6 @@ class _Draw:
 
     def _sparse(self, layer: LinearLayer, share: float) -> SparseDelta:
         weights = layer.weight.reshape(-1)
-        places = np.flatnonzero(self._random.random(weights.size) < share)
-        values = -weights[places] if self._kind == "maskbert" else self.values(len(places))
-        return sparse_delta(places, values, layer.shape)
+        positions = np.flatnonzero(self._random.random(weights.size) < share)
+        values = -weights[positions] if self._kind == "maskbert" else self.values(len(positions))
+        return sparse_delta(positions, values, layer.shape)

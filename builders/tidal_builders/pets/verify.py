@@ -15,7 +15,7 @@ from tidal.manifest import Verification
 from tidal.pets.engine.contract import PetsEngine, PetsPrecision
 from tidal.pets.terms import BaseLayers, FloatArray, TaskTerms
 from tidal_builders.pets.source import BaseSource
-from tidal_builders.pets.streams import every_way
+from tidal_builders.pets.streams import run_every_way
 from tidal_builders.pets.training.merged import merge_terms
 from tidal_builders.pets.typical import typical_task
 from tidal_builders.samples import Row, batches, draw_samples, longest, pad
@@ -26,7 +26,7 @@ _QUERIES: dict[PetsPrecision, int] = {"fp32": 10, "bf16": 170}
 _LARGEST_BATCH = 16
 
 
-class Verified(BaseModel):
+class PetsVerification(BaseModel):
     """How far the engine is off; `errors` by kind, the base's own under "base"."""
 
     verification: Verification
@@ -73,7 +73,7 @@ def verify(
     tolerance: float,
     attention: bool = False,
     progress: Callable[[float], None],
-) -> Verified:
+) -> PetsVerification:
     """Run queries of all kinds in mixed batches, and each alone on its own merged source model.
 
     Args:
@@ -101,11 +101,11 @@ def verify(
     same, off = 0, 0.0
     pad_id = source.tokenizer.pad_token_id or 0
     for group in batches([sample.row for sample in samples], _LARGEST_BATCH, seed=0):
-        chosen = [samples[place] for place in group]
+        chosen = [samples[position] for position in group]
         batch = pad([sample.row for sample in chosen], longest([sample.row for sample in chosen]), pad_id)
         lengths = np.array([len(sample.row["input_ids"]) for sample in chosen])
         of = [loaded.get(sample.variant) for sample in chosen]
-        ways = every_way(engine, of, batch["input_ids"], lengths, batch.get("token_type_ids"))
+        ways = run_every_way(engine, of, batch["input_ids"], lengths, batch.get("token_type_ids"))
         for sample, *vectors in zip(chosen, *ways, strict=True):
             error = float(np.abs(np.stack(vectors) - sample.pooled).max())
             # A value that is not a number is no small error.
@@ -124,7 +124,7 @@ def verify(
         tolerance=tolerance,
         argmax_agreement=same / len(samples),
     )
-    return Verified(verification=verification, errors=errors, least=LEAST_AGREEMENT[precision], received=off)
+    return PetsVerification(verification=verification, errors=errors, least=LEAST_AGREEMENT[precision], received=off)
 
 
 def _off(sample: _Sample, received: FloatArray) -> float:

@@ -20,10 +20,10 @@ from tidal.pets.openvino_engine.engine import open_openvino_engine
 from tidal.repository.entries import ModelEntry
 from tidal_builders.pets import verify
 from tidal_builders.pets.build import build_pets
-from tidal_builders.pets.profiling import _profile, _rising, activation_bytes, grid_of, tasks_together
+from tidal_builders.pets.profiling import _monotone, _profile, activation_bytes, grid_of, tasks_together
 from tidal_builders.pets.report import PetsReport
 from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
-from tidal_builders.pets.verify import Verified
+from tidal_builders.pets.verify import PetsVerification
 from tidal_builders.specs import load_spec
 from tidal_builders.timing import Timing
 
@@ -84,7 +84,7 @@ def test_all_kinds_are_profiled_as_far_as_the_base(published: Published) -> None
     assert [len(row) for row in profile.shared.median_ms] == [3, 2, 1]  # no more than 32 tokens
     assert set(profile.terms_ms) == set(TYPICAL_KINDS)
     tables = profile.tables()
-    assert (tables.most, tables.max_length) == (4, MAX_LENGTH)
+    assert (tables.max_batch, tables.max_length) == (4, MAX_LENGTH)
     assert (np.diff(tables.terms[:, 1:9, 1:3], axis=1) >= 0).all()
     assert profile.spread_tokens is not None
     assert profile.memory_bytes.at(8, 4) == 32 * activation_bytes(
@@ -104,9 +104,9 @@ def test_a_grid_covers_the_longest_input_and_the_largest_batch() -> None:
 
 def test_terms_are_evened_out_both_ways() -> None:
     cells = {(8, 1): -1.0, (8, 2): 9.0, (16, 1): 2.0, (16, 2): 4.0}
-    assert _rising(cells) == {(8, 1): 0.0, (8, 2): 6.5, (16, 1): 2.0, (16, 2): 6.5}
+    assert _monotone(cells) == {(8, 1): 0.0, (8, 2): 6.5, (16, 1): 2.0, (16, 2): 6.5}
     sound = {(8, 1): 1.0, (8, 2): 2.0, (16, 1): 2.5}
-    assert _rising(sound) == sound
+    assert _monotone(sound) == sound
 
 
 def test_what_is_current_is_not_built_again_and_tasks_stay(build: Callable[..., PetsReport], tmp_path: Path) -> None:
@@ -156,9 +156,9 @@ def test_reduced_precision_is_held_to_a_thousand_labels(build: Callable[..., Pet
     assert found.samples >= 1000
     assert 1e-5 < found.max_abs_error < found.tolerance == 0.1
     fewer = found.model_copy(update={"argmax_agreement": 0.998})
-    missed = Verified(verification=fewer, errors={}, least=0.999).misses
+    missed = PetsVerification(verification=fewer, errors={}, least=0.999).misses
     assert missed == ("99.80% of the samples keep their label, 99.90% must",)
-    assert Verified(verification=fewer, errors={}, least=0.998).misses == ()
+    assert PetsVerification(verification=fewer, errors={}, least=0.998).misses == ()
 
 
 def test_a_task_that_the_engine_gets_wrong_is_noticed(
@@ -200,8 +200,8 @@ def test_a_pooler_that_the_source_lacks_is_zero_and_said(build: Callable[..., Pe
         ({"model": "./nothing"}, "there is no folder"),
         ({"samples": "nothing.txt"}, "there is no file"),
         ({"max_length": 25}, "25 tokens exceed the model's longest input of 24"),
-        ({"engine": "torch", "precision": "bf16"}, "bf16 goes with engine openvino, got torch"),
-        ({"engine": "torch", "attention_received": True}, "attention goes with engine openvino, got torch"),
+        ({"engine": "torch", "precision": "bf16"}, "bf16 requires engine openvino, got torch"),
+        ({"engine": "torch", "attention_received": True}, "attention requires engine openvino, got torch"),
     ],
 )
 def test_what_cannot_be_built_is_said(build: Callable[..., PetsReport], fields: dict[str, Any], said: str) -> None:

@@ -21,7 +21,7 @@ from tidal_builders.pets import profiling, streams
 from tidal_builders.pets.base import export_encoder
 from tidal_builders.pets.profiling import measure_profile
 from tidal_builders.pets.source import load_base
-from tidal_builders.pets.streams import Timed, best_rule, every_way, operator_profile, with_streams
+from tidal_builders.pets.streams import StreamTiming, best_rule, operator_profile, run_every_way, with_streams
 from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
 
 Built = tuple[TorchPetsEngine, Any, PetsProfile]
@@ -84,9 +84,9 @@ def test_intensity_is_arithmetic_by_what_is_moved() -> None:
 
 def test_the_rule_takes_least_over_all_cases() -> None:
     timed = [
-        Timed(4, {1: 1.0, 4: 2.0, 32: 5.0}),
-        Timed(16, {1: 3.0, 4: 2.0, 32: 3.5}),
-        Timed(64, {1: 9.0, 4: 6.0, 32: 5.9}),
+        StreamTiming(4, {1: 1.0, 4: 2.0, 32: 5.0}),
+        StreamTiming(16, {1: 3.0, 4: 2.0, 32: 3.5}),
+        StreamTiming(64, {1: 9.0, 4: 6.0, 32: 5.9}),
     ]
     rule = best_rule(timed)
     assert (rule.few, rule.many, rule.threshold_tokens) == (1, 4, 10)
@@ -111,7 +111,7 @@ def test_a_gpu_is_verified_in_every_way_that_it_runs(built: Built, monkeypatch: 
     engine, layers, _ = built
     ids, lengths = np.full((5, 8), 7), np.arange(3, 8)
     tasks = [engine.add(typical_task(kind, layers)) for kind in TYPICAL_KINDS]
-    (alone,) = every_way(engine, tasks, ids, lengths, None)
+    (alone,) = run_every_way(engine, tasks, ids, lengths, None)
     monkeypatch.setattr(engine, "device", "gpu")
     parts: list[int] = []
     pooled = engine.pooled
@@ -121,7 +121,7 @@ def test_a_gpu_is_verified_in_every_way_that_it_runs(built: Built, monkeypatch: 
         return pooled(*arguments)
 
     monkeypatch.setattr(engine, "pooled", counting)
-    found = every_way(engine, tasks, ids, lengths, None)
+    found = run_every_way(engine, tasks, ids, lengths, None)
     assert parts == [1, 1, 3, 3]
     for each in found:
         np.testing.assert_allclose(each, alone, atol=1e-5)

@@ -21,7 +21,7 @@ from tidal.engines import Artifact
 from tidal.engines.exporting import export_program, write_onnx
 from tidal.errors import InvalidArgument, Unavailable, Unsupported
 from tidal.pets.engine.description import read_description
-from tidal.pets.kinds.adapter import takes_adapter
+from tidal.pets.kinds.adapter import accepts_adapter
 from tidal.pets.opening import open_pets_engine
 from tidal.pets.tensorrt_engine.engine import TensorRtPetsEngine, open_dense_engine, open_tensorrt_engine
 from tidal.pets.tensorrt_engine.form import FORM_FILE, check_terms, read_form
@@ -43,7 +43,7 @@ def terms_of(kind: str, base: Exported, seed: int) -> TaskTerms:
     for draw in range(seed, seed + 99, 3):
         drawn = random_terms("bottleneck", base.layers, draw)
         for path, own in drawn.linear.items():
-            if takes_adapter(path) and own.bottleneck is not None:
+            if accepts_adapter(path) and own.bottleneck is not None:
                 parts = (getattr(own.bottleneck, name) for name in ("down", "down_bias", "up", "up_bias"))
                 linear[path] = LinearTerms(bottleneck=Bottleneck(*parts, activation))
         if linear:

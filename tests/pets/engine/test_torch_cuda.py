@@ -20,7 +20,7 @@ import torch
 import tidal
 from testing.truth import Exported, random_terms
 from tests.pets.engine.conftest import VOCABULARY
-from tidal.pets.torch_engine.bound import InTurn, bind
+from tidal.pets.torch_engine.bound import SequentialLanes, bind
 from tidal.pets.torch_engine.engine import open_torch_engine
 from tidal.pets.torch_engine.plan import ROUNDED, TorchBatchPlan, make_plan, power_of_two
 
@@ -129,7 +129,7 @@ def test_a_layout_is_captured_when_it_comes_again(cuda: ModuleType) -> None:
 
 
 def test_the_graphs_that_were_used_least_recently_leave(cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "_MOST_GRAPHS", 2)
+    monkeypatch.setattr(cuda, "_MAX_GRAPHS", 2)
     cache, double = cuda.GraphCache(FakeStream(), torch.device("cpu")), Doubling()
     for key in "aabbaccbb":
         cache.run(key, torch.tensor([1]), double)
@@ -140,7 +140,7 @@ def test_the_graphs_that_were_used_least_recently_leave(cuda: ModuleType, monkey
 def test_the_runner_gives_the_pass_its_numbers_and_keeps_pools_apart(cuda: ModuleType) -> None:
     runner = object.__new__(cuda.CudaRunner)
     runner._stream = FakeStream.current
-    runner._lanes = InTurn()
+    runner._lanes = SequentialLanes()
     runner._graphs = cuda.GraphCache(runner._stream, torch.device("cpu"))
     import threading
 
@@ -203,7 +203,7 @@ def test_batches_of_one_layout_differ_in_their_numbers_alone(exported: Callable[
     numbers = torch.from_numpy(first.numbers.copy())
     with torch.inference_mode():
         numbers.copy_(torch.from_numpy(second.numbers))
-        found = engine._encoder(bind(first.layout, numbers, engine._pools.matrices(), MagicMock(), InTurn()))
+        found = engine._encoder(bind(first.layout, numbers, engine._pools.matrices(), MagicMock(), SequentialLanes()))
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 

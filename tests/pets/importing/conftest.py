@@ -11,7 +11,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 from testing.models import make_tiny_classifier
 from tidal_builders.pets.base import base_layers
 from tidal_builders.pets.encoder import read_encoder
-from tidal_builders.pets.importing.found import Base
+from tidal_builders.pets.importing.imported import ImportBase
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +28,6 @@ def base_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def base(base_folder: Path) -> Base:
+def base(base_folder: Path) -> ImportBase:
     encoder = read_encoder(AutoModel.from_pretrained(base_folder))
-    return Base(*base_layers(encoder), "some/base", base_folder)
+    return ImportBase(*base_layers(encoder), "some/base", base_folder)

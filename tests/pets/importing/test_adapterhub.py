@@ -27,7 +27,7 @@ from tidal.errors import TidalError
 from tidal.pets.terms import FloatArray
 from tidal_builders.pets.base import base_layers
 from tidal_builders.pets.encoder import read_encoder
-from tidal_builders.pets.importing.found import Base, ImportOptions
+from tidal_builders.pets.importing.imported import ImportBase, ImportOptions
 from tidal_builders.pets.importing.recognise import import_task
 
 WIDTH, INNER = 32, 4
@@ -118,7 +118,7 @@ def expected(base_folder: Path, activation: Any, scale: float = 1.0) -> FloatArr
     ],
 )
 def test_answers_as_the_library_does(
-    base_folder: Path, base: Base, tmp_path: Path, config: object, activation: Any, scale: float
+    base_folder: Path, base: ImportBase, tmp_path: Path, config: object, activation: Any, scale: float
 ) -> None:
     found = import_task(save(tmp_path, config), base, ImportOptions())
     assert found.kind == "adapter"
@@ -136,14 +136,14 @@ def test_answers_as_the_library_does(
     ],
 )
 def test_a_head_on_the_pooler_needs_nothing_else(
-    base: Base, tmp_path: Path, heads: dict[str, torch.Tensor], config: dict[str, Any]
+    base: ImportBase, tmp_path: Path, heads: dict[str, torch.Tensor], config: dict[str, Any]
 ) -> None:
     found = import_task(save(tmp_path, head={"layers": 1, **config}, heads=heads), base, ImportOptions())
     assert "pooler.dense" not in found.terms.linear
     assert found.terms.head.weight.tolist() == np.ones((3, WIDTH)).tolist()
 
 
-def test_a_head_of_a_plain_transformers_model(base: Base, tmp_path: Path) -> None:
+def test_a_head_of_a_plain_transformers_model(base: ImportBase, tmp_path: Path) -> None:
     save(tmp_path, heads={"classifier.weight": torch.ones(3, WIDTH), "classifier.bias": torch.zeros(3)})
     (tmp_path / "head_config.json").write_text(json.dumps({"config": None, "label2id": {"x": 0, "y": 1, "z": 2}}))
     assert import_task(tmp_path, base, ImportOptions()).terms.head.labels == ("x", "y", "z")
@@ -153,7 +153,7 @@ def test_distilbert_and_its_own_head(tmp_path: Path) -> None:
     torch.manual_seed(7)
     config = DistilBertConfig(vocab_size=99, dim=WIDTH, n_layers=1, n_heads=2, hidden_dim=48, num_labels=3)
     model = DistilBertForSequenceClassification(config)
-    base = Base(*base_layers(read_encoder(model)), "some/base")
+    base = ImportBase(*base_layers(read_encoder(model)), "some/base")
     places = {"attention_adapters": "attention.out_lin", "output_adapters": "ffn.lin2"}
     tensors = {
         name.replace("bert.encoder.layer.0.output", f"distilbert.transformer.layer.0.{place}"): value.clone()
@@ -195,7 +195,7 @@ def test_distilbert_and_its_own_head(tmp_path: Path) -> None:
         ("prefix_tuning", "describes no bottleneck adapter: config is prefix_tuning"),
     ],
 )
-def test_refuses_adapters_of_other_forms(base: Base, tmp_path: Path, config: object, reason: str) -> None:
+def test_refuses_adapters_of_other_forms(base: ImportBase, tmp_path: Path, config: object, reason: str) -> None:
     with pytest.raises(TidalError) as caught:
         import_task(save(tmp_path, config), base, ImportOptions())
     assert reason in str(caught.value)
@@ -210,7 +210,7 @@ def test_refuses_adapters_of_other_forms(base: Base, tmp_path: Path, config: obj
         ({"use_pooler": True}, "the head has 2 layers, use_pooler True"),
     ],
 )
-def test_refuses_heads_of_other_forms(base: Base, tmp_path: Path, head: dict[str, Any], reason: str) -> None:
+def test_refuses_heads_of_other_forms(base: ImportBase, tmp_path: Path, head: dict[str, Any], reason: str) -> None:
     with pytest.raises(TidalError) as caught:
         import_task(save(tmp_path, head=head), base, ImportOptions())
     assert reason in str(caught.value)
@@ -231,37 +231,37 @@ def test_refuses_heads_of_other_forms(base: Base, tmp_path: Path, head: dict[str
 def test_refuses_heads_of_other_tasks_as_the_library_saved_them(name: str, said: str) -> None:
     encoder = read_encoder(AutoModel.from_pretrained(SAVED / "base"))
     with pytest.raises(TidalError) as caught:
-        import_task(SAVED / name, Base(*base_layers(encoder), "some/base"), ImportOptions())
+        import_task(SAVED / name, ImportBase(*base_layers(encoder), "some/base"), ImportOptions())
     assert said in str(caught.value)
 
 
 class TestTensors:
-    def refused(self, base: Base, folder: Path, **changed: torch.Tensor) -> str:
+    def refused(self, base: ImportBase, folder: Path, **changed: torch.Tensor) -> str:
         tensors = adapter_tensors() | {name.replace("__", "."): value for name, value in changed.items()}
         with pytest.raises(TidalError) as caught:
             import_task(save(folder, tensors=tensors), base, ImportOptions())
         return str(caught.value)
 
-    def test_of_another_width(self, base: Base, tmp_path: Path) -> None:
+    def test_of_another_width(self, base: ImportBase, tmp_path: Path) -> None:
         name = "bert__encoder__layer__0__output__adapters__mood__adapter_up__bias"
         reason = self.refused(base, tmp_path, **{name: torch.ones(31)})
         assert "the adapter after 'encoder.layer.0.output.dense' has the shapes" in reason
 
-    def test_of_a_layer_that_is_not_there(self, base: Base, tmp_path: Path) -> None:
+    def test_of_a_layer_that_is_not_there(self, base: ImportBase, tmp_path: Path) -> None:
         name = "bert__encoder__layer__7__output__adapters__mood__adapter_up__bias"
         assert "is no bottleneck after a layer of the base" in self.refused(base, tmp_path, **{name: torch.ones(32)})
 
-    def test_of_something_else(self, base: Base, tmp_path: Path) -> None:
+    def test_of_something_else(self, base: ImportBase, tmp_path: Path) -> None:
         assert "'prompt' is no bottleneck" in self.refused(base, tmp_path, prompt=torch.ones(3))
 
-    def test_that_are_pickled_are_not_read(self, base: Base, tmp_path: Path) -> None:
+    def test_that_are_pickled_are_not_read(self, base: ImportBase, tmp_path: Path) -> None:
         save(tmp_path)
         (tmp_path / "adapter.safetensors").unlink()
         torch.save(adapter_tensors(), tmp_path / "pytorch_adapter.bin")
-        with pytest.raises(TidalError, match=r"pickled \(pytorch_adapter.bin\), which are not read"):
+        with pytest.raises(TidalError, match=r"pickled weights \(pytorch_adapter.bin\), which are not read"):
             import_task(tmp_path, base, ImportOptions())
 
-    def test_without_a_head(self, base: Base, tmp_path: Path) -> None:
+    def test_without_a_head(self, base: ImportBase, tmp_path: Path) -> None:
         (save(tmp_path) / "head_config.json").unlink()
         with pytest.raises(TidalError, match=r"holds no head; save it with `save_adapter"):
             import_task(tmp_path, base, ImportOptions())

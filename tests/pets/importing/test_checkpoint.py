@@ -26,9 +26,9 @@ from tests.pets.importing.reference import answer, logits
 from tidal.errors import InvalidArgument, Unsupported
 from tidal_builders.pets.base import base_layers
 from tidal_builders.pets.encoder import read_encoder
-from tidal_builders.pets.importing.checkpoint import load_classifier
-from tidal_builders.pets.importing.found import Base, ImportOptions
+from tidal_builders.pets.importing.imported import ImportBase, ImportOptions
 from tidal_builders.pets.importing.recognise import import_task
+from tidal_builders.pets.importing.sources import load_classifier
 from tidal_builders.pets.merging import merged_weights
 
 LABELS = ("negative", "neutral", "positive")
@@ -52,7 +52,7 @@ def linear_or_norm(name: str) -> bool:
 
 
 def test_biases_and_normalisations_make_a_bitfit_of_the_same_answers(
-    base_folder: Path, base: Base, tmp_path: Path
+    base_folder: Path, base: ImportBase, tmp_path: Path
 ) -> None:
     model = tuned(base_folder, tmp_path, lambda name: name.endswith("bias") or "LayerNorm" in name)
     found = import_task(tmp_path, base, ImportOptions())
@@ -62,7 +62,7 @@ def test_biases_and_normalisations_make_a_bitfit_of_the_same_answers(
     np.testing.assert_allclose(answer(base_folder, found.terms, base.layers), logits(model), atol=1e-5)
 
 
-def test_all_differences_make_the_same_answers(base_folder: Path, base: Base, tmp_path: Path) -> None:
+def test_all_differences_make_the_same_answers(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     model = tuned(base_folder, tmp_path, linear_or_norm)
     found = import_task(tmp_path, base, ImportOptions(sparsity=0))
     assert found.kind == "diff_pruning"
@@ -72,7 +72,9 @@ def test_all_differences_make_the_same_answers(base_folder: Path, base: Base, tm
         np.testing.assert_allclose(weight, state[name], atol=1e-6)
 
 
-def test_a_sparse_difference_has_the_largest_of_the_whole_model(base_folder: Path, base: Base, tmp_path: Path) -> None:
+def test_a_sparse_difference_has_the_largest_of_the_whole_model(
+    base_folder: Path, base: ImportBase, tmp_path: Path
+) -> None:
     model = tuned(base_folder, tmp_path, lambda name: linear_or_norm(name) and "layer.0" not in name)
     found = import_task(tmp_path, base, ImportOptions(sparsity=0.9))
     state = model.base_model.state_dict()
@@ -90,7 +92,7 @@ def test_a_sparse_difference_has_the_largest_of_the_whole_model(base_folder: Pat
     assert found.provenance.notes[0].startswith(f"kept the {len(kept)} largest of {total} weight differences (90.00%")
 
 
-def test_changed_embeddings_are_told(base_folder: Path, base: Base, tmp_path: Path) -> None:
+def test_changed_embeddings_are_told(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     tuned(base_folder, tmp_path, lambda _name: True)
     notes = import_task(tmp_path, base, ImportOptions()).provenance.notes
     assert notes[0].startswith("not carried, for a task cannot change it: embeddings.")
@@ -98,7 +100,7 @@ def test_changed_embeddings_are_told(base_folder: Path, base: Base, tmp_path: Pa
 
 
 def test_a_task_does_not_change_with_the_model_that_it_was_read_from(
-    base_folder: Path, base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base_folder: Path, base: ImportBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arrays that were views of the checkpoint's weights changed when the checkpoint was changed to measure it."""
     tuned(base_folder, tmp_path, lambda name: name.endswith("bias") or "LayerNorm" in name)
@@ -118,7 +120,7 @@ def test_a_task_does_not_change_with_the_model_that_it_was_read_from(
     assert same_terms(found.terms, before)
 
 
-def test_masks_are_kept_whole_whatever_the_sparsity(base_folder: Path, base: Base, tmp_path: Path) -> None:
+def test_masks_are_kept_whole_whatever_the_sparsity(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(base_folder).eval()
     torch.manual_seed(9)
     with torch.no_grad():
@@ -131,7 +133,7 @@ def test_masks_are_kept_whole_whatever_the_sparsity(base_folder: Path, base: Bas
     np.testing.assert_allclose(answer(base_folder, found.terms, base.layers), logits(model), atol=1e-5)
 
 
-def test_labels_that_are_only_numbered_are_reported(base_folder: Path, base: Base, tmp_path: Path) -> None:
+def test_labels_that_are_only_numbered_are_reported(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     numbered = {number: f"LABEL_{number}" for number in range(3)}
     model = AutoModelForSequenceClassification.from_pretrained(base_folder, id2label=numbered)
     model.save_pretrained(tmp_path)
@@ -159,7 +161,7 @@ def test_labels_that_are_only_numbered_are_reported(base_folder: Path, base: Bas
     ],
 )
 def test_checkpoints_of_other_tasks_are_refused(
-    base_folder: Path, base: Base, tmp_path: Path, architecture: Any, fields: dict[str, Any], said: str
+    base_folder: Path, base: ImportBase, tmp_path: Path, architecture: Any, fields: dict[str, Any], said: str
 ) -> None:
     architecture.from_pretrained(base_folder, ignore_mismatched_sizes=True, **fields).save_pretrained(tmp_path)
     with pytest.raises(Unsupported, match=f"cannot be a task: it is {said}"):
@@ -167,24 +169,24 @@ def test_checkpoints_of_other_tasks_are_refused(
 
 
 class TestRefusing:
-    def test_another_encoder(self, base: Base, tmp_path: Path) -> None:
+    def test_another_encoder(self, base: ImportBase, tmp_path: Path) -> None:
         make_tiny_classifier(tmp_path, hidden=64)
         with pytest.raises(InvalidArgument, match=r"is no fine-tuned version of this base: layer '.*' is \(64, 64\)"):
             import_task(tmp_path, base, ImportOptions())
 
-    def test_another_depth(self, base: Base, tmp_path: Path) -> None:
+    def test_another_depth(self, base: ImportBase, tmp_path: Path) -> None:
         make_tiny_classifier(tmp_path, hidden=32, layers=1)
         with pytest.raises(InvalidArgument, match=r"layer 'encoder.layer.1.* is missing in it, \(32, 32\) in the base"):
             import_task(tmp_path, base, ImportOptions())
 
-    def test_pickled_weights(self, base_folder: Path, base: Base, tmp_path: Path) -> None:
+    def test_pickled_weights(self, base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
         model = AutoModelForSequenceClassification.from_pretrained(base_folder)
         model.config.save_pretrained(tmp_path)
         torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
         with pytest.raises(InvalidArgument, match="no weights as safetensors, and pickled ones"):
             import_task(tmp_path, base, ImportOptions())
 
-    def test_an_encoder_without_a_classifier(self, base_folder: Path, base: Base, tmp_path: Path) -> None:
+    def test_an_encoder_without_a_classifier(self, base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
         AutoModelForSequenceClassification.from_pretrained(base_folder).bert.save_pretrained(tmp_path)
         with pytest.raises(Unsupported, match="cannot be a task: it is a model without a head"):
             import_task(tmp_path, base, ImportOptions())
@@ -192,7 +194,7 @@ class TestRefusing:
         with pytest.raises(InvalidArgument, match=r"has no weights for classifier\.bias, classifier\.weight"):
             import_task(tmp_path, base, ImportOptions())
 
-    def test_a_sparsity_of_all(self, base_folder: Path, base: Base) -> None:
+    def test_a_sparsity_of_all(self, base_folder: Path, base: ImportBase) -> None:
         with pytest.raises(InvalidArgument, match="the sparsity is 1; accepted is 0 up to, but not, 1"):
             import_task(base_folder, base, ImportOptions(sparsity=1))
 
@@ -208,7 +210,7 @@ class TestTwoLayerHead:
     def test_is_carried_as_a_difference(self, tmp_path: Path) -> None:
         torch.manual_seed(6)
         encoder = RobertaModel(self.CONFIG).eval()
-        base = Base(*base_layers(read_encoder(encoder)))
+        base = ImportBase(*base_layers(read_encoder(encoder)))
         model = RobertaForSequenceClassification(self.CONFIG).eval()
         model.roberta.load_state_dict(encoder.state_dict(), strict=False)
         model.save_pretrained(tmp_path)
@@ -219,7 +221,7 @@ class TestTwoLayerHead:
         np.testing.assert_array_equal(found.terms.head.weight, model.classifier.out_proj.weight.detach())
 
     def test_needs_a_pooler_in_the_base(self, tmp_path: Path) -> None:
-        base = Base(*base_layers(read_encoder(RobertaModel(self.CONFIG, add_pooling_layer=False))))
+        base = ImportBase(*base_layers(read_encoder(RobertaModel(self.CONFIG, add_pooling_layer=False))))
         RobertaForSequenceClassification(self.CONFIG).save_pretrained(tmp_path)
         with pytest.raises(Unsupported, match="a head of two layers, and the base no pooler"):
             import_task(tmp_path, base, ImportOptions())

@@ -18,7 +18,7 @@ from tests.pets.importing.reference import answer, logits
 from tidal.errors import InvalidArgument, TidalError, Unsupported
 from tidal.pets.tasks.folder import add_task, load_task
 from tidal.pets.terms import LowRankDelta
-from tidal_builders.pets.importing.found import Base, ImportOptions
+from tidal_builders.pets.importing.imported import ImportBase, ImportOptions
 from tidal_builders.pets.importing.recognise import import_task
 from tidal_builders.pets.merging import merged_weights
 
@@ -57,7 +57,7 @@ def edit(folder: Path, **changed: Any) -> None:
         {"layers_to_transform": [1], "init_lora_weights": "gaussian"},
     ],
 )
-def test_is_what_peft_merges(base_folder: Path, base: Base, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_is_what_peft_merges(base_folder: Path, base: ImportBase, tmp_path: Path, options: dict[str, Any]) -> None:
     merged = saved(base_folder, tmp_path / "peft", **options)
     found = import_task(tmp_path / "peft", base, NO_OPTIONS)
     assert found.kind == "lora"
@@ -74,13 +74,13 @@ def test_is_what_peft_merges(base_folder: Path, base: Base, tmp_path: Path, opti
     assert same_terms(load_task(tmp_path / "tasks", "mood", base.layers).terms, found.terms)
 
 
-def shared(base: Base, name: str, default: Any) -> Any:
+def shared(base: ImportBase, name: str, default: Any) -> Any:
     path, _, part = name.rpartition(".")
     layer = base.layers.linear.get(path) or base.layers.norm.get(path)
     return getattr(layer, part) if layer is not None else default
 
 
-def test_ranks_and_scales_follow_the_patterns(base_folder: Path, base: Base, tmp_path: Path) -> None:
+def test_ranks_and_scales_follow_the_patterns(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     saved(base_folder, tmp_path, rank_pattern={"value": 2}, alpha_pattern={"layer.1.attention.self.value": 5})
     scales = {
         path.removeprefix("encoder.layer."): (len(change.delta.down), change.delta.scale)
@@ -95,7 +95,7 @@ def test_ranks_and_scales_follow_the_patterns(base_folder: Path, base: Base, tmp
     }
 
 
-def test_labels_are_those_wanted(base_folder: Path, base: Base, tmp_path: Path) -> None:
+def test_labels_are_those_wanted(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     saved(base_folder, tmp_path)
     assert import_task(tmp_path, base, ImportOptions(labels=("a", "b", "c"))).terms.head.labels == ("a", "b", "c")
     with pytest.raises(InvalidArgument, match="the head has 3 classes, labels are 2: a, b"):
@@ -104,7 +104,7 @@ def test_labels_are_those_wanted(base_folder: Path, base: Base, tmp_path: Path) 
     assert import_task(tmp_path, base, NO_OPTIONS).terms.head.labels == ("x", "y", "z")
 
 
-def test_says_how_the_base_was_compared(base_folder: Path, base: Base, tmp_path: Path) -> None:
+def test_says_how_the_base_was_compared(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     saved(base_folder, tmp_path)
     notes = import_task(tmp_path, base, NO_OPTIONS).provenance.notes
     assert notes[0] == f"trained on {base_folder}, whose weights are those of this model's base"
@@ -113,12 +113,12 @@ def test_says_how_the_base_was_compared(base_folder: Path, base: Base, tmp_path:
     assert notes[0] == "trained on Some/Base, which this model was built from (the names were compared)"
 
 
-def test_labels_that_nobody_names_have_to_be_given(base_folder: Path, base: Base, tmp_path: Path) -> None:
+def test_labels_that_nobody_names_have_to_be_given(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     """The base here has a head of three named classes: they are taken for a head of three, and for no other."""
     saved(base_folder, tmp_path)
     found = import_task(tmp_path, base, NO_OPTIONS)
     assert found.provenance.notes[1] == "labels are those of its base's config.json: negative, neutral, positive"
-    headless = Base(base.layers, base.info, base.name)
+    headless = ImportBase(base.layers, base.info, base.name)
     edit(tmp_path, base_model_name_or_path="some/base")
     with pytest.raises(InvalidArgument, match=r"names none of the 3 classes of its head.* by --labels A,B,\.\.\."):
         import_task(tmp_path, headless, NO_OPTIONS)
@@ -135,7 +135,7 @@ def test_labels_that_nobody_names_have_to_be_given(base_folder: Path, base: Base
     ],
 )
 def test_adapters_of_other_tasks_are_refused(
-    base_folder: Path, base: Base, tmp_path: Path, changed: dict[str, Any], said: str
+    base_folder: Path, base: ImportBase, tmp_path: Path, changed: dict[str, Any], said: str
 ) -> None:
     saved(base_folder, tmp_path)
     edit(tmp_path, **changed)
@@ -143,7 +143,7 @@ def test_adapters_of_other_tasks_are_refused(
         import_task(tmp_path, base, NO_OPTIONS)
 
 
-def test_a_real_token_classification_adapter_is_refused(base_folder: Path, base: Base, tmp_path: Path) -> None:
+def test_a_real_token_classification_adapter_is_refused(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     for kind in ("TOKEN_CLS", None):
         model = AutoModelForTokenClassification.from_pretrained(base_folder)
         options: Any = {"modules_to_save": ["classifier"]} if kind is None else {"task_type": kind}
@@ -161,7 +161,7 @@ def test_a_real_token_classification_adapter_is_refused(base_folder: Path, base:
     ],
 )  # fmt: skip
 def test_a_configuration_beside_the_adapter_decides(
-    base_folder: Path, base: Base, tmp_path: Path, config: dict[str, Any], said: str
+    base_folder: Path, base: ImportBase, tmp_path: Path, config: dict[str, Any], said: str
 ) -> None:
     saved(base_folder, tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -169,7 +169,7 @@ def test_a_configuration_beside_the_adapter_decides(
         import_task(tmp_path, base, NO_OPTIONS)
 
 
-def test_a_regression_is_refused(base_folder: Path, base: Base, tmp_path: Path) -> None:
+def test_a_regression_is_refused(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(base_folder, num_labels=1, ignore_mismatched_sizes=True)
     get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=["query"])).save_pretrained(tmp_path)
     for options in (NO_OPTIONS, ImportOptions(labels=("score",))):
@@ -177,9 +177,9 @@ def test_a_regression_is_refused(base_folder: Path, base: Base, tmp_path: Path) 
             import_task(tmp_path, base, options)
 
 
-def test_lora_on_an_embedding_is_called_so(base_folder: Path, base: Base, tmp_path: Path) -> None:
+def test_lora_on_an_embedding_is_called_so(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     saved(base_folder, tmp_path, target_modules=["query", "word_embeddings"])
-    with pytest.raises(Unsupported, match=r"'bert.embeddings.word_embeddings' is LoRA on an embedding, which no task"):
+    with pytest.raises(Unsupported, match=r"'bert.embeddings.word_embeddings' is LoRA on an embedding, which tasks"):
         import_task(tmp_path, base, NO_OPTIONS)
 
 
@@ -190,16 +190,16 @@ def test_lora_on_an_embedding_is_called_so(base_folder: Path, base: Base, tmp_pa
         ({"use_dora": True}, "DoRA scales whole columns"),
         ({"init_lora_weights": "pissa_niter_4"}, "changed the base's own weights"),
         ({"fan_in_fan_out": True}, "fan_in_fan_out is set"),
-        ({"use_something_new": {"a": 1}}, "use_something_new is set, which plain LoRA has not"),
+        ({"use_something_new": {"a": 1}}, "use_something_new is set, which plain LoRA does not have"),
         ({"layer_replication": [[0, 1]]}, "layer_replication is set"),
-        ({"r": None}, "gives no r and lora_alpha"),
-        ({"r": 0}, "gives no r and lora_alpha"),
-        ({"alpha_pattern": {"(": 1}}, "has patterns that are none"),
+        ({"r": None}, "has no valid r and lora_alpha"),
+        ({"r": 0}, "has no valid r and lora_alpha"),
+        ({"alpha_pattern": {"(": 1}}, "has invalid patterns"),
         ({"bias": "some"}, "bias is 'some'; accepted: none, all, lora_only"),
     ],
 )
 def test_refuses_what_a_task_cannot_be(
-    base_folder: Path, base: Base, tmp_path: Path, changed: dict[str, Any], reason: str
+    base_folder: Path, base: ImportBase, tmp_path: Path, changed: dict[str, Any], reason: str
 ) -> None:
     saved(base_folder, tmp_path)
     edit(tmp_path, **changed)
@@ -208,14 +208,14 @@ def test_refuses_what_a_task_cannot_be(
     assert reason in str(caught.value)
 
 
-def test_refuses_real_dora(base_folder: Path, base: Base, tmp_path: Path) -> None:
+def test_refuses_real_dora(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     saved(base_folder, tmp_path, use_dora=True)
     with pytest.raises(Unsupported, match="DoRA"):
         import_task(tmp_path, base, NO_OPTIONS)
 
 
 class TestTensors:
-    def refused(self, base: Base, folder: Path, tensors: dict[str, torch.Tensor]) -> str:
+    def refused(self, base: ImportBase, folder: Path, tensors: dict[str, torch.Tensor]) -> str:
         save_file(tensors, folder / "adapter_model.safetensors")
         with pytest.raises(TidalError) as caught:
             import_task(folder, base, NO_OPTIONS)
@@ -226,37 +226,41 @@ class TestTensors:
         saved(base_folder, tmp_path)
         return load_file(tmp_path / "adapter_model.safetensors")
 
-    def test_of_another_base(self, base: Base, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    def test_of_another_base(self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
         name = "base_model.model.bert.encoder.layer.1.attention.self.query.lora_A.weight"
-        assert "the base's layer takes [rank, 32]" in self.refused(base, tmp_path, tensors | {name: torch.ones(4, 31)})
+        assert "expected [rank, 32]" in self.refused(base, tmp_path, tensors | {name: torch.ones(4, 31)})
 
-    def test_without_a_classifier(self, base: Base, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    def test_without_a_classifier(self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
         left = {name: value for name, value in tensors.items() if "classifier" not in name}
         assert "it holds no classifier of one linear layer" in self.refused(base, tmp_path, left)
 
-    def test_of_layers_that_are_not_there(self, base: Base, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    def test_of_layers_that_are_not_there(
+        self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]
+    ) -> None:
         name = "base_model.model.bert.encoder.layer.9.attention.self.query.lora_A.weight"
         reason = self.refused(base, tmp_path, tensors | {name: torch.ones(4, 32)})
-        assert "which is no linear layer of the base" in reason
+        assert "not a linear layer of the base" in reason
 
-    def test_that_replace_a_module(self, base: Base, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    def test_that_replace_a_module(self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
         name = "base_model.model.bert.pooler.dense.weight"
         assert "is trained as a whole" in self.refused(base, tmp_path, tensors | {name: torch.ones(32, 32)})
 
-    def test_that_are_pickled_are_not_read(self, base: Base, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    def test_that_are_pickled_are_not_read(
+        self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]
+    ) -> None:
         (tmp_path / "adapter_model.safetensors").unlink()
         torch.save(tensors, tmp_path / "adapter_model.bin")
-        with pytest.raises(InvalidArgument, match=r"weights pickled .* they can run code: save it anew"):
+        with pytest.raises(InvalidArgument, match=r"pickled weights .* they can run code: save it again"):
             import_task(tmp_path, base, NO_OPTIONS)
 
-    def test_that_are_damaged(self, base: Base, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    def test_that_are_damaged(self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
         path = tmp_path / "adapter_model.safetensors"
         path.write_bytes(path.read_bytes()[:-10])
         with pytest.raises(InvalidArgument, match=r"adapter_model.safetensors cannot be read"):
             import_task(tmp_path, base, NO_OPTIONS)
 
 
-def test_a_folder_of_something_else_names_what_is_accepted(base: Base, tmp_path: Path) -> None:
+def test_a_folder_of_something_else_names_what_is_accepted(base: ImportBase, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="nothing that a task can be made of"):
         import_task(tmp_path, base, NO_OPTIONS)
     with pytest.raises(InvalidArgument, match="is not a folder"):

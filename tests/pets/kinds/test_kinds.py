@@ -26,7 +26,7 @@ from tests.pets.bases import (
 )
 from tidal.errors import InvalidArgument
 from tidal.pets.kinds.kind import find_kind, kinds
-from tidal.pets.kinds.positions import pack_places, places_of, sparse_delta, take_places
+from tidal.pets.kinds.positions import pack_positions, positions_of, read_positions, sparse_delta
 from tidal.pets.kinds.stored import read_terms, write_terms
 from tidal.pets.kinds.tensors import LayerTensors
 from tidal.pets.terms import LinearLayer, LinearTerms, TaskTerms
@@ -182,13 +182,13 @@ class TestPlaces:
         size = outputs * inputs
         chosen = data.draw(st.sets(st.integers(0, size - 1), max_size=data.draw(st.sampled_from([0, 3, size]))))
         places = np.asarray(sorted(chosen), np.int64)
-        packed = pack_places(places, size)
+        packed = pack_positions(places, size)
         assert sum(array.nbytes for array in packed.values()) <= (size + 7) // 8
         layer = LinearLayer(np.zeros((outputs, inputs), np.float32), np.zeros(outputs, np.float32))
         tensors = LayerTensors("layer", layer, packed)
-        np.testing.assert_array_equal(take_places(tensors), places)
+        np.testing.assert_array_equal(read_positions(tensors), places)
         delta = sparse_delta(places, np.ones(len(places), np.float32), layer.shape)
-        np.testing.assert_array_equal(places_of(delta, inputs), places)
+        np.testing.assert_array_equal(positions_of(delta, inputs), places)
         assert dense(delta, layer.shape).sum() == len(places)
 
     @settings(max_examples=300, deadline=None)
@@ -197,7 +197,7 @@ class TestPlaces:
         layer = LinearLayer(np.zeros((13, 23), np.float32), np.zeros(13, np.float32))
         tensors = LayerTensors("layer", layer, {part: np.frombuffer(content, np.uint8)})
         try:
-            places = take_places(tensors)
+            places = read_positions(tensors)
         except InvalidArgument as error:
             assert f"'layer/{part}' " in str(error)
         else:
@@ -216,13 +216,13 @@ class TestPlaces:
     def test_beyond_the_layer_are_refused(self, part: str, content: list[int], reason: str) -> None:
         layer = LinearLayer(np.zeros((3, 7), np.float32), np.zeros(3, np.float32))
         with pytest.raises(InvalidArgument, match=f"'layer/{part}' {reason}"):
-            take_places(LayerTensors("layer", layer, {part: np.asarray(content, np.uint8)}))
+            read_positions(LayerTensors("layer", layer, {part: np.asarray(content, np.uint8)}))
 
     @pytest.mark.parametrize(("sparsity", "bits"), [(0.95, 0.42), (0.995, 0.065), (0.5, 1.0)])
     def test_take_few_bits_a_weight(self, sparsity: float, bits: float) -> None:
         size = 384 * 384
         places = np.flatnonzero(np.random.default_rng(0).random(size) > sparsity)
-        assert sum(array.nbytes for array in pack_places(places, size).values()) * 8 / size <= bits
+        assert sum(array.nbytes for array in pack_positions(places, size).values()) * 8 / size <= bits
 
 
 class TestSixthKind:

@@ -38,7 +38,7 @@ def make_profile(
 
 def alpha(tables: Tables, lengths: Sequence[int]) -> float:
     """α of a batch of these queries, infinite where it must not be."""
-    return float(tables.shared[max(lengths), len(lengths)]) if len(lengths) <= tables.most else INFINITE
+    return float(tables.shared[max(lengths), len(lengths)]) if len(lengths) <= tables.max_batch else INFINITE
 
 
 def beta(tables: Tables, kind: int, lengths: Sequence[int]) -> float:

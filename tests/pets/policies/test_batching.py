@@ -186,7 +186,7 @@ def test_who_weighs_more_is_never_slower(tables: Tables, pool: Pool) -> None:
 def test_every_query_is_in_one_batch_that_may_be(name: str, tables: Tables, pool: Pool) -> None:
     plan = ALL[name](pool, tables)
     assert sorted(place for batch in plan for place in batch.tolist()) == list(range(len(pool)))
-    assert all(0 < len(batch) <= tables.most for batch in plan)
+    assert all(0 < len(batch) <= tables.max_batch for batch in plan)
     seconds = batch_seconds(pool, plan, tables)
     assert np.isfinite(seconds).all()
     assert seconds == pytest.approx([batch_latency(tables, pool, batch.tolist()) for batch in plan])

@@ -84,7 +84,7 @@ class TestBatches:
     def test_what_was_put_back_runs_later(self) -> None:
         scheduler = submitted(ALL_GAIN, query(5), query(6))
         batch = start(scheduler)
-        scheduler.put_back(batch)
+        scheduler.requeue(batch)
         assert (len(scheduler), scheduler.can_start) == (2, False)
         scheduler.finished()
         assert set(start(scheduler).queries) == set(batch.queries)
@@ -328,7 +328,7 @@ def test_no_query_is_lost_duplicated_late_or_in_a_batch_that_must_not_be(
         elif event == "expire":
             for each in scheduler.expired(now):
                 assert each.deadline is not None
-                assert now + tables.alone(tables.kind(each.kind), each.length) > each.deadline
+                assert now + tables.alone_s(tables.kind(each.kind), each.length) > each.deadline
                 waiting.remove(each)
         elif event == "prepare":
             scheduler.prepare()
@@ -336,7 +336,7 @@ def test_no_query_is_lost_duplicated_late_or_in_a_batch_that_must_not_be(
             scheduler.copies = frozenset({"a0", "b1"} if value else ())
         elif running is not None:
             if event == "put back":
-                scheduler.put_back(running)
+                scheduler.requeue(running)
                 waiting.update(running.queries)
             running = None
             scheduler.finished()

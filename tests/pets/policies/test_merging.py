@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.pets.policies.costs import make_profile
 from tidal.pets.policies import Pool
-from tidal.pets.policies.merging import Arrivals, Load, MergeRule, choose_copies, crossover, saved_by_sharing
+from tidal.pets.policies.merging import Arrivals, MergeRule, TaskLoad, choose_copies, crossover, saved_by_sharing
 from tidal.pets.profile import Tables
 
 
@@ -31,8 +31,8 @@ def test_inequality_1() -> None:
     alone = pool.take(np.array([0]))
     assert saved_by_sharing(alone, tables) == pytest.approx(-2 / 1e3)
     # Where the copies keep their terms, sharing saves what the passes cost.
-    assert saved_by_sharing(pool, tables, kept=["a"]) == pytest.approx(30 / 1e3)
-    assert saved_by_sharing(alone, tables, kept=["a"]) == pytest.approx(0)
+    assert saved_by_sharing(pool, tables, unmergeable=["a"]) == pytest.approx(30 / 1e3)
+    assert saved_by_sharing(alone, tables, unmergeable=["a"]) == pytest.approx(0)
 
 
 @given(fixed=st.integers(1, 40), each=st.integers(1, 9), terms=st.integers(1, 9), queries=st.integers(1, 4))
@@ -87,10 +87,10 @@ class TestArrivals:
 class TestChoice:
     # A pass costs 2 ms and 0.1 a query, the terms 0.5 a query.
     TABLES = linear(2, 0.1, 0.5)
-    RULE = MergeRule(most=2, enter=0.1, leave=0.05)
+    RULE = MergeRule(max_copies=2, enter=0.1, leave=0.05)
 
     def chosen(self, *per_s: float, current: str = "", rule: MergeRule = RULE, tables: Tables = TABLES) -> str:
-        loads = [Load(task, "a", rate, 8.0) for task, rate in zip("ABCDEFGH", per_s, strict=False)]
+        loads = [TaskLoad(task, "a", rate, 8.0) for task, rate in zip("ABCDEFGH", per_s, strict=False)]
         return "".join(sorted(choose_copies(loads, current, tables, rule)))
 
     def test_a_hot_task_gets_one_and_those_with_few_queries_share(self) -> None:
@@ -98,7 +98,7 @@ class TestChoice:
         assert self.chosen(1600, 100, 100, 100, 100) == "A"
 
     def test_none_for_terms_that_no_weights_can_hold(self) -> None:
-        assert self.chosen(1600, 100, rule=dataclasses.replace(self.RULE, kept=frozenset("a"))) == ""
+        assert self.chosen(1600, 100, rule=dataclasses.replace(self.RULE, unmergeable=frozenset("a"))) == ""
 
     def test_none_where_sharing_saves_more(self) -> None:
         assert self.chosen(*[250] * 8, tables=linear(20, 0.1, 0.5)) == ""

@@ -29,7 +29,7 @@ PROFILE = PetsProfile(
 def test_tables_are_seconds_between_measured_points_and_infinite_beyond() -> None:
     tables = PROFILE.tables()
     assert tables.shared.shape == (65, 6)
-    assert (tables.most, tables.max_length) == (4, 64)
+    assert (tables.max_batch, tables.max_length) == (4, 64)
     assert tables.shared[3, 1] == 4e-3  # shorter than measured
     assert tables.shared[12, 2] == pytest.approx(9e-3)
     assert tables.shared[8, 3] == pytest.approx(10e-3)
@@ -51,7 +51,7 @@ def test_a_kind_that_was_not_measured_counts_as_the_dearest() -> None:
 
 def test_memory_and_the_largest_batch_forbid() -> None:
     tables = PROFILE.tables(max_batch=2, memory_bytes=300)
-    assert tables.most == 2
+    assert tables.max_batch == 2
     assert tables.max_length == 30
     assert np.isfinite(tables.shared[15, 2])
     assert tables.shared[16, 2] == np.inf

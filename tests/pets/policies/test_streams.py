@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.pets.policies.costs import make_profile
 from tidal.errors import InvalidArgument
 from tidal.pets.policies.streams import TaskOperator, assign_streams, operational_intensity, stream_count
-from tidal.pets.policies.thresholds import Compared, best_threshold
+from tidal.pets.policies.thresholds import ThresholdCase, best_threshold
 from tidal.pets.profile import Grid, OperatorProfile, PetsProfile, StreamRule
 
 # A dense kind does 1,000 operations a token at 2 GB/s, a sparse one 100 at 4 GB/s; both take 1 µs a token.
@@ -80,11 +80,11 @@ def test_short_operators_get_few_streams_and_long_ones_many() -> None:
     assert stream_count([], rule) == 1
 
 
-CASES = st.lists(st.builds(Compared, st.integers(1, 6), st.integers(1, 20), st.integers(1, 20)), max_size=8)
+CASES = st.lists(st.builds(ThresholdCase, st.integers(1, 6), st.integers(1, 20), st.integers(1, 20)), max_size=8)
 
 
 @given(cases=CASES)
-def test_a_threshold_is_the_best_of_all(cases: list[Compared]) -> None:
+def test_a_threshold_is_the_best_of_all(cases: list[ThresholdCase]) -> None:
     def total(threshold: float) -> float:
         return sum(case.below if case.value < threshold else case.above for case in cases)
 
@@ -92,7 +92,7 @@ def test_a_threshold_is_the_best_of_all(cases: list[Compared]) -> None:
 
 
 def test_a_threshold_lies_between_what_was_measured() -> None:
-    near, far = Compared(2, 1.0, 1.5), Compared(4, 1.2, 1.1)
+    near, far = ThresholdCase(2, 1.0, 1.5), ThresholdCase(4, 1.2, 1.1)
     assert best_threshold([far, near]) == 3
     assert best_threshold([far]) == 0
     assert best_threshold([near]) == sys.float_info.max

@@ -57,59 +57,59 @@ class TestBest:
     @given(_QUERIES)
     @settings(max_examples=200)
     def test_it_may_be_is_in_time_and_earns_more_than_the_dearest_alone(self, drawn: list[tuple]) -> None:
-        alone = [TABLES.alone(TABLES.kind(task[0]), length) for length, _, _, task in drawn]
+        alone = [TABLES.alone_s(TABLES.kind(task[0]), length) for length, _, _, task in drawn]
         waiting = [
             PetsQuery(task, task[0], length, -0.05, None if room is None else room + takes, utility)
             for (length, room, utility, task), takes in zip(drawn, alone, strict=True)
         ]
-        worth = UtilitySelector(TABLES)
+        selector = UtilitySelector(TABLES)
         for each in waiting:
-            worth.came(each)
-        batch = worth.best(waiting, 0.0)
+            selector.note_arrival(each)
+        batch = selector.best_batch(waiting, 0.0)
         assert batch.copy is None
         assert batch.seconds == pytest.approx(seconds(*batch.queries))
         assert np.isfinite(batch.seconds)
         assert len(set(batch.queries)) == len(batch.queries) > 0
         assert all(each.deadline is None or batch.seconds <= each.deadline + 1e-12 for each in batch.queries)
-        price, dearest = worth.price(0.0), max(waiting, key=worth.a_second)
+        price, best_single = selector.price(0.0), max(waiting, key=selector.utility_per_s)
         earned = sum(each.utility for each in batch.queries) - price * batch.seconds
-        assert earned >= dearest.utility - price * seconds(dearest) - 1e-9
+        assert earned >= best_single.utility - price * seconds(best_single) - 1e-9
 
     def test_short_ones_of_equal_worth_first(self) -> None:
         long, short = query(16), query(1)
-        assert UtilitySelector(TABLES).best([long, short], 0.0).queries[0] is short
+        assert UtilitySelector(TABLES).best_batch([long, short], 0.0).queries[0] is short
 
     def test_one_that_would_make_a_dearer_one_late_stays_behind(self) -> None:
         dear = query(utility=9.0, deadline=seconds(query()) + 1e-4)
         others = [query(utility=2.0, task=f"a{number}") for number in range(3)]
-        assert UtilitySelector(TABLES).best([*others, dear], 0.0).queries == [dear]
+        assert UtilitySelector(TABLES).best_batch([*others, dear], 0.0).queries == [dear]
 
     def test_what_is_worth_nothing_runs_where_there_is_nothing_else(self) -> None:
-        assert len(UtilitySelector(TABLES).best([query(utility=0.0) for _ in range(5)], 0.0).queries) == 5
+        assert len(UtilitySelector(TABLES).best_batch([query(utility=0.0) for _ in range(5)], 0.0).queries) == 5
 
 
 class TestPrice:
     def test_is_what_the_last_query_earns_that_there_is_no_time_for(self) -> None:
-        worth = UtilitySelector(TABLES)
+        selector = UtilitySelector(TABLES)
         queries = [query(utility=utility) for utility in (3.0, 1.0, 4.0, 2.0)]
         for each in queries:
-            worth.came(each)
-        takes = queries[0].utility / worth.a_second(queries[0])
-        assert worth.price(0.5 * takes) == worth.a_second(queries[2])
-        assert worth.price(2.5 * takes) == worth.a_second(queries[3])
-        assert worth.price(4.5 * takes) == 0.0
+            selector.note_arrival(each)
+        takes = queries[0].utility / selector.utility_per_s(queries[0])
+        assert selector.price(0.5 * takes) == selector.utility_per_s(queries[2])
+        assert selector.price(2.5 * takes) == selector.utility_per_s(queries[3])
+        assert selector.price(4.5 * takes) == 0.0
 
     def test_of_nothing_that_came_is_nothing(self) -> None:
         assert UtilitySelector(TABLES).price(1.0) == 0.0
 
     def test_keeps_out_what_is_worth_less(self) -> None:
-        worth = UtilitySelector(TABLES)
+        selector = UtilitySelector(TABLES)
         cheap, dear = query(utility=0.1), [query(utility=5.0) for _ in range(3)]
         for each in (cheap, *dear):
-            worth.came(each)
-        takes = cheap.utility / worth.a_second(cheap)
-        assert set(worth.best([cheap, *dear], 2.5 * takes).queries) == set(dear)
-        assert set(worth.best([cheap, *dear], 4.5 * takes).queries) == {cheap, *dear}
+            selector.note_arrival(each)
+        takes = cheap.utility / selector.utility_per_s(cheap)
+        assert set(selector.best_batch([cheap, *dear], 2.5 * takes).queries) == set(dear)
+        assert set(selector.best_batch([cheap, *dear], 4.5 * takes).queries) == {cheap, *dear}
 
 
 class TestScheduler:

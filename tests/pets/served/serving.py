@@ -17,7 +17,7 @@ from testing.waiting import until
 from tests.pets.bases import MADE, WIDTH, random_task, small_base
 from tests.tabi.serving import write_tokenizer
 from tidal.metrics import Metrics
-from tidal.pets.copies import Merging
+from tidal.pets.copies import MergingOptions
 from tidal.pets.engine.contract import Attended
 from tidal.pets.library import PetsLibrary, open_library
 from tidal.pets.policies import Batching, PetsScheduler, joint
@@ -175,7 +175,7 @@ def running(
     def start(context: ServiceContext) -> PetsService:
         scheduler = PetsScheduler(scheduler_tables, batching, by_utility=by_utility)
         schedulers.append(scheduler)
-        merging = Merging(open_copy, scheduler_tables, MergeRule(merged_copies))
+        merging = MergingOptions(open_copy, scheduler_tables, MergeRule(merged_copies))
         libraries.append(open_library(tasks.folder, BASE, engine, budget, metrics))
         return PetsService(
             context,

@@ -158,10 +158,10 @@ def test_answers_as_the_unmodified_model(
     assert added.exit_code == 0, added.output
     record = json.loads(added.stdout)
     assert (record["kind"], record["labels"]) == (kind, list(LABELS))
-    held = record["provenance"]["held"]
+    held = record["provenance"]["answers"]
     assert (held["labels"], held["clear_labels"]) == (1, 1)
     assert held["max_error"] < 1e-4
-    kept = record["provenance"]["kept"]
+    kept = record["provenance"]["accuracy"]
     assert kept == ({"rows": len(TEXTS), "accuracy": 1, "source_accuracy": 1} if with_data else None)
     np.testing.assert_allclose(served(server, "base", task, TEXTS), source.logits, atol=1e-4)
 

@@ -18,8 +18,8 @@ from typer.testing import CliRunner, Result
 from testing.pets import Base
 from tidal.commands import tasks as command
 from tidal.tasks.folder import tasks_folder
-from tidal_builders.pets.importing.held import agreement
-from tidal_builders.pets.importing.ladder import LADDER, Step, best, climb
+from tidal_builders.pets.importing.comparison import agreement
+from tidal_builders.pets.importing.ladder import LADDER, SparsityStep, best_step, climb
 
 LABELS = ("bad", "good")
 GOOD, BAD = ("good", "great", "love", "best"), ("bad", "awful", "hate", "worst")
@@ -116,7 +116,7 @@ def steps_of(notes: list[str], what: str) -> dict[float, float]:
 class TestChoice:
     def test_by_accuracy_where_there_are_labelled_queries(self, repository: Path, tuned: Tuned) -> None:
         found = provenance(add(repository, tuned, "by_accuracy", "--data", tuned.data, "--json"))
-        kept, steps = found["kept"], steps_of(found["notes"], "accuracy")
+        kept, steps = found["accuracy"], steps_of(found["notes"], "accuracy")
         assert kept["source_accuracy"] == pytest.approx(tuned.accuracy)
         assert tuned.accuracy > 0.9
         assert kept["source_accuracy"] - kept["accuracy"] <= 0.02 + 1e-9
@@ -130,8 +130,8 @@ class TestChoice:
         steps = steps_of(found["notes"], "agreement")
         assert list(steps) == list(LADDER[: len(steps)])
         assert [figure >= 95 for figure in steps.values()] == [False] * (len(steps) - 1) + [True]
-        assert found["held"]["agreement"] >= 0.95
-        assert found["kept"] is None
+        assert found["answers"]["agreement"] >= 0.95
+        assert found["accuracy"] is None
 
     def test_is_printed(self, repository: Path, tuned: Tuned) -> None:
         found = add(repository, tuned, "printed", "--data", tuned.data)
@@ -151,7 +151,7 @@ class TestRefusing:
         options = ("--sparsity", "0.995", "--json")
         forced = provenance(add(repository, tuned, "forced", "--force", *options))
         assert "added by --force: agreement with the checkpoint" in forced["notes"][-1]
-        assert forced["held"]["agreement"] < 0.95
+        assert forced["answers"]["agreement"] < 0.95
         loose = provenance(add(repository, tuned, "loose", "--min-agreement", "0", *options))
         assert not any("--force" in note for note in loose["notes"])
 
@@ -161,21 +161,21 @@ class TestRefusing:
         assert "no sparsity keeps the checkpoint's answers: agreement is " in said
         assert "% at 0; accepted is 100.0% and more (--min-agreement)" in said
         assert re.search(r"not carried, for a task cannot change it: embeddings\..*embeddings\.word_embeddings", said)
-        best = provenance(add(repository, whole, "best", "--min-agreement", "0.9999", "--force", "--json"))
-        steps = steps_of(best["notes"], "agreement")
+        best_step = provenance(add(repository, whole, "best", "--min-agreement", "0.9999", "--force", "--json"))
+        steps = steps_of(best_step["notes"], "agreement")
         assert list(steps) == list(LADDER)
-        assert best["held"]["agreement"] == pytest.approx(max(steps.values()) / 100, abs=1e-3)
+        assert best_step["answers"]["agreement"] == pytest.approx(max(steps.values()) / 100, abs=1e-3)
 
 
 class TestLadder:
     def test_ends_at_the_first_step_that_is_accepted(self) -> None:
-        steps = climb(lambda sparsity: Step(sparsity, 1 - sparsity, ""), 0.09)
+        steps = climb(lambda sparsity: SparsityStep(sparsity, 1 - sparsity, ""), 0.09)
         assert [step.sparsity for step in steps] == [0.995, 0.99, 0.98, 0.95, 0.9]
 
     def test_of_equal_steps_the_sparsest_is_the_best(self) -> None:
-        steps = climb(lambda sparsity: Step(sparsity, min(0.5, 1 - sparsity), ""), 0.9)
+        steps = climb(lambda sparsity: SparsityStep(sparsity, min(0.5, 1 - sparsity), ""), 0.9)
         assert [step.sparsity for step in steps] == list(LADDER)
-        assert best(steps).sparsity == 0.5
+        assert best_step(steps).sparsity == 0.5
 
 
 class TestAgreement:

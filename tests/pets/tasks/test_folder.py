@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.pets.bases import KINDS, MADE, random_task, same_terms, small_base
 from tidal.errors import InvalidArgument, NotFound
-from tidal.pets.tasks.folder import Task, add_task, copy_task, load_task
+from tidal.pets.tasks.folder import PetsTask, add_task, copy_task, load_task
 from tidal.tasks import folder
 from tidal.tasks.folder import remove_task, scan
 from tidal.tasks.names import unknown_task
@@ -28,7 +28,7 @@ from tidal.tensor_file import pack_tensors
 BASE = small_base()
 
 
-def add(tasks: Path, name: str = "mood", kind: str = "lora", **changed: Any) -> Task:
+def add(tasks: Path, name: str = "mood", kind: str = "lora", **changed: Any) -> PetsTask:
     terms = random_task(kind, BASE, seed=changed.pop("seed", 0))
     return add_task(tasks, name, kind, terms, BASE, MADE, **changed)
 

@@ -21,7 +21,7 @@ from tidal_builders.pets.base import base_layers
 from tidal_builders.pets.encoder import read_encoder
 from tidal_builders.pets.training.examples import Examples
 from tidal_builders.pets.training.merged import merged_classifier
-from tidal_builders.pets.training.settings import RATES, Settings
+from tidal_builders.pets.training.settings import RATES, TrainingSettings
 from tidal_builders.pets.training.train import Trained, train_task
 
 KINDS = sorted(RATES)
@@ -58,7 +58,7 @@ def train(source: Path, kind: str, *, texts: Sequence[Sequence[str]], truth: Seq
     encoder, tokenizer = AutoModel.from_pretrained(source), AutoTokenizer.from_pretrained(source)
     base = base_layers(read_encoder(encoder))[0]
     rate = TOY_RATES.get(kind)
-    settings = Settings(epochs=8, batch=16, bottleneck=8, rank=4, rate=rate, head_rate=1e-2, kept=KEPT)
+    settings = TrainingSettings(epochs=8, batch=16, bottleneck=8, rank=4, rate=rate, head_rate=1e-2, changed_share=KEPT)
     return train_task(encoder, tokenizer, base, kind, texts, truth, LABELS, settings)
 
 
@@ -97,7 +97,7 @@ def test_the_trained_model_answers_as_its_terms_do(source: Path) -> None:
     for kind in KINDS:
         encoder, tokenizer = AutoModel.from_pretrained(source), AutoTokenizer.from_pretrained(source)
         base = base_layers(read_encoder(encoder))[0]
-        terms = train_task(encoder, tokenizer, base, kind, texts, truth, LABELS, Settings(epochs=2)).terms
+        terms = train_task(encoder, tokenizer, base, kind, texts, truth, LABELS, TrainingSettings(epochs=2)).terms
         with torch.inference_mode():
             pooled = encoder.eval()(**inputs).pooler_output
             wanted = pooled @ torch.from_numpy(terms.head.weight).T + torch.from_numpy(terms.head.bias)
@@ -120,7 +120,7 @@ def test_each_kind_has_its_published_shape(source: Path, trained: dict[str, Trai
     assert not terms["lora"].norm
     assert all(each.delta is None and each.bias is not None for each in of_linear(terms["bitfit"]))
     assert set(terms["bitfit"].norm) == set(base.norm)
-    for kind, share in (("maskbert", Settings().masked), ("diff_pruning", KEPT)):
+    for kind, share in (("maskbert", TrainingSettings().masked_share), ("diff_pruning", KEPT)):
         assert set(terms[kind].linear) == set(base.linear)  # the pooler too
         for path, each in terms[kind].linear.items():
             assert isinstance(each.delta, SparseDelta)

@@ -1,4 +1,4 @@
-"""Tasks' terms and batches held to an encoder's layers, before an engine reads them without looking."""
+"""Checks of tasks' terms and of batches against an encoder's layers, before an engine uses them unchecked."""
 
 from __future__ import annotations
 
@@ -25,13 +25,20 @@ from tidal.pets.terms import (
 
 
 def checked_terms(terms: TaskTerms, description: Description) -> TaskTerms:
-    """A task's terms with contiguous arrays, all of which fit the encoder's layers.
+    """Check that a task's terms fit an encoder's layers.
+
+    Args:
+        terms: Terms of the task.
+        description: Layers of the encoder.
+
+    Returns:
+        The same terms with contiguous arrays.
 
     Raises:
-        InvalidArgument: a layer is unknown, or an array has another shape, type or content than the layer takes.
+        InvalidArgument: A layer is unknown, or an array has another shape, type or content than the layer accepts.
     """
-    linear = {place.path: place for place in description.linear}
-    norm = {place.path: place.width for place in description.norm}
+    linear = {spec.path: spec for spec in description.linear}
+    norm = {spec.path: spec.width for spec in description.norm}
     for path in terms.linear:
         if path not in linear:
             raise InvalidArgument(f"the base has no linear layer '{path}': {did_you_mean(path, linear)}")
@@ -54,10 +61,20 @@ def checked_terms(terms: TaskTerms, description: Description) -> TaskTerms:
 def checked_batch(
     description: Description, tasks: Sequence[object], ids: Ids, lengths: Ids, type_ids: Ids | None
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32] | None]:
-    """Token ids and types [rows, tokens] of a batch that an encoder can run; no types where it reads none.
+    """Check a batch against an encoder.
+
+    Args:
+        description: Layers and sizes of the encoder.
+        tasks: Task of each row.
+        ids: Token ids [rows, tokens].
+        lengths: Number of real tokens of each row [rows].
+        type_ids: Token types [rows, tokens], or None.
+
+    Returns:
+        Token ids and token types, int32 [rows, tokens]; None instead of types for an encoder without types.
 
     Raises:
-        InvalidArgument: shapes differ, or an id is none of the vocabulary.
+        InvalidArgument: Shapes do not match, or an id is outside the vocabulary.
     """
     if ids.ndim != 2 or 0 in ids.shape or ids.shape[1] > description.longest:
         raise InvalidArgument(f"ids have shape {ids.shape}, accepted is [rows, 1 to {description.longest}]")
@@ -83,12 +100,12 @@ def _bounded(what: str, array: Ids, limit: int) -> npt.NDArray[np.int32]:
     return np.require(array, np.int32, ["C", "W"])
 
 
-def _linear(place: LinearSpec, own: LinearTerms) -> LinearTerms:
-    path, outputs, inputs = place.path, place.outputs, place.inputs
+def _linear(spec: LinearSpec, own: LinearTerms) -> LinearTerms:
+    path, outputs, inputs = spec.path, spec.outputs, spec.inputs
     delta = own.delta
     match delta:
         case SparseDelta():
-            delta = _sparse(delta, place)
+            delta = _sparse(delta, spec)
         case LowRankDelta(down, up, scale):
             rank = len(down)
             delta = LowRankDelta(
@@ -97,12 +114,12 @@ def _linear(place: LinearSpec, own: LinearTerms) -> LinearTerms:
                 float(scale),
             )
     bias = None if own.bias is None else _floats(f"bias at '{path}'", own.bias, (outputs,))
-    return LinearTerms(delta, bias, None if own.bottleneck is None else _bottleneck(place, own.bottleneck))
+    return LinearTerms(delta, bias, None if own.bottleneck is None else _bottleneck(spec, own.bottleneck))
 
 
-def _bottleneck(place: LinearSpec, own: Bottleneck) -> Bottleneck:
-    outputs, width = place.outputs, len(own.down)
-    where = f"of the bottleneck at '{place.path}'"
+def _bottleneck(spec: LinearSpec, own: Bottleneck) -> Bottleneck:
+    outputs, width = spec.outputs, len(own.down)
+    where = f"of the bottleneck at '{spec.path}'"
     if own.activation not in get_args(Activation):
         raise InvalidArgument(
             f"activation '{own.activation}' {where}: {did_you_mean(own.activation, sorted(get_args(Activation)))}"
@@ -122,16 +139,16 @@ def _norm(path: str, width: int, own: NormTerms) -> NormTerms:
     )
 
 
-def _sparse(own: SparseDelta, place: LinearSpec) -> SparseDelta:
-    """The same, with every index held to the layer: kernels trust them."""
-    where = f"of the sparse difference at '{place.path}'"
+def _sparse(own: SparseDelta, spec: LinearSpec) -> SparseDelta:
+    """The same difference, with every index checked against the layer: kernels do not check them."""
+    where = f"of the sparse difference at '{spec.path}'"
     entries = len(own.values)
     values = _floats(f"values {where}", own.values, (entries,))
     columns, starts = np.asarray(own.columns), np.asarray(own.starts)
-    if starts.shape != (place.outputs + 1,) or columns.shape != (entries,):
+    if starts.shape != (spec.outputs + 1,) or columns.shape != (entries,):
         raise InvalidArgument(
             f"starts and columns {where} have shapes {starts.shape} and {columns.shape}, the layer and its values take "
-            f"({place.outputs + 1},) and ({entries},)"
+            f"({spec.outputs + 1},) and ({entries},)"
         )
     if starts.dtype != np.uint32 or columns.dtype != np.uint16:
         raise InvalidArgument(
@@ -139,8 +156,8 @@ def _sparse(own: SparseDelta, place: LinearSpec) -> SparseDelta:
         )
     if starts[0] != 0 or starts[-1] != entries or np.any(starts[1:] < starts[:-1]):
         raise InvalidArgument(f"starts {where} do not rise from 0 to its {entries} values")
-    if entries and int(columns.max()) >= place.inputs:
-        raise InvalidArgument(f"a column {where} is {columns.max()}, the layer has {place.inputs} inputs")
+    if entries and int(columns.max()) >= spec.inputs:
+        raise InvalidArgument(f"a column {where} is {columns.max()}, the layer has {spec.inputs} inputs")
     return SparseDelta(np.ascontiguousarray(starts), np.ascontiguousarray(columns), values)
 
 

@@ -1,4 +1,4 @@
-"""What every engine of tasks is to its callers."""
+"""The contract between PetS engines and their callers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tidal.pets.terms import FloatArray, Head, TaskTerms
 Ids = npt.NDArray[np.integer[Any]]
 
 PetsPrecision = Literal["fp32", "bf16"]
-REMOVED = "the task was removed from the engine; accepted are tasks that `add` returned"
+REMOVED_TASK = "the task was removed from the engine; accepted are tasks that `add` returned"
 
 
 class LoadedTask:
-    """A task that an engine can run; made by the engine's `add`, and of use to that engine alone.
+    """A task in an engine's memory, made by that engine's `add` and valid for that engine only.
 
     Attributes:
-        head: its classifier.
-        bytes: memory that it takes, its classifier included.
+        head: Classifier of the task.
+        bytes: Memory of the task in bytes, classifier included.
     """
 
     __slots__ = ("__weakref__", "bytes", "head")
@@ -36,11 +36,12 @@ class LoadedTask:
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """What an encoder makes of a batch, where it gives the attention that tokens receive.
+    """Pooled vectors of a batch and the attention that its tokens receive.
 
     Attributes:
-        pooled: [rows, width].
-        received: [rows, tokens], summed over layers, heads and the row's queries (Tabi §4.2); padding gets 0.
+        pooled: Pooled vectors, float32 [rows, width].
+        received: Attention that each token receives, float32 [rows, tokens], summed over layers, heads and the row's
+            queries (Tabi §4.2); 0 for padding.
     """
 
     pooled: FloatArray
@@ -48,11 +49,11 @@ class Attended:
 
 
 class PetsEngine(Protocol):
-    """What runs batches whose rows have tasks of their own; see `OpenVinoPetsEngine` for all that each of them does."""
+    """Runs batches in which every row has a task of its own."""
 
     @property
     def description(self) -> Description:
-        """Of the encoder."""
+        """Layers and sizes of the encoder."""
 
     def add(self, terms: TaskTerms, *, cost_key: str | None = None) -> LoadedTask:
         """Load a task into the engine's memory.
@@ -67,46 +68,63 @@ class PetsEngine(Protocol):
         """
 
     def remove(self, task: LoadedTask) -> None:
-        """Let a task go; batches that run with it end undisturbed."""
+        """Remove a task; batches that are running with it finish undisturbed."""
 
     def pooled(
         self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
     ) -> FloatArray:
-        """Pooled vectors [rows, width] of a batch; where a row's task is None, the base's own.
+        """Compute the pooled vectors of a batch.
 
         Args:
-            tasks: of every row.
-            ids: [rows, tokens] token ids, padded at the end of a row with any id.
-            lengths: [rows] real tokens of every row, at least 1.
-            type_ids: [rows, tokens] token types; zeros when absent.
+            tasks: Task of each row; None runs the base encoder without a task.
+            ids: Token ids [rows, tokens]; rows are padded at the end with any valid id.
+            lengths: Number of real tokens of each row [rows], at least 1.
+            type_ids: Token types [rows, tokens]; None: all 0.
+
+        Returns:
+            Pooled vectors, float32 [rows, width].
 
         Raises:
-            InvalidArgument: shapes differ, an id is none of the vocabulary, or a task was removed.
+            InvalidArgument: Shapes do not match, an id is outside the vocabulary, or a task was removed.
         """
 
     def attended(
         self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
     ) -> Attended:
-        """The same, and the attention that tokens receive; arguments and errors as of `pooled`.
+        """Compute pooled vectors and the attention that tokens receive; arguments and errors as in `pooled`.
 
         Raises:
-            Unsupported: the encoder was exported without.
+            Unsupported: The encoder was exported without attention.
         """
 
 
 def answer(
     engine: PetsEngine, tasks: Sequence[LoadedTask], ids: Ids, lengths: Ids, type_ids: Ids | None = None
 ) -> list[FloatArray]:
-    """Answer a batch: for every row the logits of its task, [classes]; arguments and errors as of `Engine.pooled`."""
+    """Compute the logits of a batch.
+
+    Args:
+        engine: Engine that holds the tasks.
+        tasks: Task of each row.
+        ids: Token ids [rows, tokens]; rows are padded at the end with any valid id.
+        lengths: Number of real tokens of each row [rows], at least 1.
+        type_ids: Token types [rows, tokens]; None: all 0.
+
+    Returns:
+        For each row, its task's logits, float32 [classes].
+
+    Raises:
+        InvalidArgument: As `PetsEngine.pooled`.
+    """
     pooled = engine.pooled(tasks, ids, lengths, type_ids)
     return [task.head.weight @ vector + task.head.bias for task, vector in zip(tasks, pooled, strict=True)]
 
 
 def no_attention_error() -> Unsupported:
-    """The error for an encoder that was exported without the attention that tokens receive."""
+    """Make the error for an encoder that was exported without the attention that tokens receive."""
     return Unsupported("this encoder gives no attention_received: build it with attention_received, on engine openvino")
 
 
 def foreign_task_error(task: LoadedTask) -> InvalidArgument:
-    """The error for a task that another kind of engine made."""
+    """Make the error for a task that another engine loaded."""
     return InvalidArgument(f"a {type(task).__name__} is of another engine; accepted are tasks that `add` returned")

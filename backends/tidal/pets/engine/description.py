@@ -1,4 +1,4 @@
-"""`encoder.json`: which layers of an encoder tasks may change, and where their weights are in the file beside it."""
+"""`encoder.json`: the layers of an encoder that tasks may change, and where their weights are in the file beside it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NormSpec(Strict):
 
 
 class BlockPaths(Strict):
-    """Paths of one block's layers; those that tasks name."""
+    """Paths of the layers of one block, by which tasks name them."""
 
     query: str
     key: str
@@ -51,7 +51,7 @@ class BlockPaths(Strict):
 
 
 class EncoderForm(Strict):
-    """How an encoder computes from its layers, for an engine that has no graph of it."""
+    """How an encoder computes from its layers, for engines that do not read a graph."""
 
     heads: int = Field(ge=1)
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"]
@@ -63,7 +63,7 @@ class EncoderForm(Strict):
 
 
 class Description(Strict):
-    """An encoder. A layer's number is its place in these lists."""
+    """An encoder. A layer's number is its index in `linear` or `norm`."""
 
     format: Literal[1] = 1
     digest: str = Field(pattern=r"^[0-9a-f]{64}$", description="of the base's weights: what tasks name as their base")
@@ -81,8 +81,11 @@ class Description(Strict):
 def read_description(folder: Path) -> Description:
     """Read `encoder.json`.
 
+    Args:
+        folder: Folder of the exported encoder.
+
     Raises:
-        InvalidArgument: it is missing or not valid.
+        InvalidArgument: The file is missing or not valid.
     """
     path = folder / DESCRIPTION_FILE
     try:
@@ -91,5 +94,5 @@ def read_description(folder: Path) -> Description:
         raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
         problem = error.errors()[0]
-        place = ".".join(map(str, problem["loc"])) or "file"
-        raise InvalidArgument(f"{path} is not valid: {place}: {problem['msg']}") from None
+        field = ".".join(map(str, problem["loc"])) or "file"
+        raise InvalidArgument(f"{path} is not valid: {field}: {problem['msg']}") from None

@@ -1,6 +1,7 @@
-"""Adapters: a bottleneck after the attention's and the layer's own output, before residual and LayerNorm (Houlsby).
+"""Adapters: a bottleneck on the outputs of the attention and of the feed-forward part, before residual and LayerNorm.
 
-A task may carry a sparse difference beside them: a two-layer head whose first layer takes the pooler's place is one.
+Houlsby et al. A task may have a sparse difference besides: for example a head of two layers, whose first layer replaces
+the pooler.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ from tidal.tensor_file import Array
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "silu")
 assert set(ACTIVATIONS) == set(get_args(Activation))
 # What the layers are called that write into the residual stream: BERT and its kin, DistilBERT.
-_PLACES = ("output.dense", "attention.out_lin", "ffn.lin2")
+_ADAPTER_LAYERS = ("output.dense", "attention.out_lin", "ffn.lin2")
 
 
-def takes_adapter(path: str) -> bool:
-    """Whether an adapter may stand after the layer."""
-    return path.endswith(_PLACES)
+def accepts_adapter(path: str) -> bool:
+    """Whether an adapter may follow a layer.
+
+    Args:
+        path: Path of the linear layer.
+    """
+    return path.endswith(_ADAPTER_LAYERS)
 
 
 def _read(tensors: LayerTensors) -> LinearTerms:
@@ -34,8 +39,10 @@ def _read(tensors: LayerTensors) -> LinearTerms:
 
 
 def _bottleneck(tensors: LayerTensors) -> Bottleneck:
-    if not takes_adapter(tensors.path):
-        raise tensors.refuse("down", f"is no adapter's place; accepted are layers ending in {', '.join(_PLACES)}")
+    if not accepts_adapter(tensors.path):
+        raise tensors.refuse(
+            "down", f"is no adapter's place; accepted are layers ending in {', '.join(_ADAPTER_LAYERS)}"
+        )
     outputs = tensors.linear.shape[0]
     down = tensors.values("down", (None, outputs), "the bottleneck's width and the layer's outputs")
     width = len(down)

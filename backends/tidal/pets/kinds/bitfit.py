@@ -1,4 +1,4 @@
-"""BitFit: biases of linear layers and normalisations (Ben Zaken et al.), which any kind may carry: none of its own."""
+"""BitFit (Ben Zaken et al.): biases of linear layers and normalisations, which every kind may have; it adds none."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidal.pets.kinds.kind import Kind
-from tidal.pets.kinds.positions import pack_places, places_of, sparse_delta, take_places
+from tidal.pets.kinds.positions import pack_positions, positions_of, read_positions, sparse_delta
 from tidal.pets.kinds.tensors import LayerTensors
 from tidal.pets.terms import LinearLayer, LinearTerms, SparseDelta
 from tidal.tasks.stored import Storage
@@ -13,24 +13,36 @@ DIFFERENCES = "differences"
 
 
 def read_difference(tensors: LayerTensors) -> SparseDelta | None:
-    """A layer's sparse difference, if it has one: the part `differences` with `gaps` or `bits`.
+    """Read a layer's sparse difference: the part `differences` with `gaps` or `bits`.
+
+    Args:
+        tensors: Stored tensors of the layer.
+
+    Returns:
+        The difference, or None if the layer has none.
 
     Raises:
-        InvalidArgument: a part is missing or does not fit the layer or the other.
+        InvalidArgument: A part is missing, or does not fit the layer or the other part.
     """
     if not tensors.has(DIFFERENCES):
         return None
-    places = take_places(tensors)
-    values = tensors.values(DIFFERENCES, (len(places),), "a value for each of its places")
-    return sparse_delta(places, values, tensors.linear.shape)
+    positions = read_positions(tensors)
+    values = tensors.values(DIFFERENCES, (len(positions),), "a value for each of its places")
+    return sparse_delta(positions, values, tensors.linear.shape)
 
 
 def write_difference(terms: LinearTerms, layer: LinearLayer, storage: Storage) -> dict[str, Array]:
-    """The parts that `read_difference` takes."""
+    """Make the parts that `read_difference` reads.
+
+    Args:
+        terms: Terms of the layer.
+        layer: The base's layer.
+        storage: How values are stored.
+    """
     if not isinstance(terms.delta, SparseDelta):
         return {}
-    places = pack_places(places_of(terms.delta, layer.shape[1]), layer.weight.size)
-    return {DIFFERENCES: storage.values(terms.delta.values), **places}
+    positions = pack_positions(positions_of(terms.delta, layer.shape[1]), layer.weight.size)
+    return {DIFFERENCES: storage.values(terms.delta.values), **positions}
 
 
 def _read(tensors: LayerTensors) -> LinearTerms:

@@ -1,4 +1,4 @@
-"""What a kind of fine-tuning consists of, and finding one by its name."""
+"""What defines a kind of fine-tuning, and the registry of kinds."""
 
 from __future__ import annotations
 
@@ -21,26 +21,29 @@ class Kind:
     """One kind of fine-tuning.
 
     Attributes:
-        name: as tasks and operators name it.
-        title: what it is, for people.
-        holds: the types of terms that a linear layer of it may have, biases aside: what `write` is given.
-        read: a linear layer's stored tensors to its terms. It takes every tensor that it knows; biases are not its.
-        write: a linear layer's terms to the tensors that `read` takes. Its arguments: terms, the base's layer, how
-            values are stored.
+        name: Name by which task records and operators refer to the kind.
+        title: Description for people.
+        term_types: Types of terms that `write` accepts at a linear layer; biases need not be listed.
+        read: Converts a linear layer's stored tensors to terms. It takes every tensor of the kind, but not the bias.
+        write: Converts the terms of a linear layer to the tensors that `read` takes; its arguments are the terms, the
+            base's layer, and how values are stored.
     """
 
     name: str
     title: str
-    holds: tuple[type, ...]
+    term_types: tuple[type, ...]
     read: Callable[[LayerTensors], LinearTerms]
     write: Callable[[LinearTerms, LinearLayer, Storage], Mapping[str, Array]]
 
 
 def find_kind(name: str) -> Kind:
-    """The kind of a name.
+    """The kind with a name.
+
+    Args:
+        name: Name of the kind.
 
     Raises:
-        InvalidArgument: there is none; names those there are.
+        InvalidArgument: There is no such kind; the message lists the known ones.
     """
     known = kinds()
     if name not in known:
@@ -60,5 +63,5 @@ def kinds() -> dict[str, Kind]:
 
 
 def unmergeable_kinds() -> frozenset[str]:
-    """Kinds whose terms stay beside the weights of a merged copy of the base: those with bottlenecks."""
-    return frozenset(name for name, kind in kinds().items() if Bottleneck in kind.holds)
+    """Names of the kinds whose terms cannot be merged into weights: those with bottlenecks."""
+    return frozenset(name for name, kind in kinds().items() if Bottleneck in kind.term_types)

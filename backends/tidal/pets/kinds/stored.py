@@ -1,8 +1,8 @@
-"""A task's terms as named tensors of a file, and back: what all kinds share around each kind's own.
+"""A task's terms as named tensors of a file, and back: the part that all kinds share.
 
 Tensors are named `<layer>/<part>`. Every kind may have `head/weight` and `head/bias`, `<linear layer>/bias` and
-`<normalisation>/weight` and `/bias`; biases and normalisations are differences from the base's, for those are small
-and keep their digits as float16.
+`<normalisation>/weight` and `/bias`. Biases and normalisations are stored as differences from the base's: these are
+small and keep their precision as float16.
 """
 
 from __future__ import annotations
@@ -24,11 +24,16 @@ _HEAD = "head"
 
 
 def read_terms(kind: Kind, tensors: Mapping[str, Array], labels: Sequence[str], base: BaseLayers) -> TaskTerms:
-    """A task's terms from its stored tensors; arrays are copies, so that the file's content can go.
+    """Convert stored tensors to a task's terms.
+
+    Args:
+        kind: Kind of the task.
+        tensors: Stored tensors by name.
+        labels: Names of the task's classes.
+        base: Layers of the base.
 
     Raises:
-        InvalidArgument: a tensor is missing, unknown, or does not fit the base or the labels; names it and what is
-            accepted.
+        InvalidArgument: A tensor is missing, unknown, or does not fit the base or the labels.
     """
     parts = by_layer(tensors)
     head = _read_head(parts.pop(_HEAD, {}), labels, base)
@@ -51,10 +56,16 @@ def read_terms(kind: Kind, tensors: Mapping[str, Array], labels: Sequence[str], 
 
 
 def write_terms(kind: Kind, terms: TaskTerms, base: BaseLayers, storage: Storage) -> dict[str, Array]:
-    """The tensors that `read_terms` makes the same terms of; with float16, rounded to it.
+    """Convert a task's terms to the tensors that `read_terms` reads; with float16 the values are rounded.
+
+    Args:
+        kind: Kind of the task.
+        terms: Terms of the task.
+        base: Layers of the base.
+        storage: How values are stored.
 
     Raises:
-        InvalidArgument: the kind cannot express a term, or a layer is not the base's; names the layer.
+        InvalidArgument: The kind cannot express a term, or a layer is not one of the base's.
     """
     stored: dict[str, Array] = {}
 
@@ -68,7 +79,7 @@ def write_terms(kind: Kind, terms: TaskTerms, base: BaseLayers, storage: Storage
         if layer is None:
             raise InvalidArgument(f"the base has no linear layer '{path}'")
         for term in (change.delta, change.bottleneck):
-            if term is not None and not isinstance(term, kind.holds):
+            if term is not None and not isinstance(term, kind.term_types):
                 raise InvalidArgument(f"layer '{path}' has a {type(term).__name__}, which the kind {kind.name} has not")
         with _naming(path):
             store(path, kind.write(change, layer, storage))
@@ -86,7 +97,7 @@ def write_terms(kind: Kind, terms: TaskTerms, base: BaseLayers, storage: Storage
 
 @contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Put the layer before what is wrong with its values."""
+    """Prefix errors about values with the layer's path."""
     try:
         yield
     except InvalidArgument as error:

@@ -1,4 +1,4 @@
-"""A layer's stored tensors, with the layer of the base that they are for."""
+"""The stored tensors of one layer, with the base's layer that they change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class LayerTensors(StoredTensors):
     """The tensors that a task's file holds for one layer of the base.
 
     Attributes:
-        layer: the base's.
+        layer: The base's layer.
     """
 
     def __init__(self, path: str, layer: LinearLayer | NormLayer, tensors: Mapping[str, Array]) -> None:
@@ -23,6 +23,6 @@ class LayerTensors(StoredTensors):
 
     @property
     def linear(self) -> LinearLayer:
-        """The base's layer, as the linear layer that it is wherever a kind sees it."""
+        """The base's layer, known to be linear."""
         assert isinstance(self.layer, LinearLayer)
         return self.layer

@@ -1,4 +1,4 @@
-"""Builds the library with the graph's operations: `python -m tidal.pets.openvino_engine.build [--force]`."""
+"""Build the library of graph operations: `python -m tidal.pets.openvino_engine.build [--force]`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _LEVELS = ("avx512", "avx2", "plain")
 
 
 def build(*, force: bool = False) -> Path:
-    """Build the library for this OpenVINO where it is not yet, with g++ (9 or newer).
+    """Build the library for the installed OpenVINO with g++ (9 or newer), unless it is already built.
 
     Args:
-        force: build it again where it is.
+        force: Whether to build it even if it exists.
 
     Returns:
-        The library.
+        Path of the library.
 
     Raises:
-        NotFound: there is no g++, or OpenVINO's headers are missing.
-        Internal: the compiler refuses the sources; says what it prints.
+        NotFound: g++ is missing, or OpenVINO's headers are.
+        Internal: The compiler rejects the sources; the message has its output.
     """
     target = library_path()
     if target.is_file() and not force:

@@ -1,4 +1,4 @@
-"""Runs batches whose rows have tasks of their own."""
+"""The OpenVINO engine of PetS: runs batches on a CPU in which every row has a task of its own."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _HINTS: dict[PetsPrecision, str] = {"fp32": "f32", "bf16": "bf16"}
 
 
 class OpenVinoPetsEngine:
-    """A frozen encoder that runs rows of any tasks in one batch.
+    """A frozen encoder that runs rows of any tasks in one batch; see `PetsEngine`.
 
-    Tasks come and go at any time, while batches run too. `pooled` may be called from several threads; as many batches
-    run at once as the engine has contexts. The GIL is released while a batch runs.
+    Tasks can be added and removed at any time, also while batches run. `pooled` may be called from several threads; as
+    many batches run concurrently as the engine has contexts. The GIL is released while a batch runs.
     """
 
     def __init__(self, compiled: ov.CompiledModel, description: Description, contexts: int) -> None:
@@ -40,15 +40,15 @@ class OpenVinoPetsEngine:
         self._handles = threading.Lock()
 
     def add(self, terms: TaskTerms, *, cost_key: str | None = None) -> NativeTask:
-        """Copy a task's terms into the engine's memory, packed for its kernels.
+        """Copy a task's terms into the engine's memory, packed for its kernels; `cost_key` is not used.
 
         Raises:
-            InvalidArgument: the terms do not fit the encoder; says where.
+            InvalidArgument: The terms do not fit the encoder.
         """
         return load_task(terms, self.description)
 
     def remove(self, task: LoadedTask) -> None:
-        """Let a task go; batches that run with it end undisturbed, and its memory is freed with the last of them."""
+        """Remove a task; its memory is freed when the last batch that runs with it finishes."""
         with self._handles:
             _native(task).release()
 
@@ -59,7 +59,7 @@ class OpenVinoPetsEngine:
         lengths: Ids,
         type_ids: Ids | None = None,
     ) -> FloatArray:
-        """Pooled vectors [rows, width] of a batch; where a row's task is None, the base's own. See `Engine`."""
+        """Compute the pooled vectors of a batch; see `PetsEngine.pooled`."""
         return self._run(tasks, ids, lengths, type_ids, outputs=1)[0]
 
     def attended(
@@ -69,7 +69,7 @@ class OpenVinoPetsEngine:
         lengths: Ids,
         type_ids: Ids | None = None,
     ) -> Attended:
-        """The same, and the attention that tokens receive. See `Engine`."""
+        """Compute pooled vectors and the attention that tokens receive; see `PetsEngine.attended`."""
         if not self.description.attention:
             raise no_attention_error()
         return Attended(*self._run(tasks, ids, lengths, type_ids, outputs=2))
@@ -77,7 +77,7 @@ class OpenVinoPetsEngine:
     def _run(
         self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None, *, outputs: int
     ) -> list[FloatArray]:
-        """The first outputs of the graph."""
+        """Run a batch and return the first `outputs` outputs of the graph."""
         bounded, types = checked_batch(self.description, tasks, ids, lengths, type_ids)
         inputs: dict[str, npt.NDArray[Any]] = {"input_ids": bounded}
         if types is not None:
@@ -96,7 +96,7 @@ class OpenVinoPetsEngine:
                     # OpenVINO reads the array where it lies, and does not keep it alive: `inputs` does.
                     request.set_tensor(name, ov.Tensor(array, shared_memory=True))
                 request.infer(share_outputs=True)
-                found: list[FloatArray] = [request.get_output_tensor(place).data.copy() for place in range(outputs)]
+                found: list[FloatArray] = [request.get_output_tensor(spec).data.copy() for spec in range(outputs)]
             finally:
                 library().tidal_batch_end(batch)
         finally:
@@ -112,20 +112,20 @@ def open_openvino_engine(
     contexts: int = 1,
     merged: TaskTerms | None = None,
 ) -> OpenVinoPetsEngine:
-    """Open an encoder that `export_encoder` wrote.
+    """Open an encoder that `export_encoder` wrote for OpenVINO.
 
     Args:
-        folder: with `encoder.xml` and `encoder.json`.
-        threads: of each context.
-        precision: of the shared products; tasks' own terms are always computed in fp32.
-        contexts: batches that may run at once; they share the weights.
-        merged: a task whose differences and normalisations become part of this engine's own weights: the engine is
-            a copy of the encoder for that task alone. It is run with what `unmerged` leaves.
+        folder: Folder with `encoder.xml` and `encoder.json`.
+        threads: CPU threads of each context.
+        precision: Precision of the shared products; tasks' own terms are always computed in fp32.
+        contexts: Number of batches that may run concurrently; contexts share the weights.
+        merged: Task that is merged into the encoder's weights: the engine is then a copy of the encoder for that task
+            alone, and runs it with the terms that `unmerged` returns. None: the encoder for all tasks.
 
     Raises:
-        InvalidArgument: the files cannot be read, or `merged` does not fit them.
-        NotFound: the library with the graph's operations is not built.
-        Unsupported: this processor does not run the precision.
+        InvalidArgument: The files cannot be read, or `merged` does not fit them.
+        NotFound: The library of graph operations is not built.
+        Unsupported: This processor does not run the precision.
     """
     description = read_description(folder)
     try:

@@ -1,4 +1,4 @@
-"""A task's differences folded into the constants of a graph: what a single hot task is served faster from."""
+"""Merges a task's differences into the constants of a graph, which serves a single hot task faster."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from tidal.pets.terms import FloatArray, TaskTerms
 
 
 def merge_into(graph: ov.Model, description: Description, terms: TaskTerms) -> None:
-    """Replace the constants of `graph` that a task changes.
+    """Replace the constants of a graph that a task changes.
+
+    Args:
+        graph: Graph of the encoder; it is changed.
+        description: Layers of the encoder.
+        terms: Terms of the task.
 
     Raises:
-        InvalidArgument: the terms do not fit the graph's layers.
+        InvalidArgument: The terms do not fit the graph's layers.
     """
     load_task(terms, description).release()  # holds every array to the layer that it changes
     constants = {node.get_friendly_name(): node for node in graph.get_ops() if node.get_type_name() == "Constant"}
@@ -25,13 +30,13 @@ def merge_into(graph: ov.Model, description: Description, terms: TaskTerms) -> N
     def copy(name: str) -> FloatArray:
         return changed.setdefault(name, np.array(constants[name].data, np.float32))
 
-    for place in description.linear:
-        own = terms.linear.get(place.path)
-        rows = slice(place.first, place.first + place.outputs)
+    for spec in description.linear:
+        own = terms.linear.get(spec.path)
+        rows = slice(spec.first, spec.first + spec.outputs)
         if own is not None and own.delta is not None:
-            copy(place.weight)[rows] += dense(own.delta, (place.outputs, place.inputs))
+            copy(spec.weight)[rows] += dense(own.delta, (spec.outputs, spec.inputs))
         if own is not None and own.bias is not None:
-            copy(place.bias).reshape(-1)[rows] += own.bias
+            copy(spec.bias).reshape(-1)[rows] += own.bias
     for norm in description.norm:
         affine = terms.norm.get(norm.path)
         if affine is not None:

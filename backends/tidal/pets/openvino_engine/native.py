@@ -1,4 +1,4 @@
-"""The library with the graph's operations and the tasks' memory: where it lies, and its C interface."""
+"""The library of graph operations and of tasks' memory: its path and its C interface."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
 
 
 def source_folder() -> Path:
-    """Folder of the library's sources, beside this package or installed with it.
+    """Folder of the library's sources, in the checkout or in the installation.
 
     Raises:
-        NotFound: the installation lacks them.
+        NotFound: The installation lacks them.
     """
     return compiling.source_folder("pets/native", "api.cpp")
 
 
 def library_path() -> Path:
-    """Where the library for these sources and this OpenVINO lies, or will lie once it is built."""
+    """Path of the library for the present sources and OpenVINO version, whether it is built or not."""
     folder = source_folder()
     digest = compiling.sources_digest(folder, compiling.shared_headers(), against=version("openvino"))
     return folder / "build" / f"libtidal_pets-{digest}.so"
@@ -59,11 +59,11 @@ def library_path() -> Path:
 
 @cache
 def library() -> ctypes.CDLL:
-    """The loaded library.
+    """Load the library.
 
     Raises:
-        NotFound: it was not built for these sources; says how.
-        Unsupported: it cannot be loaded here.
+        NotFound: The library is not built for the present sources; the message has the command.
+        Unsupported: The library cannot be loaded on this machine.
     """
     path = library_path()
     if not path.is_file():
@@ -80,7 +80,7 @@ def library() -> ctypes.CDLL:
 
 @cache
 def core() -> ov.Core:
-    """OpenVINO with the library's operations."""
+    """OpenVINO's core with the library's operations."""
     library()
     found = ov.Core()
     found.add_extension(str(library_path()))
@@ -88,31 +88,37 @@ def core() -> ov.Core:
 
 
 def raise_on_failure(done: object) -> None:
-    """Raise what the library reports where a call returned nothing.
+    """Raise the error that the library reports if a call returned nothing.
+
+    Args:
+        done: Return value of the call; false or null on failure.
 
     Raises:
-        Internal: with the library's reason.
+        Internal: The call failed; the message has the library's reason.
     """
     if not done:
         raise Internal(f"the pets library failed: {library().tidal_error().decode()}")
 
 
 def choose_kernels(level: str) -> None:
-    """Compute with one level of vector instructions from now on: avx512, avx2, plain, or auto, the best.
+    """Compute with one level of vector instructions from now on.
+
+    Args:
+        level: avx512, avx2, plain, or auto for the best level that this processor runs.
 
     Raises:
-        InvalidArgument: there is no such level, or this processor lacks it.
+        InvalidArgument: The level is unknown, or this processor does not run it.
     """
     if not library().tidal_choose_kernels(level.encode()):
         raise InvalidArgument(f"kernels '{level}' do not run here; accepted: auto, plain, and what the processor has")
 
 
 def kernel_level() -> str:
-    """The level of vector instructions that is computed with."""
+    """Level of vector instructions in use."""
     found: bytes = library().tidal_kernels()
     return found.decode()
 
 
 def bytes_in_use() -> int:
-    """Memory that all loaded tasks take in this process; a removed task counts until its last batch ends."""
+    """Memory of all loaded tasks in this process, in bytes; a removed task counts until its last batch finishes."""
     return int(library().tidal_bytes_in_use())

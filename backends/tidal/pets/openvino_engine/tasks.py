@@ -1,4 +1,4 @@
-"""Tasks in the form that the engine's kernels read: checked against the graph's layers, copied and packed."""
+"""Tasks in the form that the kernels read: checked against the graph's layers, copied and packed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tidal.errors import InvalidArgument
 from tidal.pets.engine.checks import checked_terms
-from tidal.pets.engine.contract import REMOVED, LoadedTask
+from tidal.pets.engine.contract import REMOVED_TASK, LoadedTask
 from tidal.pets.engine.description import Description
 from tidal.pets.openvino_engine.native import library, raise_on_failure
 from tidal.pets.terms import Bottleneck, Head, LinearTerms, LowRankDelta, NormTerms, SparseDelta, TaskTerms
@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 
 class NativeTask(LoadedTask):
-    """A task in the memory of the library with the graph's operations; made by `PetsEngine.add`."""
+    """A task in the memory of the native library; made by `OpenVinoPetsEngine.add`."""
 
     __slots__ = ("_handle",)
 
@@ -34,17 +34,17 @@ class NativeTask(LoadedTask):
 
     @property
     def handle(self) -> int:
-        """The library's own.
+        """Handle of the task in the library.
 
         Raises:
-            InvalidArgument: the task was removed.
+            InvalidArgument: The task was removed.
         """
         if self._handle is None:
-            raise InvalidArgument(REMOVED)
+            raise InvalidArgument(REMOVED_TASK)
         return self._handle
 
     def release(self) -> None:
-        """Let go of the memory as soon as no running batch needs it; a second call does nothing."""
+        """Free the memory as soon as no running batch needs it; further calls do nothing."""
         handle, self._handle = self._handle, None
         if handle is not None:
             library().tidal_task_release(handle)
@@ -54,10 +54,18 @@ class NativeTask(LoadedTask):
 
 
 def load_task(terms: TaskTerms, description: Description) -> NativeTask:
-    """Check a task's terms against the layers of a graph, copy and pack them; raises as `fitted`."""
+    """Check a task's terms against the layers of a graph, copy and pack them.
+
+    Args:
+        terms: Terms of the task.
+        description: Layers of the encoder.
+
+    Raises:
+        InvalidArgument: As `checked_terms`.
+    """
     terms = checked_terms(terms, description)
-    linear = {place.path: (number, place.outputs, place.inputs) for number, place in enumerate(description.linear)}
-    norm = {place.path: number for number, place in enumerate(description.norm)}
+    linear = {spec.path: (number, spec.outputs, spec.inputs) for number, spec in enumerate(description.linear)}
+    norm = {spec.path: number for number, spec in enumerate(description.norm)}
     head = Head(terms.head.weight.copy(), terms.head.bias.copy(), terms.head.labels)
     handle = library().tidal_task_create(len(linear), len(norm))
     raise_on_failure(handle)

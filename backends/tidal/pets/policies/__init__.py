@@ -1,4 +1,7 @@
-"""Which waiting queries share a pass, and which pass runs next. Pure: no clock, no threads, no engines."""
+"""Which waiting queries share a pass, and which pass runs next. Pure: no clock, no threads, no engines.
+
+Imports `tidal.pets.profile` and errors only; imported by the service, engines (streams), builders and the simulator.
+"""
 
 from tidal.pets.policies.base import PetsBatch, PetsQuery
 from tidal.pets.policies.batching import (

@@ -1,4 +1,4 @@
-"""What the scheduler takes and gives."""
+"""Input and output of the scheduler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(eq=False, slots=True)
 class PetsQuery:
-    """A waiting query; times are seconds on whatever clock the caller keeps."""
+    """A waiting query.
+
+    Attributes:
+        task: Name of the task.
+        kind: Name of the task's kind.
+        length: Length in tokens, special tokens included.
+        arrival: Time of arrival in seconds, on the caller's clock.
+        deadline: Time by which the answer is due in seconds on the same clock, or None.
+        utility: Utility of an answer in time.
+    """
 
     task: str
     kind: str
@@ -20,12 +29,12 @@ class PetsQuery:
 
 @dataclass(eq=False, slots=True)
 class PetsBatch:
-    """Queries that are to run together, never empty.
+    """Queries that run together; never empty.
 
     Attributes:
-        queries: of any tasks; all of one where `copy` is set.
-        copy: the task whose merged copy is to run them, None for the shared base with every task's terms.
-        seconds: what it is predicted to take.
+        queries: Queries of any tasks; all of one task if `copy` is set.
+        copy: Name of the task whose merged copy runs the batch; None for the shared base.
+        seconds: Predicted execution time.
     """
 
     queries: Sequence[PetsQuery]

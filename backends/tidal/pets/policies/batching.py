@@ -1,8 +1,8 @@
 """Which waiting queries share a batch: Coordinated Batching (PetS Algorithm 1) and what it is compared with.
 
-Every way to batch takes the waiting queries and the tables, and gives batches that neither memory nor the largest batch
-forbids; every query is in one of them. `coordinated` knows what both parts of a pass cost but looks at one at a time;
-`joint` weighs them against each other.
+Every batching function takes the waiting queries and the tables, and returns batches that neither memory nor the
+largest batch forbids; every query is in exactly one of them. `coordinated` knows both parts of a pass's cost but
+optimises one at a time; `joint` weighs them against each other.
 """
 
 from __future__ import annotations
@@ -22,82 +22,83 @@ Batching = Callable[[Pool, Tables], BatchPlan]
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Batches of a fixed size in the order of arrival, whatever the queries are; smaller where memory forbids."""
+    """Batches of a fixed size in the order of arrival, whatever the queries are; smaller where memory forbids more."""
 
     size: int
 
     def __call__(self, pool: Pool, tables: Tables) -> BatchPlan:
-        """Batches of a pool."""
+        """Split a pool into batches."""
         plan: BatchPlan = []
         start, longest = 0, 0
-        for place, length in enumerate(pool.lengths.tolist()):
-            size = place - start + 1
+        for position, length in enumerate(pool.lengths.tolist()):
+            size = position - start + 1
             longest = max(longest, length)
-            if size > self.size or not np.isfinite(tables.shared[longest, min(size, tables.most + 1)]):
-                plan.append(np.arange(start, place))
-                start, longest = place, length
+            if size > self.size or not np.isfinite(tables.shared[longest, min(size, tables.max_batch + 1)]):
+                plan.append(np.arange(start, position))
+                start, longest = position, length
         if len(pool):
             plan.append(np.arange(start, len(pool)))
         return plan
 
 
 def alpha_only(pool: Pool, tables: Tables) -> BatchPlan:
-    """Batches by the shared cost only: step 2 on single queries (§6.4). Exact where tasks' terms cost nothing."""
+    """Batch by the shared cost only: step 2 on single queries (§6.4). Exact if tasks' terms cost nothing."""
     return _inter_task(_Items.queries(pool), tables)
 
 
 def beta_only(pool: Pool, tables: Tables) -> BatchPlan:
-    """Batches of one task each, by the cost of its terms only: the mini-batches of step 1 (§6.4)."""
+    """Batch queries of one task only, by the cost of its terms: the mini-batches of step 1 (§6.4)."""
     return _intra_task(pool, tables)
 
 
 def coordinated(pool: Pool, tables: Tables) -> BatchPlan:
-    """Coordinated Batching, Algorithm 1: mini-batches by the terms' cost, then batches of them by the shared cost.
+    """Coordinated Batching (Algorithm 1): mini-batches by the cost of terms, then batches of them by the shared cost.
 
-    Where Algorithm 1, as printed, and its equations differ, this does what makes the programme right:
-    Eq. 5 looks α up at the length of the first mini-batch of a batch, line 23 at that of the last, which is the
-    longest as they are sorted; so do we. `min_cost` starts anew with every state, and the list of splits of step 2
-    has a place for every mini-batch (the printed one is that of the last task). Numbers of items are 1-based there.
+    Where Algorithm 1 as printed and its equations differ, this follows what makes the dynamic program correct: Eq. 5
+    looks α up at the length of the first mini-batch of a batch, line 23 at that of the last, which is the longest as
+    they are sorted; so does this function. `min_cost` is reset for every state, and the list of splits of step 2 has an
+    entry for every mini-batch (the printed one has the length of the last task's). Numbers of items are 1-based there.
     """
     return _inter_task(_Items.mini_batches(pool, tables), tables)
 
 
 @dataclass(frozen=True, slots=True)
 class BySpread:
-    """The rule of §6.4: Coordinated Batching where lengths differ little, and by the shared cost only elsewhere.
+    """The rule of §6.4: Coordinated Batching if lengths vary little, else by the shared cost only.
 
-    `threshold` is the standard deviation of the lengths, in tokens, from which on only the shared cost counts.
+    Attributes:
+        threshold: Standard deviation of the lengths in tokens from which only the shared cost counts.
     """
 
     threshold: float
 
     def __call__(self, pool: Pool, tables: Tables) -> BatchPlan:
-        """Batches of a pool."""
+        """Split a pool into batches."""
         spread = float(pool.lengths.std()) if len(pool) else 0.0
         return (coordinated if spread < self.threshold else alpha_only)(pool, tables)
 
 
 def best_of(pool: Pool, tables: Tables) -> BatchPlan:
-    """The better of Coordinated Batching and batches by the shared cost only, by what both are predicted to take."""
+    """The better of Coordinated Batching and batching by the shared cost only, by predicted time."""
     return _cheapest([coordinated(pool, tables), alpha_only(pool, tables)], pool, tables)
 
 
 def joint(pool: Pool, tables: Tables) -> BatchPlan:
-    """Batches by both costs at once; never slower by Eq. 3 than any of the above but a fixed size.
+    """Batch by both costs at once; by Eq. 3 never slower than any function above except a fixed size.
 
-    Beyond the paper. One dynamic programme over a sequence, whose cost of a batch is all of Eq. 2. It is exact for
-    batches that are consecutive in the sequence; it is run on the two sequences that the others split, single queries
-    by length and mini-batches by their longest query, and the better plan taken. Over all partitions it is a
-    heuristic.
+    Beyond the paper. One dynamic program over a sequence, with all of Eq. 2 as the cost of a batch. It is exact for
+    batches that are consecutive in the sequence. It runs on the two sequences that the other functions split, single
+    queries by length and mini-batches by their longest query, and the better plan is returned. Over all partitions it
+    is a heuristic.
     """
     return _cheapest(_both_costs(pool, tables, of_all=False), pool, tables)
 
 
 def soonest(pool: Pool, tables: Tables) -> BatchPlan:
-    """Batches by both costs whose queries together wait least, in the order of the plan.
+    """Batch by both costs so that the sum of the queries' waiting times is least, in the order of the plan.
 
-    As `joint`, but a batch's cost is what it takes times the queries that are not answered before it ends: a pair
-    shares a pass only where that is nearly free, and a crowd takes any gain.
+    As `joint`, but the cost of a batch is its time multiplied by the number of queries that are not answered before it
+    ends: two queries share a pass only if that costs almost nothing, many queries if it saves any time.
     """
     plans = _both_costs(pool, tables, of_all=True)
     return min(plans, key=lambda plan: sum_of_waiting(pool, plan, tables), default=[])
@@ -105,9 +106,9 @@ def soonest(pool: Pool, tables: Tables) -> BatchPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Items:
-    """What a batch is put together from, each of one task, in the ascending order of the longest query.
+    """The items that batches consist of, each of one task, ascending by the longest query.
 
-    `members` are places in the pool; the arrays have an entry an item.
+    `members` are indices in the pool; the arrays have one entry per item.
     """
 
     members: BatchPlan
@@ -127,7 +128,7 @@ class _Items:
         found = _intra_task(pool, tables)
         last = np.array([batch[-1] for batch in found], np.intp)  # its longest query
         order = np.argsort(pool.lengths[last], kind="stable")
-        members = [found[place] for place in order]
+        members = [found[position] for position in order]
         sizes = np.array([len(each) for each in members], np.intp)
         last = last[order]
         return cls(members, sizes, pool.lengths[last], pool.tasks[last], pool.kinds[last])
@@ -140,8 +141,7 @@ class _Items:
 def _intra_task(pool: Pool, tables: Tables) -> BatchPlan:
     """Steps 0 and 1 of Algorithm 1: the mini-batches of every task, each ascending by length (Eq. 4).
 
-    One dynamic programme over all tasks, one after another in a row: a group over a border between tasks costs
-    infinitely much, so none has any.
+    One dynamic program over all tasks in sequence: a group that spans two tasks has an infinite cost, so none does.
     """
     if not len(pool):
         return []
@@ -150,7 +150,7 @@ def _intra_task(pool: Pool, tables: Tables) -> BatchPlan:
     first = np.flatnonzero(np.append(True, tasks[1:] != tasks[:-1]))
     of_task = np.diff(first, append=len(tasks))
     rank = np.arange(len(tasks)) - np.repeat(first, of_task)  # queries of the task before this one
-    most = min(int(of_task.max()), tables.most)
+    most = min(int(of_task.max()), tables.max_batch)
     size = np.arange(most, 0, -1)
     costs = tables.terms[pool.kinds[order], lengths][:, most:0:-1]
     forbidden = ~np.isfinite(tables.shared[lengths][:, most:0:-1]) | (size > rank[:, None] + 1)
@@ -164,10 +164,10 @@ def _inter_task(items: _Items, tables: Tables) -> BatchPlan:
 
 
 def _shared_costs(items: _Items, tables: Tables) -> FloatTable:
-    """[items, most]: α of a batch by its last item and its first, as `best_split` takes it."""
-    most = min(len(items.sizes), tables.most)
+    """[items, most]: α of a batch by its last item and its first, as `best_split` expects it."""
+    most = min(len(items.sizes), tables.max_batch)
     after = np.cumsum(items.sizes)
-    forbidden = tables.most + 1
+    forbidden = tables.max_batch + 1
     size = after[:, None] - windows(after - items.sizes, most, -forbidden)
     np.minimum(size, forbidden, out=size)
     costs: FloatTable = tables.shared[items.longest[:, None], size]
@@ -175,23 +175,23 @@ def _shared_costs(items: _Items, tables: Tables) -> FloatTable:
 
 
 def _terms_costs(items: _Items, tables: Tables, most: int) -> FloatTable:
-    """[items, most]: the sum of β over the tasks of a batch by its last item and its first.
+    """[items, most]: the sum of β over the tasks of a batch, by its last item and its first.
 
-    With a batch's last item fixed, let it grow by one item at a time towards the first. The new item's task then has
-    more queries, but no longer ones than it has already, as items are sorted: the sum grows by a difference in β.
+    For a fixed last item, the batch grows by one item at a time towards the first. The new item's task then has more
+    queries, but no longer ones, as items are sorted: the sum grows by a difference in β.
     """
-    place = np.arange(len(items.sizes))
+    position = np.arange(len(items.sizes))
     number = np.unique(items.tasks, return_inverse=True)[1].reshape(-1)
-    last = np.zeros((len(place), int(number.max()) + 1), np.intp)  # of each task, up to each item
-    last[place, number] = place
+    last = np.zeros((len(position), int(number.max()) + 1), np.intp)  # of each task, up to each item
+    last[position, number] = position
     last = np.maximum.accumulate(last, axis=0)
     # Queries up to each item in a row of the tasks, one after another: differences within a task are what counts.
     order = np.argsort(number, kind="stable")
-    until = np.empty(len(place), np.intp)
+    until = np.empty(len(position), np.intp)
     until[order] = np.cumsum(items.sizes[order])
     _, lengths, columns = tables.terms.shape
     # From here on by a batch's last item and the one that it grows by.
-    where = place[:, None], windows(number, most, int(number[0]))
+    where = position[:, None], windows(number, most, int(number[0]))
     without = until[last][where] - windows(until, most, int(until[0]))
     row = (items.longest * columns)[last][where] + windows(items.kinds * lengths * columns, most, 0)
     with_it = without + windows(items.sizes, most, 0)
@@ -202,7 +202,7 @@ def _terms_costs(items: _Items, tables: Tables, most: int) -> FloatTable:
 
 
 def _both_costs(pool: Pool, tables: Tables, *, of_all: bool) -> list[BatchPlan]:
-    """The best split of both sequences by all of Eq. 2, weighted by the queries that wait if `of_all`; none of none."""
+    """The best split of both sequences by all of Eq. 2; with `of_all` weighted by the number of waiting queries."""
     plans = []
     for items in (_Items.queries(pool), _Items.mini_batches(pool, tables)) if len(pool) else ():
         costs = _shared_costs(items, tables)

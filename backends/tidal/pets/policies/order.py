@@ -1,4 +1,4 @@
-"""Which of the planned batches runs first, and which of its queries when not all can meet their deadlines in it."""
+"""Which of the planned batches runs first, and which of its queries if not all can meet their deadlines in it."""
 
 from __future__ import annotations
 
@@ -10,52 +10,64 @@ from tidal.pets.profile import Tables
 NEVER = float("inf")
 
 
-def due(query: PetsQuery) -> float:
-    """A query's deadline, infinite where it has none."""
+def deadline_of(query: PetsQuery) -> float:
+    """Deadline of a query in seconds, infinite if it has none."""
     return NEVER if query.deadline is None else query.deadline
 
 
 def cheapest(plan: Sequence[PetsBatch]) -> int:
-    """The place of the batch with the fewest seconds a query (Smith's rule)."""
-    return min(range(len(plan)), key=lambda place: plan[place].seconds / len(plan[place].queries))
+    """Index of the batch with the fewest seconds per query (Smith's rule)."""
+    return min(range(len(plan)), key=lambda position: plan[position].seconds / len(plan[position].queries))
 
 
 def first_batch(plan: Sequence[PetsBatch], now: float, preferred: int) -> int:
-    """The place of the batch to run now, when one runs at a time.
+    """Index of the batch to run now, if one batch runs at a time.
 
-    It is the `preferred` one, unless that would make another batch late that would be in time if batches ran by
-    deadline: then it is the one with the earliest deadline.
+    It is the preferred one, unless that would make another batch late that would be in time if batches ran by deadline:
+    then it is the one with the earliest deadline.
+
+    Args:
+        plan: Planned batches.
+        now: Present time in seconds.
+        preferred: Index of the preferred batch.
     """
-    deadlines = [min(map(due, batch.queries)) for batch in plan]
-    urgent = sorted((place for place in range(len(plan)) if deadlines[place] < NEVER), key=deadlines.__getitem__)
+    deadlines = [min(map(deadline_of, batch.queries)) for batch in plan]
+    urgent = sorted(
+        (position for position in range(len(plan)) if deadlines[position] < NEVER), key=deadlines.__getitem__
+    )
 
-    def late(at: float, places: Sequence[int]) -> set[int]:
+    def late(at: float, positions: Sequence[int]) -> set[int]:
         found = set()
-        for place in places:
-            at += plan[place].seconds
-            if at > deadlines[place]:
-                found.add(place)
+        for position in positions:
+            at += plan[position].seconds
+            if at > deadlines[position]:
+                found.add(position)
         return found
 
-    others = [place for place in urgent if place != preferred]
+    others = [position for position in urgent if position != preferred]
     if not others or late(now + plan[preferred].seconds, others) <= late(now, urgent):
         return preferred
     return urgent[0]
 
 
 def in_time(batch: PetsBatch, now: float, tables: Tables, head: PetsQuery | None = None) -> PetsBatch:
-    """The batch, or that part of it whose queries all meet their deadlines when it starts now.
+    """The batch, or the part of it whose queries all meet their deadlines if it starts now.
 
-    The part holds `head`, which must meet its deadline alone and is the query with the earliest one where none is
-    given, and of the others, those first that do not make it longer, as many as join it without making any of them
-    late.
+    The part contains `head`, and as many of the other queries as can join without making any of them late; queries that
+    do not make the batch longer join first.
+
+    Args:
+        batch: Planned batch.
+        now: Present time in seconds.
+        tables: Costs of the base and of tasks' terms.
+        head: Query that must be in the part and meets its deadline alone; None: the query with the earliest deadline.
     """
-    if now + batch.seconds <= min(map(due, batch.queries)):
+    if now + batch.seconds <= min(map(deadline_of, batch.queries)):
         return batch
     if head is None:
-        head = min(batch.queries, key=due)
+        head = min(batch.queries, key=deadline_of)
     others = [query for query in batch.queries if query is not head]
-    others.sort(key=lambda query: (max(query.length, head.length), due(query), query.arrival))
+    others.sort(key=lambda query: (max(query.length, head.length), deadline_of(query), query.arrival))
     kept: list[PetsQuery] = []
     groups: dict[str, tuple[int, int]] = {}  # queries and longest of each task
     seconds, terms, longest, earliest = 0.0, 0.0, 0, NEVER
@@ -67,10 +79,10 @@ def in_time(batch: PetsBatch, now: float, tables: Tables, head: PetsQuery | None
         if batch.copy is None:
             with_it += float(task[grown[1], grown[0]] - task[length, count])
         wanted = with_it + float(tables.shared[max(longest, query.length), len(kept) + 1])
-        if kept and now + wanted > min(earliest, due(query)):
+        if kept and now + wanted > min(earliest, deadline_of(query)):
             continue
         kept.append(query)
         groups[query.task] = grown
         seconds, terms = wanted, with_it
-        longest, earliest = max(longest, query.length), min(earliest, due(query))
+        longest, earliest = max(longest, query.length), min(earliest, deadline_of(query))
     return PetsBatch(kept, batch.copy, seconds)

@@ -1,4 +1,4 @@
-"""Waiting queries as arrays, and what a plan for them is predicted to take."""
+"""Waiting queries as arrays, and the predicted time of a plan for them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ BatchPlan = list[IntArray]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
-    """Queries that wait (Q), one place each in arrays of the same length.
+    """Waiting queries (Q), one entry per query in each array.
 
     Attributes:
-        lengths: in tokens.
-        tasks: a number for each task, equal for queries of the same one.
-        kinds: places of the tasks' kinds in `Tables.terms`.
+        lengths: Lengths in tokens.
+        tasks: Number of each query's task; equal for queries of the same task.
+        kinds: Index of the task's kind in `Tables.terms`.
     """
 
     lengths: IntArray
@@ -32,10 +32,14 @@ class Pool:
 
     @classmethod
     def of(cls, tables: Tables, queries: Iterable[tuple[str, str, int]]) -> Pool:
-        """A pool of queries, each a task's name, its kind's name and a length.
+        """Make a pool.
+
+        Args:
+            tables: Costs of the base and of tasks' terms.
+            queries: Name of the task, name of the kind, and length in tokens of each query.
 
         Raises:
-            InvalidArgument: a query is too long to run even alone.
+            InvalidArgument: A query is too long to run even alone.
         """
         numbers: dict[str, int] = {}
         tasks, kinds, lengths = [], [], []
@@ -51,41 +55,46 @@ class Pool:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def take(self, places: IntArray) -> Pool:
+    def take(self, positions: IntArray) -> Pool:
         """Some of the queries, in the given order."""
-        return Pool(self.lengths[places], self.tasks[places], self.kinds[places])
+        return Pool(self.lengths[positions], self.tasks[positions], self.kinds[positions])
 
 
 def batch_seconds(pool: Pool, plan: Sequence[IntArray], tables: Tables) -> FloatTable:
-    """What each batch of a plan takes (Eq. 2), [batches]; infinite for one that must not be.
+    """Predicted seconds of each batch of a plan (Eq. 2), [batches]; infinite for a batch that is not permitted.
 
-    A task has one operator in a batch, whichever mini-batches its queries came from: the engine slices a batch by task
+    A task has one operator in a batch, whichever mini-batches its queries are from: the engine slices a batch by task
     (§3.4.3).
+
+    Args:
+        pool: Waiting queries.
+        plan: Batches as indices in the pool.
+        tables: Costs of the base and of tasks' terms.
     """
     if not plan:
         return np.zeros(0)
     sizes = np.array([len(batch) for batch in plan])
-    places = np.concatenate(plan)
+    positions = np.concatenate(plan)
     batch = np.repeat(np.arange(len(plan)), sizes)
-    lengths, tasks = pool.lengths[places], pool.tasks[places]
+    lengths, tasks = pool.lengths[positions], pool.tasks[positions]
     order = np.lexsort((lengths, tasks, batch))
-    batch, lengths, tasks, kinds = batch[order], lengths[order], tasks[order], pool.kinds[places][order]
+    batch, lengths, tasks, kinds = batch[order], lengths[order], tasks[order], pool.kinds[positions][order]
     last = np.flatnonzero(np.append((batch[1:] != batch[:-1]) | (tasks[1:] != tasks[:-1]), True))  # the longest of each
-    queries = np.minimum(np.diff(last, prepend=-1), tables.most + 1)
+    queries = np.minimum(np.diff(last, prepend=-1), tables.max_batch + 1)
     terms = np.bincount(batch[last], tables.terms[kinds[last], lengths[last], queries], len(plan))
     longest = np.zeros(len(plan), np.intp)
     np.maximum.at(longest, batch, lengths)
-    shared: FloatTable = tables.shared[longest, np.minimum(sizes, tables.most + 1)]
+    shared: FloatTable = tables.shared[longest, np.minimum(sizes, tables.max_batch + 1)]
     return shared + terms
 
 
 def total_seconds(pool: Pool, plan: Sequence[IntArray], tables: Tables) -> float:
-    """What a whole plan takes, its batches one after another (Eq. 3)."""
+    """Predicted seconds of a whole plan, its batches one after another (Eq. 3)."""
     return float(batch_seconds(pool, plan, tables).sum())
 
 
 def sum_of_waiting(pool: Pool, plan: Sequence[IntArray], tables: Tables) -> float:
-    """Sum over queries of the seconds until each is answered, when batches run in the plan's order."""
+    """Sum over queries of the seconds until each is answered, if batches run in the plan's order."""
     return float(
         sum(len(batch) * at for batch, at in zip(plan, batch_seconds(pool, plan, tables).cumsum(), strict=True))
     )

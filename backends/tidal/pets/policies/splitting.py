@@ -1,4 +1,4 @@
-"""The dynamic programme behind every way to batch: a sequence into consecutive groups of the least total cost."""
+"""The dynamic program of every batching function: splits a sequence into consecutive groups of the least total cost."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from tidal.pets.profile import FloatTable
 
 
 def best_split(costs: FloatTable) -> IntArray:
-    """Where the groups of the cheapest split end, exactly, by the Bellman equation of Eq. 4 and 5.
+    """Find the cheapest split exactly, by the Bellman equation of Eq. 4 and 5.
 
-    state[i], the least cost of the first i items, is the minimum over j ≤ i of state[j - 1] + cost(items j to i).
-    Among equal splits it takes the one whose last group is the largest, and so on backwards.
+    state[i], the least cost of the first i items, is the minimum over j ≤ i of state[j - 1] + cost(items j to i). Among
+    equal splits, the one with the largest last group is chosen, and so on backwards.
 
     Args:
-        costs: [items, most] what a group costs, by its last item and by where it starts: column k is the start
-            k + 1 - most items before the last. Infinite where a group must not be; `most` bounds a group's items.
+        costs: Cost of a group by its last item and its start, [items, most]: column k is the start k + 1 - most items
+            before the last. Infinite for groups that are not permitted; `most` is the largest number of items per
+            group.
 
     Returns:
-        Items that lie before the end of each group, ascending; the last is the number of items.
+        Number of items before the end of each group, ascending; the last is the number of items.
     """
     items, most = costs.shape
     # state[i] stands at most - 1 + i, so that the states a group can follow are one slice, also at the beginning.
@@ -42,6 +43,6 @@ def best_split(costs: FloatTable) -> IntArray:
 
 
 def windows(values: npt.NDArray[np.intp], most: int, before: int) -> IntArray:
-    """[items, most]: row i holds the `most` values up to the i-th; `before` stands for those before the first."""
+    """[items, most]: row i holds the `most` values up to the i-th; `before` fills in for those before the first."""
     padded = np.concatenate([np.full(most - 1, before, np.intp), values])
     return np.lib.stride_tricks.sliding_window_view(padded, most)

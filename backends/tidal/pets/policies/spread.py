@@ -1,4 +1,4 @@
-"""The spread of lengths from which the shared cost alone is the better guide, found by simulation (PetS §6.4)."""
+"""The spread of lengths from which batching by the shared cost alone is better, found by simulation (PetS §6.4)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from tidal.pets.policies.batching import alpha_only, coordinated
 from tidal.pets.policies.pool import Pool, total_seconds
-from tidal.pets.policies.thresholds import Compared, best_threshold
+from tidal.pets.policies.thresholds import ThresholdCase, best_threshold
 from tidal.pets.profile import Tables
 
 # The paper's protocol.
@@ -19,9 +19,17 @@ _SHORTEST = 3
 
 
 def draw_pool(tables: Tables, *, queries: int, tasks: int, spread: float, mean: float, seed: int) -> Pool:
-    """Queries of random tasks, each task of a random measured kind, with lengths of a Gaussian distribution.
+    """Draw queries of random tasks, each task of a random measured kind, with lengths of a Gaussian distribution.
 
     Lengths are rounded, at least those of one word, and at most the longest that may run.
+
+    Args:
+        tables: Costs of the base and of tasks' terms.
+        queries: Number of queries.
+        tasks: Number of tasks.
+        spread: Standard deviation of the lengths in tokens.
+        mean: Mean of the lengths in tokens.
+        seed: Seed of the random generator.
     """
     random = np.random.default_rng(seed)
     kinds = random.integers(0, len(tables.kinds), tasks)
@@ -39,11 +47,20 @@ def spread_threshold(
     mean: float = MEAN_TOKENS,
     seed: int = 0,
 ) -> float:
-    """The threshold of `BySpread` for a profile: what the rule of §6.4 wants measured in advance."""
+    """The threshold of `BySpread` for a profile, which the rule of §6.4 requires in advance.
+
+    Args:
+        tables: Costs of the base and of tasks' terms.
+        spreads: Standard deviations of lengths in tokens that are compared.
+        tasks: Numbers of tasks that are compared.
+        queries: Number of queries per case.
+        mean: Mean of the lengths in tokens.
+        seed: Seed of the random generator.
+    """
     cases = []
     for count in tasks:
         for spread in spreads:
             pool = draw_pool(tables, queries=queries, tasks=count, spread=spread, mean=mean, seed=seed)
             both = (total_seconds(pool, batching(pool, tables), tables) for batching in (coordinated, alpha_only))
-            cases.append(Compared(spread, *both))
+            cases.append(ThresholdCase(spread, *both))
     return best_threshold(cases)

@@ -9,19 +9,24 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """One measured case: the quantity that a rule goes by, and the seconds of both ways it can choose."""
+class ThresholdCase:
+    """One measured case.
+
+    Attributes:
+        value: Quantity that is compared with the threshold.
+        below: Seconds of the choice below the threshold.
+        above: Seconds of the choice from the threshold on.
+    """
 
     value: float
     below: float  # of the way that is taken below the threshold
     above: float  # of the way that is taken from the threshold on
 
 
-def best_threshold(cases: Sequence[Compared]) -> float:
-    """The threshold with which the cases together take least.
+def best_threshold(cases: Sequence[ThresholdCase]) -> float:
+    """The threshold with the least total time over all cases.
 
-    It lies half way between two cases; it is 0 where one way is always taken and the largest number where the other
-    is.
+    It is half way between two cases, 0 if one choice is always better, and the largest number if the other is.
     """
     ordered = sorted(cases, key=lambda case: case.value)
     totals = [sum(case.above for case in ordered)]
@@ -29,6 +34,6 @@ def best_threshold(cases: Sequence[Compared]) -> float:
         totals.append(totals[-1] + case.below - case.above)
     between = [(a.value + b.value) / 2 for a, b in itertools.pairwise(ordered)]
     # Equal values cannot be told apart: a threshold between them would not be one.
-    places = [0, *(i for i, (a, b) in enumerate(itertools.pairwise(ordered), 1) if a.value < b.value), len(ordered)]
+    positions = [0, *(i for i, (a, b) in enumerate(itertools.pairwise(ordered), 1) if a.value < b.value), len(ordered)]
     thresholds = [0.0, *between, sys.float_info.max]
-    return thresholds[min(places, key=totals.__getitem__)]
+    return thresholds[min(positions, key=totals.__getitem__)]

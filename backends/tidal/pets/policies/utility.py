@@ -1,7 +1,7 @@
-"""What to run when not all that waits can be in time: the batch that earns most above the price of its time.
+"""Which batch to run if not all waiting queries can be in time: the highest utility beyond the price of its time.
 
-OTAS (Chen et al., 2024) chooses batches by deadlines and by what answers in time are worth; PetS knows what a batch of
-these lengths and tasks takes. Neither published system has both.
+OTAS (Chen et al., 2024) chooses batches by deadlines and by the utility of answers in time; PetS knows the cost of a
+batch of given lengths and tasks. Neither published system has both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tidal.pets.policies.base import PetsBatch, PetsQuery
-from tidal.pets.policies.order import NEVER, due
+from tidal.pets.policies.order import NEVER, deadline_of
 from tidal.pets.profile import Tables
 
 # Queries in a batch of which one more shows what a query takes in company, and the least that it takes.
@@ -26,8 +26,8 @@ _LOOKED_AT, _PASSED_OVER = 256, 64
 
 
 def all_in_time(plan: Iterable[PetsBatch], now: float) -> bool:
-    """Whether all batches keep the deadlines of all their queries, when they run from now on by deadline."""
-    for deadline, seconds in sorted((min(map(due, batch.queries)), batch.seconds) for batch in plan):
+    """Whether all batches meet the deadlines of all their queries if they run from now on, ordered by deadline."""
+    for deadline, seconds in sorted((min(map(deadline_of, batch.queries)), batch.seconds) for batch in plan):
         now += seconds
         if now > deadline:
             return False
@@ -35,13 +35,13 @@ def all_in_time(plan: Iterable[PetsBatch], now: float) -> bool:
 
 
 class UtilitySelector:
-    """Chooses by utility a second, and by the price of a second: what queries that are still to come would earn in it.
+    """Selects by utility per second, and by the price of a second: the utility that future queries would gain in it.
 
-    The price is OTAS's kind of dual: the utility a second below which queries like the last ones are to be left out, so
-    that the others take no more time than there is. 0 where there is time for all.
+    The price is a dual variable as in OTAS: the utility per second below which queries like the recent ones are left
+    out, so that the others take no more time than there is. It is 0 if there is time for all.
 
     Args:
-        tables: of the base's profile.
+        tables: Costs of the base and of tasks' terms.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -55,59 +55,59 @@ class UtilitySelector:
             self._in_company = np.where(many > 1, (last - first) / np.maximum(many - 1, 1), first)
         self._recent: deque[tuple[float, float, float]] = deque(maxlen=_REMEMBERED)
 
-    def came(self, query: PetsQuery) -> None:
-        """A query has arrived."""
-        self._recent.append((query.arrival, self.a_second(query), self._takes(query)))
+    def note_arrival(self, query: PetsQuery) -> None:
+        """Record an arrived query."""
+        self._recent.append((query.arrival, self.utility_per_s(query), self._seconds_of(query)))
 
-    def a_second(self, query: PetsQuery) -> float:
-        """Utility of a query by what it takes in a batch of many like it."""
-        return query.utility / self._takes(query)
+    def utility_per_s(self, query: PetsQuery) -> float:
+        """Utility of a query per second that it takes in a batch of many similar ones."""
+        return query.utility / self._seconds_of(query)
 
     def price(self, now: float) -> float:
-        """Utility that a second is worth."""
+        """Price of a second in units of utility."""
         time_s = now - min((arrival for arrival, _, _ in self._recent), default=now)
-        for _, a_second, takes in sorted(self._recent, key=lambda each: -each[1]):
+        for _, utility_per_s, takes in sorted(self._recent, key=lambda each: -each[1]):
             time_s -= takes
             if time_s < 0:
-                return a_second
+                return utility_per_s
         return 0.0
 
-    def _takes(self, query: PetsQuery) -> float:
+    def _seconds_of(self, query: PetsQuery) -> float:
         terms = self._tables.terms[self._tables.kind(query.kind), query.length, 1]
         return max(float(self._in_company[query.length] + terms), _LEAST_S)
 
-    def best(self, queries: Iterable[PetsQuery], now: float) -> PetsBatch:
-        """The batch to run now.
+    def best_batch(self, queries: Iterable[PetsQuery], now: float) -> PetsBatch:
+        """Select the batch to run now.
 
-        Queries are put together by their utility a second, the dearest first, leaving out those that would make
-        another one or themselves late. Of the batches on this way the one is taken that earns most above the price of
-        its time, the larger one of equals.
+        Queries are added by descending utility per second, leaving out those that would make another query or
+        themselves late. Of the batches along the way, the one with the highest utility beyond the price of its time is
+        returned, the larger one of equals.
 
         Args:
-            queries: at least one, each of which is in time if it runs now and alone.
-            now: seconds.
+            queries: Waiting queries, at least one; each of them is in time if it runs now and alone.
+            now: Present time in seconds.
         """
         taken: list[PetsQuery] = []
         groups: dict[str, tuple[int, int]] = {}  # queries and longest of each task
         terms, longest, earliest, utility, passed_over = 0.0, 0, NEVER, 0.0, 0
-        best, most, best_s, price = 0, -NEVER, 0.0, self.price(now)
-        for query in heapq.nlargest(_LOOKED_AT, queries, key=self.a_second):
+        best_batch, most, best_s, price = 0, -NEVER, 0.0, self.price(now)
+        for query in heapq.nlargest(_LOOKED_AT, queries, key=self.utility_per_s):
             count, length = groups.get(query.task, (0, 0))
             grown = count + 1, max(length, query.length)
             of_kind = self._tables.terms[self._tables.kind(query.kind)]
             with_it = terms + float(of_kind[grown[1], grown[0]] - of_kind[length, count])
             seconds = with_it + float(self._tables.shared[max(longest, query.length), len(taken) + 1])
-            if taken and (seconds == NEVER or now + seconds > min(earliest, due(query))):
+            if taken and (seconds == NEVER or now + seconds > min(earliest, deadline_of(query))):
                 passed_over += 1
                 if passed_over == _PASSED_OVER:
                     break
                 continue
             taken.append(query)
             groups[query.task] = grown
-            terms, longest, earliest = with_it, max(longest, query.length), min(earliest, due(query))
+            terms, longest, earliest = with_it, max(longest, query.length), min(earliest, deadline_of(query))
             utility += query.utility
             if utility - price * seconds >= most:
-                best, most, best_s = len(taken), utility - price * seconds, seconds
-            if len(taken) == self._tables.most:
+                best_batch, most, best_s = len(taken), utility - price * seconds, seconds
+            if len(taken) == self._tables.max_batch:
                 break
-        return PetsBatch(taken[:best], None, best_s)
+        return PetsBatch(taken[:best_batch], None, best_s)

@@ -1,1 +1,4 @@
-"""A base's tasks as they are stored."""
+"""Tasks of a frozen encoder as files: their records, their folders, and facts about what they change.
+
+Imports `kinds`, `terms` and `tidal.tasks`; imported by the service, commands and builders, never by engines.
+"""

@@ -1,4 +1,4 @@
-"""What a task changes, in numbers."""
+"""Figures about what a task changes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tidal.pets.terms import BaseLayers, LowRankDelta, SparseDelta, TaskTerms
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """How much of each term a task has.
+    """How much of each type of terms a task has.
 
     Attributes:
-        biases: linear layers whose biases differ.
-        normalisations: those that differ.
-        sparse_layers: linear layers with sparse differences.
-        sparse_values: values of these.
-        density: share of all linear weights of the base that they are.
-        low_rank_layers: linear layers with low-rank differences.
-        ranks: of these, ascending.
-        adapters: linear layers that an adapter follows.
-        widths: of the bottlenecks, ascending.
-        memory_share: bytes in memory as a share of the base's layers.
+        biases: Number of linear layers with another bias.
+        normalisations: Number of changed normalisations.
+        sparse_layers: Number of linear layers with a sparse difference.
+        sparse_values: Number of values of all sparse differences.
+        density: The same as a share of all linear weights of the base.
+        low_rank_layers: Number of linear layers with a low-rank difference.
+        ranks: Distinct ranks of low-rank differences, ascending.
+        adapters: Number of linear layers that an adapter follows.
+        widths: Distinct widths of bottlenecks, ascending.
+        memory_share: Memory of the task as a share of the memory of the base's layers.
     """
 
     biases: int
@@ -37,7 +37,7 @@ class TaskFacts:
     memory_share: float
 
     def sentence(self) -> str:
-        """What the task changes, for people."""
+        """Describe what the task changes, for people."""
         parts = [
             (self.sparse_layers, f"sparse differences of {self.density:.2%} of the weights"),
             (self.low_rank_layers, f"low-rank differences (rank {_listed(self.ranks)})"),
@@ -51,7 +51,12 @@ class TaskFacts:
 
 
 def facts_of(terms: TaskTerms, base: BaseLayers) -> TaskFacts:
-    """Count what a task changes."""
+    """Count what a task changes.
+
+    Args:
+        terms: Terms of the task.
+        base: Layers of the base.
+    """
     linear = terms.linear.values()
     sparse = [change.delta for change in linear if isinstance(change.delta, SparseDelta)]
     low_rank = [change.delta for change in linear if isinstance(change.delta, LowRankDelta)]

@@ -1,4 +1,4 @@
-"""A base's tasks in their folders: read and held tensor by tensor to the base's shapes, added and copied."""
+"""A base's tasks in their folders: read and checked tensor by tensor against the base's shapes, added and copied."""
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ from tidal.tasks.stored import Storage
 from tidal.tensor_file import pack_tensors
 
 # A task's file beyond twice the layers that it changes is no task's; classifiers come on top.
-_BYTES_BESIDE = 64 << 20
+_EXTRA_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """A task that was read and verified."""
+class PetsTask:
+    """A task that was read and verified.
+
+    Attributes:
+        name: Name of the task.
+        info: Record of the task.
+        terms: Terms of the task.
+    """
 
     name: str
     info: TaskInfo
@@ -30,29 +36,39 @@ class Task:
 
     @property
     def bytes(self) -> int:
-        """What its terms take in memory."""
+        """Memory of the task's terms in bytes."""
         return self.terms.bytes
 
 
-def load_task(tasks: Path, name: str, base: BaseLayers) -> Task:
-    """Read a task and hold it to its hash and to the base.
+def load_task(tasks: Path, name: str, base: BaseLayers) -> PetsTask:
+    """Read a task, and check it against its hash and the base.
+
+    Args:
+        tasks: Folder of the model's tasks.
+        name: Name of the task.
+        base: Layers of the base.
 
     Raises:
-        InvalidArgument: there is no such task, or it is refused; says why.
+        InvalidArgument: The task does not exist, or is refused; the message has the reason.
     """
     return read_task(tasks, name, lambda folder: _read(folder, name, base))
 
 
 def read_task_terms(folder: Path, info: TaskInfo, base: BaseLayers) -> TaskTerms:
-    """The terms that a task's folder holds.
+    """Read the terms of a task.
+
+    Args:
+        folder: Folder of the task.
+        info: Record of the task.
+        base: Layers of the base.
 
     Raises:
-        InvalidArgument: it was made for another base, its kind is unknown, or its file differs from what `task.json`
-            says, is malformed or does not fit the base.
+        InvalidArgument: The task was made for another base, its kind is unknown, or its file differs from its record,
+            is malformed or does not fit the base.
     """
     check_base(info, base.digest)
     kind = find_kind(info.kind)
-    return read_terms(kind, read_tensors(folder, info, _most_bytes(base, len(info.labels))), info.labels, base)
+    return read_terms(kind, read_tensors(folder, info, _max_bytes(base, len(info.labels))), info.labels, base)
 
 
 def add_task(
@@ -65,27 +81,27 @@ def add_task(
     *,
     storage: Storage = Storage(),  # noqa: B008 - immutable
     replace: bool = False,
-    hold: Callable[[Task], Provenance] | None = None,
-) -> Task:
-    """Write a task's folder and make it visible at once.
+    verify: Callable[[PetsTask], Provenance] | None = None,
+) -> PetsTask:
+    """Write a task's folder and make it visible atomically.
 
     Args:
-        tasks: a model's, see `tasks_folder`; made if it is not there.
-        name: see `check_task_name`.
-        kind: of fine-tuning; it has to express the terms.
-        terms: what the task changes.
-        base: what they were made for.
-        provenance: where they came from.
-        storage: of the values.
-        replace: whether a task of this name may be there; it is replaced without a moment between.
-        hold: given the task as it was stored and read back, before it is visible: returns the provenance to store
-            with it, or raises what it refuses, and then nothing is added.
+        tasks: Folder of the model's tasks, see `tasks_folder`; it is created if it is missing.
+        name: Name of the task, see `check_task_name`.
+        kind: Kind of fine-tuning, which must be able to express the terms.
+        terms: Terms of the task.
+        base: Layers of the base that the task was made for.
+        provenance: Origin of the terms.
+        storage: How values are stored.
+        replace: Whether a task with this name may exist; it is then replaced atomically.
+        verify: Called with the task as it was stored and read back, before it is visible. It returns the provenance to
+            store, or raises an error, and then nothing is added. None: the task is not verified.
 
     Returns:
         The task as a server will read it, rounded if it is stored as float16.
 
     Raises:
-        InvalidArgument: the name, the kind or a term is not accepted, or the name is taken.
+        InvalidArgument: The name, the kind or a term is not accepted, or the name is taken.
     """
     check_task_name(name)
     content = pack_tensors(write_terms(find_kind(kind), terms, base, storage))
@@ -94,30 +110,41 @@ def add_task(
         kind=kind, base=base.digest, labels=terms.head.labels, memory_bytes=terms.bytes, provenance=provenance,
     )  # fmt: skip
 
-    def confirm(task: Task) -> TaskInfo:
-        assert hold is not None
-        return info.model_copy(update={"provenance": hold(task)})
+    def confirm(task: PetsTask) -> TaskInfo:
+        assert verify is not None
+        return info.model_copy(update={"provenance": verify(task)})
 
     return place_task(
         tasks, name, info, content, lambda folder: _read(folder, name, base),
-        replace=replace, confirm=confirm if hold is not None else None,
+        replace=replace, confirm=confirm if verify is not None else None,
     )  # fmt: skip
 
 
-def copy_task(tasks: Path, name: str, source: Path, base: BaseLayers, *, replace: bool = False) -> Task:
-    """Add a task from a folder that holds one already; arguments and errors as `add_task`."""
+def copy_task(tasks: Path, name: str, source: Path, base: BaseLayers, *, replace: bool = False) -> PetsTask:
+    """Add a task from a folder that holds a stored task.
+
+    Args:
+        tasks: Folder of the model's tasks.
+        name: Name of the new task.
+        source: Folder of the stored task.
+        base: Layers of the base.
+        replace: Whether a task with this name may exist; it is then replaced atomically.
+
+    Raises:
+        InvalidArgument: As `add_task`.
+    """
     check_task_name(name)
     info = read_task_info(source)
     read_task_terms(source, info, base)
-    content = read_content(source, info, _most_bytes(base, len(info.labels)))
+    content = read_content(source, info, _max_bytes(base, len(info.labels)))
     return place_task(tasks, name, info, content, lambda folder: _read(folder, name, base), replace=replace)
 
 
-def _read(folder: Path, name: str, base: BaseLayers) -> Task:
+def _read(folder: Path, name: str, base: BaseLayers) -> PetsTask:
     info = read_task_info(folder)
-    return Task(name, info, read_task_terms(folder, info, base))
+    return PetsTask(name, info, read_task_terms(folder, info, base))
 
 
-def _most_bytes(base: BaseLayers, labels: int) -> int:
+def _max_bytes(base: BaseLayers, labels: int) -> int:
     weights = sum(layer.weight.size for layer in base.linear.values())
-    return 2 * 4 * (weights + labels * base.width) + _BYTES_BESIDE
+    return 2 * 4 * (weights + labels * base.width) + _EXTRA_BYTES

@@ -1,4 +1,4 @@
-"""What `task.json` says of a base's task beside what any task's says: its kind, and where it came from."""
+"""The record `task.json` of a base's task: its kind and origin, in addition to what every task's record has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidal.tasks.record import LabelledRecord, read_record
 
 
 class AccuracyComparison(Strict):
-    """How well a task answers beside the fine-tuned model that it was derived from, on labelled queries."""
+    """Accuracy of a task and of the fine-tuned model that it was derived from, on labelled queries."""
 
     rows: int = Field(ge=1)
     accuracy: float = Field(ge=0, le=1)
@@ -20,7 +20,7 @@ class AccuracyComparison(Strict):
 
 
 class AnswerComparison(Strict):
-    """A stored task's answers, beside those of the model that it was made of."""
+    """Answers of a stored task compared with those of the model that it was derived from."""
 
     source: str = Field(description="what it was compared with")
     texts: int = Field(ge=1, description="that both were asked")
@@ -34,11 +34,11 @@ class AnswerComparison(Strict):
 
     @property
     def exact(self) -> bool:
-        """Whether the answers are alike, but for rounding."""
+        """Whether the answers are equal up to rounding."""
         return self.max_error <= self.tolerance and self.clear_labels == 1
 
     def sentence(self) -> str:
-        """The figures, for people; begins with what was compared."""
+        """Describe the figures for people, beginning with the source."""
         return (
             f"{self.source}: agreement {self.agreement:.1%}, {self.labels:.1%} of the labels on {self.texts} texts "
             f"agree, logits differ by up to {self.max_error:.2g} (accepted of an exact import: {self.tolerance:g})"
@@ -46,13 +46,13 @@ class AnswerComparison(Strict):
 
 
 class Provenance(Strict):
-    """Where a task's parameters came from."""
+    """Origin of a task's parameters."""
 
     format: str = Field(description="what they were imported from: peft, adapterhub, checkpoint; or trained")
     source: str = Field(description="folder or model")
     notes: tuple[str, ...] = Field((), description="what was decided or left out on the way")
-    kept: AccuracyComparison | None = None
-    held: AnswerComparison | None = Field(
+    accuracy: AccuracyComparison | None = None
+    answers: AnswerComparison | None = Field(
         None, description="how the stored task answered beside its source; None: not compared"
     )
 
@@ -65,11 +65,18 @@ class TaskInfo(LabelledRecord):
 
     @property
     def fingerprint(self) -> str:
-        """Hash over what its answers depend on; the same where the same task is added again."""
+        """Hash of everything that the task's answers depend on; equal if the same task is added again."""
         parts = (self.base, *self.labels, self.tensors.sha256)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def read_task_info(folder: Path) -> TaskInfo:
-    """Read and validate a task's `task.json`; raises as `read_record`."""
+    """Read and validate a task's `task.json`.
+
+    Args:
+        folder: Folder of the task.
+
+    Raises:
+        InvalidArgument: As `read_record`.
+    """
     return read_record(folder, TaskInfo)

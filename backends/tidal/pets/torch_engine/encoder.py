@@ -16,7 +16,7 @@ WORDS, POSITIONS, TYPES = "words", "positions", "types"
 
 
 class Rows(Protocol):
-    """The rows of a batch and their terms; see `bound.Batch`."""
+    """The rows of a batch and their terms; see `bound.BoundBatch`."""
 
     @property
     def ids(self) -> torch.Tensor:
@@ -24,27 +24,27 @@ class Rows(Protocol):
 
     @property
     def lengths(self) -> torch.Tensor:
-        """Real tokens [rows]."""
+        """Number of real tokens [rows]."""
 
     @property
     def types(self) -> torch.Tensor | None:
-        """Token types [rows, tokens]."""
+        """Token types [rows, tokens], or None."""
 
     @property
     def norms(self) -> torch.Tensor | None:
-        """Row numbers [normalisations, 2, rows]."""
+        """Row numbers of normalisations, [normalisations, 2, rows], or None."""
 
     @property
     def matrices(self) -> Matrices:
-        """Where the rows are, by their length."""
+        """Matrices of the pools by the length of their rows."""
 
     def add_terms(self, sites: Sequence[Site], source: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
-        """A shared product with the rows' terms."""
+        """Add the rows' terms to a shared product and return it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A shared product: of one linear layer, or of several that read the same."""
+    """A shared product: of one linear layer, or of several with the same input."""
 
     weight: torch.Tensor
     bias: torch.Tensor
@@ -60,7 +60,7 @@ class _Norm:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The query stands alone in the last block: only the first token's is needed there."""
+    """The layers of a block. In the last block, the query is separate: only the first token's is needed."""
 
     attention: tuple[_Layer, ...]
     attention_output: _Layer
@@ -71,15 +71,16 @@ class _Block:
 
 
 class TorchEncoder:
-    """The encoder that `description` says of these weights.
+    """The encoder that `description` and its weights define.
 
     Only the first token's vector is pooled, so the last block computes its query, outputs and feed-forward layers for
     that token alone.
 
     Args:
-        description: with a form.
-        tensors: the tables `words`, `positions` and, with several types, `types`, and what the description names.
-        device: where it runs; gets a copy of the tensors.
+        description: Layers of the encoder; it has a form.
+        tensors: The tables `words`, `positions` and, with several types, `types`, and the tensors that the description
+            names.
+        device: Device that runs the encoder; it gets a copy of the tensors.
     """
 
     def __init__(self, description: Description, tensors: Mapping[str, torch.Tensor], device: torch.device) -> None:
@@ -87,8 +88,8 @@ class TorchEncoder:
         assert form is not None
         self._form, self._source, self._device = form, tensors, device
         self._tables = {name: tensors[name].to(device) for name in (WORDS, POSITIONS, TYPES) if name in tensors}
-        self._linear = {place.path: number for number, place in enumerate(description.linear)}
-        self._norms = {place.path: number for number, place in enumerate(description.norm)}
+        self._linear = {spec.path: number for number, spec in enumerate(description.linear)}
+        self._norms = {spec.path: number for number, spec in enumerate(description.norm)}
         self._places = description
         self._embedding_norm = self._norm(form.embedding_norm)
         self._blocks = [self._block(block, last=block is form.blocks[-1]) for block in form.blocks]
@@ -97,7 +98,7 @@ class TorchEncoder:
         self._source = {}
 
     def __call__(self, batch: Rows) -> torch.Tensor:
-        """Pooled vectors [rows, width]."""
+        """Compute the pooled vectors of a batch, [rows, width]."""
         tokens = batch.ids.shape[1]
         hidden = F.embedding(batch.ids, self._tables[WORDS]) + self._tables[POSITIONS][:tokens]
         if batch.types is not None:
@@ -139,31 +140,31 @@ class TorchEncoder:
         weight, bias = (batch.matrices[width].index_select(0, rows)[:, None] for rows in batch.norms[norm.number])
         return torch.addcmul(bias, F.layer_norm(hidden, (width,), eps=self._form.epsilon), weight)
 
-    def _block(self, places: BlockPaths, *, last: bool) -> _Block:
-        paths = [places.query, places.key, places.value]
+    def _block(self, positions: BlockPaths, *, last: bool) -> _Block:
+        paths = [positions.query, positions.key, positions.value]
         return _Block(
             attention=(self._layer(paths[:1]), self._layer(paths[1:])) if last else (self._layer(paths),),
-            attention_output=self._layer([places.attention_output]),
-            attention_norm=self._norm(places.attention_norm),
-            inner=self._layer([places.inner]),
-            outer=self._layer([places.outer]),
-            output_norm=self._norm(places.output_norm),
+            attention_output=self._layer([positions.attention_output]),
+            attention_norm=self._norm(positions.attention_norm),
+            inner=self._layer([positions.inner]),
+            outer=self._layer([positions.outer]),
+            output_norm=self._norm(positions.output_norm),
         )
 
     def _layer(self, paths: Sequence[str]) -> _Layer:
         sites, weights, biases, first = [], [], [], 0
         for path in paths:
             number = self._linear[path]
-            place = self._places.linear[number]
-            sites.append(Site(number, first, place.outputs, place.inputs))
-            first += place.outputs
-            rows = slice(place.first, place.first + place.outputs)
-            weights.append(self._source[place.weight][rows])
-            biases.append(self._source[place.bias][rows])
+            spec = self._places.linear[number]
+            sites.append(Site(number, first, spec.outputs, spec.inputs))
+            first += spec.outputs
+            rows = slice(spec.first, spec.first + spec.outputs)
+            weights.append(self._source[spec.weight][rows])
+            biases.append(self._source[spec.bias][rows])
         return _Layer(torch.cat(weights).to(self._device), torch.cat(biases).to(self._device), tuple(sites))
 
     def _norm(self, path: str) -> _Norm:
         number = self._norms[path]
-        place = self._places.norm[number]
-        weight, bias = (self._source[name].to(self._device) for name in (place.weight, place.bias))
+        spec = self._places.norm[number]
+        weight, bias = (self._source[name].to(self._device) for name in (spec.weight, spec.bias))
         return _Norm(number, weight, bias)

@@ -1,4 +1,4 @@
-"""The operators of the library (PetS §3.4.3): one type of terms for many rows at once, each row with its own task's."""
+"""The operators (PetS §3.4.3): one type of terms for many rows at once, each row with its own task's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 import torch.nn.functional as F
 
-from tidal.pets.torch_engine.pools import NOTHING
+from tidal.pets.torch_engine.pools import ZERO_ROW
 from tidal.pets.torch_engine.tasks import SCALAR
 
 ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -21,7 +21,14 @@ Matrices = Mapping[int, torch.Tensor]
 
 
 class Site(NamedTuple):
-    """A linear layer that tasks may change: columns `first` to `first + outputs` of a shared product."""
+    """A linear layer that tasks may change: columns `first` to `first + outputs` of a shared product.
+
+    Attributes:
+        number: Number of the layer.
+        first: First column of the layer in the product.
+        outputs: Number of outputs.
+        inputs: Number of inputs.
+    """
 
     number: int
     first: int
@@ -30,23 +37,26 @@ class Site(NamedTuple):
 
 
 class Operator(Protocol):
-    """One type of terms of some rows."""
+    """Computes one type of terms for some rows."""
 
-    def delta(self, place: int, site: Site, source: torch.Tensor) -> torch.Tensor:
-        """What is added to the rows' outputs, [rows, tokens, outputs].
+    def delta(self, position: int, site: Site, source: torch.Tensor) -> torch.Tensor:
+        """Compute what is added to the rows' outputs.
 
         Args:
-            place: of the layer among those that the operator has.
-            site: the layer.
-            source: [rows, tokens, inputs], of bottlenecks the rows' outputs [rows, tokens, outputs].
+            position: Index of the layer among the operator's layers.
+            site: The layer.
+            source: Inputs of the rows [rows, tokens, inputs]; for bottlenecks their outputs [rows, tokens, outputs].
+
+        Returns:
+            [rows, tokens, outputs].
         """
 
 
 class SparseProduct(Protocol):
-    """Δ·x [rows, outputs, tokens] of every row at a layer, from x [rows, inputs, tokens]."""
+    """Computes Δ·x [rows, outputs, tokens] of every row at a layer, from x [rows, inputs, tokens]."""
 
-    def __call__(self, place: int, site: Site, tokens: torch.Tensor) -> torch.Tensor:
-        """See above; `place` is that of the layer among the operator's."""
+    def __call__(self, position: int, site: Site, tokens: torch.Tensor) -> torch.Tensor:
+        """Compute the product; `position` is the index of the layer among the operator's layers."""
 
 
 class SparseOperator:
@@ -56,28 +66,28 @@ class SparseOperator:
         self._product = product
         self._transposed: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def delta(self, place: int, site: Site, source: torch.Tensor) -> torch.Tensor:
+    def delta(self, position: int, site: Site, source: torch.Tensor) -> torch.Tensor:
         """See `Operator`."""
         # Layers that read the same tokens come one after another.
         if self._transposed is None or self._transposed[0] is not source:
             self._transposed = source, source.transpose(1, 2).contiguous()
-        return self._product(place, site, self._transposed[1]).transpose(1, 2)
+        return self._product(position, site, self._transposed[1]).transpose(1, 2)
 
 
 class BiasOperator:
     """Biases.
 
     Args:
-        rows: [layers, rows] row numbers.
-        matrices: of the pools.
+        rows: Row numbers, int64 [layers, rows].
+        matrices: Matrices of the pools by the length of their rows.
     """
 
     def __init__(self, rows: torch.Tensor, matrices: Matrices) -> None:
         self._rows, self._matrices = rows, matrices
 
-    def delta(self, place: int, site: Site, source: torch.Tensor) -> torch.Tensor:
+    def delta(self, position: int, site: Site, source: torch.Tensor) -> torch.Tensor:
         """See `Operator`."""
-        bias = self._matrices[site.outputs].index_select(0, self._rows[place])
+        bias = self._matrices[site.outputs].index_select(0, self._rows[position])
         return bias[:, None].expand(-1, source.shape[1], -1)
 
 
@@ -85,28 +95,28 @@ class LowRankOperator:
     """Low-rank differences.
 
     Args:
-        rows: of down and of up, [layers, rows, rank] row numbers each.
-        matrices: of the pools.
+        rows: Row numbers of down and of up, int64 [layers, rows, rank] each.
+        matrices: Matrices of the pools by the length of their rows.
     """
 
     def __init__(self, rows: Sequence[torch.Tensor], matrices: Matrices) -> None:
         self._down, self._up = rows
         self._matrices = matrices
 
-    def delta(self, place: int, site: Site, source: torch.Tensor) -> torch.Tensor:
+    def delta(self, position: int, site: Site, source: torch.Tensor) -> torch.Tensor:
         """See `Operator`."""
-        down = _gathered(self._matrices[site.inputs], self._down[place])
-        return source @ down.transpose(1, 2) @ _gathered(self._matrices[site.outputs], self._up[place])
+        down = _gathered(self._matrices[site.inputs], self._down[position])
+        return source @ down.transpose(1, 2) @ _gathered(self._matrices[site.outputs], self._up[position])
 
 
 class BottleneckOperator:
     """Bottlenecks.
 
     Args:
-        activation: between both products.
-        rows: of down, of up and of the inner bias, [layers, rows, rank] row numbers each.
-        after: of the outer bias, [layers, rows] row numbers.
-        matrices: of the pools.
+        activation: Activation between both products.
+        rows: Row numbers of down, of up and of the inner bias, int64 [layers, rows, rank] each.
+        after: Row numbers of the outer bias, int64 [layers, rows].
+        matrices: Matrices of the pools by the length of their rows.
     """
 
     def __init__(
@@ -120,20 +130,29 @@ class BottleneckOperator:
         self._down, self._up, self._gate = rows
         self._after, self._matrices = after, matrices
 
-    def delta(self, place: int, site: Site, source: torch.Tensor) -> torch.Tensor:
+    def delta(self, position: int, site: Site, source: torch.Tensor) -> torch.Tensor:
         """See `Operator`."""
         matrix = self._matrices[site.outputs]
-        gate = _gathered(self._matrices[SCALAR], self._gate[place]).transpose(1, 2)
-        inner = torch.baddbmm(gate, source, _gathered(matrix, self._down[place]).transpose(1, 2))
-        after = matrix.index_select(0, self._after[place])[:, None]
-        return torch.baddbmm(after, self._activation(inner), _gathered(matrix, self._up[place]))
+        gate = _gathered(self._matrices[SCALAR], self._gate[position]).transpose(1, 2)
+        inner = torch.baddbmm(gate, source, _gathered(matrix, self._down[position]).transpose(1, 2))
+        after = matrix.index_select(0, self._after[position])[:, None]
+        return torch.baddbmm(after, self._activation(inner), _gathered(matrix, self._up[position]))
 
 
 def consecutive(first: Sequence[torch.Tensor], rank: torch.Tensor, most: int) -> list[torch.Tensor]:
-    """Row numbers [..., most] from their first [...] on, `rank` [...] of them, and the row of zeros beyond."""
-    places = torch.arange(most, device=rank.device)
-    held = places < rank[..., None]
-    return [torch.where(held, numbers[..., None] + places, NOTHING) for numbers in first]
+    """Expand ranges of row numbers.
+
+    Args:
+        first: First row numbers, [...] each.
+        rank: Number of rows of each range, [...].
+        most: Length of the result's last dimension.
+
+    Returns:
+        For each of `first`, row numbers [..., most]; beyond a range the row of zeros.
+    """
+    positions = torch.arange(most, device=rank.device)
+    held = positions < rank[..., None]
+    return [torch.where(held, numbers[..., None] + positions, ZERO_ROW) for numbers in first]
 
 
 def _gathered(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What runs a planned batch: here on a CPU, in `cuda` on a GPU."""
+"""Runs a planned batch: here on a CPU, in `cuda` on a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tidal.pets.terms import FloatArray
-from tidal.pets.torch_engine.bound import InTurn, bind
+from tidal.pets.torch_engine.bound import SequentialLanes, bind
 from tidal.pets.torch_engine.encoder import TorchEncoder
 from tidal.pets.torch_engine.operators import Matrices, SparseProduct
 from tidal.pets.torch_engine.plan import EXACT, Steps, TorchBatchPlan
@@ -21,24 +21,24 @@ class Runner(Protocol):
     """Runs batches, one at a time, on one device.
 
     Attributes:
-        device: where everything lies.
-        steps: what sizes of batches are rounded to.
-        nothing: address of sparse starts that are all 0.
+        device: Device of all tensors.
+        steps: Multiples to which sizes of batches are rounded up.
+        empty_starts: Address of sparse starts that are all 0.
     """
 
     device: torch.device
     steps: Steps
-    nothing: int
+    empty_starts: int
 
     def run(self, encoder: TorchEncoder, plan: TorchBatchPlan, matrices: Matrices) -> FloatArray:
-        """Pooled vectors [rows, width]; waits without the GIL."""
+        """Run a batch without the GIL; pooled vectors [rows, width]."""
 
 
 class CpuRunner:
-    """Runs batches on a CPU; parts come one after another."""
+    """Runs batches on a CPU, one part after another."""
 
     device = torch.device("cpu")
-    nothing = 0
+    empty_starts = 0
 
     def __init__(self, steps: Steps = EXACT) -> None:
         self.steps = steps
@@ -52,5 +52,5 @@ class CpuRunner:
             return lambda _place, site, tokens: blocks.product(site.number, site.outputs, tokens)
 
         with self._running, torch.inference_mode():
-            batch = bind(plan.layout, torch.from_numpy(plan.numbers), matrices, make_product, InTurn())
+            batch = bind(plan.layout, torch.from_numpy(plan.numbers), matrices, make_product, SequentialLanes())
             return np.array(encoder(batch).numpy())

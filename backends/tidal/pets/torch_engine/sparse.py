@@ -1,4 +1,4 @@
-"""Sparse differences of many tasks in one product: Δᵀ of every row's own task times the row's tokens."""
+"""Sparse differences of many tasks in one product: every row's own Δ times the row's tokens."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ with warnings.catch_warnings():
 
 @dataclass(frozen=True, slots=True)
 class SparseRows:
-    """A task's sparse differences on the device: compressed rows [outputs, inputs], one layer's after another's.
+    """A task's sparse differences on the device: compressed rows [outputs, inputs], one layer after another.
 
     Attributes:
-        starts: int32, outputs + 1 of every layer that has a difference, each from 0.
+        starts: int32, outputs + 1 values per layer with a difference, each from 0.
         columns: int32 [entries].
         values: float32 [entries].
-        spans: [layers, 3] where a layer's starts and its entries begin, and how many entries there are; starts begin
-            at -1 where the task has no difference.
+        spans: Per layer, where its starts and its entries begin, and the number of entries, [layers, 3]; starts begin
+            at -1 for layers without a difference.
     """
 
     starts: torch.Tensor
@@ -38,23 +38,29 @@ class SparseRows:
 
     @property
     def bytes(self) -> int:
-        """Memory on the device."""
+        """Memory on the device in bytes."""
         return self.starts.nbytes + self.columns.nbytes + self.values.nbytes
 
-    def pointers(self, nothing: int) -> npt.NDArray[np.int64]:
-        """Addresses [layers, 3] of every layer's starts, columns and values.
+    def pointers(self, empty_starts: int) -> npt.NDArray[np.int64]:
+        """Addresses of every layer's starts, columns and values, [layers, 3].
 
         Args:
-            nothing: of starts that are all 0, for layers without a difference.
+            empty_starts: Address of starts that are all 0, for layers without a difference.
         """
         begins = np.array([self.starts.data_ptr(), self.columns.data_ptr(), self.values.data_ptr()])
         found: npt.NDArray[np.int64] = begins + 4 * self.spans[:, [0, 1, 1]]
-        found[self.spans[:, 0] < 0, 0] = nothing
+        found[self.spans[:, 0] < 0, 0] = empty_starts
         return found
 
 
 def pack_sparse(layers: Mapping[int, SparseDelta], description: Description, device: torch.device) -> SparseRows:
-    """Copy sparse differences, by the number of their layer, to the device."""
+    """Copy sparse differences to the device.
+
+    Args:
+        layers: Differences by the number of their layer.
+        description: Layers of the encoder.
+        device: Device that gets them.
+    """
     spans = np.zeros((len(description.linear), 3), np.int64)
     spans[:, 0] = -1
     starts = entries = 0
@@ -72,10 +78,10 @@ def pack_sparse(layers: Mapping[int, SparseDelta], description: Description, dev
 
 
 class BlockDiagonal:
-    """The sparse differences of a batch's rows, for a product a layer; on a CPU.
+    """The sparse differences of a batch's rows, for one product per layer; on a CPU.
 
     Args:
-        tasks: of every row; None adds nothing.
+        tasks: Differences of each row; None adds nothing.
     """
 
     def __init__(self, tasks: Sequence[SparseRows | None]) -> None:
@@ -84,10 +90,10 @@ class BlockDiagonal:
         for number, task in enumerate(distinct.values(), 1):
             begins[number] = begins[number - 1] + (len(task.starts), len(task.columns))
         offsets = {key: begins[number] for number, key in enumerate(distinct)}
-        nothing = np.zeros_like(next(iter(distinct.values())).spans)
-        nothing[:, 0] = -1
+        empty_starts = np.zeros_like(next(iter(distinct.values())).spans)
+        empty_starts[:, 0] = -1
         # [rows, layers]: where a row's starts and entries begin in the arrays of all tasks, and how many there are.
-        spans = np.stack([nothing if task is None else task.spans for task in tasks])
+        spans = np.stack([empty_starts if task is None else task.spans for task in tasks])
         moved = np.array([(0, 0) if task is None else offsets[id(task)] for task in tasks])
         self._counts = spans[..., 2]
         self._entries = spans[..., 1] + moved[:, None, 1]
@@ -97,12 +103,12 @@ class BlockDiagonal:
         self._all_values = torch.cat([task.values for task in distinct.values()])
 
     def product(self, layer: int, outputs: int, tokens: torch.Tensor) -> torch.Tensor:
-        """Δ·x of every row at a layer, as one product with a matrix that has the differences on its diagonal.
+        """Compute Δ·x of every row at a layer, as one product with a matrix that has the differences on its diagonal.
 
         Args:
-            layer: its number.
-            outputs: of the layer.
-            tokens: [rows, inputs, tokens], contiguous.
+            layer: Number of the layer.
+            outputs: Number of the layer's outputs.
+            tokens: Inputs of the rows, contiguous, [rows, inputs, tokens].
 
         Returns:
             [rows, outputs, tokens].
@@ -113,12 +119,12 @@ class BlockDiagonal:
         pointers = np.zeros(rows * outputs + 1, np.int32)
         own = self._all_starts[np.maximum(starts, 0)[:, None] + np.arange(1, outputs + 1)]
         pointers[1:] = (np.where(starts[:, None] < 0, 0, own) + before[:, None]).reshape(-1)
-        places = torch.from_numpy(np.repeat(self._entries[:, layer] - before, counts) + np.arange(counts.sum()))
+        positions = torch.from_numpy(np.repeat(self._entries[:, layer] - before, counts) + np.arange(counts.sum()))
         moved = torch.from_numpy(np.repeat((np.arange(rows) * inputs).astype(np.int32), counts))
         blocks = torch.sparse_csr_tensor(
             torch.from_numpy(pointers),
-            self._all_columns[places] + moved,
-            self._all_values[places],
+            self._all_columns[positions] + moved,
+            self._all_values[positions],
             (rows * outputs, rows * inputs),
             check_invariants=False,
         )

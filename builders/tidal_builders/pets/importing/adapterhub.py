@@ -18,7 +18,7 @@ from tidal_builders.foreign.files import layer_path, read_json, read_weights
 from tidal_builders.foreign.recognise import Task, sentence_of, task_of_architecture
 from tidal_builders.pets.importing.adapterhub_model import AdapterModel, SavedHead
 from tidal_builders.pets.importing.base_model import confirm_base
-from tidal_builders.pets.importing.found import Base, Imported, ImportOptions, labels_of
+from tidal_builders.pets.importing.imported import ImportBase, Imported, ImportOptions, labels_of
 
 if TYPE_CHECKING:
     from tidal_builders.pets.importing.sources import SourceModel
@@ -49,7 +49,7 @@ _FOLLOWS = {"attention_adapters": "attention.out_lin", "output_adapters": "ffn.l
 _POOLERS = {"tanh": "pooler.dense", "relu": "pre_classifier"}
 
 
-def import_adapterhub(folder: Path, base: Base, options: ImportOptions) -> Imported:
+def import_adapterhub(folder: Path, base: ImportBase, options: ImportOptions) -> Imported:
     """A task of an AdapterHub folder that holds an adapter and its head.
 
     A head of two layers is carried where its first one can stand in for the base's pooler: as a difference of it.
@@ -132,14 +132,14 @@ def _check(config: Mapping[str, Any]) -> tuple[Activation, float]:
     return activation, float(scale)
 
 
-def _path(at: str, base: Base) -> str | None:
+def _path(at: str, base: ImportBase) -> str | None:
     """The linear layer of the base after which the adapters of a module stand."""
     around, _, last = at.rpartition(".")
     return layer_path(f"{around}.{_FOLLOWS[last]}" if last in _FOLLOWS else f"{at}.dense", base.layers.linear)
 
 
 def _bottleneck(
-    path: str, parts: Mapping[str, FloatArray], activation: Activation, scale: float, base: Base
+    path: str, parts: Mapping[str, FloatArray], activation: Activation, scale: float, base: ImportBase
 ) -> Bottleneck:
     outputs = base.layers.linear[path].shape[0]
     width = len(parts.get("down.weight", ()))
@@ -157,7 +157,7 @@ def _bottleneck(
 
 
 def _head(
-    folder: Path, base: Base, options: ImportOptions
+    folder: Path, base: ImportBase, options: ImportOptions
 ) -> tuple[SavedHead, Head, dict[str, LinearTerms], tuple[str, ...]]:
     """The head as saved, the classifier, what stands in for the pooler by its path, and notes."""
     if not (folder / HEAD_CONFIG_FILE).is_file():
@@ -201,9 +201,9 @@ def _head(
     shift = np.asarray((first_bias if first_bias is not None else 0) - pooler.bias, np.float32)
     if not difference.any() and not shift.any():
         return saved, head, {}, ()
-    places = np.flatnonzero(difference)
-    delta = sparse_delta(places, difference.reshape(-1)[places], pooler.shape)
-    note = f"the head's first layer is carried as a difference of {path}, {len(places)} values"
+    positions = np.flatnonzero(difference)
+    delta = sparse_delta(positions, difference.reshape(-1)[positions], pooler.shape)
+    note = f"the head's first layer is carried as a difference of {path}, {len(positions)} values"
     return saved, head, {path: LinearTerms(delta, shift)}, (note,)
 
 

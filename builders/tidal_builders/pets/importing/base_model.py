@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 
 from tidal_builders.foreign.trained_on import ServedBase, TrainedOn, trained_on
-from tidal_builders.pets.importing.found import Base, ImportOptions
+from tidal_builders.pets.importing.imported import ImportBase, ImportOptions
 
 
-def confirm_base(adapter: Path, named: str, base: Base, options: ImportOptions) -> TrainedOn:
+def confirm_base(adapter: Path, named: str, base: ImportBase, options: ImportOptions) -> TrainedOn:
     """Compare the base that an adapter names with the model's own.
 
     Raises:
@@ -19,7 +19,7 @@ def confirm_base(adapter: Path, named: str, base: Base, options: ImportOptions) 
     return trained_on(adapter, named, served, options.base_model, force=options.force)
 
 
-def _same(base: Base, folder: Path) -> bool:
+def _same(base: ImportBase, folder: Path) -> bool:
     """Whether an encoder's folder holds the base's weights; a pooler that it lacks is 0, as in a build."""
     from tidal_builders.pets.base import base_layers  # transformers: slow to load
     from tidal_builders.pets.encoder import read_encoder

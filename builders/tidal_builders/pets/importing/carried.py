@@ -10,17 +10,17 @@ import numpy as np
 import torch
 
 from tidal.errors import InvalidArgument
-from tidal.pets.kinds.positions import places_of
+from tidal.pets.kinds.positions import positions_of
 from tidal.pets.terms import FloatArray, SparseDelta, TaskTerms
 from tidal.tasks.digests import tensor_digest
 from tidal_builders.pets.base import base_layers
 from tidal_builders.pets.encoder import read_encoder
-from tidal_builders.pets.importing.found import Base
-from tidal_builders.pets.importing.sources import SourceModel, longest_input, source_tokenizer
+from tidal_builders.pets.importing.imported import ImportBase
+from tidal_builders.pets.importing.sources import SourceModel, load_classifier, longest_input, source_tokenizer
 from tidal_builders.pets.source import load_encoder
 
 
-def carried_model(folder: Path, base: Base, own: Path | None, terms: TaskTerms) -> SourceModel:
+def carried_model(folder: Path, base: ImportBase, own: Path | None, terms: TaskTerms) -> SourceModel:
     """The checkpoint where the task holds a weight, the base elsewhere. Values are the checkpoint's, never the task's.
 
     Args:
@@ -32,8 +32,6 @@ def carried_model(folder: Path, base: Base, own: Path | None, terms: TaskTerms) 
     Raises:
         InvalidArgument: `own` is not the base.
     """
-    from tidal_builders.pets.importing.checkpoint import load_classifier
-
     model = load_classifier(folder)
     inside, around = _parameters(model)
     with torch.no_grad():
@@ -44,7 +42,7 @@ def carried_model(folder: Path, base: Base, own: Path | None, terms: TaskTerms) 
             change = terms.linear.get(path)
             kept = np.zeros(layer.weight.size, bool)
             if change is not None and isinstance(change.delta, SparseDelta):
-                kept[places_of(change.delta, layer.shape[1])] = True
+                kept[positions_of(change.delta, layer.shape[1])] = True
             shared = torch.from_numpy(np.array(layer.weight))  # a copy: the base is mapped read-only
             target.copy_(torch.where(torch.from_numpy(kept.reshape(layer.shape)), target, shared))
         for name, array in ({} if own is None else _frozen(own, base, read_encoder(model).frozen)).items():
@@ -66,7 +64,7 @@ def _find(inside: Mapping[str, torch.Tensor], around: Mapping[str, torch.Tensor]
     return inside.get(name, around.get(name, around.get(stands_in)))
 
 
-def _frozen(own: Path, base: Base, found: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+def _frozen(own: Path, base: ImportBase, found: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """The base's weights in place of those that the checkpoint changed and a task cannot."""
     encoder = read_encoder(load_encoder(own)[0])
     if base_layers(encoder)[0].digest != base.layers.digest:

@@ -15,27 +15,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForSequenceClassification
 
 from tidal.errors import InvalidArgument, Unsupported
-from tidal.pets.kinds.positions import Places, sparse_delta
+from tidal.pets.kinds.positions import Positions, sparse_delta
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import FloatArray, Head, LinearLayer, LinearTerms, NormTerms, TaskTerms
 from tidal.tasks.digests import tensor_digest
-from tidal_builders.foreign.files import array_of, check_checkpoint
+from tidal_builders.foreign.files import array_of
 from tidal_builders.foreign.recognise import SINGLE_LABEL, recognise
 from tidal_builders.pets.encoder import read_encoder
 from tidal_builders.pets.importing.carried import carried_model
-from tidal_builders.pets.importing.found import Base, Imported, ImportOptions, labels_of
+from tidal_builders.pets.importing.imported import ImportBase, Imported, ImportOptions, labels_of
 from tidal_builders.pets.importing.ladder import LADDER
-from tidal_builders.pets.importing.sources import SourceModel, longest_input, source_tokenizer
-from tidal_builders.quiet import quiet_transformers
+from tidal_builders.pets.importing.sources import SourceModel, load_classifier, longest_input, source_tokenizer
 
 # RoBERTa's head: the first of its layers is what BERT has as a pooler.
 _TWO_LAYERS = ("dense", "out_proj")
 
 
-def import_checkpoint(folder: Path, base: Base, options: ImportOptions) -> Imported:
+def import_checkpoint(folder: Path, base: ImportBase, options: ImportOptions) -> Imported:
     """A task of a classifier's folder in Hugging Face's format, with weights as safetensors.
 
     Raises:
@@ -75,12 +73,12 @@ def import_checkpoint(folder: Path, base: Base, options: ImportOptions) -> Impor
     notes = [lost, _numbered(head.labels) if options.labels is None else ""]
     own = options.base_model or base.folder
 
-    def imported(kind: str, kept: Mapping[str, Places], note: str = "", *, complete: bool = True) -> Imported:
+    def imported(kind: str, kept: Mapping[str, Positions], note: str = "", *, complete: bool = True) -> Imported:
         """The task with these places of the differences; `complete` if they are all."""
         deltas = {
-            path: sparse_delta(places, differences[path].reshape(-1)[places], linear[path].shape)
-            for path, places in kept.items()
-            if len(places)
+            path: sparse_delta(positions, differences[path].reshape(-1)[positions], linear[path].shape)
+            for path, positions in kept.items()
+            if len(positions)
         }
         linears = {
             path: LinearTerms(delta=deltas.get(path), bias=biases[path] if biases[path].any() else None)
@@ -111,7 +109,7 @@ def import_checkpoint(folder: Path, base: Base, options: ImportOptions) -> Impor
     return at(options.sparsity) if options.sparsity is not None else replace(at(LADDER[0]), at_sparsity=at)
 
 
-def _masked(differences: Mapping[str, FloatArray], base: Base) -> bool:
+def _masked(differences: Mapping[str, FloatArray], base: ImportBase) -> bool:
     """Whether every weight that differs is 0 in the checkpoint (MaskBert)."""
     return all(
         np.array_equal(difference[difference != 0], -base.layers.linear[path].weight[difference != 0])
@@ -129,27 +127,6 @@ def source_model(folder: Path, base: Path | None) -> SourceModel:
     model = load_classifier(folder)
     tokenizer = source_tokenizer(folder, base)
     return SourceModel("the checkpoint", model, tokenizer, longest_input(model, tokenizer))
-
-
-def load_classifier(folder: Path) -> Any:
-    """The sequence classifier of a folder, in float32; raises as `import_checkpoint`."""
-    if not any(folder.glob("*.safetensors")):
-        raise InvalidArgument(
-            f"{folder} has no weights as safetensors, and pickled ones (pytorch_model.bin) are not read, for they can "
-            "run code: save the model with a current transformers' `save_pretrained(folder)`"
-        )
-    check_checkpoint(folder)
-    try:
-        with quiet_transformers():
-            model, info = AutoModelForSequenceClassification.from_pretrained(
-                folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True, local_files_only=True
-            )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise InvalidArgument(f"{folder} holds no sequence classifier: {reason}") from None
-    if missing := sorted(info["missing_keys"]):
-        raise InvalidArgument(f"{folder} has no weights for {', '.join(missing[:4])}: it is no fine-tuned classifier")
-    return model.eval()
 
 
 def _head(model: Any) -> tuple[FloatArray, FloatArray, LinearLayer | None]:
@@ -178,22 +155,22 @@ def _same(left: Any, right: Any) -> bool:
     return np.array_equal(left.weight, right.weight) and np.array_equal(left.bias, right.bias)
 
 
-def _lost(frozen: Mapping[str, FloatArray], base: Base) -> str:
+def _lost(frozen: Mapping[str, FloatArray], base: ImportBase) -> str:
     """What of the checkpoint a task cannot carry."""
     lost = [name for name, array in frozen.items() if tensor_digest(array) != base.info.frozen.get(name)]
     return f"not carried, for a task cannot change it: {', '.join(lost)}" if lost else ""
 
 
-def _largest(differences: Mapping[str, FloatArray], sparsity: float) -> tuple[dict[str, Places], str]:
+def _largest(differences: Mapping[str, FloatArray], sparsity: float) -> tuple[dict[str, Positions], str]:
     """Places of the largest differences of a whole model, by layer and ascending, and what they are a share of."""
     sizes = np.concatenate([np.abs(difference).reshape(-1) for difference in differences.values()])
     count = min(round(len(sizes) * (1 - sparsity)), int(np.count_nonzero(sizes)))
     chosen = np.zeros(len(sizes), bool)
     if count:
-        least = np.partition(sizes, len(sizes) - count)[len(sizes) - count]
-        np.greater(sizes, least, out=chosen)
+        min_score = np.partition(sizes, len(sizes) - count)[len(sizes) - count]
+        np.greater(sizes, min_score, out=chosen)
         # Exactly so many, also among equals.
-        chosen[np.flatnonzero(sizes == least)[: count - int(chosen.sum())]] = True
+        chosen[np.flatnonzero(sizes == min_score)[: count - int(chosen.sum())]] = True
     share = float(np.dot(sizes[chosen], sizes[chosen]) / np.dot(sizes, sizes))
     ends = np.cumsum([difference.size for difference in differences.values()])
     parts = np.split(chosen, ends[:-1])

@@ -10,7 +10,7 @@ LADDER = (0.995, 0.99, 0.98, 0.95, 0.9, 0.8, 0.5, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SparsityStep:
     """A sparsity and what was measured at it.
 
     Attributes:
@@ -29,7 +29,9 @@ class Step:
         return f"{self.figure} at {self.sparsity:g}"
 
 
-def climb(measure: Callable[[float], Step], least: float, ladder: Sequence[float] = LADDER) -> list[Step]:
+def climb(
+    measure: Callable[[float], SparsityStep], min_score: float, ladder: Sequence[float] = LADDER
+) -> list[SparsityStep]:
     """Measure a ladder of sparsities from the sparsest until one reaches the bound.
 
     Args:
@@ -40,14 +42,14 @@ def climb(measure: Callable[[float], Step], least: float, ladder: Sequence[float
     Returns:
         What was measured, in order; the last step is the only one that reached the bound, or none did.
     """
-    steps: list[Step] = []
+    steps: list[SparsityStep] = []
     for sparsity in ladder:
         steps.append(measure(sparsity))
-        if steps[-1].score >= least:
+        if steps[-1].score >= min_score:
             break
     return steps
 
 
-def best(steps: Sequence[Step]) -> Step:
+def best_step(steps: Sequence[SparsityStep]) -> SparsityStep:
     """The step with the highest score, the sparsest of equals."""
     return max(steps, key=lambda step: (step.score, step.sparsity))

@@ -15,7 +15,7 @@ from tidal_builders.foreign.files import layer_path, read_json
 from tidal_builders.foreign.peft import PeftLora, read_peft_lora, require_task
 from tidal_builders.foreign.recognise import Task, recognise, sentence_of
 from tidal_builders.pets.importing.base_model import confirm_base
-from tidal_builders.pets.importing.found import Base, Imported, ImportOptions, labels_of
+from tidal_builders.pets.importing.imported import ImportBase, Imported, ImportOptions, labels_of
 
 if TYPE_CHECKING:
     from tidal_builders.pets.importing.sources import SourceModel
@@ -26,7 +26,7 @@ _NUMBERED = re.compile(r"LABEL_\d+")
 _OTHER_TASKS: frozenset[Task] = frozenset(("regression", "token_classification", "question_answering"))
 
 
-def import_peft(folder: Path, base: Base, options: ImportOptions) -> Imported:
+def import_peft(folder: Path, base: ImportBase, options: ImportOptions) -> Imported:
     """A task of a peft folder with LoRA and a classifier.
 
     Raises:
@@ -73,14 +73,14 @@ def _labels(folder: Path, base: Path | None, options: ImportOptions, classes: in
 
     The configuration beside the adapter names them, else that of the base, if the base is a classifier with as many.
     """
-    for place, of in ((folder, "the adapter's"), (base, "its base's")):
-        if place is None or not (place / "config.json").is_file():
+    for position, of in ((folder, "the adapter's"), (base, "its base's")):
+        if position is None or not (position / "config.json").is_file():
             continue
-        task = recognise(place).task
-        if task == "multi_label" or (place == folder and task in _OTHER_TASKS):
+        task = recognise(position).task
+        if task == "multi_label" or (position == folder and task in _OTHER_TASKS):
             raise Unsupported(f"{of} config.json names {sentence_of(task)}")
-        by_number = read_json(place / "config.json").get("id2label")
-        if options.labels is None and isinstance(by_number, dict) and (place == folder or len(by_number) == classes):
+        by_number = read_json(position / "config.json").get("id2label")
+        if options.labels is None and isinstance(by_number, dict) and (position == folder or len(by_number) == classes):
             named = [str(label) for _, label in sorted(by_number.items(), key=lambda item: str(item[0]).zfill(9))]
             if all(_NUMBERED.fullmatch(name) for name in named):
                 continue
@@ -89,7 +89,7 @@ def _labels(folder: Path, base: Path | None, options: ImportOptions, classes: in
 
 
 def _layers(
-    found: PeftLora, changed: Mapping[str, FloatArray], base: Base
+    found: PeftLora, changed: Mapping[str, FloatArray], base: ImportBase
 ) -> tuple[dict[str, LinearTerms], dict[str, NormTerms]]:
     """Terms of linear layers and normalisations; `changed` holds biases as they are afterwards, by name."""
     biases: dict[str, FloatArray] = {}

@@ -8,10 +8,10 @@ from tidal.errors import InvalidArgument
 from tidal_builders.foreign.files import read_json
 from tidal_builders.foreign.peft import CONFIG_FILE
 from tidal_builders.pets.importing import adapterhub, peft_lora
-from tidal_builders.pets.importing.found import Base, Imported, ImportOptions
+from tidal_builders.pets.importing.imported import ImportBase, Imported, ImportOptions
 
 
-def import_task(source: Path, base: Base, options: ImportOptions) -> Imported:
+def import_task(source: Path, base: ImportBase, options: ImportOptions) -> Imported:
     """Make a task of a folder of peft or AdapterHub, or of a fine-tuned checkpoint, told apart by their files.
 
     Raises:

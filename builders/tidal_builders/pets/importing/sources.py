@@ -16,12 +16,13 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.terms import FloatArray
-from tidal_builders.foreign.peft import AROUND, WEIGHTS_FILE
+from tidal_builders.foreign.files import check_checkpoint
+from tidal_builders.foreign.peft import PEFT_PREFIX, WEIGHTS_FILE
 from tidal_builders.quiet import quiet_transformers
 
 _BATCH = 16
 # More is not asked of a source; positions that RoBERTa does not use.
-_MOST_TOKENS, _SPARE = 512, 2
+_MAX_TOKENS, _SPARE = 512, 2
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "sentencepiece.bpe.model")
 
 
@@ -72,9 +73,37 @@ def source_tokenizer(*folders: Path | None) -> Any:
 
 def longest_input(model: Any, tokenizer: Any) -> int:
     """Tokens of the longest text that a model and its tokenizer take."""
-    longest = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _MOST_TOKENS))
+    longest = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _MAX_TOKENS))
     # RoBERTa counts positions from behind the padding token.
     return int(longest - _SPARE if model.config.model_type in ("roberta", "xlm-roberta") else longest)
+
+
+def load_classifier(folder: Path) -> Any:
+    """Load the sequence classifier of a folder in Hugging Face's format, in float32 on the CPU.
+
+    Args:
+        folder: Folder of the checkpoint, with weights as safetensors.
+
+    Raises:
+        InvalidArgument: The folder holds no such classifier, or a file of it is beyond a limit.
+    """
+    if not any(folder.glob("*.safetensors")):
+        raise InvalidArgument(
+            f"{folder} has no weights as safetensors, and pickled ones (pytorch_model.bin) are not read, for they can "
+            "run code: save the model with a current transformers' `save_pretrained(folder)`"
+        )
+    check_checkpoint(folder)
+    try:
+        with quiet_transformers():
+            model, info = AutoModelForSequenceClassification.from_pretrained(
+                folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True, local_files_only=True
+            )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InvalidArgument(f"{folder} holds no sequence classifier: {reason}") from None
+    if missing := sorted(info["missing_keys"]):
+        raise InvalidArgument(f"{folder} has no weights for {', '.join(missing[:4])}: it is no fine-tuned classifier")
+    return model.eval()
 
 
 def peft_model(folder: Path, base: Path, classes: int) -> Any:
@@ -97,7 +126,7 @@ def peft_model(folder: Path, base: Path, classes: int) -> Any:
         )  # fmt: skip
         merged: Any = PeftModel.from_pretrained(model, str(folder)).eval()
     with safe_open(folder / WEIGHTS_FILE, "pt") as file:
-        saved = {name.removeprefix(AROUND) for name in file.keys()}  # noqa: SIM118 - no mapping
+        saved = {name.removeprefix(PEFT_PREFIX) for name in file.keys()}  # noqa: SIM118 - no mapping
     if lost := sorted(set(info["missing_keys"]) - saved):
         raise Unsupported(
             f"{base} has no weights for {', '.join(lost[:4])}: training began with random ones, and peft did not save "

@@ -7,10 +7,10 @@ import math
 import torch
 from torch.nn import Linear, Module, Parameter, ReLU, Sequential
 
-from tidal.pets.kinds.adapter import takes_adapter
+from tidal.pets.kinds.adapter import accepts_adapter
 from tidal.pets.terms import BaseLayers, Bottleneck, LinearTerms, LowRankDelta
 from tidal_builders.pets.training.changed import Norms, Terms, array_of
-from tidal_builders.pets.training.settings import Settings
+from tidal_builders.pets.training.settings import TrainingSettings
 
 # Low-rank differences of the attention's query and value (Hu et al.): BERT and its kin, DistilBERT.
 _LOW_RANK = (".self.query", ".self.value", "attention.q_lin", "attention.v_lin")
@@ -22,11 +22,11 @@ _SPREAD = 1e-2
 class Adapters:
     """Bottlenecks behind the attention's and the layer's own output, and the normalisations (Houlsby et al.)."""
 
-    def __init__(self, encoder: Module, base: BaseLayers, settings: Settings) -> None:
+    def __init__(self, encoder: Module, base: BaseLayers, settings: TrainingSettings) -> None:
         self._norms = Norms(encoder, base)
         self._adapters: dict[str, tuple[Linear, Linear]] = {}
         for path, layer in base.linear.items():
-            if takes_adapter(path):
+            if accepts_adapter(path):
                 outputs = layer.shape[0]
                 down, up = Linear(outputs, settings.bottleneck), Linear(settings.bottleneck, outputs)
                 torch.nn.init.normal_(down.weight, std=_SPREAD)
@@ -41,7 +41,7 @@ class Adapters:
         found = [each for pair in self._adapters.values() for part in pair for each in part.parameters()]
         return [*found, *self._norms.parameters]
 
-    def progressed(self, done: float) -> None:
+    def on_progress(self, done: float) -> None:
         """Nothing changes on the way."""
 
     def terms(self) -> Terms:
@@ -60,7 +60,7 @@ class Adapters:
 class LowRank:
     """Differences of a low rank of the attention's query and value (LoRA, Hu et al.)."""
 
-    def __init__(self, encoder: Module, base: BaseLayers, settings: Settings) -> None:
+    def __init__(self, encoder: Module, base: BaseLayers, settings: TrainingSettings) -> None:
         self._parts: dict[str, tuple[Linear, Linear]] = {}
         for path, layer in base.linear.items():
             if path.endswith(_LOW_RANK):
@@ -77,7 +77,7 @@ class LowRank:
         """What is trained."""
         return [each for pair in self._parts.values() for part in pair for each in part.parameters()]
 
-    def progressed(self, done: float) -> None:
+    def on_progress(self, done: float) -> None:
         """Nothing changes on the way."""
 
     def terms(self) -> Terms:

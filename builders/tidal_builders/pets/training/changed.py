@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from tidal.pets.kinds.positions import sparse_delta
 from tidal.pets.terms import BaseLayers, FloatArray, LinearTerms, NormTerms
-from tidal_builders.pets.training.settings import Settings
+from tidal_builders.pets.training.settings import TrainingSettings
 
 Terms = tuple[Mapping[str, LinearTerms], Mapping[str, NormTerms]]
 # Differences are dense for this share of the training, then cut to the largest.
@@ -37,7 +37,7 @@ class Norms:
 class Biases:
     """Biases of all linear layers, and the normalisations (BitFit, Ben Zaken et al.)."""
 
-    def __init__(self, encoder: Module, base: BaseLayers, settings: Settings) -> None:
+    def __init__(self, encoder: Module, base: BaseLayers, settings: TrainingSettings) -> None:
         self._norms = Norms(encoder, base)
         self._biases = _Biases(encoder, base)
 
@@ -46,7 +46,7 @@ class Biases:
         """What is trained."""
         return [*self._biases.parameters, *self._norms.parameters]
 
-    def progressed(self, done: float) -> None:
+    def on_progress(self, done: float) -> None:
         """Nothing changes on the way."""
 
     def terms(self) -> Terms:
@@ -62,9 +62,9 @@ class Differences:
     tune: differences are trained densely at first, the largest of every matrix are kept, and these are trained on.
     """
 
-    def __init__(self, encoder: Module, base: BaseLayers, settings: Settings) -> None:
+    def __init__(self, encoder: Module, base: BaseLayers, settings: TrainingSettings) -> None:
         self._base = base
-        self._kept = settings.kept
+        self._kept = settings.changed_share
         self._norms = Norms(encoder, base, weights=False)
         self._biases = _Biases(encoder, base)
         self._differences = {path: _Difference(layer.shape) for path, layer in base.linear.items()}
@@ -77,7 +77,7 @@ class Differences:
         found = [each.values for each in self._differences.values()]
         return [*found, *self._biases.parameters, *self._norms.parameters]
 
-    def progressed(self, done: float) -> None:
+    def on_progress(self, done: float) -> None:
         """Cut the differences once they are trained for long enough; `done` is the share of the training."""
         if done >= _DENSE:
             for each in self._differences.values():
@@ -89,9 +89,9 @@ class Differences:
         linear = {}
         for path, each in self._differences.items():
             found = array_of(each.difference())
-            places = np.flatnonzero(found)
+            positions = np.flatnonzero(found)
             linear[path] = LinearTerms(
-                sparse_delta(places, found.reshape(-1)[places], self._base.linear[path].shape), biases[path]
+                sparse_delta(positions, found.reshape(-1)[positions], self._base.linear[path].shape), biases[path]
             )
         return linear, self._norms.terms()
 
@@ -102,10 +102,10 @@ class Masks:
     A weight's mask is 0 where its score is among the lowest of its matrix. At first these are the smallest weights.
     """
 
-    def __init__(self, encoder: Module, base: BaseLayers, settings: Settings) -> None:
+    def __init__(self, encoder: Module, base: BaseLayers, settings: TrainingSettings) -> None:
         self._base = base
         self._chosen = 0
-        self._masks = {path: _Mask(layer.weight, settings.masked) for path, layer in base.linear.items()}
+        self._masks = {path: _Mask(layer.weight, settings.masked_share) for path, layer in base.linear.items()}
         for path, each in self._masks.items():
             _parametrise(encoder.get_submodule(path), each)
 
@@ -114,7 +114,7 @@ class Masks:
         """What is trained."""
         return [each.scores for each in self._masks.values()]
 
-    def progressed(self, done: float) -> None:
+    def on_progress(self, done: float) -> None:
         """Choose anew which weights are masked, every so often; `done` is the share of the training."""
         if done * _CHOICES >= self._chosen + 1 or done >= 1:
             self._chosen = int(done * _CHOICES)

@@ -41,8 +41,8 @@ class Examples:
         for start in range(0, len(order), batch * _POOL):
             pool = sorted(order[start : start + batch * _POOL], key=lengths.__getitem__)
             batches += [pool[first : first + batch] for first in range(0, len(pool), batch)]
-        for place in draw.permutation(len(batches)).tolist():
-            yield batches[place]
+        for position in draw.permutation(len(batches)).tolist():
+            yield batches[position]
 
     def sorted(self, batch: int) -> Iterator[list[int]]:
         """All texts once, the shortest first."""

@@ -14,7 +14,7 @@ RATES: Mapping[str, float] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TrainingSettings:
     """Of one training.
 
     Attributes:
@@ -38,8 +38,8 @@ class Settings:
     seed: int = 0
     bottleneck: int = 64
     rank: int = 8
-    masked: float = 0.05
-    kept: float = 0.005
+    masked_share: float = 0.05
+    changed_share: float = 0.005
 
     def rate_of(self, kind: str) -> float:
         """The learning rate of what a kind adds or changes.

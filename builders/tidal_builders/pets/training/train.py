@@ -19,7 +19,7 @@ from tidal.pets.terms import BaseLayers, Head, TaskTerms
 from tidal_builders.pets.training.added import Adapters, LowRank
 from tidal_builders.pets.training.changed import Biases, Differences, Masks, Terms, array_of
 from tidal_builders.pets.training.examples import Examples
-from tidal_builders.pets.training.settings import Settings
+from tidal_builders.pets.training.settings import TrainingSettings
 
 _WARM_UP = 0.06
 _DROPOUT = 0.1
@@ -27,21 +27,21 @@ _DROPOUT = 0.1
 Progress = Callable[[float], None]
 
 
-class Change(Protocol):
+class TrainableTerms(Protocol):
     """What a kind trains in an encoder."""
 
     @property
     def parameters(self) -> list[Parameter]:
         """What is trained."""
 
-    def progressed(self, done: float) -> None:
+    def on_progress(self, done: float) -> None:
         """Hear of every step; `done` is the share of the training."""
 
     def terms(self) -> Terms:
         """What it came to."""
 
 
-_CHANGES: dict[str, Callable[[Module, BaseLayers, Settings], Change]] = {
+_CHANGES: dict[str, Callable[[Module, BaseLayers, TrainingSettings], TrainableTerms]] = {
     "adapter": Adapters, "bitfit": Biases, "diff_pruning": Differences, "lora": LowRank, "maskbert": Masks,
 }  # fmt: skip
 
@@ -63,7 +63,7 @@ def train_task(
     texts: Sequence[Sequence[str]],
     truth: Sequence[str],
     labels: Sequence[str],
-    settings: Settings = Settings(),  # noqa: B008 - immutable
+    settings: TrainingSettings = TrainingSettings(),  # noqa: B008 - immutable
     progress: Progress = lambda _: None,
 ) -> Trained:
     """Train a task of one kind.
@@ -122,7 +122,7 @@ def train_task(
             optimiser.step()
             schedule.step()
             step += 1
-            change.progressed(step / steps)
+            change.on_progress(step / steps)
             progress(step / steps)
             total += len(rows) * loss.item()
         losses.append(total / len(examples))

@@ -15,12 +15,12 @@ from tidal.errors import InvalidArgument, TidalError
 from tidal.pets.engine.contract import PetsEngine
 from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest, load_pets_manifest
 from tidal.pets.opening import open_pets_engine
-from tidal.pets.tasks.folder import Task
+from tidal.pets.tasks.folder import PetsTask
 from tidal.pets.tasks.manifest import AccuracyComparison, AnswerComparison, Provenance
 from tidal.pets.terms import FloatArray, TaskTerms
 from tidal.serving.softmax import softmax
 from tidal.text.tokenizer import open_tokenizer
-from tidal_builders.pets.importing.found import Imported, ImportOptions
+from tidal_builders.pets.importing.imported import Imported, ImportOptions
 from tidal_builders.pets.importing.sources import SourceModel
 from tidal_builders.rows import Columns, Rows, label_numbers, read_rows
 from tidal_builders.texts import make_texts
@@ -34,7 +34,7 @@ _LONG, _PAIRS = 8, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class OfflineBase:
     """A published base with its engine open, which answers as the server does, one batch at a time."""
 
     version: Path
@@ -55,9 +55,9 @@ class Served:
             rows = order[begin : begin + _BATCH]
             lengths = np.array([len(encoded[row].ids) for row in rows], np.int32)
             ids, types = (np.zeros((len(rows), int(lengths.max())), np.int32) for _ in range(2))
-            for place, row in enumerate(rows):
-                ids[place, : lengths[place]] = encoded[row].ids
-                types[place, : lengths[place]] = encoded[row].type_ids
+            for position, row in enumerate(rows):
+                ids[position, : lengths[position]] = encoded[row].ids
+                types[position, : lengths[position]] = encoded[row].type_ids
             kinds = types if manifest.tokenizer.type_ids else None
             pooled = engine.pooled([task] * len(rows), ids, lengths, kinds)
             found[rows] = pooled @ terms.head.weight.T + terms.head.bias
@@ -65,7 +65,7 @@ class Served:
         return found
 
 
-def open_served(version: Path) -> Served:
+def open_offline(version: Path) -> OfflineBase:
     """A published version of a base.
 
     Raises:
@@ -78,10 +78,10 @@ def open_served(version: Path) -> Served:
         manifest.engine, version / ENGINE_FOLDER, threads=manifest.threads, device=manifest.device.kind,
         precision=manifest.precision, profile=manifest.profile,
     )  # fmt: skip
-    return Served(version, manifest, engine)
+    return OfflineBase(version, manifest, engine)
 
 
-class Comparison:
+class SourceComparison:
     """A source model and a published base, asked the same texts: labelled queries, or made texts.
 
     Both are opened, and the source is asked, when they are first needed.
@@ -101,9 +101,9 @@ class Comparison:
         self.truth = None if self._rows is None else label_numbers(self._rows, found.terms.head.labels)
 
     @cached_property
-    def served(self) -> Served:
-        """The base; raises as `open_served`."""
-        return open_served(self._version)
+    def served(self) -> OfflineBase:
+        """The base; raises as `open_offline`."""
+        return open_offline(self._version)
 
     @cached_property
     def source(self) -> SourceModel:
@@ -130,19 +130,21 @@ class Comparison:
         """The source's answers [texts, classes]."""
         return self.source.logits(self.texts)
 
-    def answers(self, terms: TaskTerms, places: Sequence[int]) -> FloatArray:
+    def answers(self, terms: TaskTerms, positions: Sequence[int]) -> FloatArray:
         """A task's answers [places, classes] to some of the texts."""
-        return self.served.logits(terms, [self.texts[place] for place in places], self.source.longest)
+        return self.served.logits(terms, [self.texts[position] for position in positions], self.source.longest)
 
 
-def hold(task: Task, found: Imported, comparison: Comparison, options: ImportOptions, *, half: bool) -> Provenance:
+def verify_import(
+    task: PetsTask, found: Imported, comparison: SourceComparison, options: ImportOptions, *, half: bool
+) -> Provenance:
     """Compare a stored task with the model that it was made of.
 
     Args:
         task: As it was read back from where it was stored.
         found: What the import made.
         comparison: Of its source with the base's published version.
-        options: `least` is the bound; with `force` nothing is refused.
+        options: `min_score` is the bound; with `force` nothing is refused.
         half: Whether the values were stored as float16.
 
     Returns:
@@ -153,8 +155,8 @@ def hold(task: Task, found: Imported, comparison: Comparison, options: ImportOpt
     """
     made = found.provenance
     try:
-        made = _hold(task, found, comparison, half=half)
-        if missed := _missed(made, options.least):
+        made = _compared_provenance(task, found, comparison, half=half)
+        if missed := _missed(made, options.min_score):
             raise InvalidArgument(f"{missed}{_advice(found, options)}")
     except TidalError as error:
         if not options.force:
@@ -163,7 +165,7 @@ def hold(task: Task, found: Imported, comparison: Comparison, options: ImportOpt
     return made
 
 
-def _hold(task: Task, found: Imported, comparison: Comparison, *, half: bool) -> Provenance:
+def _compared_provenance(task: PetsTask, found: Imported, comparison: SourceComparison, *, half: bool) -> Provenance:
     precision = comparison.served.manifest.precision
     # Of all kinds: their values differ from the source's by how they are stored and computed alone.
     tolerance = DEFAULT_TOLERANCE[precision] + half * DEFAULT_TOLERANCE["fp16"]
@@ -175,29 +177,31 @@ def _hold(task: Task, found: Imported, comparison: Comparison, *, half: bool) ->
         exact = _compared(carried.title, carried.logits(texts[:_TEXTS]), answers[:_TEXTS], tolerance)
     if exact is not None and not exact.exact:
         raise InvalidArgument(f"the stored task does not answer as {exact.sentence()}")
-    kept = None
+    accuracy = None
     if truth is not None:
-        kept = AccuracyComparison(rows=len(truth), accuracy=right(answers, truth), source_accuracy=right(wanted, truth))
-    held = _compared(source.title, wanted, answers, tolerance)
-    return found.provenance.model_copy(update={"held": held, "kept": kept})
+        accuracy = AccuracyComparison(
+            rows=len(truth), accuracy=accuracy_of(answers, truth), source_accuracy=accuracy_of(wanted, truth)
+        )
+    compared = _compared(source.title, wanted, answers, tolerance)
+    return found.provenance.model_copy(update={"answers": compared, "accuracy": accuracy})
 
 
-def _missed(made: Provenance, least: float) -> str:
+def _missed(made: Provenance, min_score: float) -> str:
     """What exceeds the bound; "" if nothing does."""
-    kept, held = made.kept, made.held
-    assert held is not None
-    if kept is not None:
-        if kept.source_accuracy - kept.accuracy <= 1 - least:
+    accuracy, compared = made.accuracy, made.answers
+    assert compared is not None
+    if accuracy is not None:
+        if accuracy.source_accuracy - accuracy.accuracy <= 1 - min_score:
             return ""
         return (
-            f"accuracy on {kept.rows} queries is {kept.accuracy:.2%}, that of {held.source} "
-            f"{kept.source_accuracy:.2%}; accepted is a loss of up to {1 - least:.2%} (1 - --min-agreement)"
+            f"accuracy on {accuracy.rows} queries is {accuracy.accuracy:.2%}, that of {compared.source} "
+            f"{accuracy.source_accuracy:.2%}; accepted is a loss of up to {1 - min_score:.2%} (1 - --min-agreement)"
         )
-    if held.agreement >= least:
+    if compared.agreement >= min_score:
         return ""
     return (
-        f"agreement with {held.source} on {held.texts} made texts is {held.agreement:.1%}; accepted is {least:.1%} and "
-        "more (--min-agreement)"
+        f"agreement with {compared.source} on {compared.texts} made texts is {compared.agreement:.1%}; accepted is "
+        f"{min_score:.1%} and more (--min-agreement)"
     )
 
 
@@ -247,6 +251,6 @@ def agreement(wanted: FloatArray, answers: FloatArray) -> float:
     return min(float((wanted.argmax(1) == answers.argmax(1)).mean()), 1.0 - float(distance.mean()))
 
 
-def right(logits: FloatArray, truth: npt.NDArray[np.int64]) -> float:
+def accuracy_of(logits: FloatArray, truth: npt.NDArray[np.int64]) -> float:
     """Share of the rows with the right label."""
     return float((logits.argmax(1) == truth).mean())

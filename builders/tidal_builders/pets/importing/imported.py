@@ -34,7 +34,7 @@ class ImportOptions:
         base_model: the base as a Hugging Face folder: what an adapter was trained on, and what holds the weights that a
             checkpoint changed and a task cannot.
         force: whether to add what cannot be compared with its base or its source model.
-        min_agreement: bound that replaces the default of `least`.
+        min_agreement: bound that replaces the default of `min_score`.
     """
 
     labels: tuple[str, ...] | None = None
@@ -45,7 +45,7 @@ class ImportOptions:
     min_agreement: float | None = None
 
     @property
-    def least(self) -> float:
+    def min_score(self) -> float:
         """Least agreement with the source, see `agreement`; with `data`, 1 - the accuracy that may be lost."""
         if self.min_agreement is not None:
             return self.min_agreement
@@ -53,7 +53,7 @@ class ImportOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class ImportBase:
     """What a task is made for.
 
     Attributes:
