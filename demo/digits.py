@@ -85,7 +85,7 @@ def train_transformer(data: Path, target: Path) -> None:
     )
     settings = Settings(epochs=12, batch=16, rate=0.002)
     # The same split as of the tasks: their accuracies are of images that this training does not use either.
-    seen, _ = read_images(data / "digit.npz").divided(settings.profiled, settings.seed)
+    seen, _ = read_images(data / "digit.npz").split(settings.profiled, settings.seed)
     with _one_thread():
         vit = pretrain(config, seen, settings)
     target.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def train_tasks(repository: Path, model: str, data: Path, done: Callable[[str], 
     """
     from tidal.repository.entries import ModelEntry
     from tidal.tasks.folder import scan, tasks_folder
-    from tidal_builders.otas.registering import Registering
+    from tidal_builders.otas.registration import TaskRegistration
     from tidal_builders.otas.training.settings import Settings
 
     entry = ModelEntry(repository / model)
@@ -114,7 +114,7 @@ def train_tasks(repository: Path, model: str, data: Path, done: Callable[[str], 
             continue
         settings = Settings(epochs=4, head_epochs=20, rate=0.005)
         with _one_thread():
-            found = Registering(entry.folder, version, task).by_training(data / f"{task}.npz", labels, settings)
+            found = TaskRegistration(entry.folder, version, task).by_training(data / f"{task}.npz", labels, settings)
         shares = ", ".join(f"γ {gamma}: {share:.1%}" for gamma, share in found.accuracy.items())
         done(f"{task}: accuracy on held-out images: {shares}")
 

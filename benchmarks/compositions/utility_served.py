@@ -96,7 +96,7 @@ def compare(
     for round_number in range(rounds):
         for load in loads:
             report_progress(
-                f"round {round_number + 1} of {rounds}: {load:.0%} of {rate:.0f} texts a second to the shared encoder"
+                f"round {round_number + 1} of {rounds}: {load:.0%} of {rate:.0f} texts per second to the shared encoder"
             )
             queries = draw_queries(tables, load * rate, seconds, round_number)
             inputs = _inputs(texts, [query.length for query in queries])

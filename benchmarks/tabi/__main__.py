@@ -12,7 +12,7 @@ import typer
 
 from benchmarks.kept import cache_folder, kept_file
 from benchmarks.report import Report, progress
-from benchmarks.tabi import equality, figures, importance, offline, outcome, packing, plot, setting
+from benchmarks.tabi import claims, equality, figures, importance, offline, outcome, packing, plot, setting
 from benchmarks.tabi.importance import ImportanceCost
 from benchmarks.tabi.outcome import TaskOutcome
 from benchmarks.tabi.packing import PackingFactor
@@ -107,7 +107,7 @@ def main(
         report.measured[name] = {task: [asdict(p) for p in points] for task, points in getattr(found, name).items()}
     report.measured["ensembles"] = found.ensembles
     report.measured["engines"] = found.engines
-    outcome.add_claims(report, found.outcomes)
+    claims.add_claims(report, found.outcomes)
     report.finish(json)
     if json is not None:
         plot.save(report.document(), json.with_suffix(".png"))

@@ -1,4 +1,4 @@
-"""The report: one table of systems per task, the open loops, and the claims over all tasks."""
+"""The tables of the report: systems per task, open loops, and the parts of the cascade."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from benchmarks.report import Claim, Report
+from benchmarks.report import Report
 from benchmarks.tabi import figures
 from benchmarks.tabi.equality import RouteEquality
 from benchmarks.tabi.figures import COCKTAIL, DispatcherQuality, LatencyBound, SystemFigures
 from benchmarks.tabi.importance import ImportanceCost
 from benchmarks.tabi.rounds import LOAD, TaskRun
 from benchmarks.tabi.serial import SerialResult
-from benchmarks.tabi.statistics import resampled
 from benchmarks.tabi.sweeps import PUBLISHED, PrunedWords, SweepPoint
-from benchmarks.tabi.variants import EXACT, LARGE, TABI
+from benchmarks.tabi.variants import LARGE
 from benchmarks.tabi.voting import VotingEnsemble
 
 
@@ -209,55 +208,6 @@ def add_importance(report: Report, found: Mapping[str, ImportanceCost]) -> None:
     )
 
 
-def add_claims(report: Report, outcomes: Sequence[TaskOutcome]) -> None:
-    """Add the claims about the candidate that is chosen for the target.
-
-    Args:
-        report: Report to extend.
-        outcomes: Results of all tasks.
-    """
-    for outcome in outcomes:
-        found = figures.ratios(outcome.run, TABI, LARGE, _mean)
-        note = f"rounds {min(found):.2f}-{max(found):.2f}; {_exactly(outcome)}"
-        name = f"mean_vs_large[{outcome.name}]"
-        report.claims.append(Claim(name, "<= 0.75", statistics.median(found), paper="0.60-0.79", note=note))
-    gap = pooled_gap(outcomes)
-    note = f"95 %: {gap.low:+.4f} to {gap.high:+.4f}; every query of every task counts once"
-    report.claims.append(Claim("accuracy_gap[pooled]", "<= 0.01", gap.value, paper="within 0.01", note=note))
-    crowds = {each.name: figures.open_loop_ratios(each.run, TABI, LARGE, 99) for each in outcomes}
-    _worst(report, "p99_vs_large[poisson70]", "<= 1.0", crowds)
-    alone = {each.name: figures.ratios(each.run, TABI, LARGE, _p99) for each in outcomes}
-    _worst(report, "p99_vs_large[unloaded]", "<= 1.25", alone, paper="about 1")
-    for outcome in outcomes:
-        # An ensemble that is less accurate is not an alternative: its row shows its accuracy.
-        if outcome.ensemble is not None and outcome.ensemble.equal:
-            slowest = outcome.ensemble.members[-1]
-            found = figures.ratios(outcome.run, TABI, slowest, _mean)
-            note = f"against {'+'.join(outcome.ensemble.members)}, charged {slowest} alone"
-            name = f"mean_vs_cocktail[{outcome.name}]"
-            report.claims.append(Claim(name, "<= 0.89", statistics.median(found), paper="0.74-0.89", note=note))
-    queries = sum(each.equality.queries for each in outcomes)
-    equal = sum(each.equality.equal for each in outcomes)
-    error = max(each.equality.max_abs_error for each in outcomes)
-    note = f"{queries} queries, levels, labels and words read; probabilities differ by {error:.1e} at most"
-    report.claims.append(Claim("route_equality", "== 1.0", equal / queries, note=note))
-
-
-def pooled_gap(outcomes: Sequence[TaskOutcome]) -> figures.BootstrapInterval:
-    """Return the large model's accuracy minus Tabi's over the queries of all tasks.
-
-    Args:
-        outcomes: Results of all tasks.
-    """
-    differences = []
-    for outcome in outcomes:
-        large, ours = (
-            figures.accuracies([each[system] for each in outcome.run.serial], outcome.truth) for system in (LARGE, TABI)
-        )
-        differences += [large[query] - ours[query] for query in sorted(large)]
-    return resampled(np.array(differences))
-
-
 def measured(outcome: TaskOutcome) -> dict[str, object]:
     """Return a task's figures for the JSON, with those of each round.
 
@@ -272,9 +222,11 @@ def measured(outcome: TaskOutcome) -> dict[str, object]:
         else {name: getattr(outcome.ensemble, name) for name in ("members", "accuracy", "equal")},
         "capacities": outcome.run.capacities,
         "mean_vs_large": {
-            system: figures.ratios(outcome.run, system, LARGE, _mean) for system in outcome.run.serial[0]
+            system: figures.ratios(outcome.run, system, LARGE, mean_ms) for system in outcome.run.serial[0]
         },
-        "p99_vs_large": {system: figures.ratios(outcome.run, system, LARGE, _p99) for system in outcome.run.serial[0]},
+        "p99_vs_large": {
+            system: figures.ratios(outcome.run, system, LARGE, p99_ms) for system in outcome.run.serial[0]
+        },
         "poisson_mean_vs_large": {
             system: figures.open_loop_ratios(outcome.run, system, LARGE, None) for system in outcome.run.crowd[0]
         },
@@ -283,30 +235,6 @@ def measured(outcome: TaskOutcome) -> dict[str, object]:
         },
         "route_equality": asdict(outcome.equality),
     }
-
-
-def _worst(
-    report: Report, name: str, goal: str, found: Mapping[str, Sequence[float]], paper: str | None = None
-) -> None:
-    """Add a claim over all tasks: the worst of their medians over rounds."""
-    medians = {task: statistics.median(each) for task, each in found.items()}
-    note = "the worst of " + ", ".join(f"{task} {value:.2f}" for task, value in medians.items())
-    report.claims.append(Claim(name, goal, max(medians.values()), paper=paper, note=note))
-
-
-def _exactly(outcome: TaskOutcome) -> str:
-    """Return the latency of the candidate that is as accurate as the large model on the selection part."""
-    system = EXACT if EXACT in outcome.systems else TABI
-    ratio = statistics.median(figures.ratios(outcome.run, system, LARGE, _mean))
-    return f"at the large model's accuracy {ratio:.2f}"
-
-
-def _mean(cell: SerialResult) -> float:
-    return cell.mean_ms
-
-
-def _p99(cell: SerialResult) -> float:
-    return cell.percentile(99)
 
 
 def add_bounds(report: Report, found: Mapping[str, LatencyBound], engines: Mapping[str, float]) -> None:
@@ -336,3 +264,13 @@ def add_bounds(report: Report, found: Mapping[str, LatencyBound], engines: Mappi
         )
     title = "parts of the mean latency, in units of the large model's; at best: an oracle dispatcher"
     report.add_table(title, [*columns, "engines alone"], rows)
+
+
+def mean_ms(cell: SerialResult) -> float:
+    """Return the mean latency of a round, milliseconds."""
+    return cell.mean_ms
+
+
+def p99_ms(cell: SerialResult) -> float:
+    """Return the 99th percentile of the latency of a round, milliseconds."""
+    return cell.percentile(99)

@@ -70,7 +70,7 @@ def measure(
             block = rows[start : start + _BLOCK]
             shift = (number + round_number) % len(order)
             for system in order[shift:] + order[:shift]:
-                model, cell = models[system], found[system]
+                model, result = models[system], found[system]
                 outputs = ["label", "level"] if system in cascades else ["label"]
                 time.sleep(_PAUSE_S)
                 for row in block[:_WARM_UP]:
@@ -81,12 +81,12 @@ def measure(
                         answer = client.infer(
                             model, inputs[row], outputs=outputs, request_id=request_id(round_number, row)
                         )
-                        cell.latencies_ms.append(round((time.perf_counter() - begin) * 1e3, 4))
-                        cell.queries.append(row)
-                        cell.labels.append(answer["label"].item().decode())
-                        cell.levels.append(int(answer["level"].item()) if "level" in answer else 0)
-    for system, cell in found.items():
-        cell.server, cell.others = usages[system].server, usages[system].others
+                        result.latencies_ms.append(round((time.perf_counter() - begin) * 1e3, 4))
+                        result.queries.append(row)
+                        result.labels.append(answer["label"].item().decode())
+                        result.levels.append(int(answer["level"].item()) if "level" in answer else 0)
+    for system, result in found.items():
+        result.server, result.others = usages[system].server, usages[system].others
     return found
 
 

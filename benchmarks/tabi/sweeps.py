@@ -71,7 +71,7 @@ class Sweeps:
 
     def cutoffs(self) -> list[SweepPoint]:
         """Return accuracy and latency of the cascade by c (Figure 8)."""
-        return [self._point(f"{cutoff:g}", self._softly(cutoff)) for cutoff in CUTOFFS]
+        return [self._point(f"{cutoff:g}", self._sigmoid(cutoff)) for cutoff in CUTOFFS]
 
     def scales(self, scales: Sequence[float | None]) -> list[SweepPoint]:
         """Return accuracy and latency of the large level alone on the re-routed queries, by α (Figure 9).
@@ -80,35 +80,35 @@ class Sweeps:
             scales: Values of α; None prunes nothing.
         """
         assert self._two.cutoff is not None
-        goes_on = self._softly(self._two.cutoff)
-        share = goes_on / goes_on.sum()
+        rerouted = self._sigmoid(self._two.cutoff)
+        share = rerouted / rerouted.sum()
         points = []
         for scale in scales:
             pruned, outputs = self._run(scale)
             right = outputs.logits.argmax(axis=1) == self._truth
             removed = float(share @ pruned.removed / (share @ pruned.words))
             name = "none" if scale is None else f"{scale:g}"
-            early = 1 - float(goes_on.mean())
+            early = 1 - float(rerouted.mean())
             points.append(SweepPoint(name, float(share @ right), float(share @ outputs.latency_ms), early, removed))
         return points
 
     def pruned_words(self) -> list[PrunedWords]:
         """Return the share of pruned words at the scales for which the paper publishes it."""
         assert self._two.cutoff is not None
-        goes_on = self._softly(self._two.cutoff)
+        rerouted = self._sigmoid(self._two.cutoff)
         found = []
         for scale in PUBLISHED:
             pruned, _ = self._run(scale)
             every = float(pruned.removed.sum() / pruned.words.sum())
-            found.append(PrunedWords(scale, float(goes_on @ pruned.removed / (goes_on @ pruned.words)), every))
+            found.append(PrunedWords(scale, float(rerouted @ pruned.removed / (rerouted @ pruned.words)), every))
         return found
 
     def dispatchers(self) -> list[SweepPoint]:
         """Compare Eq. 4 with a linear probability and a hard cut-off, at the same c and at the same early returns."""
         cutoff = self._two.cutoff
         assert cutoff is not None
-        ours = self._softly(cutoff)
-        kinds = {"linear": self._linearly, "hard cut-off": self._hardly}
+        ours = self._sigmoid(cutoff)
+        kinds = {"linear": self._linear, "hard cut-off": self._hard}
         points = [self._point("Eq. 4", ours)]
         points += [self._point(f"{name}, same c", kind(cutoff)) for name, kind in kinds.items()]
         points += [
@@ -120,8 +120,8 @@ class Sweeps:
     def ensemble_gain(self) -> tuple[float, float]:
         """Return the accuracy on re-routed queries: of the large level alone, and of the ensemble (§7.3.4)."""
         assert self._two.cutoff is not None
-        goes_on = self._softly(self._two.cutoff)
-        share = goes_on / goes_on.sum()
+        rerouted = self._sigmoid(self._two.cutoff)
+        share = rerouted / rerouted.sum()
         _, outputs = self._run(self._two.pruning)
         small, large = softmax(self._small.logits), softmax(outputs.logits)
         weights = self._two.weights[-1]
@@ -132,9 +132,9 @@ class Sweeps:
         """Return the mean time of the cascade's engines divided by that of its last level alone on all queries."""
         assert self._two.cutoff is not None
         _, alone = self._run(None)
-        return self._point("", self._softly(self._two.cutoff)).mean_ms / float(alone.latency_ms.mean())
+        return self._point("", self._sigmoid(self._two.cutoff)).mean_ms / float(alone.latency_ms.mean())
 
-    def _point(self, name: str, goes_on: Floats) -> SweepPoint:
+    def _point(self, name: str, rerouted: Floats) -> SweepPoint:
         pruned, outputs = self._run(self._two.pruning)
         chain = LevelChain(
             [self._small, outputs],
@@ -144,7 +144,7 @@ class Sweeps:
             removed=pruned.removed[None],
             metric="accuracy",
         )
-        found = chain.expected(np.stack([np.ones(len(goes_on)), goes_on]), self._two.weights)
+        found = chain.expected(np.stack([np.ones(len(rerouted)), rerouted]), self._two.weights)
         return SweepPoint(name, found.score, found.latency.mean, found.returned[0], found.pruned)
 
     def _run(self, scale: float | None) -> tuple[PrunedQueries, LevelOutputs]:
@@ -155,13 +155,13 @@ class Sweeps:
             self._runs[scale] = pruned, collect(self._last, pruned.queries)
         return self._runs[scale]
 
-    def _softly(self, cutoff: float) -> Floats:
+    def _sigmoid(self, cutoff: float) -> Floats:
         return np.asarray(reroute_probability(self._confidence, cutoff, self._two.slope or 1.0), np.float64)
 
-    def _linearly(self, cutoff: float) -> Floats:
+    def _linear(self, cutoff: float) -> Floats:
         return linear_probability(self._confidence, cutoff)
 
-    def _hardly(self, cutoff: float) -> Floats:
+    def _hard(self, cutoff: float) -> Floats:
         return np.asarray(self._confidence <= cutoff, np.float64)
 
 
@@ -175,7 +175,7 @@ def linear_probability(sure: Floats, cutoff: float) -> Floats:
     return np.where(sure > cutoff, (1 - sure) / (1 - cutoff), 1.0)
 
 
-def equal_share(goes_on: Callable[[float], Floats], wanted: float) -> float:
+def equal_share(rerouted: Callable[[float], Floats], wanted: float) -> float:
     """Return the cut-off whose share of re-routed queries is closest to a given one.
 
     Args:
@@ -185,5 +185,5 @@ def equal_share(goes_on: Callable[[float], Floats], wanted: float) -> float:
     low, high = 0.0, 1.0 - 1e-9
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if float(goes_on(middle).mean()) < wanted else (low, middle)
+        low, high = (middle, high) if float(rerouted(middle).mean()) < wanted else (low, middle)
     return high

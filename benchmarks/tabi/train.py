@@ -153,8 +153,8 @@ def _loss(logits: torch.Tensor, truth: torch.Tensor, taught: torch.Tensor | None
     hard = functional.cross_entropy(logits, truth)
     if taught is None:
         return hard
-    said, wanted = (functional.log_softmax(each / _SOFTENING, -1) for each in (logits, taught))
-    distance = functional.kl_div(said, wanted, reduction="batchmean", log_target=True) * _SOFTENING**2
+    student, teacher_log = (functional.log_softmax(each / _SOFTENING, -1) for each in (logits, taught))
+    distance = functional.kl_div(student, teacher_log, reduction="batchmean", log_target=True) * _SOFTENING**2
     return (1 - _DISTILLED) * hard + _DISTILLED * distance
 
 

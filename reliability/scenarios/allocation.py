@@ -19,20 +19,20 @@ def run(target: ServerUnderTest) -> list[Guarantee]:
     requests, failures, changed = 0, list[str](), 0
     with (
         target.load(uncounted={"split"}) as load,
-        controller(served.environment, "split", "--period", "2", "--min-gain", "0") as beside,
+        controller(served.environment, "split", "--period", "2", "--min-gain", "0") as controller_process,
     ):
         for words in phases:
             with Traffic(served.report["grpc"], "split", words) as traffic:
-                if not beside.wait_for("changed", changed + 1, _WITHIN_S):
-                    last = beside.of("decision")[-1:]
+                if not controller_process.wait_for("changed", changed + 1, _WITHIN_S):
+                    last = controller_process.of("decision")[-1:]
                     failures.append(f"no change within {_WITHIN_S:g} s of queries of {words} words: {last}")
-                changed = len(beside.of("changed"))
+                changed = len(controller_process.of("changed"))
             requests += traffic.sent
             failures += traffic.failures
         missing = 20 if target.quick else MIN_REQUESTS - requests - len(load.sent)
         load.wait_for(missing)
-        beside.end()
-    failures += [f"a change failed: {event}" for event in beside.of("failed")]
+        controller_process.end()
+    failures += [f"a change failed: {event}" for event in controller_process.of("failed")]
     failures += load.failures()
     what = "instances moved by the controller"
     return [none_failed(what, requests + len(load.sent), changed, failures, quick=target.quick)]

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.report import Report
 from benchmarks.tabi import figures, importance, outcome, variants
+from benchmarks.tabi.claims import add_claims
 from benchmarks.tabi.crowd import OpenLoopResult
 from benchmarks.tabi.equality import RouteEquality
 from benchmarks.tabi.outcome import TaskOutcome
@@ -311,7 +312,7 @@ def an_outcome(name: str) -> TaskOutcome:
 
 def test_claims_have_the_names_and_goals_that_were_asked_for():
     report = Report("tabi", True)
-    outcome.add_claims(report, [an_outcome("sst2"), an_outcome("qnli")])
+    add_claims(report, [an_outcome("sst2"), an_outcome("qnli")])
     claims = {claim.name: (claim.goal, round(claim.measured, 4)) for claim in report.claims}
     assert claims == {
         "mean_vs_large[sst2]": ("<= 0.75", 0.625),
@@ -358,7 +359,7 @@ def test_words_pruned_are_those_of_queries_that_go_on_and_of_all(tmp_path):
     queries = TaskQueries(data.texts, tuple("ab"[number] for number in data.truth))
     found = Sweeps(manifest(two), two, levels, queries).pruned_words()  # type: ignore[arg-type]
     small = toy.outputs(0, data.texts)
-    goes_on = reroute_probability(confidence(Calibration(temperature=1.7), small.logits), 0.9, 10.0)
+    rerouted = reroute_probability(confidence(Calibration(temperature=1.7), small.logits), 0.9, 10.0)
     for each, scale in zip(found, (0.5, 0.7, 0.9), strict=True):
         stay = [
             kept_words(levels[0].read(text), received, scale)
@@ -367,7 +368,7 @@ def test_words_pruned_are_those_of_queries_that_go_on_and_of_all(tmp_path):
         words, gone = np.array([len(kept) for kept in stay]), np.array([(~kept).sum() for kept in stay])
         assert each.scale == scale
         assert each.every == pytest.approx(gone.sum() / words.sum())
-        assert each.re_routed == pytest.approx((goes_on * gone).sum() / (goes_on * words).sum())
+        assert each.re_routed == pytest.approx((rerouted * gone).sum() / (rerouted * words).sum())
     assert found[0].every < found[2].every
     report = Report("tabi", True)
     outcome.add_pruned_words(report, {"sst2": found, "qnli": found})

@@ -42,7 +42,7 @@ def holds(target: ServerUnderTest, scenario: str) -> None:
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_what_is_promised_holds(target: ServerUnderTest, name: str) -> None:
+def test_guarantees_hold(target: ServerUnderTest, name: str) -> None:
     holds(target, name)
 
 
@@ -73,7 +73,7 @@ def test_killed_builders_leave_whole_versions_that_serve(target: ServerUnderTest
     assert load.failures() == []
 
 
-def test_a_killed_stub_is_served_again_and_nobody_else_notices(target: ServerUnderTest) -> None:
+def test_a_killed_stub_is_served_again_and_no_other_model_is_affected(target: ServerUnderTest) -> None:
     for _ in range(_TRIES):
         again, _, others, lost = killed_stubs.run(target)
         if lost.holds:

@@ -16,13 +16,13 @@ from reliability.server_under_test import ServerUnderTest
     ("measured", "bound", "holds"),
     [(5.0, "<= 5", True), (5.1, "<= 5", False), (0.9, ">= 0.9", True), (0.8, ">= 0.9", False), (0.0, "== 0", True)],
 )
-def test_a_figure_is_held_to_its_bound(measured: float, bound: str, holds: bool) -> None:
+def test_a_figure_is_compared_with_its_bound(measured: float, bound: str, holds: bool) -> None:
     assert Guarantee("it", 1, 1, 0, measured, "s", bound).holds is holds
     assert not Guarantee("it", 1, 1, 0, measured, "s", bound, enough=False).holds
     assert not Guarantee("it", 1, 1, 1, measured, "s", bound).holds
 
 
-def test_no_failure_has_to_rest_on_enough() -> None:
+def test_no_failure_needs_enough_requests() -> None:
     assert none_failed("it", 1000, 3, [], quick=False).holds
     for requests, changes in ((999, 3), (1000, 2)):
         row = none_failed("it", requests, changes, [], quick=False)
@@ -42,7 +42,7 @@ def test_the_page_has_a_line_for_each_row() -> None:
     assert cells(row)[6] == "yes"
 
 
-def test_failures_are_those_of_the_models_asked_for() -> None:
+def test_failures_are_those_of_the_named_models() -> None:
     load = BackgroundLoad("127.0.0.1:1", "127.0.0.1:1", [])
     load.sent = [
         EndedRequest("a", 0, 1, OK),
@@ -54,7 +54,7 @@ def test_failures_are_those_of_the_models_asked_for() -> None:
     assert load.answered() == Counter(a=1)
 
 
-def test_counters_have_to_agree_in_every_load() -> None:
+def test_counters_must_agree_in_every_load() -> None:
     target = ServerUnderTest.__new__(ServerUnderTest)
     target.counted = [("a", 10, 10), ("b", 5, 7), ("b", 7, 5)]  # what one has too many the other lacks
     row = counted(target)

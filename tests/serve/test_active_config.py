@@ -18,14 +18,8 @@ from tidal.errors import InvalidArgument, Unavailable
 from tidal.repository.allocation import read_allocation, usable_instances
 from tidal.repository.config import instance_count, read_config, with_instances
 from tidal.server.active_config import active_config, load_model, restart_model
-from tidal.server.allocate import (
-    exclusive_change,
-    format_counts,
-    partitioned_model,
-    plan_steps,
-    wanted_now,
-    write_wanted,
-)
+from tidal.server.allocate import format_counts, partitioned_model, plan_steps, wanted_now, write_wanted
+from tidal.server.change_lock import exclusive_change
 from tidal.server.control import ModelState, ServerControl
 from tidal.server.gauges import parse_instances
 from tidal.server.launch import select_models

@@ -245,7 +245,10 @@ def test_the_supervisor_leaves_a_runtime_without_instances_alone(server: Served)
     allocate(server, n16=0, n64=1)
     time.sleep(4 * POLL_S)  # as many looks of the supervisor
     assert loaded(server) == {"m_len64": (1, 1)}
-    assert server.tidal("models", "load", "m_len16").stdout == "m_len16: not loaded, it is given no instance\n"
+    assert (
+        server.tidal("models", "load", "m_len16").stdout
+        == "m_len16: not loaded, because its allocation has 0 instances\n"
+    )
     assert (server.state["restarts"], server.stubs("m_len16")) == (restarts, [])
     rows = {row["name"]: row for row in json.loads(server.tidal("models", "list", "--json").stdout)}
     assert [rows[name]["instances"] for name in ("m", "m_len16", "m_len64")] == [1, 0, 1]

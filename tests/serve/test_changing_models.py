@@ -19,7 +19,7 @@ from tidal.repository.entries import ModelEntry
 from tidal.repository.names import runtime_model
 from tidal.server import change
 from tidal.server.active_config import load_model, restart_model
-from tidal.server.allocate import exclusive_change
+from tidal.server.change_lock import exclusive_change
 from tidal.server.control import ModelState, ServerControl
 
 
@@ -151,7 +151,7 @@ class TestLoad:
         publish_partitioned(repository, "m", [64], version=2, placement="polymorphic")
         stay_with(repository, 1)
         reported = change.load(control, repository, "m")
-        assert reported == "m: version 1 serves as its version_policy asks; version 2 is published too"
+        assert reported == "m: version 1 serves, because its version_policy selects it; version 2 is also published"
         assert control.served == {"m": [1], "m_len16": [1], "m_len64": [1]}
         change.unload(control, repository, "m")
         assert control.served == {}
@@ -196,7 +196,7 @@ class TestNewVersion:
         control.watched.clear()
         reported = change.load(control, repository, "m")
         assert control.steps == ["m_len128 [2]", "m [2]", "m_len64 unloaded", "m_len128 [2]", "m_len16 unloaded"]
-        assert "  m_len64: not loaded, it is given no instance" in reported.splitlines()
+        assert "  m_len64: not loaded, because its allocation has 0 instances" in reported.splitlines()
 
     @pytest.mark.parametrize("broken", ["m_len16", "m_len64", "m"])
     def test_that_does_not_load_leaves_the_old_one_everywhere(
@@ -259,7 +259,7 @@ class TestBeforeAReload:
         load_model(control, ModelGraph.read(repository), "m_len16")
         assert (control.served["m_len16"], control.instances["m_len16"]) == ([1], 2)
         reported = change.load(control, repository, "m_len16")
-        assert reported == "m_len16: version 1 serves as its front calls it; version 2 is published too"
+        assert reported == "m_len16: version 1 serves, because its front calls it; version 2 is also published"
 
     def test_a_restart_of_the_front_loads_its_runtimes_before(self, repository: Path, control: FakeControl) -> None:
         restart_model(control, ModelGraph.read(repository), "m")

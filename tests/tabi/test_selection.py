@@ -42,7 +42,7 @@ def test_an_accuracy_loss_is_counted_from_the_last_level_alone(loss: float, name
     assert least_score(CANDIDATES, Target(accuracy_loss=loss)) == pytest.approx(0.93 - loss)
 
 
-def test_an_accuracy_loss_counts_on_the_part_that_is_asked_for() -> None:
+def test_an_accuracy_loss_counts_on_the_given_part() -> None:
     both = [
         candidate("small", (0,), score=0.8, mean=1, reported=expected(0.9, 1)),
         candidate("large", (1,), score=0.9, mean=2, reported=expected(0.91, 2)),

@@ -125,7 +125,7 @@ class TestRoutes:
         assert 0.2 < levels.count(1) / len(levels) < 0.8
         assert any(answer["pruned_text"].item().decode() != text for answer, text in zip(answers, TEXTS, strict=True))
 
-    def test_rows_take_the_ways_of_their_own_texts(self, routed: Callable[..., RoutedAnswer], url: str) -> None:
+    def test_rows_have_the_routes_of_their_own_texts(self, routed: Callable[..., RoutedAnswer], url: str) -> None:
         with Client(url) as client:
             found = client.infer("c", {"text_input": column(*TEXTS[:40])})
             alone = [client.infer("c", {"text_input": column(text)})["level"].item() for text in TEXTS[:10]]
@@ -158,7 +158,7 @@ class TestRoutes:
 
 
 class TestRequests:
-    def test_only_what_was_asked_for_comes_back(self, url: str) -> None:
+    def test_only_requested_outputs_are_returned(self, url: str) -> None:
         with Client(url) as client:
             assert set(client.infer("c", {"text_input": column("good")}, outputs=["level"])) == {"level"}
             answer = client.classify("c", "good")
@@ -285,7 +285,7 @@ def test_a_level_whose_process_is_killed_with_queries_in_it(cascades: Cascades, 
 
 class TestUnderTidalServe:
     @pytest.mark.parametrize(("config", "levels"), [(CONFIG, set()), (APART, {SMALL, LARGE})])
-    def test_a_cascade_comes_and_goes_with_its_levels(
+    def test_a_cascade_is_loaded_and_unloaded_with_its_levels(
         self, cascades: Cascades, cutoff: float, tmp_path: Path, config: str, levels: set[str]
     ) -> None:
         for level in (SMALL, LARGE):

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidal.arlo.scheduling import MIN_GAIN
 from tidal.commands.connecting import AsJson
-from tidal.commands.output import one_sentence, print_json, print_table
+from tidal.commands.output import one_sentence
 from tidal.commands.simulate_inputs import bounds_of, columns_of, lengths_of, rates_of, service_times
+from tidal.commands.simulate_output import print_results, progress_bar
 from tidal.simulator.arlo import (
     OVERHEAD_S,
     TWEETS,
     Bursts,
-    ClusterResult,
     GpuFailures,
     ScalingBounds,
     SyntheticRequests,
@@ -217,7 +213,7 @@ def arlo(
                 peek=peek,
                 fill=fill,
             )
-            with _progress(name, workload.seconds) as on_second:
+            with progress_bar(name, workload.seconds) as on_second:
                 result = run(
                     system,
                     workload,
@@ -228,7 +224,7 @@ def arlo(
                     on_second=on_second,
                 )
             results.append(result)
-    _print(results, slo_ms / 1e3, as_json)
+    print_results(results, slo_ms / 1e3, as_json)
     if plot is not None:
         draw(
             results,
@@ -252,65 +248,3 @@ def _check_picture(file: Path | None) -> None:
         )
     if not file.parent.is_dir():
         raise typer.BadParameter(f"folder '{file.parent}' does not exist", param_hint="--plot")
-
-
-@contextmanager
-def _progress(name: SystemName, seconds: int) -> Iterator[Callable[[float], None] | None]:
-    """Show a progress bar on standard error during a run, where that is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} s"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
-        task = bars.add_task(name.value, total=seconds)
-        yield lambda now: bars.update(task, completed=now)
-
-
-def _print(results: Sequence[ClusterResult], slo_s: float, as_json: bool) -> None:
-    if as_json:
-        print_json([_row(result, slo_s) for result in results])
-        return
-    rows = [
-        (
-            result.name,
-            f"{result.mean_ms:.2f}",
-            f"{result.percentile_ms(50):.2f}",
-            f"{result.percentile_ms(98):.2f}",
-            f"{result.share_over(slo_s):.2%}",
-            f"{result.mean_gpus:.2f}",
-            f"{result.utilisation:.0%}",
-            str(result.demotions),
-            str(result.replaced),
-            str(result.failed_batches),
-        )
-        for result in results
-    ]
-    columns = ("SYSTEM", "MEAN MS", "MEDIAN", "P98", "OVER SLO", "GPUS", "USED", "DEMOTED", "REPLACED", "FAILED")
-    duration_s = max(result.moments[-1].at for result in results)
-    print_table(
-        columns,
-        rows,
-        notes=f"{results[0].requests} requests in {results[0].seconds:.0f} s, the last answer "
-        f"after {duration_s:.0f} s at most",
-    )
-
-
-def _row(result: ClusterResult, slo_s: float) -> dict[str, Any]:
-    last = result.moments[-1]
-    return {
-        "system": result.name,
-        "requests": result.requests,
-        "seconds": result.seconds,
-        "mean_ms": result.mean_ms,
-        "median_ms": result.percentile_ms(50),
-        "p98_ms": result.percentile_ms(98),
-        "over_slo": result.share_over(slo_s),
-        "gpus": result.mean_gpus,
-        "utilisation": result.utilisation,
-        "demotions": result.demotions,
-        "replaced": result.replaced,
-        "failed_batches": result.failed_batches,
-        "instances": dict(zip(map(str, result.max_lengths), last.instances, strict=True)),
-        "moments": [[each.at, each.gpus, list(each.instances), each.waiting] for each in result.moments],
-    }

@@ -14,12 +14,9 @@ instances in place.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +26,7 @@ from tidal.repository.allocation import configured_instances, make_allocation, r
 from tidal.repository.config import instance_count
 from tidal.repository.names import runtime_model
 from tidal.server.active_config import load_model
+from tidal.server.change_lock import exclusive_change
 from tidal.server.control import ServerControl
 from tidal.server.gauges import used_instances
 from tidal.server.reasons import sentence
@@ -239,27 +237,6 @@ def check_one_server(repository: Path, front: str, metrics: str | None) -> None:
                 f"the server on {state.http} serves '{front}' from the same repository too and would use instances "
                 f"that it has not loaded: stop one of the servers first"
             )
-
-
-@contextmanager
-def exclusive_change(front: Path) -> Iterator[None]:
-    """Lock a partitioned model's instances for the length of a block; the kernel releases the lock with the process.
-
-    Args:
-        front: Folder of the partitioned model.
-
-    Raises:
-        Unavailable: Another process holds the lock.
-    """
-    descriptor = os.open(front, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Unavailable(f"the instances of '{front.name}' are being changed already: try again") from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def format_counts(instances: Mapping[int, int]) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidal.errors import Internal, NotFound, Unavailable
+from tidal.server.local_http import open_url
 
 # `tidal serve` restricts the admin endpoints by this header, over gRPC by this metadata entry.
 ADMIN_HEADER = "tidal-admin-key"
@@ -115,10 +116,8 @@ class ServerControl:
             request.data = json.dumps(body).encode()
         if self.key is not None:
             request.add_header(ADMIN_HEADER, self.key)
-        # Proxies of the environment are for other machines.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(request, timeout=timeout_s) as response:
+            with open_url(request, timeout_s) as response:
                 content = response.read()
         except urllib.error.HTTPError as error:
             raise self._refused(error) from None

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import http.client
 import re
-import urllib.request
 
+from tidal.server.local_http import open_url
 from tidal.server.stubs import live_stubs
 
 # Without models a server ends within a second or two; one that runs for longer waits for nothing.
@@ -51,10 +51,8 @@ class ExitWatch:
         return now_s - self._empty_since >= IDLE_S
 
     def _has_models(self) -> bool:
-        # Proxies of the environment are for other machines.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(f"http://{self._metrics}/metrics", timeout=_ANSWER_S) as response:
+            with open_url(f"http://{self._metrics}/metrics", _ANSWER_S) as response:
                 text = response.read().decode(errors="replace")
         except (OSError, http.client.HTTPException):
             return True

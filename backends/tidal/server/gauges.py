@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import http.client
 import re
-import urllib.request
 
 from tidal.errors import Unavailable
+from tidal.server.local_http import open_url
 
 INSTANCES_GAUGE = "tidal_arlo_instances"
 _SAMPLE = re.compile(rf"^{INSTANCES_GAUGE}\{{([^}}]*)\}} (\S+)$", re.MULTILINE)
@@ -39,9 +39,7 @@ def read_metrics(metrics: str) -> str:
         Unavailable: The endpoint does not answer.
     """
     try:
-        # Proxies of the environment are for other machines.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"http://{metrics}/metrics", timeout=_ANSWER_S) as response:
+        with open_url(f"http://{metrics}/metrics", _ANSWER_S) as response:
             return str(response.read().decode(errors="replace"))
     except (OSError, http.client.HTTPException) as error:
         raise Unavailable(f"no metrics at {metrics}: {getattr(error, 'reason', None) or error}") from None

@@ -9,7 +9,6 @@ import http.client
 import json
 import threading
 import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +16,7 @@ from socket import socket
 from typing import Any
 
 from tidal.errors import Unavailable
+from tidal.server.local_http import open_url
 from tidal.server.status import ServeStatus
 
 # Longest time for a client to send its request, in seconds.
@@ -53,10 +53,8 @@ def status_endpoint(host: str, port: int, status: ServeStatus) -> Iterator[None]
 
 def read_readiness(address: str) -> dict[str, Any] | None:
     """Request the document of `GET /ready` from `host:port`; None where nothing answers there."""
-    # Proxies of the environment are for other machines.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"http://{address}/ready", timeout=_ANSWER_S) as response:
+        with open_url(f"http://{address}/ready", _ANSWER_S) as response:
             content = response.read()
     except urllib.error.HTTPError as error:  # 503 carries the same document
         content = error.read()

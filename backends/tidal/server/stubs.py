@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from tidal.repository.config import instance_count
 from tidal.server.installation import STUB_NAME
 
 # Arguments of a stub: itself, the model's file, shared-memory region, …, the instance's name at 8.
@@ -57,8 +58,5 @@ def live_stubs(server_pid: int) -> frozenset[Stub]:
 
 
 def wanted_instances(config: dict[str, Any]) -> int:
-    """Number of stubs that a model's active config specifies."""
-    return sum(
-        int(group.get("count", 1)) * max(1, len(group.get("gpus") or ()) if group.get("kind") == "KIND_GPU" else 1)
-        for group in config.get("instance_group", ())
-    )
+    """Number of stubs that a model's active config specifies; none for an ensemble."""
+    return instance_count(config) if config.get("instance_group") else 0

@@ -24,7 +24,7 @@ from tidal.flover.manifest import (
     GenerationVerification,
 )
 from tidal.flover.memory.available import available_bytes
-from tidal.flover.memory.buffers import buffer_bytes, kept_type
+from tidal.flover.memory.buffers import buffer_bytes, cache_dtype
 from tidal.flover.models.weights import convert, load_weights, save_weights
 from tidal.flover.runner import FloverRunner
 from tidal.manifest import Source
@@ -175,7 +175,7 @@ class _FloverStages:
 
     def memory_bytes(self, precision: Computed) -> int:
         """Bytes of all slots' keys and values."""
-        dtype = kept_type(_TYPES[precision], self.torch_device)
+        dtype = cache_dtype(_TYPES[precision], self.torch_device)
         return buffer_bytes(self.facts.form, self.spec.max_concurrency, self.facts.max_length, dtype)
 
     def _read_source(self, folder: Path) -> None:

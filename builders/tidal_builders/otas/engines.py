@@ -35,7 +35,7 @@ Inputs = dict[str, npt.NDArray[np.float32]]
 _MIN_GAIN = 0.05
 _ROUNDS = 4
 # Batches are compared up to this multiple of the largest fixed size.
-_MAX_MULTIPLE = 4
+_MAX_SIZE_FACTOR = 4
 
 
 def graphs(gammas: Sequence[int], kind: EngineKind) -> dict[tuple[int, ...], str]:
@@ -121,24 +121,26 @@ def choose_engines(
     wanted = graphs(form.gammas, target.kind)
     for number, (gammas, name) in enumerate(wanted.items()):
         graph = folder / name / engine_file(target.kind)
-        tried = [None, *(sizes if gammas[0] <= 0 else [])]
-        files = specialise_engine(target.kind, graph, [form.shapes(gammas, size) for size in tried], target.options)
-        anything, *fixed = [
+        candidates = [None, *(sizes if gammas[0] <= 0 else [])]
+        files = specialise_engine(
+            target.kind, graph, [form.shapes(gammas, size) for size in candidates], target.options
+        )
+        any_size, *fixed = [
             OtasEngine(gammas=gammas, file=str(file.relative_to(folder)), batch=size)
-            for file, size in zip(files, tried, strict=True)
+            for file, size in zip(files, candidates, strict=True)
         ]
-        choices: dict[EngineChoice, Sequence[OtasEngine]] = {"dynamic": [anything]}
+        choices: dict[EngineChoice, Sequence[OtasEngine]] = {"dynamic": [any_size]}
         if fixed:
-            choices |= {"static": fixed, "both": [*fixed, anything]}
+            choices |= {"static": fixed, "both": [*fixed, any_size]}
         chosen: EngineChoice = "dynamic"
         if fixed:
-            image_ms = _compare(folder, form, target, anything, fixed, seconds)
-            fastest = min(image_ms, key=lambda way: image_ms[way])
+            image_ms = _compare(folder, form, target, any_size, fixed, seconds)
+            fastest = min(image_ms, key=lambda choice: image_ms[choice])
             if image_ms[fastest] < image_ms["dynamic"] * (1 - _MIN_GAIN):
                 chosen = fastest
-            for way, milliseconds in image_ms.items():
-                verdict: Literal["chosen", "slower"] = "chosen" if way == chosen else "slower"
-                trials.append(OtasTrial(gamma=gammas[0], form=way, image_ms=milliseconds, verdict=verdict))
+            for choice, milliseconds in image_ms.items():
+                verdict: Literal["chosen", "slower"] = "chosen" if choice == chosen else "slower"
+                trials.append(OtasTrial(gamma=gammas[0], form=choice, image_ms=milliseconds, verdict=verdict))
         engines += choices[chosen]
         progress((number + 1) / len(wanted))
     return tuple(engines), tuple(trials)
@@ -162,14 +164,14 @@ def _compare(
     folder: Path,
     form: OtasForm,
     target: EngineTarget,
-    anything: OtasEngine,
+    any_size: OtasEngine,
     fixed: Sequence[OtasEngine],
     seconds: float,
 ) -> dict[EngineChoice, float]:
     """Milliseconds per image for each way to divide batches among engines, as a mean over batch sizes."""
-    gamma, sizes = anything.gammas[0], [each.batch or 1 for each in fixed]
-    batches = batch_sizes(min(form.max_batch, _MAX_MULTIPLE * sizes[-1]))
-    dynamic = open_one(folder, form, target, anything)
+    gamma, sizes = any_size.gammas[0], [each.batch or 1 for each in fixed]
+    batches = batch_sizes(min(form.max_batch, _MAX_SIZE_FACTOR * sizes[-1]))
+    dynamic = open_one(folder, form, target, any_size)
     calls: dict[tuple[bool, int], Call] = {}
     for each, size in zip(fixed, sizes, strict=True):
         calls[True, size] = partial(_run, open_one(folder, form, target, each), draw_inputs(form, gamma, size, seed=0))
@@ -181,7 +183,7 @@ def _compare(
         "static": lambda size: sum(timings[True, part] for part in split_batch(size, sizes)),
         "both": lambda size: timings[size in sizes, size],
     }
-    return {way: statistics.mean(cost(size) / size for size in batches) for way, cost in costs.items()}
+    return {choice: statistics.mean(cost(size) / size for size in batches) for choice, cost in costs.items()}
 
 
 def _run(engine: Engine, inputs: Inputs, _worker: int) -> None:

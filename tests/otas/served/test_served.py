@@ -55,7 +55,7 @@ class TestAnswers:
                 assert set(gammas) == {2} or model == "vit"
 
     @pytest.mark.parametrize("model", ["vit", "paper"])
-    def test_a_query_in_a_hurry_gets_fewer_tokens(
+    def test_an_urgent_query_gets_fewer_tokens(
         self, url: str, vision: Vision, pixels: list[FloatArray], model: str
     ) -> None:
         with Client(url) as client:

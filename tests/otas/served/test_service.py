@@ -173,7 +173,7 @@ class TestRequests:
             other.wait()
             assert run.transformer.batches[1:] == [(0, [2.0])]
             assert run.counts("outcomes_total", 4, outcome="evicted")
-            assert until(lambda: [seconds is None for seconds in policy.told] == [False, True], 5)
+            assert until(lambda: [seconds is None for seconds in policy.reported] == [False, True], 5)
 
     def test_an_answer_after_the_deadline_counts_as_late(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
@@ -232,8 +232,8 @@ class TestRequests:
             assert run.counts("outcomes_total", 1, outcome="cancelled")
             assert run.counts("outcomes_total", 1, outcome="evicted")
             # What a smaller batch took says nothing of the planned one.
-            assert until(lambda: len(run.policies[0].told) == 2 and run.policies[0].told[1] is None, 5)  # type: ignore[attr-defined]
-            assert run.policies[0].told[0] > 0  # type: ignore[attr-defined]
+            assert until(lambda: len(run.policies[0].reported) == 2 and run.policies[0].reported[1] is None, 5)  # type: ignore[attr-defined]
+            assert run.policies[0].reported[0] > 0  # type: ignore[attr-defined]
 
 
 class TestTasks:
@@ -306,7 +306,7 @@ class TestFailures:
             assert [values for _, values in run.transformer.batches] == [[1.0, 2.0], [4.0]]
             assert run.counts("outcomes_total", 3, outcome="failed")
             # The third row of the first left the queue with it.
-            assert until(lambda: [seconds is None for seconds in run.policies[0].told] == [True, False], 5)  # type: ignore[attr-defined]
+            assert until(lambda: [seconds is None for seconds in run.policies[0].reported] == [True, False], 5)  # type: ignore[attr-defined]
             assert run.metric("service_restarts_total") == 0
 
     def test_a_policy_that_raises_costs_the_service_which_is_replaced(self, tmp_path: Path) -> None:

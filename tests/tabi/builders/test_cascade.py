@@ -286,7 +286,7 @@ def test_a_changed_level_alone_is_built_and_run(
         ({"parts": {"calibration": 0.01, "selection": 0.01, "report": 0.98}}, "gives the calibration part"),
     ],
 )
-def test_what_cannot_be_built_is_said(copied: Built, fields: dict[str, object], message: str) -> None:
+def test_what_cannot_be_built_is_an_error(copied: Built, fields: dict[str, object], message: str) -> None:
     change(copied.spec, **fields)
     done = tidal_build(copied.spec, "--repository", copied.repository)
     assert done.code == 2

@@ -364,7 +364,7 @@ def test_three_levels_give_all_combinations(tokenizer: WordTokenizer) -> None:
     assert straight.candidates == result.candidates
 
 
-def test_what_cannot_be_searched_is_said(tokenizer: WordTokenizer) -> None:
+def test_what_cannot_be_searched_is_an_error(tokenizer: WordTokenizer) -> None:
     toy = Toy(**TOY)
     data = toy.data(40)
     levels = toy.facts(data, tokenizer)

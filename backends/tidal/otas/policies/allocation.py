@@ -22,7 +22,7 @@ def by_dynamic_programme(
     with slightly less utility that ends much earlier is discarded, so the result is not always optimal.
 
     Corrections of the published programme: index 0 has no γ in the list (lines 34 and 37); the previous index starts
-    as 0 rather than 1 (line 6), because a prefix of which nothing is executed never passes the comparison of line 15
+    as 0 rather than 1 (line 6), because a prefix in which no batch is executed never passes the comparison of line 15
     and would be executed at index 1; states start at -∞ rather than 0 (line 5), because a feasible batch with utility
     0 would not advance the clock.
 

@@ -1,4 +1,4 @@
-"""The spread of lengths from which batching by the shared cost alone is better, determined by simulation (PetS §6.4)."""
+"""The spread of lengths from which batching by the shared cost alone is better, found by simulation (PetS §6.4)."""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ OTAS (Chen et al., 2024) chooses batches by deadlines and by the utility of answ
 batch of given lengths and tasks. Neither published system has both.
 """
 
+from __future__ import annotations
+
 import heapq
 from collections import deque
 from collections.abc import Iterable

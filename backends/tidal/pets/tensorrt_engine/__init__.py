@@ -1,1 +1,4 @@
-"""The PET inference engine as a TensorRT plan, for the dense kinds: banks of terms and row numbers are its inputs."""
+"""The TensorRT engine of PetS: one plan for all tasks with dense terms, whose banks of terms stay on the GPU.
+
+Imports `pets/engine` (the contract), `pets/terms`, and the banks and operators of `torch_engine`.
+"""

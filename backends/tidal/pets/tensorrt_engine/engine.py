@@ -1,4 +1,4 @@
-"""Runs batches of the dense kinds by a TensorRT plan whose banks stay on the GPU."""
+"""Runs batches of tasks with dense terms by a TensorRT plan whose banks stay on the GPU."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from tidal.tensor_file import Array
 
 
 class TensorRtPlan(Protocol):
-    """A plan whose banks were bound; see `tidal.engines.Engine`."""
+    """A plan with bound banks; see `tidal.engines.Engine`."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run one batch."""
 
 
 class TensorRtPetsEngine:
-    """A frozen encoder that runs rows of any tasks of the dense kinds in one batch.
+    """A frozen encoder that runs rows of any tasks with dense terms in one batch; see `PetsEngine`.
 
-    Tasks come and go at any time without a change of the plan: their terms are rows of banks, which are the plan's
-    inputs as the batch's row numbers are. Batches run one at a time.
+    Tasks are added and removed at any time without a change of the plan: their terms are rows of banks, which are
+    inputs of the plan as the batch's row numbers are. Batches run one at a time.
 
     Args:
-        description: of the encoder.
-        form: of the plan.
-        plan: runs batches, and reads the banks where `pools` has them.
-        pools: of as many rows as the form says.
-        shared_norms: [normalisations, 2] row numbers of the base's weights and biases.
+        description: Layers of the encoder.
+        form: Limits of the plan.
+        plan: Runs batches, and reads the banks in the pools' memory.
+        pools: Pools with as many rows as the form requires.
+        shared_norms: Row numbers of the base's weights and biases, [normalisations, 2].
     """
 
     def __init__(
@@ -65,26 +65,26 @@ class TensorRtPetsEngine:
         self._running = threading.Lock()
 
     def add(self, terms: TaskTerms, *, cost_key: str | None = None) -> TorchTask:
-        """Copy a task's terms into the banks.
+        """Copy a task's terms into the banks; `cost_key` is not used.
 
         Raises:
-            InvalidArgument: the terms do not fit the encoder, or are none that the plan can serve; says where.
-            Unavailable: a bank is full.
+            InvalidArgument: The terms do not fit the encoder, or the plan does not support them.
+            Unavailable: A bank is full.
         """
         check_terms(terms, self._form, self.description)
         return load_task(terms, self.description, self._pools, self._shared_norms, torch.device("cpu"))
 
     def remove(self, task: LoadedTask) -> None:
-        """Let a task go; batches that run with it end undisturbed."""
+        """Remove a task; batches that are running with it finish undisturbed."""
         self._held.remove(task)
 
     def pooled(
         self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
     ) -> FloatArray:
-        """Pooled vectors [rows, width] of a batch; where a row's task is None, the base's own.
+        """Compute the pooled vectors of a batch; see `PetsEngine.pooled`.
 
         Raises:
-            InvalidArgument: shapes differ or are beyond the plan's, an id is none of the vocabulary, or a task was
+            InvalidArgument: Shapes do not match or exceed the plan's, an id is outside the vocabulary, or a task was
                 removed.
         """
         bounded, types = checked_batch(self.description, tasks, ids, lengths, type_ids)
@@ -103,7 +103,7 @@ class TensorRtPetsEngine:
     def attended(
         self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
     ) -> Attended:
-        """None: the plan gives no attention. See `Engine`."""
+        """Raise an error: the plan does not compute attention. See `PetsEngine.attended`."""
         raise no_attention_error()
 
 
@@ -113,12 +113,12 @@ def open_dense_engine(
     """Open a plan with banks on a device.
 
     Args:
-        folder: with the plan, `dense.json`, `encoder.safetensors` and `encoder.json`.
-        open_plan: opens it, given its banks' addresses.
-        device: of the banks.
+        folder: Folder with the plan, `dense.json`, `encoder.safetensors` and `encoder.json`.
+        open_plan: Opens the plan, given the addresses of its banks by name.
+        device: Device of the banks.
 
     Raises:
-        InvalidArgument: the files cannot be read, or do not fit this GPU.
+        InvalidArgument: The files cannot be read, or do not fit this GPU.
     """
     description, weights = read_weights(folder)
     form, names = read_form(folder), bank_names(description)
@@ -130,10 +130,14 @@ def open_dense_engine(
 
 
 def open_tensorrt_engine(folder: Path) -> TensorRtPetsEngine:
-    """Open a plan that `compile_dense` made on this kind of GPU; raises as `open_dense_engine`.
+    """Open a plan that `compile_dense` made on the same kind of GPU.
+
+    Args:
+        folder: Folder that the plan was made in.
 
     Raises:
-        Unsupported: TensorRT is not installed, or this torch, which holds the banks, finds no GPU.
+        InvalidArgument: As `open_dense_engine`.
+        Unsupported: TensorRT is not installed, or this torch, which holds the banks, has no GPU.
     """
     choose_device("tensorrt", "gpu")
     from tidal.engines.tensorrt.runtime import open_resident

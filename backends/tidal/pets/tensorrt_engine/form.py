@@ -1,4 +1,4 @@
-"""What a plan is made for: its inputs, and a batch as these."""
+"""Limits and inputs of a plan, and a batch as these inputs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ POOLED = "pooled"
 
 
 class DenseForm(Strict):
-    """`dense.json`: the bounds of a plan.
+    """`dense.json`: the limits of a plan.
 
-    A bank has a row for every rank, bias, and weight of a normalisation of all tasks in memory, see `pools`.
+    A bank has one row per rank, bias, and weight of a normalisation of all tasks in memory, see `pools`.
     """
 
     plan: str = Field(description="the plan's file")
@@ -38,8 +38,11 @@ class DenseForm(Strict):
 def read_form(folder: Path) -> DenseForm:
     """Read `dense.json`.
 
+    Args:
+        folder: Folder of the plan.
+
     Raises:
-        InvalidArgument: it is missing or not valid.
+        InvalidArgument: The file is missing or not valid.
     """
     path = folder / FORM_FILE
     try:
@@ -51,10 +54,13 @@ def read_form(folder: Path) -> DenseForm:
 
 
 def bank_names(description: Description) -> dict[int, str]:
-    """Names of the banks that a plan of an encoder takes, by the length of their rows.
+    """Names of the banks of a plan for an encoder, by the length of their rows.
+
+    Args:
+        description: Layers of the encoder.
 
     Raises:
-        Unsupported: its layers have more than two sizes.
+        Unsupported: The encoder's layers have more than two sizes.
     """
     lengths = sorted(set(row_lengths(description)))
     if len(lengths) != 3 or lengths[0] != SCALAR:
@@ -70,7 +76,7 @@ def bottleneck_layers(description: Description) -> list[int]:
 
 
 def input_shapes(form: DenseForm, description: Description) -> dict[str, tuple[Dim, ...]]:
-    """Dimensions of every input of a plan; banks have fixed ones."""
+    """Dimensions of every input of a plan; those of banks are fixed."""
     rows, tokens = (1, form.max_batch), (1, form.max_length)
     layers = len(description.linear)
     shapes: dict[str, tuple[Dim, ...]] = {
@@ -89,11 +95,16 @@ def input_shapes(form: DenseForm, description: Description) -> dict[str, tuple[D
 
 
 def check_terms(terms: TaskTerms, form: DenseForm, description: Description) -> None:
-    """Hold a task to what a plan can serve.
+    """Check that a plan supports a task.
+
+    Args:
+        terms: Terms of the task.
+        form: Limits of the plan.
+        description: Layers of the encoder.
 
     Raises:
-        InvalidArgument: it has sparse differences, ranks beyond the plan's, bottlenecks in other places than adapters
-            have, or of several activations.
+        InvalidArgument: The task has sparse differences, ranks beyond the plan's, bottlenecks at other layers than
+            those of `bottleneck_layers`, or bottlenecks of several activations.
     """
     accepted = {description.linear[number].path for number in bottleneck_layers(description)}
     activations = set()
@@ -126,15 +137,15 @@ def batch_inputs(
     description: Description,
     shared_norms: Numbers,
 ) -> dict[str, Numbers]:
-    """A batch as the plan's inputs besides the banks, all int64.
+    """Make the plan's inputs of a batch, except the banks, all int64.
 
     Args:
-        tasks: of every row; None is the base alone.
-        ids: [rows, tokens].
-        lengths: [rows].
-        types: [rows, tokens], or None.
-        description: of the encoder.
-        shared_norms: [normalisations, 2] row numbers of the base's weights and biases.
+        tasks: Task of each row; None is the base alone.
+        ids: Token ids [rows, tokens].
+        lengths: Number of real tokens [rows].
+        types: Token types [rows, tokens], or None.
+        description: Layers of the encoder.
+        shared_norms: Row numbers of the base's weights and biases, [normalisations, 2].
     """
     layers, adapters = len(description.linear), bottleneck_layers(description)
     rows = len(tasks)

@@ -1,4 +1,4 @@
-"""The encoder as a module for a plan: banks, row numbers and tokens come in, pooled vectors go out."""
+"""The encoder as a module for a plan: from banks, row numbers and tokens to pooled vectors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidal.pets.torch_engine.operators import (
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """All rows with all dense types of terms; a row without one has zeros there. See `encoder.Rows`."""
+    """All rows with all dense types of terms; a row without one has zeros. See `encoder.Rows`."""
 
     ids: torch.Tensor
     lengths: torch.Tensor
@@ -37,7 +37,7 @@ class _Rows:
     adapters: Sequence[int]
 
     def add_terms(self, sites: Sequence[Site], source: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
-        """A shared product with the rows' terms. Nothing is changed in place, which would make scattered writes."""
+        """Add the rows' terms to a shared product, not in place, which would need scattered writes."""
         deltas = [
             self.low_rank.delta(site.number, site, source) + self.bias.delta(site.number, site, source)
             for site in sites
@@ -51,7 +51,7 @@ class _Rows:
 
 
 class DenseModule(torch.nn.Module):
-    """The module of an encoder; `form.input_shapes` says what its inputs are."""
+    """The module of an encoder; its inputs are those of `form.input_shapes`."""
 
     def __init__(self, encoder: TorchEncoder, description: Description, form: DenseForm) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class DenseModule(torch.nn.Module):
         bank_inner: torch.Tensor,
         token_type_ids: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
-        """Pooled vectors [rows, width]."""
+        """Compute the pooled vectors [rows, width]."""
         matrices = dict(zip(self._lengths, (bank_scalars, bank_hidden, bank_inner), strict=True))
         # The operators want layers first.
         rank, down, up = low_rank.permute(1, 2, 0)

@@ -1,1 +1,4 @@
-"""The PET inference engine in torch: shared products over the whole batch, and the terms of many tasks at once."""
+"""The torch engine of PetS: shared products over the whole batch, and the terms of many tasks at once, on CPU or GPU.
+
+Imports `pets/engine` (the contract), `pets/terms` and the pure stream policy; `tensorrt_engine` builds on its banks.
+"""

@@ -26,7 +26,14 @@ from tidal.pets.torch_engine.plan import Group, Layout
 
 @dataclass(frozen=True, slots=True)
 class BoundGroup:
-    """A group's operator, its layers by number, and its rows in the batch; None: all."""
+    """A group of rows with the same type of terms.
+
+    Attributes:
+        operator: Operator of the group.
+        positions: Index of each linear layer among the group's layers, by the layer's number.
+        rows: Rows of the batch, int64 [rows]; None: all rows.
+        reads_outputs: Whether the operator reads the layer's outputs instead of its inputs.
+    """
 
     operator: Operator
     positions: Mapping[int, int]
@@ -34,7 +41,7 @@ class BoundGroup:
     reads_outputs: bool
 
     def add(self, sites: Sequence[Site], source: torch.Tensor, product: torch.Tensor) -> None:
-        """Add to the rows of a product, in place; see `Batch.add_terms`."""
+        """Add to the rows of a product, in place; see `BoundBatch.add_terms`."""
         own = None
         for site in sites:
             position = self.positions.get(site.number)
@@ -53,17 +60,17 @@ class BoundGroup:
 
 
 class Lanes(Protocol):
-    """Where parts of a batch run."""
+    """Runs the parts of a batch."""
 
     def run(self, works: Mapping[int, Callable[[], None]]) -> None:
-        """Run independent works by the number of their part; what follows begins when all are done."""
+        """Run independent work by the number of its part; later work begins when all of it is done."""
 
 
 class SequentialLanes:
-    """One part after the other."""
+    """Runs one part after another."""
 
     def run(self, works: Mapping[int, Callable[[], None]]) -> None:
-        """Run works in their order."""
+        """Run the work of all parts in their order."""
         for work in works.values():
             work()
 
@@ -73,13 +80,13 @@ class BoundBatch:
     """A batch on the device.
 
     Attributes:
-        ids: [rows, tokens].
-        lengths: [rows].
-        types: [rows, tokens], or None.
-        norms: [normalisations, 2, rows] row numbers of every row's weights and biases; None: all have the base's.
-        matrices: of the pools.
-        parts: groups that run one after another, of parts that run beside each other.
-        lanes: where parts run.
+        ids: Token ids [rows, tokens].
+        lengths: Number of real tokens [rows].
+        types: Token types [rows, tokens], or None.
+        norms: Row numbers of every row's weights and biases, [normalisations, 2, rows]; None: all rows use the base's.
+        matrices: Matrices of the pools by the length of their rows.
+        parts: Groups of each part; groups of a part run one after another, parts may run concurrently.
+        lanes: Runs the parts.
     """
 
     ids: torch.Tensor
@@ -91,12 +98,15 @@ class BoundBatch:
     lanes: Lanes
 
     def add_terms(self, sites: Sequence[Site], source: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
-        """A shared product with the rows' terms, which are added in place.
+        """Add the rows' terms to a shared product, in place.
 
         Args:
-            sites: the layers that the product is of.
-            source: [rows, tokens, inputs].
-            product: [rows, tokens, all outputs].
+            sites: Layers that the product is of.
+            source: Inputs of the layers, [rows, tokens, inputs].
+            product: Shared product, [rows, tokens, outputs of all sites].
+
+        Returns:
+            The product.
         """
         numbers = {site.number for site in sites}
         works = {
@@ -123,14 +133,14 @@ MakeProduct = Callable[[int, Sequence[torch.Tensor]], SparseProduct]
 def bind(
     layout: Layout, numbers: torch.Tensor, matrices: Matrices, make_product: MakeProduct, lanes: Lanes
 ) -> BoundBatch:
-    """A batch whose numbers are on the device: views of them, and nothing that depends on what they are.
+    """Make a batch of numbers on the device: views of them, independent of their values.
 
     Args:
-        layout: of the plan.
-        numbers: int64, of the plan.
-        matrices: of the pools when the plan was made.
-        make_product: gives the sparse product of a part.
-        lanes: where parts run.
+        layout: Layout of the plan.
+        numbers: Numbers of the plan on the device, int64.
+        matrices: Matrices of the pools when the plan was made.
+        make_product: Makes the sparse product of a part.
+        lanes: Runs the parts.
     """
     reader = _Reader(numbers)
     rows, tokens = layout.rows, layout.tokens

@@ -1,4 +1,4 @@
-"""Batches on a GPU: parts on streams of their own, and captured graphs of layouts that come again."""
+"""Batches on a GPU: parts on streams of their own, and captured graphs of layouts that recur."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _MAX_SEEN = 1024
 
 
 class StreamLanes:
-    """Parts beside each other: the first on the current stream, each other one on a stream of its own."""
+    """Runs parts concurrently: the first on the current stream, each other one on a stream of its own."""
 
     def __init__(self) -> None:
         self._streams: list[torch.cuda.Stream] = []
 
     def run(self, works: Mapping[int, Callable[[], None]]) -> None:
-        """Run works when what was put on the current stream is done; what follows there waits for all of them."""
+        """Run work after what is queued on the current stream; what follows there waits for all of it."""
         current = torch.cuda.current_stream()
         first, *others = works.values()
         while len(self._streams) < len(others):
@@ -49,7 +49,7 @@ class StreamLanes:
 
 @dataclass(frozen=True, slots=True)
 class _Captured:
-    """A captured pass between tensors that stay where they are."""
+    """A captured pass between tensors at fixed addresses."""
 
     pinned: torch.Tensor
     numbers: torch.Tensor
@@ -58,9 +58,9 @@ class _Captured:
 
 
 class GraphCache:
-    """Captured passes by layout: one that comes for the second time is captured, for the first time it runs as it is.
+    """Captured passes by layout: the first pass of a layout runs uncaptured, the second one is captured.
 
-    The graphs share their memory: only one runs at a time, and what it gives is read before the next one runs.
+    The graphs share their memory: one runs at a time, and its result is read before the next one runs.
     """
 
     def __init__(self, stream: torch.cuda.Stream, device: torch.device) -> None:
@@ -72,15 +72,15 @@ class GraphCache:
     def run(
         self, key: Hashable, numbers: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]
     ) -> torch.Tensor:
-        """Run on the current stream, which is the cache's.
+        """Run a pass on the current stream, which must be the cache's.
 
         Args:
-            key: equal for passes that do the same with other numbers, in the same memory.
-            numbers: on the host.
-            compute: the pass, of the numbers on the device.
+            key: Equal for passes that do the same with other numbers, in the same memory.
+            numbers: Numbers of the pass on the host, int64.
+            compute: The pass as a function of the numbers on the device.
 
         Returns:
-            What the pass gives, until the next one.
+            Result of the pass, valid until the next one.
         """
         captured = self._graphs.get(key)
         if captured is None:
@@ -108,7 +108,7 @@ class CudaRunner:
     """Runs batches on the GPU, see `runners.Runner`.
 
     Args:
-        outputs: the most that any linear layer has.
+        outputs: Largest number of outputs of a linear layer.
     """
 
     def __init__(self, outputs: int) -> None:
@@ -123,7 +123,7 @@ class CudaRunner:
         self._running = threading.Lock()
 
     def run(self, encoder: TorchEncoder, plan: TorchBatchPlan, matrices: Matrices) -> FloatArray:
-        """Pooled vectors [rows, width]; waits for the GPU without the GIL."""
+        """Run a batch and wait for the GPU without the GIL; pooled vectors [rows, width]."""
 
         def compute(numbers: torch.Tensor) -> torch.Tensor:
             return encoder(bind(plan.layout, numbers, matrices, _product, self._lanes))
@@ -142,7 +142,7 @@ def _product(_part: int, addresses: Sequence[torch.Tensor]) -> SparseProduct:
 
 
 def _remember(known: OrderedDict[Hashable, _Value], key: Hashable, value: _Value, most: int) -> None:
-    """Keep a value as the newest of at most so many."""
+    """Store a value as the newest of at most `most` values."""
     known[key] = value
     known.move_to_end(key)
     if len(known) > most:

@@ -16,7 +16,7 @@ WORDS, POSITIONS, TYPES = "words", "positions", "types"
 
 
 class Rows(Protocol):
-    """The rows of a batch and their terms; see `bound.Batch`."""
+    """The rows of a batch and their terms; see `bound.BoundBatch`."""
 
     @property
     def ids(self) -> torch.Tensor:
@@ -24,27 +24,27 @@ class Rows(Protocol):
 
     @property
     def lengths(self) -> torch.Tensor:
-        """Real tokens [rows]."""
+        """Number of real tokens [rows]."""
 
     @property
     def types(self) -> torch.Tensor | None:
-        """Token types [rows, tokens]."""
+        """Token types [rows, tokens], or None."""
 
     @property
     def norms(self) -> torch.Tensor | None:
-        """Row numbers [normalisations, 2, rows]."""
+        """Row numbers of normalisations, [normalisations, 2, rows], or None."""
 
     @property
     def matrices(self) -> Matrices:
-        """Where the rows are, by their length."""
+        """Matrices of the pools by the length of their rows."""
 
     def add_terms(self, sites: Sequence[Site], source: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
-        """A shared product with the rows' terms."""
+        """Add the rows' terms to a shared product and return it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A shared product: of one linear layer, or of several that read the same."""
+    """A shared product: of one linear layer, or of several with the same input."""
 
     weight: torch.Tensor
     bias: torch.Tensor
@@ -60,7 +60,7 @@ class _Norm:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The query stands alone in the last block: only the first token's is needed there."""
+    """The layers of a block. In the last block, the query is separate: only the first token's is needed."""
 
     attention: tuple[_Layer, ...]
     attention_output: _Layer
@@ -71,15 +71,16 @@ class _Block:
 
 
 class TorchEncoder:
-    """The encoder that `description` says of these weights.
+    """The encoder that `description` and its weights define.
 
     Only the first token's vector is pooled, so the last block computes its query, outputs and feed-forward layers for
     that token alone.
 
     Args:
-        description: with a form.
-        tensors: the tables `words`, `positions` and, with several types, `types`, and what the description names.
-        device: where it runs; gets a copy of the tensors.
+        description: Layers of the encoder; it has a form.
+        tensors: The tables `words`, `positions` and, with several types, `types`, and the tensors that the description
+            names.
+        device: Device that runs the encoder; it gets a copy of the tensors.
     """
 
     def __init__(self, description: Description, tensors: Mapping[str, torch.Tensor], device: torch.device) -> None:
@@ -97,7 +98,7 @@ class TorchEncoder:
         self._source = {}
 
     def __call__(self, batch: Rows) -> torch.Tensor:
-        """Pooled vectors [rows, width]."""
+        """Compute the pooled vectors of a batch, [rows, width]."""
         tokens = batch.ids.shape[1]
         hidden = F.embedding(batch.ids, self._tables[WORDS]) + self._tables[POSITIONS][:tokens]
         if batch.types is not None:

@@ -1,4 +1,4 @@
-"""Runs batches whose rows have tasks of their own, in torch."""
+"""The torch engine of PetS: runs batches in which every row has a task of its own, on a CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tidal.pets.torch_engine.weights import as_tensors, put_norms, read_weights
 
 
 class TorchPetsEngine:
-    """A frozen encoder that runs rows of any tasks in one batch.
+    """A frozen encoder that runs rows of any tasks in one batch; see `PetsEngine`.
 
-    Tasks come and go at any time, while batches run too. `pooled` may be called from several threads; batches run one
-    at a time.
+    Tasks can be added and removed at any time, also while batches run. `pooled` may be called from several threads;
+    batches run one at a time.
 
     Attributes:
-        description: of the encoder.
-        device: where it runs.
-        assign: spreads the operators of a batch, one a task, over parts that run beside each other; on a GPU a part is
-            a stream. It may be replaced at any time.
+        description: Layers of the encoder.
+        device: Kind of device that runs the encoder.
+        assign: Spreads the operators of a batch, one per task, over parts that run concurrently; on a GPU a part is a
+            stream. It may be replaced at any time.
     """
 
     def __init__(
@@ -50,21 +50,21 @@ class TorchPetsEngine:
         self._held = TaskReferences()
 
     def add(self, terms: TaskTerms, *, cost_key: str | None = None) -> TorchTask:
-        """Copy a task's terms to the device.
+        """Copy a task's terms to the device; see `PetsEngine.add`.
 
         Raises:
-            InvalidArgument: the terms do not fit the encoder; says where.
+            InvalidArgument: The terms do not fit the encoder.
         """
         return load_task(terms, self.description, self._pools, self._shared_norms, self._runner.device, cost_key)
 
     def remove(self, task: LoadedTask) -> None:
-        """Let a task go; batches that run with it end undisturbed, and its memory is freed with the last of them."""
+        """Remove a task; its memory is freed when the last batch that runs with it finishes."""
         self._held.remove(task)
 
     def pooled(
         self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
     ) -> FloatArray:
-        """Pooled vectors [rows, width] of a batch; where a row's task is None, the base's own. See `Engine`."""
+        """Compute the pooled vectors of a batch; see `PetsEngine.pooled`."""
         bounded, types = checked_batch(self.description, tasks, ids, lengths, type_ids)
         with self._held.using(tasks) as own:
             plan = make_plan(
@@ -83,11 +83,11 @@ class TorchPetsEngine:
     def attended(
         self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
     ) -> Attended:
-        """None: the encoder gives no attention. See `Engine`."""
+        """Raise an error: this engine does not compute attention. See `PetsEngine.attended`."""
         raise no_attention_error()
 
     def _parts(self, tasks: Sequence[TorchTask | None], lengths: Ids) -> list[list[int]]:
-        """Rows of every part, those of a task in one."""
+        """Rows of every part; all rows of a task are in one part."""
         of_task: dict[TorchTask, list[int]] = {}
         for row, task in enumerate(tasks):
             if task is not None:
@@ -104,18 +104,18 @@ class TorchPetsEngine:
 def open_torch_engine(
     folder: Path, *, threads: int, device: DeviceKind = "cpu", merged: TaskTerms | None = None
 ) -> TorchPetsEngine:
-    """Open an encoder that `export_encoder` wrote for torch. All is computed in float32.
+    """Open an encoder that `export_encoder` wrote for torch. Everything is computed in float32.
 
     Args:
-        folder: with `encoder.safetensors` and `encoder.json`.
-        threads: on a CPU; torch has one number of threads for the whole process.
-        device: where it runs.
-        merged: a task whose differences and normalisations become part of this engine's own weights: the engine is
-            a copy of the encoder for that task alone. It is run with what `unmerged` leaves.
+        folder: Folder with `encoder.safetensors` and `encoder.json`.
+        threads: CPU threads; torch has one number of threads for the whole process.
+        device: Device that runs the encoder.
+        merged: Task that is merged into the encoder's weights: the engine is then a copy of the encoder for that task
+            alone, and runs it with the terms that `unmerged` returns. None: the encoder for all tasks.
 
     Raises:
-        InvalidArgument: the files cannot be read, or `merged` does not fit them.
-        Unsupported: this torch finds no GPU.
+        InvalidArgument: The files cannot be read, or `merged` does not fit them.
+        Unsupported: This torch has no GPU.
     """
     description, weights = read_weights(folder, merged)
     runner = _runner(device, threads, description)

@@ -1,4 +1,4 @@
-"""The operators of the library (PetS §3.4.3): one type of terms for many rows at once, each row with its own task's."""
+"""The operators (PetS §3.4.3): one type of terms for many rows at once, each row with its own task's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ Matrices = Mapping[int, torch.Tensor]
 
 
 class Site(NamedTuple):
-    """A linear layer that tasks may change: columns `first` to `first + outputs` of a shared product."""
+    """A linear layer that tasks may change: columns `first` to `first + outputs` of a shared product.
+
+    Attributes:
+        number: Number of the layer.
+        first: First column of the layer in the product.
+        outputs: Number of outputs.
+        inputs: Number of inputs.
+    """
 
     number: int
     first: int
@@ -30,23 +37,26 @@ class Site(NamedTuple):
 
 
 class Operator(Protocol):
-    """One type of terms of some rows."""
+    """Computes one type of terms for some rows."""
 
     def delta(self, position: int, site: Site, source: torch.Tensor) -> torch.Tensor:
-        """What is added to the rows' outputs, [rows, tokens, outputs].
+        """Compute what is added to the rows' outputs.
 
         Args:
-            place: of the layer among those that the operator has.
-            site: the layer.
-            source: [rows, tokens, inputs], of bottlenecks the rows' outputs [rows, tokens, outputs].
+            position: Index of the layer among the operator's layers.
+            site: The layer.
+            source: Inputs of the rows [rows, tokens, inputs]; for bottlenecks their outputs [rows, tokens, outputs].
+
+        Returns:
+            [rows, tokens, outputs].
         """
 
 
 class SparseProduct(Protocol):
-    """Δ·x [rows, outputs, tokens] of every row at a layer, from x [rows, inputs, tokens]."""
+    """Computes Δ·x [rows, outputs, tokens] of every row at a layer, from x [rows, inputs, tokens]."""
 
     def __call__(self, position: int, site: Site, tokens: torch.Tensor) -> torch.Tensor:
-        """See above; `position` is that of the layer among the operator's."""
+        """Compute the product; `position` is the index of the layer among the operator's layers."""
 
 
 class SparseOperator:
@@ -68,8 +78,8 @@ class BiasOperator:
     """Biases.
 
     Args:
-        rows: [layers, rows] row numbers.
-        matrices: of the pools.
+        rows: Row numbers, int64 [layers, rows].
+        matrices: Matrices of the pools by the length of their rows.
     """
 
     def __init__(self, rows: torch.Tensor, matrices: Matrices) -> None:
@@ -85,8 +95,8 @@ class LowRankOperator:
     """Low-rank differences.
 
     Args:
-        rows: of down and of up, [layers, rows, rank] row numbers each.
-        matrices: of the pools.
+        rows: Row numbers of down and of up, int64 [layers, rows, rank] each.
+        matrices: Matrices of the pools by the length of their rows.
     """
 
     def __init__(self, rows: Sequence[torch.Tensor], matrices: Matrices) -> None:
@@ -103,10 +113,10 @@ class BottleneckOperator:
     """Bottlenecks.
 
     Args:
-        activation: between both products.
-        rows: of down, of up and of the inner bias, [layers, rows, rank] row numbers each.
-        after: of the outer bias, [layers, rows] row numbers.
-        matrices: of the pools.
+        activation: Activation between both products.
+        rows: Row numbers of down, of up and of the inner bias, int64 [layers, rows, rank] each.
+        after: Row numbers of the outer bias, int64 [layers, rows].
+        matrices: Matrices of the pools by the length of their rows.
     """
 
     def __init__(
@@ -130,7 +140,16 @@ class BottleneckOperator:
 
 
 def consecutive(first: Sequence[torch.Tensor], rank: torch.Tensor, most: int) -> list[torch.Tensor]:
-    """Row numbers [..., most] from their first [...] on, `rank` [...] of them, and the row of zeros beyond."""
+    """Expand ranges of row numbers.
+
+    Args:
+        first: First row numbers, [...] each.
+        rank: Number of rows of each range, [...].
+        most: Length of the result's last dimension.
+
+    Returns:
+        For each of `first`, row numbers [..., most]; beyond a range the row of zeros.
+    """
     positions = torch.arange(most, device=rank.device)
     held = positions < rank[..., None]
     return [torch.where(held, numbers[..., None] + positions, ZERO_ROW) for numbers in first]

@@ -1,7 +1,7 @@
-"""What a batch does, as numbers: which rows have which terms, and where these lie.
+"""The operations of a batch as numbers: which rows have which terms, and where these are in memory.
 
-A plan is a layout, equal for batches whose operations are the same, and the numbers that they are done with. All
-numbers go to the device in one copy, and a captured graph of one layout runs any batch of that layout.
+A plan consists of a layout, equal for batches with the same operations, and of the numbers that these use. All numbers
+are copied to the device at once, and a captured graph of one layout runs any batch with that layout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ Tasks = Sequence[TorchTask | None]
 
 
 class Steps(NamedTuple):
-    """What sizes are rounded up to, so that the layouts of different batches are the same more often."""
+    """Multiples to which sizes are rounded up, so that more batches have equal layouts.
+
+    Attributes:
+        tokens: Multiple of the number of tokens.
+        ranks: Multiple of ranks.
+        rows: Rounds the number of rows of a group.
+    """
 
     tokens: int = 1
     ranks: int = 1
@@ -42,15 +48,15 @@ ROUNDED = Steps(tokens=8, ranks=8, rows=power_of_two)
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows of a part that have the same type of term.
+    """Rows of a part that have the same type of terms.
 
     Attributes:
-        type: of the terms.
-        activation: of bottlenecks.
-        layers: numbers of the linear layers where any of the rows has the term.
-        rows: how many there are, those that only fill up to a round number included.
-        rank: the largest, rounded.
-        every: whether these are all rows of the batch in their order; rows without the term add nothing.
+        type: Type of the terms.
+        activation: Activation of bottlenecks, or None.
+        layers: Numbers of the linear layers where any of the rows has the term.
+        rows: Number of rows, including padding to a rounded number.
+        rank: Largest rank, rounded.
+        every: Whether these are all rows of the batch in their order; rows without the term add nothing.
     """
 
     type: GroupType
@@ -66,11 +72,11 @@ class Layout:
     """The operations of a batch.
 
     Attributes:
-        rows: of the batch.
-        tokens: of every row, padding included.
-        types: whether token types are read.
-        norms: how many normalisations have weights for every row; 0 where all rows have the base's.
-        parts: of each part, which runs beside the others, the groups in the order in which they are computed.
+        rows: Number of rows.
+        tokens: Number of tokens of every row, padding included.
+        types: Whether token types are read.
+        norms: Number of normalisations with weights per row; 0 if all rows use the base's.
+        parts: Groups of each part in the order in which they are computed; parts may run concurrently.
     """
 
     rows: int
@@ -82,12 +88,12 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class TorchBatchPlan:
-    """A batch.
+    """A planned batch.
 
     Attributes:
-        layout: its operations.
-        numbers: int64, all that `Layout` says nothing of, in the order that `bound.bind` reads it.
-        sparse: of each part, the sparse differences of the rows of its sparse group, if it has one.
+        layout: Operations of the batch.
+        numbers: All numbers that the layout does not have, int64, in the order in which `bound.bind` reads them.
+        sparse: Sparse differences of the rows of each part's sparse group, if it has one.
     """
 
     layout: Layout
@@ -110,15 +116,16 @@ def make_plan(
     """Plan a batch.
 
     Args:
-        tasks: of every row; None is the base alone.
-        ids: [rows, tokens].
-        lengths: [rows].
-        types: [rows, tokens], or None.
-        parts: rows that are computed one beside the other; together all rows that have a task.
-        shared_norms: [normalisations, 2] row numbers of the base's weights and biases.
-        nothing: address of starts that are all 0, where sparse differences are read through addresses.
-        longest: tokens that a row may have.
-        steps: what sizes are rounded to.
+        tasks: Task of each row; None is the base alone.
+        ids: Token ids [rows, tokens].
+        lengths: Number of real tokens [rows].
+        types: Token types [rows, tokens], or None.
+        parts: Rows of each part that may run concurrently; together all rows that have a task.
+        shared_norms: Row numbers of the base's weights and biases, [normalisations, 2].
+        empty_starts: Address of starts that are all 0, for rows without sparse differences; 0 if addresses are not
+            used.
+        longest: Largest number of tokens of a row.
+        steps: Multiples to which sizes are rounded up.
     """
     tokens = min(longest, -(-int(lengths.max()) // steps.tokens) * steps.tokens)
     numbers = [_padded(ids, tokens), np.asarray(lengths, np.int64)]
@@ -195,7 +202,7 @@ class _Part:
         rank: int = 0,
         fill: int = ZERO_ROW,
     ) -> Sequence[int]:
-        """Add a group of rows with tables [rows, layers]; the places of the rows in it."""
+        """Add a group of rows with tables [rows, layers]; returns the index of each row in the group."""
         layers = np.flatnonzero(own.any(0))
         count = self._steps.rows(len(rows))
         # Rows of other parts may be computed at the same time: only a part that is alone may touch all rows.
@@ -215,6 +222,6 @@ class _Part:
 
 
 def _padded(array: npt.NDArray[np.int32], tokens: int) -> Numbers:
-    """The first `tokens` columns, or with columns of zeros up to so many."""
+    """The first `tokens` columns, padded with columns of zeros if there are fewer."""
     kept = array[:, :tokens].astype(np.int64)
     return np.pad(kept, [(0, 0), (0, tokens - kept.shape[1])])

@@ -1,7 +1,7 @@
-"""Where the dense terms of all tasks lie: rows of numbers, in one matrix on the device for every length of a row.
+"""Memory of the dense terms of all tasks: rows of numbers, in one matrix on the device per length of a row.
 
-A bias is a row, a low-rank difference or a bottleneck a few rows of each side; so terms of any rank are gathered for a
-batch by row numbers alone, and tasks of different ranks share a matrix without padding.
+A bias is one row, a low-rank difference or a bottleneck a few rows of each side. So terms of any rank are gathered for
+a batch by row numbers alone, and tasks of different ranks share a matrix without padding.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ ZERO_ROW = 0
 
 
 class Pool:
-    """Rows of one length. Rows are put and given back from any thread, while batches read others.
+    """Rows of one length. Rows are stored and freed from any thread, while batches read others.
 
-    A matrix that is full is replaced by a larger copy; a batch that began with the old one keeps it.
+    A full matrix is replaced by a larger copy; a batch that began with the old one keeps it.
 
     Args:
-        length: of a row.
-        device: gets the matrix.
-        rows: of a matrix that stays where it is; None lets it grow.
+        length: Length of a row.
+        device: Device of the matrix.
+        rows: Number of rows of a matrix at a fixed address; None: the matrix grows.
     """
 
     def __init__(self, length: int, device: torch.device, rows: int | None = None) -> None:
@@ -43,10 +43,16 @@ class Pool:
         self._lock = threading.Lock()
 
     def put(self, rows: FloatArray) -> int:
-        """Copy rows [count, length] into consecutive places; the number of the first.
+        """Store consecutive rows.
+
+        Args:
+            rows: float32 [count, length].
+
+        Returns:
+            Number of the first row.
 
         Raises:
-            Unavailable: the matrix is full and must not grow.
+            Unavailable: The matrix is full and has a fixed size.
         """
         with self._lock:
             first = self._claim(len(rows))
@@ -55,7 +61,12 @@ class Pool:
         return first
 
     def free(self, first: int, count: int) -> None:
-        """Let rows go that no batch reads any more."""
+        """Free rows that no batch reads any more.
+
+        Args:
+            first: Number of the first row.
+            count: Number of rows.
+        """
         self._freed.append((first, count))
 
     def _claim(self, count: int) -> int:
@@ -87,12 +98,12 @@ class Pool:
 
 
 class Pools:
-    """The matrices of an engine, one for each length of a row that its terms have.
+    """The matrices of an engine, one per length of a row.
 
     Args:
-        lengths: of rows.
-        device: gets the matrices.
-        rows: of each matrix, by length, where they stay where they are; None lets them grow.
+        lengths: Lengths of rows.
+        device: Device of the matrices.
+        rows: Number of rows of each matrix, by length, for matrices at fixed addresses; None: the matrices grow.
     """
 
     def __init__(self, lengths: Sequence[int], device: torch.device, rows: Mapping[int, int] | None = None) -> None:
@@ -105,16 +116,16 @@ class Pools:
         return {length: pool.matrix for length, pool in self._pools.items()}
 
     def put(self, length: int, rows: FloatArray) -> int:
-        """Copy rows [count, length]; the number of the first."""
+        """Store rows [count, length]; returns the number of the first."""
         return self._pools[length].put(rows)
 
     def free(self, length: int, first: int, count: int) -> None:
-        """Let rows go that no batch reads any more."""
+        """Free rows that no batch reads any more."""
         self._pools[length].free(first, count)
 
 
 def _merged_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ascending ranges with those that touch made one."""
+    """Ascending ranges, with adjacent ones merged."""
     joined = list(ranges[:1])
     for (_, _), (first, size) in itertools.pairwise(ranges):
         before, length = joined[-1]
@@ -126,6 +137,6 @@ def _merged_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _finish(tensor: torch.Tensor) -> None:
-    """Wait for what was copied: batches run on streams of their own."""
+    """Wait for a copy to finish: batches run on streams of their own."""
     if tensor.is_cuda:
         torch.cuda.current_stream(tensor.device).synchronize()

@@ -1,4 +1,4 @@
-"""Tasks that batches run with, and those that were removed meanwhile."""
+"""References of running batches to tasks, so that a removed task is freed when its last batch finishes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidal.pets.torch_engine.tasks import TorchTask
 
 
 class TaskReferences:
-    """Frees a removed task's memory with the last batch that runs with it; from any thread."""
+    """Counts the batches that run with each task, and frees a removed task after its last batch; thread-safe."""
 
     def __init__(self) -> None:
         self._used: Counter[TorchTask] = Counter()
@@ -24,7 +24,14 @@ class TaskReferences:
         return len(self._used) + len(self._leaving)
 
     def remove(self, task: LoadedTask) -> None:
-        """Free a task as soon as no batch runs with it; a second call does nothing."""
+        """Free a task as soon as no batch runs with it; further calls do nothing.
+
+        Args:
+            task: Task of this engine.
+
+        Raises:
+            InvalidArgument: The task is of another engine.
+        """
         own = _own(task)
         with self._lock:
             self._leaving.add(own)
@@ -32,10 +39,13 @@ class TaskReferences:
 
     @contextmanager
     def using(self, tasks: Sequence[LoadedTask | None]) -> Iterator[list[TorchTask | None]]:
-        """Keep tasks for a batch.
+        """Keep tasks in memory while a batch runs.
+
+        Args:
+            tasks: Task of each row of the batch.
 
         Raises:
-            InvalidArgument: one was removed, or is of another engine.
+            InvalidArgument: A task was removed, or is of another engine.
         """
         own = [None if task is None else _own(task) for task in tasks]
         distinct = {task for task in own if task is not None}

@@ -1,4 +1,4 @@
-"""What runs a planned batch: here on a CPU, in `cuda` on a GPU."""
+"""Runs a planned batch: here on a CPU, in `cuda` on a GPU."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Runner(Protocol):
     """Runs batches, one at a time, on one device.
 
     Attributes:
-        device: where everything lies.
-        steps: what sizes of batches are rounded to.
-        nothing: address of sparse starts that are all 0.
+        device: Device of all tensors.
+        steps: Multiples to which sizes of batches are rounded up.
+        empty_starts: Address of sparse starts that are all 0.
     """
 
     device: torch.device
@@ -31,11 +31,11 @@ class Runner(Protocol):
     empty_starts: int
 
     def run(self, encoder: TorchEncoder, plan: TorchBatchPlan, matrices: Matrices) -> FloatArray:
-        """Pooled vectors [rows, width]; waits without the GIL."""
+        """Run a batch without the GIL; pooled vectors [rows, width]."""
 
 
 class CpuRunner:
-    """Runs batches on a CPU; parts come one after another."""
+    """Runs batches on a CPU, one part after another."""
 
     device = torch.device("cpu")
     empty_starts = 0

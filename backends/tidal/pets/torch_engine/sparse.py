@@ -1,4 +1,4 @@
-"""Sparse differences of many tasks in one product: Δᵀ of every row's own task times the row's tokens."""
+"""Sparse differences of many tasks in one product: every row's own Δ times the row's tokens."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ with warnings.catch_warnings():
 
 @dataclass(frozen=True, slots=True)
 class SparseRows:
-    """A task's sparse differences on the device: compressed rows [outputs, inputs], one layer's after another's.
+    """A task's sparse differences on the device: compressed rows [outputs, inputs], one layer after another.
 
     Attributes:
-        starts: int32, outputs + 1 of every layer that has a difference, each from 0.
+        starts: int32, outputs + 1 values per layer with a difference, each from 0.
         columns: int32 [entries].
         values: float32 [entries].
-        spans: [layers, 3] where a layer's starts and its entries begin, and how many entries there are; starts begin
-            at -1 where the task has no difference.
+        spans: Per layer, where its starts and its entries begin, and the number of entries, [layers, 3]; starts begin
+            at -1 for layers without a difference.
     """
 
     starts: torch.Tensor
@@ -38,14 +38,14 @@ class SparseRows:
 
     @property
     def bytes(self) -> int:
-        """Memory on the device."""
+        """Memory on the device in bytes."""
         return self.starts.nbytes + self.columns.nbytes + self.values.nbytes
 
     def pointers(self, empty_starts: int) -> npt.NDArray[np.int64]:
-        """Addresses [layers, 3] of every layer's starts, columns and values.
+        """Addresses of every layer's starts, columns and values, [layers, 3].
 
         Args:
-            nothing: of starts that are all 0, for layers without a difference.
+            empty_starts: Address of starts that are all 0, for layers without a difference.
         """
         begins = np.array([self.starts.data_ptr(), self.columns.data_ptr(), self.values.data_ptr()])
         found: npt.NDArray[np.int64] = begins + 4 * self.spans[:, [0, 1, 1]]
@@ -54,7 +54,13 @@ class SparseRows:
 
 
 def pack_sparse(layers: Mapping[int, SparseDelta], description: Description, device: torch.device) -> SparseRows:
-    """Copy sparse differences, by the number of their layer, to the device."""
+    """Copy sparse differences to the device.
+
+    Args:
+        layers: Differences by the number of their layer.
+        description: Layers of the encoder.
+        device: Device that gets them.
+    """
     spans = np.zeros((len(description.linear), 3), np.int64)
     spans[:, 0] = -1
     starts = entries = 0
@@ -72,10 +78,10 @@ def pack_sparse(layers: Mapping[int, SparseDelta], description: Description, dev
 
 
 class BlockDiagonal:
-    """The sparse differences of a batch's rows, for a product a layer; on a CPU.
+    """The sparse differences of a batch's rows, for one product per layer; on a CPU.
 
     Args:
-        tasks: of every row; None adds nothing.
+        tasks: Differences of each row; None adds nothing.
     """
 
     def __init__(self, tasks: Sequence[SparseRows | None]) -> None:
@@ -97,12 +103,12 @@ class BlockDiagonal:
         self._all_values = torch.cat([task.values for task in distinct.values()])
 
     def product(self, layer: int, outputs: int, tokens: torch.Tensor) -> torch.Tensor:
-        """Δ·x of every row at a layer, as one product with a matrix that has the differences on its diagonal.
+        """Compute Δ·x of every row at a layer, as one product with a matrix that has the differences on its diagonal.
 
         Args:
-            layer: its number.
-            outputs: of the layer.
-            tokens: [rows, inputs, tokens], contiguous.
+            layer: Number of the layer.
+            outputs: Number of the layer's outputs.
+            tokens: Inputs of the rows, contiguous, [rows, inputs, tokens].
 
         Returns:
             [rows, outputs, tokens].

@@ -1,6 +1,6 @@
 """The product of sparse differences on a GPU: one kernel for all rows of a batch, each with its own task's matrix.
 
-Matrices are read where their tasks have them, through addresses, so nothing is gathered for a batch.
+Matrices are read in the tasks' memory through addresses, so nothing is gathered for a batch.
 """
 
 from __future__ import annotations
@@ -53,17 +53,18 @@ def _multiply(  # type: ignore[no-untyped-def]  # the compiler reads annotations
 
 
 class KernelProduct:
-    """Δ·x of every row of a group, see `bound.SparseProduct`.
+    """Computes Δ·x of every row of a group, see `operators.SparseProduct`.
 
     Args:
-        addresses: int64 [layers, rows] each: of starts, columns and values of every row's matrix at every layer.
+        addresses: Addresses of starts, of columns and of values of every row's matrix at every layer, int64
+            [layers, rows] each.
     """
 
     def __init__(self, addresses: Sequence[torch.Tensor]) -> None:
         self._addresses = addresses
 
     def __call__(self, position: int, site: Site, tokens: torch.Tensor) -> torch.Tensor:
-        """[rows, outputs, tokens] of tokens [rows, inputs, tokens], contiguous."""
+        """Compute [rows, outputs, tokens] from contiguous tokens [rows, inputs, tokens]."""
         rows, inputs, length = tokens.shape
         product = torch.empty(rows, site.outputs, length, device=tokens.device)
         block = min(_MAX_TOKENS, power_of_two(length))

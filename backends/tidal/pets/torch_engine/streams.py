@@ -1,4 +1,4 @@
-"""Which operators of a batch run beside each other on a GPU, by the profile: Algorithm 2 and the rule of §6.3.3."""
+"""Which operators of a batch run concurrently on a GPU, by the profile: Algorithm 2 and the rule of §6.3.3."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ Assign = Callable[[Sequence[TaskOperator]], Sequence[int]]
 
 
 def together(operators: Sequence[TaskOperator]) -> Sequence[int]:
-    """All operators in one part, where those of a type are one operation."""
+    """Assign all operators to one part, in which those of a type are one operation."""
     return [0] * len(operators)
 
 
 def by_intensity(profile: PetsProfile, streams: int | None = None) -> Assign:
-    """Operators over streams by their operational intensity; `together` where the profile measured no operators.
+    """Make a function that spreads operators over streams by their operational intensity.
 
     Args:
-        profile: of the encoder on this GPU.
-        streams: how many; None is as many as the profile's rule says.
+        profile: Profile of the encoder on this GPU.
+        streams: Number of streams; None: the number by the profile's rule.
+
+    Returns:
+        The function; `together` if the profile has no operators.
     """
     rule, kinds = profile.streams, tuple(profile.operators)
     if not kinds or (rule is None and streams is None):

@@ -22,11 +22,17 @@ SCALAR = 1
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Low-rank differences, or bottlenecks of one activation, at all linear layers; rank 0 where there is none.
+    """Low-rank differences, or bottlenecks of one activation, at all linear layers.
 
-    All are [layers]: the rank, and the number of the first of so many rows in the pool of the layer's inputs (`down`,
-    of a bottleneck its outputs) and of its outputs (`up`). Only bottlenecks have an inner bias, a row of one number
-    each (`gate`), and an outer one (`after`).
+    All arrays are int64 [layers]; `rank` is 0 at layers without one. Only bottlenecks have an inner bias, one row of
+    one number per unit (`gate`), and an outer one (`after`).
+
+    Attributes:
+        rank: Rank, or width of the bottleneck.
+        down: First row number in the pool of the layer's inputs; for bottlenecks of its outputs.
+        up: First row number in the pool of the layer's outputs.
+        gate: First row number of the inner bias.
+        after: Row number of the outer bias.
     """
 
     rank: Numbers
@@ -37,7 +43,7 @@ class Ranks:
 
     @classmethod
     def none(cls, layers: int) -> Ranks:
-        """At no layer."""
+        """Make tables without any rank."""
         return cls(*np.full((5, layers), ZERO_ROW, np.int64))
 
 
@@ -46,11 +52,12 @@ class TorchTask(LoadedTask):
 
     Attributes:
         cost_key: Name under which a profile lists what its operators cost; None: in none.
-        bias: [layers] row numbers, or None where it has none.
-        norms: [normalisations, 2] row numbers of weights and biases, the base's where it has none of its own, or None.
-        low_rank: or None.
-        bottlenecks: by activation.
-        sparse: or None.
+        bias: Row numbers of biases, int64 [layers], or None.
+        norms: Row numbers of weights and biases of normalisations, int64 [normalisations, 2], the base's where the task
+            has none; or None.
+        low_rank: Low-rank differences, or None.
+        bottlenecks: Bottlenecks by activation.
+        sparse: Sparse differences, or None.
     """
 
     __slots__ = ("_held", "_pools", "bias", "bottlenecks", "cost_key", "low_rank", "norms", "sparse")
@@ -70,11 +77,11 @@ class TorchTask(LoadedTask):
 
     @property
     def removed(self) -> bool:
-        """Whether its memory was let go."""
+        """Whether its memory was freed."""
         return self._held is None
 
     def release(self) -> None:
-        """Let go of the memory, which no batch may read any more; a second call does nothing."""
+        """Free the memory, which no batch may read any more; further calls do nothing."""
         held, self._held = self._held, None
         self.sparse = None
         for length, first, count in held or ():
@@ -86,22 +93,22 @@ class TorchTask(LoadedTask):
 
 @dataclass
 class _Rows:
-    """Rows that a task brings, and which tables want to know where they come to lie."""
+    """Rows of a task that are to be stored, and the tables that get their row numbers."""
 
     rows: dict[int, list[FloatArray]] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
     wanted: list[tuple[Numbers, int, int, int]] = field(default_factory=list)
 
-    def add(self, table: Numbers, spec: int, rows: FloatArray) -> None:
-        """Bring rows [count, length]; the number of the first goes to `table[place]`."""
+    def add(self, table: Numbers, position: int, rows: FloatArray) -> None:
+        """Add rows [count, length]; the number of the first is written to `table[position]`."""
         count, length = rows.shape
         before = self.counts.get(length, 0)
         self.rows.setdefault(length, []).append(rows)
         self.counts[length] = before + count
-        self.wanted.append((table, spec, length, before))
+        self.wanted.append((table, position, length, before))
 
     def put(self, pools: Pools) -> list[tuple[int, int, int]]:
-        """Copy all into the pools and fill the tables; length, first row and number of rows of what is held."""
+        """Store all rows and fill the tables; returns length, first row and number of rows of each range."""
         first: dict[int, int] = {}
         try:
             for length, rows in self.rows.items():
@@ -110,8 +117,8 @@ class _Rows:
             for length, held in first.items():
                 pools.free(length, held, self.counts[length])
             raise
-        for table, spec, length, before in self.wanted:
-            table[spec] = first[length] + before
+        for table, position, length, before in self.wanted:
+            table[position] = first[length] + before
         return [(length, first[length], count) for length, count in self.counts.items()]
 
 
@@ -126,15 +133,15 @@ def load_task(
     """Check a task's terms against the encoder's layers and copy them to the device.
 
     Args:
-        terms: of the task.
-        description: of the encoder.
-        pools: get the dense terms.
-        shared_norms: [normalisations, 2] row numbers of the base's own weights and biases.
-        device: Device that holds the sparse terms.
+        terms: Terms of the task.
+        description: Layers of the encoder.
+        pools: Pools that store the dense terms.
+        shared_norms: Row numbers of the base's own weights and biases, [normalisations, 2].
+        device: Device that stores the sparse terms.
         cost_key: Name under which a profile lists what the task's operators cost; None: in none.
 
     Raises:
-        InvalidArgument: a layer is unknown, or an array has another shape, type or content than the layer takes.
+        InvalidArgument: A layer is unknown, or an array has another shape, type or content than the layer accepts.
     """
     terms = checked_terms(terms, description)
     layers = {spec.path: number for number, spec in enumerate(description.linear)}
@@ -193,6 +200,6 @@ def _add_norms(rows: _Rows, terms: TaskTerms, description: Description, shared: 
 
 
 def row_lengths(description: Description) -> list[int]:
-    """Lengths of the rows that terms of an encoder's tasks have."""
+    """Lengths of the rows that the terms of an encoder's tasks have."""
     linear = [size for spec in description.linear for size in (spec.outputs, spec.inputs)]
     return [SCALAR, *linear, *(spec.width for spec in description.norm)]

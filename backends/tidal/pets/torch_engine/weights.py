@@ -1,4 +1,4 @@
-"""An encoder's weights from its folder, with one task in them where it is to be a copy for that task."""
+"""An encoder's weights from its folder, with one task merged into them if it is a copy for that task."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def read_weights(folder: Path, merged: TaskTerms | None = None) -> tuple[Descrip
     """Read an encoder that `export_encoder` wrote without a graph.
 
     Args:
-        folder: with `encoder.safetensors` and `encoder.json`.
-        merged: a task whose differences and normalisations become part of the weights.
+        folder: Folder with `encoder.safetensors` and `encoder.json`.
+        merged: Task whose differences and normalisations are merged into the weights, or None.
 
     Raises:
-        InvalidArgument: the files cannot be read, or `merged` does not fit them.
+        InvalidArgument: The files cannot be read, or `merged` does not fit them.
     """
     description = read_description(folder)
     arrays = map_tensors(folder / WEIGHTS_FILE)
@@ -40,12 +40,21 @@ def read_weights(folder: Path, merged: TaskTerms | None = None) -> tuple[Descrip
 
 
 def as_tensors(weights: Weights) -> dict[str, torch.Tensor]:
-    """The same memory as tensors."""
+    """The weights as tensors in the same memory."""
     return {name: torch.from_numpy(array) for name, array in weights.items()}
 
 
 def put_norms(pools: Pools, description: Description, weights: Weights) -> Numbers:
-    """Copy the base's own normalisations into the pools; [normalisations, 2] row numbers of weights and biases."""
+    """Store the base's own normalisations in the pools.
+
+    Args:
+        pools: Pools that store them.
+        description: Layers of the encoder.
+        weights: Weights of the encoder by name.
+
+    Returns:
+        Row numbers of weights and biases, int64 [normalisations, 2].
+    """
     numbers = [
         [pools.put(spec.width, weights[name][None]) for name in (spec.weight, spec.bias)] for spec in description.norm
     ]
