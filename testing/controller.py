@@ -15,12 +15,12 @@ from testing.serving import TIDAL
 from testing.waiting import until
 from tidal_client import AsyncClient
 
-# Four clients that each wait this long between two requests: as many as the instances answer with ease.
+# Number of clients, and their pause between requests: a load well below the instances' capacity.
 _CLIENTS, _PAUSE_S = 4, 0.02
 
 
 class RunningController:
-    """A running controller and the JSON lines that it has printed."""
+    """A running controller and the JSON events that it has printed."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -29,7 +29,7 @@ class RunningController:
         self._reader.start()
 
     def of(self, event: str, **facts: Any) -> list[dict[str, Any]]:
-        """Events of a kind, in order."""
+        """Return the events of a kind, in order."""
         return [
             each
             for each in list(self.events)
@@ -37,13 +37,13 @@ class RunningController:
         ]
 
     def wait_for(self, event: str, count: int = 1, seconds: float = 60, **facts: Any) -> bool:
-        """Whether so many events of a kind come within some time."""
+        """Wait until `count` events of a kind have been printed; return whether that happens in time."""
         return until(lambda: len(self.of(event, **facts)) >= count or self.process.poll() is not None, seconds) and (
             len(self.of(event, **facts)) >= count
         )
 
     def end(self) -> int:
-        """End it by a signal; its exit code."""
+        """Stop the controller by a signal and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(60)
         self._reader.join()
@@ -57,7 +57,7 @@ class RunningController:
 
 @contextmanager
 def controller(environment: dict[str, str], *options: str) -> Iterator[RunningController]:
-    """`tidal controller --json` until the end of the block."""
+    """Run `tidal controller --json` until the end of the block."""
     process = subprocess.Popen(
         [*TIDAL, "controller", "--json", *options], env=environment, stdout=subprocess.PIPE, text=True
     )
@@ -74,7 +74,7 @@ def controller(environment: dict[str, str], *options: str) -> Iterator[RunningCo
 
 
 class Traffic:
-    """Queries of `words` words from several clients while a block runs; how many were sent, and what failed."""
+    """Sends queries of `words` words from several clients while a block runs, and counts responses and failures."""
 
     def __init__(self, grpc: str, model: str, words: int) -> None:
         self.words = words

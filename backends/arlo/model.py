@@ -1,4 +1,4 @@
-"""Triton backend `arlo`: encoders for varying input length. A thin adapter of `tidal.arlo` to Triton."""
+"""Triton backend `arlo`: encoders for inputs of varying length; an adapter of `tidal.arlo`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OUTPUTS = (
 
 
 class TritonPythonModel:
-    """What Triton calls."""
+    """The model class that Triton instantiates."""
 
     @staticmethod
     def auto_complete_config(config):
-        """Give a config.pbtxt of one line its tensors."""
+        """Add the inputs and outputs to a minimal config.pbtxt."""
         return complete_config(config, INPUTS, OUTPUTS)
 
     def initialize(self, args):
@@ -36,9 +36,9 @@ class TritonPythonModel:
         self._host = BackendHost(args, system="arlo", parameters=ArloParameters, load=load)
 
     def execute(self, requests):
-        """Take requests over; they are answered later."""
+        """Accept requests; responses are sent later."""
         return self._host.execute(requests)
 
     def finalize(self):
-        """Drain and end."""
+        """Answer the accepted requests and stop."""
         self._host.finalize()

@@ -38,7 +38,7 @@ bool Batch::fits(const Request& request) const {
     return !settings_.wait_ms || request.seen_ms - seen_ms_ <= *settings_.wait_ms;
 }
 
-// From 1; 0 where there are no bins or no length.
+// Bins are numbered from 1; 0: no bins, or no length.
 double Batch::bin(double length) const {
     return settings_.length_bin ? std::ceil(length / static_cast<double>(*settings_.length_bin)) : 0;
 }

@@ -1,4 +1,4 @@
-// Which requests go together.
+// The rules for requests of one batch.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace tidal::batcher {
 
-// A batch that is being formed, of requests in their order of arrival.
+// A batch that is being formed from requests in their order of arrival.
 class Batch {
   public:
     explicit Batch(const Settings& settings) : settings_(settings) {}
 
-    // Forget what was taken.
+    // Start an empty batch.
     void clear() { empty_ = true; }
 
-    // Take the request if it goes with those before it; the first always does, however large it is: Triton would ask
-    // for it for ever.
+    // Add the request if it fits the batch; return whether it does. The first one always fits: Triton would retry it
+    // forever.
     bool take(const Request& request);
 
   private:
@@ -27,9 +27,9 @@ class Batch {
     const Settings& settings_;
     bool empty_ = true;
     double rows_ = 0, longest_ = 0, bin_ = 0;
-    double utility_ = 0;             // of the first (u_b)
-    double deadline_ms_ = 0;         // the earliest (d_b)
-    double seen_ms_ = 0;             // when the first was seen (s_b)
+    double utility_ = 0;             // of the first request (u_b)
+    double deadline_ms_ = 0;         // earliest deadline (d_b)
+    double seen_ms_ = 0;             // first seen time of the batch (s_b)
     std::string key_;
 };
 

@@ -1,10 +1,10 @@
-// The five functions that Triton's dynamic batcher calls, from one thread a model.
+// The five functions that Triton's dynamic batcher calls, from one thread per model.
 //
-// What Triton 2.51 does with them, and what follows:
-// - A request that is refused while its batch is empty is asked about again for ever. So the first is never refused.
-// - It drops states of batches without finalizing them. So a model has one state, and no batch allocates any.
-// - As a model is unloaded, the batcher is finalized and this library closed before the thread that calls it has ended.
-//   So finalized ones stay for a while, and the library is linked to stay (-z nodelete).
+// Properties of Triton 2.51, and their consequences:
+// - It retries a request forever that an empty batch refuses. So the first request of a batch is never refused.
+// - It drops states of batches without finalizing them. So a model has one state, and batches allocate none.
+// - When a model is unloaded, the batcher is finalized and this library closed before the calling thread has ended.
+//   So finalized batchers are kept for a while, and the library is linked to stay loaded (-z nodelete).
 // - A request that joins a batch which waits for an instance begins a new state: see `Settings::final`.
 #include <chrono>
 #include <exception>
@@ -20,7 +20,7 @@
 
 #define TIDAL_API extern "C" __attribute__((visibility("default")))
 
-// Of which sources this library was made.
+// Digest of the sources of this library.
 TIDAL_API const char tidal_batcher_sources[] = "tidal_batcher_sources=" TIDAL_SOURCES;
 
 namespace {
@@ -33,7 +33,7 @@ class Batcher {
     explicit Batcher(Settings settings) : settings_(std::move(settings)), batch_(settings_) {}
 
     void begin() {
-        if (open_) seen_.forget();  // the batch before was sent with all that it had
+        if (open_) seen_.forget();  // the previous batch was sent
         open_ = true;
         asked_ = false;
         batch_.clear();
@@ -41,7 +41,7 @@ class Batcher {
     }
 
     void end() {
-        if (!asked_) seen_.forget();  // that comes before the first look at a new batch, and nowhere else
+        if (!asked_) seen_.forget();  // this happens only before the first request of a new batch
         open_ = false;
     }
 
@@ -62,7 +62,7 @@ class Batcher {
     bool open_ = false, asked_ = false;
 };
 
-// Batchers of models that were unloaded, for as long as a thread may still have one in its hands.
+// Batchers of unloaded models, kept while a thread may still use one.
 class Retired {
   public:
     void add(std::unique_ptr<Batcher> batcher) {
@@ -84,11 +84,11 @@ class Retired {
 };
 
 Retired& retired() {
-    static Retired& kept = *new Retired;  // threads may outlive this library's static objects
+    static Retired& kept = *new Retired;  // never destroyed: threads may outlive static objects
     return kept;
 }
 
-// A model's config as Triton completed it. Throws BadConfig where Triton does not give it.
+// A model's config, completed by Triton. Throws BadConfig if Triton does not return it.
 std::string config_of(TRITONBACKEND_Model* model) {
     TRITONSERVER_Message* message = nullptr;
     TRITONSERVER_Error* error = TRITONBACKEND_ModelConfig(model, 1, &message);
@@ -146,12 +146,12 @@ TIDAL_API TRITONSERVER_Error* TRITONBACKEND_ModelBatcherInitialize(TRITONBACKEND
     }
 }
 
-// Null where it could not be initialized.
+// The batcher is null if it could not be initialized.
 TIDAL_API TRITONSERVER_Error* TRITONBACKEND_ModelBatcherFinalize(TRITONBACKEND_Batcher* batcher) noexcept {
     if (batcher) try {
             retired().add(std::unique_ptr<Batcher>(reinterpret_cast<Batcher*>(batcher)));
         } catch (const std::exception&) {
-            // No memory to keep it in: nothing may be done with it any more, so it is left where it is.
+            // Out of memory: the batcher is leaked, since a thread may still use it.
         }
     return nullptr;
 }
@@ -174,7 +174,7 @@ TIDAL_API TRITONSERVER_Error* TRITONBACKEND_ModelBatchIncludeRequest(TRITONBACKE
     if (state) try {
             *should_include = static_cast<Batcher*>(state)->include(request);
         } catch (const std::exception&) {
-            // No memory for what is known of the request: it goes with any.
+            // Out of memory: include the request without checks.
         }
     return nullptr;
 }

@@ -10,7 +10,7 @@
 namespace tidal::batcher {
 namespace {
 
-// Values of a parameter count as equal when so much of them is.
+// Number of bytes of a parameter's value that are compared.
 constexpr std::size_t longest_value = 1024;
 
 bool succeeded(TRITONSERVER_Error* error) {
@@ -22,7 +22,7 @@ struct Parameter {
     TRITONSERVER_ParameterType type;
     const void* value;
 
-    // As text, so that 1, 1.0 and "1" are equal, as they are to a model.
+    // As text, so that 1, 1.0 and "1" are equal, as for a model.
     std::string text() const {
         char written[32];
         switch (type) {
@@ -69,7 +69,7 @@ void read_length(TRITONBACKEND_Request* from, const LengthInput& wanted, Request
     if (!succeeded(TRITONBACKEND_InputProperties(input, nullptr, &type, &shape, &dimensions, &bytes, nullptr))) return;
     const auto size = [&](std::size_t at) { return static_cast<double>(std::max<std::int64_t>(shape[at], 0)); };
     if (shape && dimensions > 0) to.rows = std::max(size(0), 1.0);
-    if (type == TRITONSERVER_TYPE_BYTES)  // each text lies behind four bytes with its size
+    if (type == TRITONSERVER_TYPE_BYTES)  // four bytes with its size precede each text
         to.length = std::max(std::ceil(static_cast<double>(bytes) / to.rows) - 4, 0.0);
     else if (shape && wanted.dimension < dimensions)
         to.length = size(wanted.dimension);
@@ -92,7 +92,7 @@ void read_parameters(TRITONBACKEND_Request* from, const Settings& settings, Requ
         if (settings.utility && std::strcmp(name, "utility") == 0)
             to.utility = parameter.number().value_or(to.utility);
     }
-    // Sizes stand before the values, so that no two lists of values read the same.
+    // Sizes precede the values, so that different lists of values have different keys.
     for (const auto& value : values)
         to.key += value ? std::to_string(value->size()) + ":" + *value : std::string("-");
 }

@@ -1,4 +1,4 @@
-// When requests were seen first: Triton asks about those that it has not sent yet again and again, always in one order.
+// First seen times of requests: Triton offers unsent requests repeatedly, always in the same order.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@ namespace tidal::batcher {
 
 class Seen {
   public:
-    // Triton begins at its first waiting request again.
+    // Triton starts again at its first waiting request.
     void begin() { next_ = 0; }
 
-    // Those requests are gone: another one may lie where they lay.
+    // The requests were sent: other requests may reuse their addresses.
     void forget() { known_.clear(), next_ = 0; }
 
-    // When the request that Triton asks about now was seen first.
+    // Return when the request that Triton offers now was first seen.
     double at(const void* request, double now) {
         if (next_ < known_.size() && known_[next_].first != request) known_.resize(next_);
         if (next_ == known_.size()) {

@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 constexpr std::string_view prefix = "TIDAL_BATCH_";
 constexpr std::size_t most_keys = 8, longest_name = 256, shown = 80;
 
-// As it may stand in a message that goes through Triton's JSON: only what is printable, and not too much.
+// Printable and short, since Triton puts messages into JSON.
 std::string printable(std::string_view text) {
     std::string safe(text.substr(0, shown));
     for (char& sign : safe)
@@ -83,7 +83,7 @@ double number(std::string_view name, const Json& value, double most, const char*
 
 std::vector<std::string> names(std::string_view name, const std::string& text) {
     std::vector<std::string> found;
-    std::istringstream parts(text + ",");  // so that an empty last name is seen
+    std::istringstream parts(text + ",");  // so that an empty last name is detected
     for (std::string part; std::getline(parts, part, ',');) {
         const auto first = part.find_first_not_of(' '), last = part.find_last_not_of(' ');
         found.push_back(first == std::string::npos ? "" : part.substr(first, last - first + 1));
@@ -113,7 +113,7 @@ LengthInput length_input(const Json& config, std::string_view wanted, std::strin
                     "TIDAL_BATCH_LENGTH_INPUT may name a text input, whose length is in bytes");
 }
 
-// Without a delay, Triton sends whatever has a preferred size at once and adds nothing to it afterwards.
+// Without a delay, Triton sends a batch of a preferred size at once and adds nothing to it.
 bool batches_are_final(const Json& config) {
     const Json& batching = member(config, "dynamic_batching");
     std::set<long long> preferred;

@@ -1,5 +1,5 @@
-// What of Triton's C API the batcher uses: tritonserver exports these functions, and the names and numbers are its own.
-// Its headers come with no package that Tidal installs.
+// The part of Triton's C API that the batcher uses, with Triton's names and values. No package that Tidal installs
+// contains Triton's headers.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ enum TRITONSERVER_ParameterType : int {
 
 enum TRITONSERVER_DataType : int { TRITONSERVER_TYPE_INVALID = 0, TRITONSERVER_TYPE_BYTES = 13 };
 
-// Every function returns null, or an error that the caller deletes.
+// Every function returns null, or an error that the caller must delete.
 TRITONSERVER_Error* TRITONSERVER_ErrorNew(TRITONSERVER_Error_Code code, const char* message);
 void TRITONSERVER_ErrorDelete(TRITONSERVER_Error* error);
 const char* TRITONSERVER_ErrorMessage(TRITONSERVER_Error* error);
@@ -42,14 +42,14 @@ TRITONSERVER_Error* TRITONBACKEND_ModelName(TRITONBACKEND_Model* model, const ch
 TRITONSERVER_Error* TRITONBACKEND_ModelConfig(TRITONBACKEND_Model* model, std::uint32_t config_version,
                                               TRITONSERVER_Message** config);
 
-// The value of a parameter: text ended by 0, int64_t, bool or double.
+// The value of a parameter is a null-terminated string, int64_t, bool or double.
 TRITONSERVER_Error* TRITONBACKEND_RequestParameterCount(TRITONBACKEND_Request* request, std::uint32_t* count);
 TRITONSERVER_Error* TRITONBACKEND_RequestParameter(TRITONBACKEND_Request* request, std::uint32_t index,
                                                    const char** name, TRITONSERVER_ParameterType* type,
                                                    const void** value);
 TRITONSERVER_Error* TRITONBACKEND_RequestInput(TRITONBACKEND_Request* request, const char* name,
                                                TRITONBACKEND_Input** input);
-// The shape begins with the batch dimension where the model has one.
+// The shape starts with the batch dimension if the model has one.
 TRITONSERVER_Error* TRITONBACKEND_InputProperties(TRITONBACKEND_Input* input, const char** name,
                                                   TRITONSERVER_DataType* type, const std::int64_t** shape,
                                                   std::uint32_t* dimensions, std::uint64_t* bytes,

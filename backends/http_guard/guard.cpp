@@ -1,12 +1,11 @@
-// Preloaded into tritonserver: keeps requests away from it that would end it.
+// Preloaded into tritonserver: refuses requests that would crash it.
 //
-// Releases before 25.07 put a request's pieces, or twice its form-encoded body, on the stack of an HTTP thread
-// (CVE-2025-23310, CVE-2025-23311), have no limit for a body, decompress without one, parse JSON recursively, and
-// allocate what a tensor's shape says before they read its data. Their
-// HTTP front end is libevent, which reads sockets by `readv`. What it reads of an accepted connection goes through a
-// `RequestStream` first. A request that is refused is answered here, and libevent sees none of it from there on. gRPC
-// reads by `recvmsg` and takes in a message of up to 2 GiB before it looks at it: what it reads goes through a
-// `MessageStream`. Nothing of this is active where TIDAL_HTTP_MAX_BODY is not set.
+// Releases before 25.07 put a request's chunks, or twice its form-encoded body, on the stack of an HTTP thread
+// (CVE-2025-23310, CVE-2025-23311), limit neither bodies nor decompression, parse JSON recursively, and allocate memory
+// by a tensor's shape before they read its data. Their HTTP front end is libevent, which reads sockets with `readv`;
+// bytes of accepted connections pass through a `RequestStream` first. A refused request is answered here, and its rest
+// does not reach libevent. gRPC reads with `recvmsg` and buffers messages of up to 2 GiB before it checks them; these
+// bytes pass through a `MessageStream`. The guard is inactive unless TIDAL_HTTP_MAX_BODY is set.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -27,12 +26,12 @@
 
 namespace {
 
-// Of a refused request so many bytes are read and dropped, so that its sender gets to read the answer.
+// Number of bytes of a refused request to read and drop, so that its sender can read the response.
 constexpr uint64_t kMostDropped = 1ull << 30;
 constexpr size_t kDescriptors = 1 << 20;
 constexpr uint64_t kLeastPieces = 1 << 16;
 
-// The most that a byte of deflate can expand to.
+// Maximum expansion of a byte of deflate.
 constexpr uint64_t kDeflate = 1032;
 
 guard::MessageLimits message_limits{UINT64_MAX, UINT64_MAX};
@@ -172,7 +171,7 @@ __attribute__((constructor)) void begin() {
     unsetenv(name);
 }
 
-// Found in a built library to tell whether it was made of these sources.
+// Read from a built library to check whether it was built from these sources.
 __attribute__((used)) const char kSources[] = "tidal_http_guard_sources=" TIDAL_SOURCES;
 
 }  // namespace
@@ -212,7 +211,7 @@ EXPORTED ssize_t recvmsg(int fd, msghdr* message, int flags) {
     Connection* connection = size > 0 && !(flags & (MSG_PEEK | MSG_ERRQUEUE)) ? find(fd) : nullptr;
     if (!connection) return size;
     ssize_t passed = connection->receive_messages(fd, message->msg_iov, size);
-    // gRPC is told of new data once (edge-triggered): what is dropped is read to its end here.
+    // gRPC is notified of new data once (edge-triggered), so dropped data is read to its end here.
     if (passed >= 0) return passed;
   }
 }
@@ -225,7 +224,7 @@ EXPORTED ssize_t writev(int fd, const iovec* parts, int count) {
 
 EXPORTED int close(int fd) {
   static auto original = next<decltype(close)>("close");
-  // A child that shares this memory until it runs another program closes descriptors of its own.
+  // A child that shares this memory until it calls exec closes its own descriptors.
   if (find(fd) && getpid() == process) replace(fd, nullptr);
   return original(fd);
 }

@@ -13,7 +13,7 @@ from benchmarks.closed_loop import batches, closed_loop, cpu_seconds
 from tidal.server.child import RunningServer
 from tidal_client.load import Schedule, run_load, summarise, text_inputs
 
-_SETTLE_S = 0.4
+_METRICS_DELAY_S = 0.4
 _TIMEOUT_S = 120.0
 # A model that answers a larger share of what is offered is not at its limit.
 _SATURATED = 0.75
@@ -46,12 +46,12 @@ class Cell:
 def measure(server: RunningServer, model: str, schedule: Schedule, workload: Workload) -> Cell:
     """Send a schedule to a model that is loaded."""
     warm_up(server, model, workload, seconds=0.5)
-    time.sleep(_SETTLE_S)  # metrics are published every 200 ms
+    time.sleep(_METRICS_DELAY_S)  # metrics are published every 200 ms
     before, own, busy, start = batches(server, model), cpu_seconds(server), _busy_seconds(), time.monotonic()
     result = run_load(server.http, model, schedule, outputs=["label", "logits"], timeout_s=_TIMEOUT_S)
     own, busy = cpu_seconds(server) - own, _busy_seconds() - busy
     available = (time.monotonic() - start) * (psutil.cpu_count() or 1)
-    time.sleep(_SETTLE_S)
+    time.sleep(_METRICS_DELAY_S)
     queries, executions = (b - a for a, b in zip(before, batches(server, model), strict=True))
     summary = summarise(result)
     return Cell(

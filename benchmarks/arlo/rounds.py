@@ -30,7 +30,7 @@ OWN_MODELS = {POLYMORPHIC: POLYMORPHIC_MODEL, PARTITIONED: PARTITIONED_MODEL, BI
 _FIRST_SEED = 1000
 # An open loop beyond what a system can answer only measures how long the loop is.
 _MOST_OF_CAPACITY = 0.95
-# Warming up, settling and loading a schedule, for the estimate.
+# Estimated time for warm-up, metrics and preparing a schedule.
 _CELL_OVERHEAD_S = 2.0
 
 

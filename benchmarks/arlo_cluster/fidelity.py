@@ -24,7 +24,7 @@ from tidal_client.load import Schedule, run_load, text_inputs
 #: Percent of the measured capacity.
 LOADS = (40, 70)
 CALIBRATED_AT = 55
-_SETTLE_S = 0.5  # metrics are published every 200 ms
+_METRICS_DELAY_S = 0.5  # metrics are published every 200 ms
 _TIMEOUT_S = 120.0
 # Two service times and this lie between lone queries, so that the one before is surely answered.
 _LONE_PAUSE_S = 0.02
@@ -195,10 +195,10 @@ def _observe(
 ) -> Observed:
     """Send a schedule, and see what the front's metrics say of it."""
     warm_up(server, model, workload, seconds=0.5)
-    time.sleep(_SETTLE_S)
+    time.sleep(_METRICS_DELAY_S)
     before = _executed(server, model, lengths)
     result = run_load(server.http, model, schedule, outputs=["label", "logits"], timeout_s=_TIMEOUT_S)
-    time.sleep(_SETTLE_S)
+    time.sleep(_METRICS_DELAY_S)
     after = _executed(server, model, lengths)
     if not result.answered.all():
         raise RuntimeError(f"a query of a calibration run failed: {next(iter(result.messages.values()), '')}")

@@ -56,7 +56,7 @@ def measure(report: Report, data: Path | None, quick: bool) -> None:
 
 
 def add_fidelity(report: Report, rounds: Sequence[Round], sizes: Sizes) -> None:
-    """What the simulator was told, what it says beside what was measured, and how far that is apart."""
+    """Add tables of the simulator's inputs, of simulated and measured latencies, and of their differences."""
     first = rounds[0].calibration
     instances = {n: count for n, count in zip(first.max_lengths, first.instances, strict=True) if count}
     shown = ", ".join(f"{count} of {n}" for n, count in instances.items())

@@ -123,11 +123,11 @@ class TestWhoRuns:
         names: list[str] = []
         run = EncoderModel.run
 
-        def told(self: EncoderModel, *args: Any, **more: Any) -> dict[str, Array]:
+        def counting_run(self: EncoderModel, *args: Any, **more: Any) -> dict[str, Array]:
             names.append(threading.current_thread().name)
             return run(self, *args, **more)
 
-        monkeypatch.setattr(EncoderModel, "run", told)
+        monkeypatch.setattr(EncoderModel, "run", counting_run)
         return names
 
     def test_a_lone_call_runs_in_its_own_thread(self, models: EmbeddedModels, threads: list[str]) -> None:

@@ -64,7 +64,7 @@ def expected(sources: Mapping[str, Path]) -> dict[str, dict[str, str]]:
                 labels[name][text] = LABELS[name][int(logits.argmax())]
     sure = [text for text in labels["old"] if text in labels["new"]]
     assert len(sure) > 32
-    return {name: {text: told[text] for text in sure} for name, told in labels.items()}
+    return {name: {text: results[text] for text in sure} for name, results in labels.items()}
 
 
 def build(repository: Path, source: Path, lengths: list[int], *, attention: bool) -> None:
@@ -138,10 +138,10 @@ class Traffic:
                     except RequestError as error:
                         self.failures.append(f"{type(error).__name__}: {error}")
                         continue
-                    told = [name for name, labels in self._expected.items() if labels[text] == answer.label]
-                    self.answered.update(told)
+                    results = [name for name, labels in self._expected.items() if labels[text] == answer.label]
+                    self.answered.update(results)
                     self.lengths[answer.max_length] += 1
-                    if not told:
+                    if not results:
                         self.failures.append(f"'{text}' is {answer.label}")
 
             await asyncio.gather(*(one(first) for first in range(4)))
@@ -176,11 +176,11 @@ def test_other_labels_and_less_outputs(
     build(repository, sources["new"], lengths, attention=False)
     with Traffic(server, expected) as traffic:
         assert set(traffic.answered) == {"old"}
-        told = reload(server.control, repository, "tiny")
+        results = reload(server.control, repository, "tiny")
         assert traffic.goes_on()
     assert traffic.failures == []
     assert set(traffic.answered) == {"old", "new"}
-    assert told.splitlines()[0] == "tiny: version 2 serves now, version 1 before"
+    assert results.splitlines()[0] == "tiny: version 2 serves now, version 1 before"
     assert serving(server) == only(2, lengths)
     assert instances(server, 2, lengths) == {16: 1, 32: 2, LONGEST: 1}
     assert until(lambda: stub_versions(server) == {2})
@@ -200,12 +200,12 @@ def test_other_lengths_and_more_outputs(
         write_wanted(repository, partitioned_model(repository, "tiny"), {24: 2, LONGEST: 1})
         assert traffic.goes_on()
         assert set(traffic.answered) == {"new"}
-        told = reload(server.control, repository, "tiny")
+        results = reload(server.control, repository, "tiny")
         assert traffic.goes_on()
     assert traffic.failures == []
     assert set(traffic.answered) == {"old", "new"}
     assert set(traffic.lengths) == {16, 24, 32, LONGEST}
-    assert told.splitlines()[-2:] == ["  tiny_len16: unloaded", "  tiny_len32: unloaded"]
+    assert results.splitlines()[-2:] == ["  tiny_len16: unloaded", "  tiny_len32: unloaded"]
     assert serving(server) == only(3, lengths)
     assert instances(server, 3, lengths) == {24: 2, LONGEST: 1}
     assert until(lambda: stub_versions(server) == {3})

@@ -160,7 +160,7 @@ class TestAllocation:
         assert len(lanes) == 3
 
 
-class TestPutBack:
+class TestRequeue:
     def test_another_instance_runs_it_first_and_the_failed_one_is_left_alone(self) -> None:
         policy = simple([2, 0, 1])
         queries = [ArloQuery(10, float(t)) for t in range(4)]
@@ -212,7 +212,7 @@ _EVENTS = st.lists(
         st.tuples(st.just("submit"), st.integers(1, 128), st.one_of(st.none(), st.floats(0.0, 0.5))),
         st.tuples(st.just("next"), st.just(0), st.none()),
         st.tuples(st.just("expire"), st.just(0), st.none()),
-        st.tuples(st.sampled_from(("finish", "put back")), st.integers(0, 5), st.none()),
+        st.tuples(st.sampled_from(("finish", "requeue")), st.integers(0, 5), st.none()),
         st.tuples(st.just("allocate"), st.integers(0, 26), st.none()),
     ),
     max_size=120,
@@ -227,7 +227,7 @@ def test_no_query_is_lost_duplicated_or_put_into_a_runtime_too_short(
     policy = simple([1, 1, 1])
     submitted: list[ArloQuery] = []
     left: list[ArloQuery] = []
-    running: list[ArloBatch] = []  # those that run, and those whose queries were put back
+    running: list[ArloBatch] = []  # those that run, and those whose queries were requeued
     held: list[ArloBatch] = []
     now, wanted = 0.0, [1, 1, 1]
 
@@ -274,7 +274,7 @@ def test_no_query_is_lost_duplicated_or_put_into_a_runtime_too_short(
         elif kind == "allocate":
             wanted = [number % 3, number // 3 % 3, number // 9 + 1]
             policy.allocate(wanted)
-        elif kind == "put back" and running:
+        elif kind == "requeue" and running:
             batch = running.pop(number % len(running))
             policy.requeue(batch)
             held.append(batch)

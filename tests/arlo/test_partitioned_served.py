@@ -240,16 +240,16 @@ class TestAllocation:
         assert traffic.sent > 100
         assert traffic.failures == []
 
-    def test_a_broken_file_is_told_once_and_changes_nothing(self, server: RunningServer, repository: Path) -> None:
+    def test_a_broken_file_is_logged_once_and_changes_nothing(self, server: RunningServer, repository: Path) -> None:
         file = repository / "hasty" / ALLOCATION_FILE
         with Client(server.grpc) as client:
             for broken in ("{", '{"instances": {"16": 1, "64": 0}}', '{"instances": {"16": 1, "64": 1}}'):
-                told = log_text(server).count("the allocation stays at [1, 1, 1]")
+                counted = log_text(server).count("the allocation stays at [1, 1, 1]")
                 file.write_text(broken)
-                assert until(lambda n=told: log_text(server).count("the allocation stays at [1, 1, 1]") > n)  # type: ignore[misc]
+                assert until(lambda n=counted: log_text(server).count("the allocation stays at [1, 1, 1]") > n)  # type: ignore[misc]
                 assert client.classify("hasty", "good").label
             time.sleep(0.6)  # two more looks
-            assert log_text(server).count("the allocation stays at [1, 1, 1]") == told + 1
+            assert log_text(server).count("the allocation stays at [1, 1, 1]") == counted + 1
             file.unlink()
             assert used(server, "hasty") == {16: 1, 32: 1, 64: 1}
 
@@ -302,7 +302,7 @@ class TestFailures:
 
 
 def test_work_in_flight_is_answered_when_the_server_ends(repository: Path, tmp_path: Path) -> None:
-    """Its instances are out of reach from then on: what has not run is told so at once."""
+    """Its instances are unreachable from then on: queries that have not run fail at once."""
     for name in ("tiny", *(runtime_model("tiny", length) for length in LENGTHS)):
         shutil.copytree(repository / name, tmp_path / name)
     texts = make_texts(64, seed=4)

@@ -80,7 +80,7 @@ class Request(FakeRequest):
 
 
 class Instances:
-    """A runner that counts what runs at once, and fails as it is told."""
+    """A runner that counts concurrent runs and fails on demand."""
 
     def __init__(self, fail: Callable[[int, int], Exception | None] = lambda runtime, call: None) -> None:
         self._fail = fail
@@ -235,7 +235,7 @@ class TestAllocation:
             assert until(lambda: workers() == before + 2)
         assert until(lambda: workers() == before)
 
-    def test_a_broken_file_changes_nothing_and_is_told_once(
+    def test_a_broken_file_changes_nothing_and_is_logged_once(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         write_allocation(tmp_path, make_allocation({16: 2, 32: 1, 64: 1}))

@@ -184,7 +184,7 @@ BAD_INPUTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 class TestBadInput:
     @pytest.mark.parametrize(("inputs", "options", "message"), BAD_INPUTS)
-    def test_is_told_and_harms_nobody(
+    def test_is_refused_without_effect_on_others(
         self, url: str, inputs: dict[str, Any], options: dict[str, Any], message: str
     ) -> None:
         with Client(url) as client, ThreadPoolExecutor(9) as pool:
@@ -205,13 +205,13 @@ class TestBadInput:
         assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
         client.close()
 
-    def test_an_unknown_output_is_told(self, url: str) -> None:
+    def test_an_unknown_output_is_named(self, url: str) -> None:
         with Client(url) as client, pytest.raises(InvalidArgument, match="nonsense"):
             client.infer("tiny", text_rows(b"good"), outputs=["nonsense"])
 
 
 class TestLimits:
-    def test_a_deadline_that_cannot_be_met_is_told_and_the_query_is_not_run(
+    def test_a_deadline_that_cannot_be_met_is_refused_and_the_query_is_not_run(
         self, url: str, server: RunningServer
     ) -> None:
         with Client(url) as client:
@@ -237,7 +237,7 @@ class TestLimits:
             assert set(outcomes) - {"refused"}
             assert len(client.classify_many("narrow", ["good"] * 8)) == 8
 
-    def test_a_request_that_could_never_fit_the_queue_is_told_so(self, url: str) -> None:
+    def test_a_request_that_exceeds_the_queue_limit_is_refused(self, url: str) -> None:
         with Client(url) as client, pytest.raises(InvalidArgument, match="9 rows; accepted are up to max_queue_size"):
             client.classify_many("narrow", ["good"] * 9)
 

@@ -31,7 +31,7 @@ namespace {
 unsigned calls = 0;
 
 TRITONSERVER_Error* failure() {
-    return fail_every && ++calls % fail_every == 0 ? TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, "as told")
+    return fail_every && ++calls % fail_every == 0 ? TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, "on demand")
                                                    : nullptr;
 }
 

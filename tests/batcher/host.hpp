@@ -1,4 +1,4 @@
-// What the batcher sees of Triton, in the hands of a test: models and requests that say whatever they are told to.
+// The Triton API that the batcher sees, implemented by a test: models and requests with any content.
 #pragma once
 
 #include <cstdint>

@@ -159,7 +159,7 @@ def batches(
 
 A, B = {"task": "a"}, {"task": "b"}
 OF_LENGTHS = [(length, {}) for length in (10, 10, 10, 10, 10, 30, 5, 50, 1, 1)]
-HURRIED = [(1, {"latency_ms": 100}), (1, {"latency_ms": 4000.5}), (1, {"latency_ms": 60_000}), (1, {})]
+WITH_DEADLINES = [(1, {"latency_ms": 100}), (1, {"latency_ms": 4000.5}), (1, {"latency_ms": 60_000}), (1, {})]
 VALUED = [(1, {"utility": 1.5}), (1, {"utility": "0.5"}), (1, {"utility": 2})]
 ODD = [(1, {"latency_ms": "soon"}), (1, {"latency_ms": float("nan"), "utility": True}), (1, {"utility": 1e308})]
 LONG = [(1, {"task": "x" * 100_000}), (1, {"task": "x" * 100_000}), (1, {"task": -(2**63)})]
@@ -171,7 +171,7 @@ LONG = [(1, {"task": "x" * 100_000}), (1, {"task": "x" * 100_000}), (1, {"task":
         ("tokens", OF_LENGTHS, [[0, 1, 2, 3], [4], [5], [6], [7], [8, 9]]),
         ("bins", [(1, {}), (16, {}), (17, {}), (32, {}), (3, {})], [[0, 1], [2, 3], [4]]),
         ("tasks", [(1, A), (9, A), (1, B), (1, {}), (1, A)], [[0, 1], [2], [3], [4]]),
-        ("urgency", [*HURRIED, *VALUED], [[0, 1], [2], [3, 4, 5], [6]]),
+        ("urgency", [*WITH_DEADLINES, *VALUED], [[0, 1], [2], [3, 4, 5], [6]]),
         ("together", [(10, A), (10, A), (30, A), (5, B), (10, B)], [[0, 1], [2], [3, 4]]),
         ("urgency", ODD, [[0, 1], [2]]),
         ("tasks", LONG, [[0, 1], [2]]),

@@ -25,7 +25,7 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProbeServer
         yield started
 
 
-def test_a_call_waits_half_a_minute_unless_told_otherwise() -> None:
+def test_a_call_waits_half_a_minute_unless_reported_otherwise() -> None:
     assert DEFAULT_TIMEOUT_S == 30.0
     with Client("http://127.0.0.1:1") as http, Client("grpc://127.0.0.1:1", timeout_s=3) as grpc:
         assert http._timeout(None) == 30.0
@@ -97,16 +97,18 @@ def test_the_other_protocols_port(server: ProbeServer, protocol: str) -> None:
     other, location = {"grpc": ("http", server.http), "http": ("grpc", server.grpc)}[protocol]
     url = location.replace(other, protocol)
     name = {"http": "HTTP", "grpc": "gRPC"}
-    told = f"does not speak plain {name[protocol]}: if it is the server's {name[other]} port, use {other}://HOST:PORT"
+    message = (
+        f"does not speak plain {name[protocol]}: if it is the server's {name[other]} port, use {other}://HOST:PORT"
+    )
     with Client(url, timeout_s=5) as client:
         for call in (client.classify, client.generate):
-            with pytest.raises(ConnectionFailed, match=told):
+            with pytest.raises(ConnectionFailed, match=message):
                 call("probe", "hi")
 
     async def run() -> None:
         async with AsyncClient(url, timeout_s=5) as client:
             for call in (client.classify, client.generate):
-                with pytest.raises(ConnectionFailed, match=told):
+                with pytest.raises(ConnectionFailed, match=message):
                     await call("probe", "hi")
 
     asyncio.run(run())

@@ -54,7 +54,7 @@ class TestRuns:
         assert (total.requests, total.answered, total.errors) == (300, 300, {})
         assert total.throughput == pytest.approx(300 / result.duration)
 
-    def test_answers_are_kept_where_a_sender_is_told_to(self, server: ProbeServer) -> None:
+    def test_answers_are_kept_where_a_sender_is_reported_to(self, server: ProbeServer) -> None:
         from tritonclient.grpc import service_pb2 as messages
 
         kept: dict[int, bytes] = {}
@@ -113,7 +113,7 @@ class TestRuns:
         result = run_load(url, "probe", schedule("x" * 600_000, count=8, rate=50), outputs=["echo"])
         assert result.answered.all()
 
-    def test_variants_are_told_apart(self, server: ProbeServer) -> None:
+    def test_variants_are_distinguished(self, server: ProbeServer) -> None:
         result = run_load(server.http, "probe", schedule("hi", count=200, mix="latency_ms=60000:3,latency_ms=0.001:1"))
         summary = summarise(result)
         assert sum(row.requests for row in summary.variants.values()) == 200

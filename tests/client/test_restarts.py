@@ -188,7 +188,7 @@ def test_the_command_waits_for_a_crashed_model(served: Served) -> None:
     assert json.loads(done.stdout)["total"]["answered"] == 10
 
 
-def test_a_lost_connection_is_told_and_mended(served: Served) -> None:
+def test_a_lost_connection_is_reported_and_mended(served: Served) -> None:
     """Last in this module: every call of a client whose server is away says so, and the first after it is answered."""
     urls = [url_of(served, protocol) for protocol in PROTOCOLS]
     clients = [Client(url) for url in urls]

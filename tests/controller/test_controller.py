@@ -131,7 +131,7 @@ def test_a_change_that_was_cut_short_is_completed(served: Served) -> None:
     assert running.of("decision") == running.of("failed") == []
 
 
-def test_a_change_that_fails_is_told_once_and_tried_again(even: Served) -> None:
+def test_a_change_that_fails_is_logged_once_and_tried_again(even: Served) -> None:
     served, folder = even, Path(even.report["repository"]) / "tiny"
     with controller(served.environment, *QUICK) as running, Traffic(served.report["grpc"], "tiny", LONG) as traffic:
         with exclusive_change(folder):  # as another process would

@@ -92,14 +92,14 @@ def test_the_folder_is_this_users_alone(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("TIDAL_CLAIMS", str(tmp_path / "claims"))
     assert claims_folder().stat().st_mode & 0o777 == 0o700
     monkeypatch.setattr("os.getuid", lambda: -1)
-    with pytest.raises(Unsupported, match="no folder of this user's"):
+    with pytest.raises(Unsupported, match="not a folder of this user"):
         claims_folder()
 
 
 def test_a_link_is_not_taken_for_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     monkeypatch.setenv("TIDAL_CLAIMS", str(tmp_path / "link"))
-    with pytest.raises(Unsupported, match="no folder of this user's"):
+    with pytest.raises(Unsupported, match="not a folder of this user"):
         claims_folder()
 
 
@@ -120,7 +120,7 @@ def test_instances_get_a_gpu_each_and_share_when_there_are_more(
     assert [claim.acquire() for claim in claims[4:]] == ["GPU-b", "0"]
 
 
-def test_a_lock_that_fails_is_told_and_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_fails_is_reported_and_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_locks(lock: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -132,7 +132,7 @@ def test_a_lock_that_fails_is_told_and_leaves_nothing_open(tmp_path: Path, monke
     assert claim.slot is None
 
 
-def test_a_lock_file_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+def test_a_lock_file_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     (tmp_path / "gpu-0").mkdir()
     with pytest.raises(Unsupported, match="gpu-0 cannot be locked"):
         GpuClaim(tmp_path, ["0"]).acquire()

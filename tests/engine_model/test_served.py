@@ -111,7 +111,7 @@ def test_what_cannot_run_by_its_deadline_is_unavailable(url: str) -> None:
         assert client.infer("line", request(), latency_ms=20_000)["logits"].shape == (1, 3)
 
 
-def test_another_model_is_told_the_code_too(server: RunningServer) -> None:
+def test_another_model_is_reported_the_code_too(server: RunningServer) -> None:
     """Triton passes on only the message to a model that asks, see `tidal.triton.coded_errors`."""
     import tritonclient.grpc
 
@@ -191,13 +191,13 @@ def test_the_instance_count_changes_in_place_under_load(server: RunningServer) -
 
 @pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 def test_each_instance_has_a_core_of_its_own(server: RunningServer) -> None:
-    def settled() -> bool:
+    def pinned() -> bool:
         """Whether both have claimed: the one that a change of counts left may have found no core free at its start."""
         with Client(f"grpc://{server.grpc}") as client:
             client.infer("tiny_len16", request())
         return all(len(places(server, model)[0]) == 1 for model in ("tiny_len16", "tiny_len32"))
 
-    assert until(settled)
+    assert until(pinned)
     short, long = places(server, "tiny_len16"), places(server, "tiny_len32")
     assert short[0] | long[0] == CORES
     assert places(server, "line") == [CORES]  # pin: false

@@ -89,9 +89,9 @@ class TestTraces:
     @pytest.mark.parametrize(
         ("make", "text"),
         [
-            (lambda: QueryTrace([], TYPES), "rates must be at least one number"),
-            (lambda: QueryTrace([-1.0], TYPES), "none below 0"),
-            (lambda: QueryTrace([1.0], ()), "types must be at least one"),
+            (lambda: QueryTrace([], TYPES), "rates must be one or more finite"),
+            (lambda: QueryTrace([-1.0], TYPES), "queries per second of at least 0"),
+            (lambda: QueryTrace([1.0], ()), "types must not be empty"),
             (lambda: fluctuating(9, 200, 700, 800), "mean must lie between low and high, got 200, 800, 700"),
             (lambda: fluctuating(9, 200, 700, 300, held_s=0.5), "held_s must be at least 1 s, got 0.5"),
             (lambda: squeezed([1, 2], 3, 1.0), "counts must be at least 3"),

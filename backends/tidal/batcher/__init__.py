@@ -1,1 +1,4 @@
-"""The custom batcher: a shared object that tritonserver loads to decide which requests form a batch."""
+"""The custom batcher: path and build of a shared object that tritonserver loads to form batches.
+
+Imported by `tidal doctor` and the wheel build.
+"""

@@ -1,4 +1,4 @@
-"""Where the shared object lies, and whether it is there."""
+"""Path of the shared object, and whether it is current."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ BUILD_COMMAND = "python -m tidal.batcher.build"
 
 
 def source_folder() -> Path:
-    """Folder of the sources, beside this package or installed with it.
+    """Return the folder of the sources, in the checkout or the installation.
 
     Raises:
-        NotFound: the installation lacks them.
+        NotFound: The installation has no sources.
     """
     return compiling.source_folder("batcher", "batcher.cpp")
 
 
 def library_path() -> Path:
-    """Where the shared object lies once it is built: what TRITON_BATCH_STRATEGY_PATH is to name."""
+    """Return the path of the shared object, the value for TRITON_BATCH_STRATEGY_PATH."""
     return source_folder() / "build" / "tidal_batcher.so"
 
 
 def sources_digest() -> str:
-    """What tells these sources from others."""
+    """Return a digest of the sources."""
     return compiling.sources_digest(source_folder())
 
 
 def is_current() -> bool:
-    """Whether the shared object is there and made of these sources."""
+    """Whether the shared object exists and was built from these sources."""
     path = library_path()
     return path.is_file() and f"tidal_batcher_sources={sources_digest()}".encode() in path.read_bytes()

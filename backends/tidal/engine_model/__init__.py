@@ -1,1 +1,4 @@
-"""One engine as a Triton model of its own: what the `engine` backend serves. No Triton in it."""
+"""One engine as a separate Triton model, served by the `engine` backend; independent of Triton.
+
+Imported by `tidal.triton`, Arlo and the builders.
+"""

@@ -1,7 +1,7 @@
-"""A processor core or a GPU of its own for each instance, without anybody who hands them out.
+"""Exclusive processor cores and GPUs for instances, without a coordinator.
 
-Instances are processes that come and go one by one, of several models. Each claims a place by a lock on the place's
-file; the kernel frees it when its process ends, however it ends.
+Instances are processes of several models that start and end independently. Each claims a slot by a lock on the slot's
+file; the kernel releases the lock when the process ends, for whatever reason.
 """
 
 from __future__ import annotations
@@ -16,37 +16,38 @@ from pathlib import Path
 from tidal.errors import Unsupported
 from tidal.gpus import VISIBLE_VARIABLE
 
-# Names another folder for the lock files. Servers with different ones do not know of each other's places.
+# Environment variable with another folder for the lock files. Servers with different folders do not see each other's
+# claims.
 CLAIMS_VARIABLE = "TIDAL_CLAIMS"
-# Instances of one GPU that are counted.
+# Maximum number of instances per GPU that are counted.
 _SHARES = 16
 
 
 def claims_folder() -> Path:
-    """The folder of this user's lock files, a file a place; made where it does not exist.
+    """Return the folder of this user's lock files, one per slot; create it if it does not exist.
 
-    One for all servers of the user on this machine, unless `$TIDAL_CLAIMS` names another.
+    All servers of the user on this machine share it, unless `$TIDAL_CLAIMS` names another one.
 
     Raises:
-        Unsupported: it cannot be made, or it is another user's.
+        Unsupported: The folder cannot be created, or belongs to another user.
     """
     folder = Path(os.environ.get(CLAIMS_VARIABLE) or f"/dev/shm/tidal-claims-{os.getuid()}")
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError as error:
         raise Unsupported(f"cores and GPUs cannot be claimed in {folder}: {error.strerror}") from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise Unsupported(f"cores and GPUs cannot be claimed in {folder}: it is no folder of this user's")
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise Unsupported(f"cores and GPUs cannot be claimed in {folder}: it is not a folder of this user")
     return folder
 
 
 class SlotClaim:
-    """This process's claim to one of several places.
+    """This process's claim to one of several slots.
 
     Args:
-        folder: lock files, see `claims_folder`.
-        places: names of the places, the first that is free is taken.
+        folder: Folder of the lock files, see `claims_folder`.
+        slots: Names of the slots; the first free one is claimed.
     """
 
     def __init__(self, folder: Path, slots: Sequence[str]) -> None:
@@ -56,10 +57,10 @@ class SlotClaim:
         self.slot: str | None = None
 
     def acquire(self) -> bool:
-        """Claim a place that is free, if this process has none; returns whether one was claimed now.
+        """Claim a free slot unless this process has one; return whether one was claimed now.
 
         Raises:
-            Unsupported: the file system refuses a lock file or its lock.
+            Unsupported: The file system does not support the lock file or its lock.
         """
         if self.slot is not None:
             return False
@@ -71,17 +72,17 @@ class SlotClaim:
         return False
 
     def release(self) -> None:
-        """Free the place for others."""
+        """Release the slot."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = self.slot = None
 
 
 def _locked(path: Path, *, wait: bool = False) -> int | None:
-    """A descriptor that holds the file's lock; None where another process has it and is not waited for.
+    """Lock a file and return its descriptor; None if another process has the lock and `wait` is False.
 
     Raises:
-        Unsupported: the file system refuses the file or its lock.
+        Unsupported: The file system does not support the file or its lock.
     """
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -101,7 +102,7 @@ class CoreClaim:
     """A claim to one of the cores that this process may run on.
 
     Args:
-        folder: lock files, see `claims_folder`.
+        folder: Folder of the lock files, see `claims_folder`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -110,23 +111,23 @@ class CoreClaim:
 
     @property
     def core(self) -> int | None:
-        """The claimed core."""
+        """Claimed core; None: none is claimed."""
         return None if self._claim.slot is None else self._cores[self._claim.slot]
 
     def acquire(self) -> bool:
-        """Claim a core that is free, if this process has none, and move all its threads there.
+        """Claim a free core unless this process has one, and move all its threads there.
 
-        Threads that start later inherit it from those that start them. Returns whether one was claimed now.
+        Threads that start later inherit the core. Returns whether a core was claimed now.
 
         Raises:
-            Unsupported: see `Claim.acquire`, and where the system does not let threads be moved there.
+            Unsupported: See `SlotClaim.acquire`; or threads cannot be moved to the core.
         """
         if not self._claim.acquire():
             return False
         core = self._cores[self._claim.slot or ""]
         try:
             for thread in os.listdir("/proc/self/task"):
-                with contextlib.suppress(ProcessLookupError):  # it has ended since
+                with contextlib.suppress(ProcessLookupError):  # the thread has ended since
                     os.sched_setaffinity(int(thread), {core})
         except OSError as error:
             self.release()
@@ -134,35 +135,33 @@ class CoreClaim:
         return True
 
     def release(self) -> None:
-        """Free the core for others; this process's threads stay where they are."""
+        """Release the core; this process's threads stay on it."""
         self._claim.release()
 
 
 class GpuClaim:
-    """A claim to one of several GPUs, taken before CUDA starts in this process and kept to its end.
+    """A claim to one of several GPUs, made before CUDA starts in this process and held until its end.
 
     Args:
-        folder: lock files, see `claims_folder`.
-        gpus: as `visible_gpus` names them.
+        folder: Folder of the lock files, see `claims_folder`.
+        gpus: Names of the GPUs, as of `visible_gpus`.
     """
 
     def __init__(self, folder: Path, gpus: Sequence[str]) -> None:
         self._folder = folder
-        # A GPU's name may be a number: the place's says what it is.
+        # The prefix keeps a GPU named by a number apart from a core.
         self._slots = {gpu: [f"gpu-{gpu}", *(f"gpu-{gpu}.{n}" for n in range(2, _SHARES + 1))] for gpu in gpus}
         self._claim: SlotClaim | None = None
 
     def acquire(self) -> str:
-        """Let this process use a GPU that the fewest other instances have; returns it.
+        """Claim the GPU with the fewest instances for this process, and return it.
 
-        So they are spread evenly also where there are more of them, as while a model serves two versions.
+        Instances so spread evenly even if there are more of them than GPUs, as while a model serves two versions.
 
         Raises:
-            Unsupported: see `Claim.acquire`.
+            Unsupported: See `SlotClaim.acquire`.
         """
-        counting_lock = _locked(
-            self._folder / "gpus", wait=True
-        )  # whoever looked at the same time would count these looks
+        counting_lock = _locked(self._folder / "gpus", wait=True)  # concurrent counts would disturb each other
         try:
             gpu = min(self._slots, key=self._instances)
             self._claim = SlotClaim(self._folder, self._slots[gpu])
@@ -174,7 +173,7 @@ class GpuClaim:
         return gpu
 
     def release(self) -> None:
-        """Free the GPU for others."""
+        """Release the GPU."""
         if self._claim is not None:
             self._claim.release()
 

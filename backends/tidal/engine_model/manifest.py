@@ -1,4 +1,4 @@
-"""Manifest of one engine that is a model of its own, and the parts that encoder manifests share with it."""
+"""Manifest of an engine served as a separate model, and the parts it shares with encoder manifests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Runtime(Strict):
     """One runtime: an engine opened for inputs up to `max_length` tokens."""
 
     max_length: int = Field(ge=1)
-    file: str = Field(description="engine file; several runtimes may share one")
-    dynamic: bool = Field(description="run at the batch's own longest length rather than padded to max_length")
+    file: str = Field(description="engine file; several runtimes may share it")
+    dynamic: bool = Field(description="runs at the longest length of a batch instead of padding to max_length")
     max_batch: int = Field(ge=1)
 
 
@@ -25,21 +25,21 @@ class EngineInput(Strict):
     """An engine input, INT64 [rows, length]."""
 
     name: str
-    below: int = Field(ge=1, description="values are 0 to one less than this")
+    below: int = Field(ge=1, description="upper limit of the values, exclusive; they start at 0")
 
 
 class ExtraOutput(Strict):
-    """An engine output that clients may ask for beside the logits."""
+    """An engine output that clients may request in addition to the logits."""
 
     name: str
-    per_token: bool = Field(description="one value a token (cut to the query's own length), else a fixed vector")
+    per_token: bool = Field(description="one value per token of the query; otherwise a vector of fixed size")
 
 
 class EngineManifest(Published):
-    """A published version of one engine, served by the `engine` backend: tokens in, the engine's outputs out."""
+    """A published version of one engine, served by the `engine` backend."""
 
     kind: Literal["engine"]
-    front: str | None = Field(description="the partitioned model whose runtime this is; its build publishes it")
+    front: str | None = Field(description="partitioned model that this runtime belongs to and is built with")
     inputs: tuple[EngineInput, ...] = Field(min_length=1)
     extra_outputs: tuple[ExtraOutput, ...] = ()
     runtime: Runtime
@@ -48,21 +48,21 @@ class EngineManifest(Published):
 
     @property
     def max_length(self) -> int:
-        """Longest input in tokens."""
+        """Maximum length of an input, in tokens."""
         return self.runtime.max_length
 
     def artifact(self, version_dir: Path) -> Artifact:
-        """The engine file with the shapes to open it with."""
+        """Return the engine file with the shapes to open it with."""
         return runtime_artifact(self, self.runtime, [each.name for each in self.inputs], version_dir)
 
 
 def load_engine_manifest(version_dir: Path) -> EngineManifest:
-    """Read and validate `manifest.json` of a version of one engine; raises as `load_manifest`."""
+    """Read and validate `manifest.json` of an engine's version; see `tidal.manifest.read_manifest` for errors."""
     return read_manifest(version_dir, EngineManifest)
 
 
 def runtime_artifact(of: Published, runtime: Runtime, inputs: Iterable[str], version_dir: Path) -> Artifact:
-    """A runtime's engine file with the shapes to open it with: [1..max_batch, max_length], or [.., 1..max_length]."""
+    """Return a runtime's engine file with its shapes: [1..max_batch, max_length], or [.., 1..max_length] if dynamic."""
     length = (1, runtime.max_length) if runtime.dynamic else runtime.max_length
     shape = ((1, runtime.max_batch), length)
     return Artifact(of.engine, version_dir / runtime.file, of.precision, dict.fromkeys(inputs, shape), of.device.kind)

@@ -1,4 +1,4 @@
-"""A published engine, opened: requests' rows in, the engine's outputs out."""
+"""An opened engine: rows of requests in, the engine's outputs out."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Tensors = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """An opened version; called from one thread."""
+    """An opened version; not thread-safe."""
 
     manifest: EngineManifest
     engine: Engine
 
     def check(self, inputs: Tensors) -> None:
-        """Hold one request's tensors to what the engine takes.
+        """Validate a request's tensors.
 
         Args:
-            inputs: INT64 [rows, length] by input name.
+            inputs: INT64 arrays [rows, length] by input name.
 
         Raises:
-            InvalidArgument: names the input, what came and what is accepted.
+            InvalidArgument: An input is invalid; the message names it, its value and the accepted values.
         """
         manifest, runtime = self.manifest, self.manifest.runtime
         names = {each.name for each in manifest.inputs}
@@ -60,14 +60,14 @@ class EngineModel:
     def run(
         self, requests: Sequence[Tensors], deadline_error: Callable[[int], TidalError | None] = lambda _: None
     ) -> list[dict[str, Array] | TidalError]:
-        """Run requests, those of one length together as far as the engine's batch goes.
+        """Run requests; those of equal length share batches up to the engine's maximum.
 
         Args:
-            requests: tensors by input name.
-            overdue: asked for a request's place right before it runs; why it is not to be run any more.
+            requests: Tensors of each request by input name.
+            deadline_error: Called with a request's index before it runs; returns an error if it must not run any more.
 
         Returns:
-            For each request its outputs, one row a row of it, or why it has none; a bad one does not harm the others.
+            For each request its outputs [rows, ...] by name, or its error; an error does not affect other requests.
         """
         results: list[dict[str, Array] | TidalError] = [Internal("the request was not run")] * len(requests)
         accepted = []
@@ -90,7 +90,7 @@ class EngineModel:
         return results
 
     def warm_up(self) -> None:
-        """Run once at the longest input, so that no request pays for the first pass."""
+        """Run once at the longest input, since the first pass is slow."""
         shape = (1, self.manifest.runtime.max_length)
         self.engine.run({each.name: np.ones(shape, np.int64) % each.below for each in self.manifest.inputs})
 
@@ -99,9 +99,9 @@ class EngineModel:
         return 1 <= length <= runtime.max_length if runtime.dynamic else length == runtime.max_length
 
     def _groups(self, requests: Sequence[Tensors], indices: Sequence[int]) -> list[list[int]]:
-        """Places of requests that run together: equal lengths, in their order, up to the largest batch."""
+        """Return indices of requests to run together: equal lengths, in order, up to the maximum batch size."""
         groups: list[list[int]] = []
-        last: dict[int, tuple[list[int], int]] = {}  # by length: the group that is being filled and its rows
+        last: dict[int, tuple[list[int], int]] = {}  # by length: the group to fill and its number of rows
         for index in indices:
             rows, length = requests[index]["input_ids"].shape
             group, filled = last.get(length, ([], self.manifest.runtime.max_batch))
@@ -118,7 +118,7 @@ class EngineModel:
                 return [self.engine.run(group[0])]
             together = {name: np.concatenate([inputs[name] for inputs in group]) for name in group[0]}
             outputs = self.engine.run(together)
-        except Exception as error:  # whatever the library raises; the requests were well formed
+        except Exception as error:  # any exception of the library; the requests are valid
             return [Internal(f"the engine failed: {error}")] * len(group)
         ends = np.cumsum([len(inputs["input_ids"]) for inputs in group])[:-1]
         parts = {name: np.split(array, ends) for name, array in outputs.items()}
@@ -128,8 +128,12 @@ class EngineModel:
 def open_engine_model(manifest: EngineManifest, version_dir: Path) -> EngineModel:
     """Check a published version against this machine, open its engine and warm it up.
 
+    Args:
+        manifest: Manifest of the version.
+        version_dir: Folder of the version.
+
     Raises:
-        InvalidArgument: the version does not fit its files, this device or the installed engine library.
+        InvalidArgument: The manifest does not match the files, this device or the installed engine library.
     """
     manifest.check(version_dir, device.here(manifest.device.kind))
     (engine,) = open_engines(manifest.artifact(version_dir), contexts=1, threads=manifest.threads)

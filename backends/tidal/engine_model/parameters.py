@@ -1,4 +1,4 @@
-"""What an operator may set in an `engine` model's config.pbtxt."""
+"""Parameters of `engine` models in config.pbtxt."""
 
 from __future__ import annotations
 
@@ -12,6 +12,5 @@ class EngineParameters(BaseModel):
 
     pin: bool = Field(
         True,
-        description="run an instance of one thread on a processor core, or one on a GPU on a GPU, that no other "
-        "instance has",
+        description="give each instance an exclusive processor core if it has one thread, or a GPU if it runs on one",
     )

@@ -1,4 +1,4 @@
-"""Builds the shared object: `python -m tidal.http_guard.build [--force]`."""
+"""Compile the shared object: `python -m tidal.http_guard.build [--force]`."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tidal.http_guard.library import is_current, library_path, source_folder, so
 
 _FLAGS = (
     "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-shared",
-    # It has its own C++ runtime: the server's may be older than this compiler's.
+    # Its C++ runtime is linked in: the server's may be older than this compiler's.
     "-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL",
 )  # fmt: skip
 
 
 def build(*, force: bool = False) -> Path:
-    """Build the shared object with g++ (9 or newer) where it is missing or outdated.
+    """Compile the shared object with g++ (9 or newer) if it is missing or outdated.
 
     Args:
-        force: build it in any case.
+        force: Whether to compile also when the shared object is current.
 
     Returns:
-        The shared object.
+        Path of the shared object.
 
     Raises:
-        NotFound: g++ is missing.
-        Internal: the compiler refuses the sources; carries its output.
+        NotFound: g++ is not installed.
+        Internal: The compiler failed; the message carries its output.
     """
     target = library_path()
     if is_current() and not force:

@@ -1,4 +1,4 @@
-"""Where the HTTP guard lies, and whether it is built."""
+"""Path of the HTTP guard, and whether it is current."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ BUILD_COMMAND = "python -m tidal.http_guard.build"
 
 
 def source_folder() -> Path:
-    """Folder of the sources, beside this package or installed with it.
+    """Return the folder of the sources, in the checkout or the installation.
 
     Raises:
-        NotFound: the installation lacks them.
+        NotFound: The installation has no sources.
     """
     return compiling.source_folder("http_guard", "guard.cpp")
 
 
 def library_path() -> Path:
-    """Where the shared object lies once it is built."""
+    """Return the path of the shared object."""
     return source_folder() / "build" / "tidal_http_guard.so"
 
 
 def sources_digest() -> str:
-    """Digest of the sources that the shared object is built from."""
+    """Return a digest of the sources."""
     return compiling.sources_digest(source_folder())
 
 

@@ -1,4 +1,4 @@
-"""Workloads from files: rates by second, recorded requests, and how long requests are."""
+"""Request traces from files: rates by second, recorded requests, and length distributions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tidal.simulator.requests import Floats, Ints, RequestsInSecond
 
 @dataclass(frozen=True)
 class RecordedRequests:
-    """Requests as they were recorded.
+    """Recorded requests.
 
     Args:
-        times: arrivals in seconds from the start, ascending.
-        lengths: in tokens.
-        longest: longer ones are cut to it.
+        times: Arrival times in seconds from the start, ascending, float64 [requests].
+        lengths: Lengths in tokens, int64 [requests].
+        longest: Maximum length in tokens; longer requests are truncated to it.
     """
 
     times: Floats
@@ -32,7 +32,7 @@ class RecordedRequests:
 
     @property
     def seconds(self) -> int:
-        """How long requests arrive."""
+        """Duration of the arrivals in whole seconds."""
         return math.floor(float(self.times[-1])) + 1
 
     def __iter__(self) -> Iterator[RequestsInSecond]:
@@ -44,14 +44,19 @@ class RecordedRequests:
 
 
 def read_requests(file: Path, columns: tuple[str, str] = ("time", "length"), *, longest: int = 512) -> RecordedRequests:
-    """Recorded requests: CSV with a header, or the same in `.gz`; a time in seconds and a length in tokens a row.
+    """Read recorded requests from CSV with a header, optionally gzipped (`.gz`).
+
+    Args:
+        file: File to read.
+        columns: Names of the columns of the time in seconds and of the length in tokens.
+        longest: Maximum length in tokens; longer requests are truncated to it.
 
     Raises:
-        InvalidArgument: the file cannot be read, or its content does not fit; says which row.
+        InvalidArgument: The file cannot be read, or its content is invalid; the message names the row.
     """
     times, lengths = _read(file, columns)
     if (lengths < 1).any() or (lengths % 1 != 0).any():
-        raise InvalidArgument(f"requests {file}: column '{columns[1]}' must hold whole numbers of at least 1 token")
+        raise InvalidArgument(f"requests {file}: column '{columns[1]}' must have whole numbers of at least 1")
     order = np.argsort(times, kind="stable")
     return RecordedRequests(times[order] - times.min(), lengths[order].astype(np.int64), longest)
 
@@ -59,26 +64,26 @@ def read_requests(file: Path, columns: tuple[str, str] = ("time", "length"), *, 
 def read_rates(
     file: Path, columns: tuple[str, str] = ("second", "requests"), *, start_s: float = 0.0, seconds: int | None = None
 ) -> list[float]:
-    """Requests in each second: CSV with a header, or the same in `.gz`; a second that is missing has none.
+    """Read the number of requests per second from CSV with a header, optionally gzipped (`.gz`).
 
     Args:
-        file: where to read.
-        columns: of the second and of its number of requests.
-        start_s: begin so many seconds after the file's first.
-        seconds: how many; None for all.
+        file: File to read; missing seconds have no requests.
+        columns: Names of the columns of the second and of its number of requests.
+        start_s: Start after the file's first second, in seconds.
+        seconds: Number of seconds; None: all.
 
     Raises:
-        InvalidArgument: the file cannot be read, its content does not fit, or it ends too early.
+        InvalidArgument: The file cannot be read, its content is invalid, or it is too short.
     """
     times, counts = _read(file, columns)
     if (counts < 0).any():
-        raise InvalidArgument(f"rates {file}: column '{columns[1]}' must not hold numbers below 0")
+        raise InvalidArgument(f"rates {file}: column '{columns[1]}' must not have negative numbers")
     at = np.floor(times - times.min() - start_s).astype(np.int64)
     upto = int(at.max()) + 1 if seconds is None else seconds
     if upto < 1 or upto > at.max() + 1:
         raise InvalidArgument(
-            f"rates {file}: {seconds or 'no'} seconds from second {start_s:g} on are not in it; it has "
-            f"{int(at.max() + 1 + start_s)}"
+            f"rates {file}: the file has {int(at.max() + 1 + start_s)} seconds; {seconds or 1} from second {start_s:g} "
+            "were requested"
         )
     kept = (at >= 0) & (at < upto)
     rates: list[float] = np.bincount(at[kept], weights=counts[kept], minlength=upto).tolist()
@@ -86,14 +91,14 @@ def read_rates(
 
 
 def read_lengths(description: str) -> tuple[list[int], list[float]]:
-    """Lengths in tokens and the weight of each.
+    """Return lengths in tokens and their weights.
 
     Args:
-        description: a CSV file with the columns `tokens` and `count`, one length, or percentiles with straight lines
-            between them, `0=3,50=24,100=125`.
+        description: A CSV file with the columns `tokens` and `count`, a single length, or percentiles with linear
+            interpolation, `0=3,50=24,100=125`.
 
     Raises:
-        InvalidArgument: it reads otherwise.
+        InvalidArgument: The description is malformed.
     """
     expected = "expected N, PERCENTILE=N,... from 0 to 100, or a CSV file with the columns tokens and count"
     if Path(description).is_file():
@@ -115,7 +120,7 @@ def read_lengths(description: str) -> tuple[list[int], list[float]]:
 
 
 def _read(file: Path, columns: Sequence[str]) -> tuple[Floats, Floats]:
-    """Two columns of numbers."""
+    """Read two columns of numbers."""
     rows: list[tuple[float, ...]] = []
     try:
         with _open(file) as lines:
@@ -123,7 +128,7 @@ def _read(file: Path, columns: Sequence[str]) -> tuple[Floats, Floats]:
             missing = [name for name in columns if name not in (reader.fieldnames or ())]
             if missing:
                 raise InvalidArgument(
-                    f"{file}: no column '{missing[0]}'; there are {', '.join(reader.fieldnames or ())}"
+                    f"{file}: no column '{missing[0]}'; the columns are {', '.join(reader.fieldnames or ())}"
                 )
             for row in reader:
                 try:
@@ -134,7 +139,7 @@ def _read(file: Path, columns: Sequence[str]) -> tuple[Floats, Floats]:
     except (OSError, UnicodeDecodeError, EOFError) as error:
         raise InvalidArgument(f"{file}: cannot be read: {error}") from None
     if not rows or not np.isfinite(rows).all():
-        raise InvalidArgument(f"{file}: expected at least one row, and finite numbers")
+        raise InvalidArgument(f"{file}: expected one or more rows of finite numbers")
     first, second = np.asarray(rows, np.float64).T
     return first, second
 

@@ -109,9 +109,9 @@ def test_other_runtimes_scaling_failures_and_a_picture(table: Path, tmp_path: Pa
         (("-r", "1", "--columns", "a", "--rates", "none.csv"), "--columns 'a': expected two names"),
         (("-r", "1", "--rates", "none.csv"), "none.csv: cannot be read"),
         (("-r", "1", "--requests", "none.csv"), "none.csv: cannot be read"),
-        (("-r", "1", "--pattern", "bursty", "--burst-factor", "9"), "burst factor must lie from 1 to"),
+        (("-r", "1", "--pattern", "bursty", "--burst-factor", "9"), "burst factor must be between 1 and"),
         (("-r", "1", "--fail-every", "0"), "mean time between failures must be"),
-        (("-r", "1", "--period", "0"), "period of allocation must be at least 1 s"),
+        (("-r", "1", "--period", "0"), "allocation period must be at least 1 s"),
         (("-r", "1", "--min-gain", "-1"), "minimum gain must be at least 0 and less than 1"),
     ],
 )
@@ -126,18 +126,18 @@ def test_what_cannot_be_used_is_said_in_one_sentence(table: Path, arguments: tup
 def test_bad_trace_files_name_the_row(table: Path, tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     for text, says in (
-        ("a,b\n1,2\n", "no column 'second'; there are a, b"),
+        ("a,b\n1,2\n", "no column 'second'; the columns are a, b"),
         ("second,requests\n1,x\n", "row 2: expected numbers"),
-        ("second,requests\n", "at least one row"),
-        ("second,requests\n1,-4\n", "must not hold numbers below 0"),
-        ("second,requests\n1,4\n", "9 seconds from second 0 on are not in it; it has 1"),
+        ("second,requests\n", "one or more rows"),
+        ("second,requests\n1,-4\n", "must not have negative numbers"),
+        ("second,requests\n1,4\n", "the file has 1 seconds; 9 from second 0 were requested"),
     ):
         file.write_text(text)
         result = call(table, "--rates", str(file), "-s", "9")
         assert result.exit_code == 1
         assert says in result.stderr
     file.write_text("time,length\n1,0\n")
-    assert "at least 1 token" in call(table, "--requests", str(file)).stderr
+    assert "whole numbers of at least 1" in call(table, "--requests", str(file)).stderr
 
 
 def test_wrong_usage() -> None:

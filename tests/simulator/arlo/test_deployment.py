@@ -14,18 +14,18 @@ from tidal.simulator.arlo.deployment import Deployment
 
 
 class Recorder:
-    """A policy that keeps what it was told."""
+    """A policy that records its allocations."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, ...]] = []
+        self.allocations: list[tuple[int, ...]] = []
 
     def allocate(self, instances: Sequence[int]) -> None:
         assert min(instances) >= 0
         assert instances[-1] >= 1
-        self.told.append(tuple(instances))
+        self.allocations.append(tuple(instances))
 
 
-def settle(deployment: Deployment) -> float:
+def advance_to_end(deployment: Deployment) -> float:
     """Let all that is under way happen; the time of the last of it."""
     now = 0.0
     while deployment.changing:
@@ -38,12 +38,12 @@ def test_a_replacement_takes_its_time_and_goes_in_small_batches() -> None:
     policy = Recorder()
     deployment = Deployment(policy, [4, 0, 1], delay_s=1.0, batch_size=2)
     deployment.replace(10.0, [1, 3, 1])
-    assert policy.told == [(2, 0, 1)]
+    assert policy.allocations == [(2, 0, 1)]
     assert (deployment.loading, deployment.gpus, deployment.next_change) == ([0, 2, 0], 5, 11.0)
     deployment.update(11.0)
-    assert policy.told[1:] == [(2, 2, 1), (1, 2, 1)]
+    assert policy.allocations[1:] == [(2, 2, 1), (1, 2, 1)]
     deployment.update(12.0)
-    assert policy.told[-1] == (1, 3, 1)
+    assert policy.allocations[-1] == (1, 3, 1)
     assert not deployment.changing
     assert deployment.replaced == 3
 
@@ -59,8 +59,8 @@ def test_a_new_plan_takes_the_place_of_the_old_one_and_counts_what_loads() -> No
     deployment = Deployment(policy, [4, 0, 1], batch_size=1)
     deployment.replace(0.0, [0, 4, 1])
     deployment.replace(0.5, [3, 1, 1])  # the one that loads is all that is wanted
-    assert settle(deployment) == 1.0
-    assert policy.told[-1] == (3, 1, 1)
+    assert advance_to_end(deployment) == 1.0
+    assert policy.allocations[-1] == (3, 1, 1)
     assert deployment.replaced == 1
 
 
@@ -68,11 +68,11 @@ def test_added_gpus_load_and_released_ones_leave_at_once() -> None:
     policy = Recorder()
     deployment = Deployment(policy, [1, 0, 1], delay_s=2.0)
     deployment.add(5.0, 2)
-    assert (deployment.gpus, policy.told) == (3, [])
+    assert (deployment.gpus, policy.allocations) == (3, [])
     deployment.update(7.0)
-    assert policy.told == [(1, 0, 2)]
+    assert policy.allocations == [(1, 0, 2)]
     deployment.release(0)
-    assert (policy.told[-1], deployment.gpus) == ((0, 0, 2), 2)
+    assert (policy.allocations[-1], deployment.gpus) == ((0, 0, 2), 2)
 
 
 @given(
@@ -100,11 +100,11 @@ def test_gpus_are_neither_lost_nor_made_and_the_longest_runtime_always_serves(
         now = until
         assert deployment.gpus == gpus
         last = counts
-    settle(deployment)
+    advance_to_end(deployment)
     if wanted:
         assert deployment.instances == last
 
 
 def test_a_bad_delay_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="delay of a replacement must be 0 s or more, got -1"):
+    with pytest.raises(InvalidArgument, match="replacement delay must be at least 0 s, got -1"):
         Deployment(Recorder(), [1], delay_s=-1)

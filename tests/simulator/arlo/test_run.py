@@ -139,17 +139,17 @@ class TestScaling:
     def test_headroom_by_hand(self) -> None:
         scaler = Headroom(0.2, min_gpus=1, max_gpus=4)
 
-        def tell(now: float, *busy: float) -> ScalingChange | None:
+        def decide(now: float, *busy: float) -> ScalingChange | None:
             return scaler.decide(now, ClusterObservation(3, (2, 1), np.empty(0), busy))
 
-        assert [tell(i, 1.5, 0.85) for i in range(4)] == [None] * 4
-        assert tell(4, 1.5, 0.95) is None  # 2.37 of 2.4 on the mean
-        assert tell(5, 1.5, 1.1) == ScalingChange(Scaling.ADD, 1)  # its instances were busier: 0.92 against 0.75
-        assert [tell(6 + i, 1.5, 1.0) for i in range(4)] == [None] * 4  # begins to look anew
+        assert [decide(i, 1.5, 0.85) for i in range(4)] == [None] * 4
+        assert decide(4, 1.5, 0.95) is None  # 2.37 of 2.4 on the mean
+        assert decide(5, 1.5, 1.1) == ScalingChange(Scaling.ADD, 1)  # its instances were busier: 0.92 against 0.75
+        assert [decide(6 + i, 1.5, 1.0) for i in range(4)] == [None] * 4  # begins to look anew
         calm = Headroom(0.2, min_gpus=1, max_gpus=4)
-        told = [calm.decide(i, ClusterObservation(3, (2, 1), np.empty(0), (0.1, 0.2))) for i in range(60)]
-        assert told[:59] == [None] * 59
-        assert told[59] == ScalingChange(Scaling.RELEASE, 0)
+        decisions = [calm.decide(i, ClusterObservation(3, (2, 1), np.empty(0), (0.1, 0.2))) for i in range(60)]
+        assert decisions[:59] == [None] * 59
+        assert decisions[59] == ScalingChange(Scaling.RELEASE, 0)
         enough = Headroom(0.2, min_gpus=1, max_gpus=4)  # but not for one GPU less: 1.7 of 1.6
         assert {enough.decide(i, ClusterObservation(3, (2, 1), np.empty(0), (0.7, 1.0))) for i in range(99)} == {None}
         full = Headroom(0.2, min_gpus=3, max_gpus=3)
@@ -205,7 +205,7 @@ class TestFailures:
         assert all(each.instances[-1] >= 1 and 2 <= each.gpus <= 12 for each in result.moments)
 
     def test_polymorphic_placement_has_no_instances_that_fail_or_scale(self) -> None:
-        with pytest.raises(InvalidArgument, match="failures need lanes that are instances"):
+        with pytest.raises(InvalidArgument, match="GPU failures are not supported with polymorphic placement"):
             run("polymorphic", SyntheticRequests([1.0], **MIX), failures=GpuFailures(1.0))
         with pytest.raises(InvalidArgument, match="no instances to scale"):
             run("polymorphic", SyntheticRequests([1.0], **MIX), scale=ScalingBounds(1, 2))
@@ -253,10 +253,10 @@ class TestDispatch:
     ("options", "says"),
     [
         ({"gpus": 0}, "gpus must be at least 1, got 0"),
-        ({"period_s": 0.5}, "period of allocation must be at least 1 s"),
+        ({"period_s": 0.5}, "allocation period must be at least 1 s"),
         ({"min_gain": 1.0}, "minimum gain must be at least 0 and less than 1"),
-        ({"overhead_s": -1.0}, "overhead of a query must be 0 s or more"),
-        ({"replacement_s": float("nan")}, "delay of a replacement"),
+        ({"overhead_s": -1.0}, "overhead per query must be at least 0 s"),
+        ({"replacement_s": float("nan")}, "replacement delay must be"),
     ],
 )
 def test_bad_inputs_are_refused(options: dict[str, Any], says: str) -> None:
@@ -267,7 +267,7 @@ def test_bad_inputs_are_refused(options: dict[str, Any], says: str) -> None:
 def test_bad_bounds_and_failures_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="min_gpus must be between 1 and max_gpus"):
         run("dt", SyntheticRequests([1.0], **MIX), scale=ScalingBounds(5, 4))
-    with pytest.raises(InvalidArgument, match="headroom must lie between 0 and 1"):
+    with pytest.raises(InvalidArgument, match="headroom must be between 0 and 1"):
         run("dt", SyntheticRequests([1.0], **MIX), scale=ScalingBounds(1, 4, headroom=1.0))
     with pytest.raises(InvalidArgument, match="mean time between failures must be a positive"):
         GpuFailures(0.0)

@@ -39,9 +39,9 @@ def test_what_a_build_measured() -> None:
     )
     times = from_profile(profile, (32, 64))
     assert (times.max_lengths, times.static_s, times.profile) == ((32, 64), (0.001, 0.002), profile)
-    with pytest.raises(InvalidArgument, match="dt needs latencies of dynamic shapes"):
+    with pytest.raises(InvalidArgument, match="dt requires latencies of dynamic shapes"):
         make_system(SystemName.DT, times, gpus=1, slo_s=1.0)
-    with pytest.raises(InvalidArgument, match="dynamic latency for each length, got 2"):
+    with pytest.raises(InvalidArgument, match="one dynamic latency per length, got 2"):
         ServiceTimes((32, 64), (0.001, 0.002), (0.001, 0.002))
 
 
@@ -49,8 +49,8 @@ def test_what_a_build_measured() -> None:
     ("text", "says"),
     [
         ("tokens,ms\n64,1\n", "expected the columns length, static_ms"),
-        ("length,static_ms\n", "at least one, got"),
-        ("length,static_ms\n64,1\n64,2\n", "must be ascending"),
+        ("length,static_ms\n", "one or more ascending numbers of tokens, got"),
+        ("length,static_ms\n64,1\n64,2\n", "must be one or more ascending"),
         ("length,static_ms\n64,x\n", "row 2: expected a number for each"),
         ("length,static_ms\n64.5,1\n", "row 2: expected a number"),
         ("length,static_ms\n64\n", "row 2"),

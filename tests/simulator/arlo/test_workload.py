@@ -91,15 +91,15 @@ def test_tweets_scaled_to_512() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"rates": []}, "rates must be at least one"),
-        ({"rates": [-1.0]}, "none below 0"),
+        ({"rates": []}, "rates must be one or more"),
+        ({"rates": [-1.0]}, "requests per second of at least 0"),
         ({"rates": [float("nan")]}, "rates must be"),
-        ({"lengths": [], "weights": []}, "lengths must be at least one"),
-        ({"lengths": [0]}, "from 1 on"),
+        ({"lengths": [], "weights": []}, "lengths must be one or more"),
+        ({"lengths": [0]}, "of at least 1, each with a weight"),
         ({"weights": [1, 2]}, "each with a weight"),
-        ({"weights": [0]}, "sum must be above 0"),
+        ({"weights": [0]}, "their sum above 0"),
         ({"longest": 0}, "longest must be at least 1 token, got 0"),
-        ({"drift": -0.1}, "drift must be 0 or more"),
+        ({"drift": -0.1}, "drift must be at least 0"),
         ({"drift_s": 0.0}, "drift_s must be a positive"),
     ],
 )
@@ -111,9 +111,9 @@ def test_bad_workloads_are_refused(change: dict[str, Any], says: str) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"share": 1.0}, "burst share must lie between 0 and 1"),
-        ({"factor": 6.0}, "burst factor must lie from 1 to 1 / share = 5, got 6"),
-        ({"mean_s": 0.0}, "mean length of a burst must be a positive"),
+        ({"share": 1.0}, "burst share must be between 0 and 1"),
+        ({"factor": 6.0}, "burst factor must be between 1 and 1 / share = 5, got 6"),
+        ({"mean_s": 0.0}, "mean duration of a burst must be a positive"),
     ],
 )
 def test_bad_bursts_are_refused(change: dict[str, Any], says: str) -> None:

@@ -1,4 +1,4 @@
-"""The event loop: arrivals and completions around a placement policy, under a virtual clock."""
+"""Event loop of a cluster: arrivals and completions around a placement policy, under a virtual clock."""
 
 from __future__ import annotations
 
@@ -10,88 +10,88 @@ from itertools import count
 
 from tidal.arlo.policies import ArloBatch, ArloQuery, PlacementPolicy
 
-#: How long a batch takes, seconds.
+#: Returns the duration of a batch in seconds.
 Seconds = Callable[[ArloBatch], float]
 
 
 class Cluster:
-    """GPUs that run what a placement policy gives them, one batch a lane at a time.
+    """GPUs that run the batches of a placement policy, one batch per lane at a time.
 
-    There is no event object: arrivals are two lists, completions a heap. A query is 5 µs of one core at most, and the
-    policy needs two thirds of that.
+    There are no event objects: arrivals are two lists, completions a heap. A query costs at most 5 µs of one core, two
+    thirds of it in the policy.
 
     Args:
-        policy: an empty one; it is called as the server calls it, but for `expired`: queries have no deadlines here.
-        seconds: how long each batch takes.
-        runtimes: how many there are.
+        policy: Empty policy; it is called as by the server, except for `expired`, since queries have no deadlines.
+        seconds: Returns the duration of a batch.
+        runtimes: Number of runtimes.
     """
 
     def __init__(self, policy: PlacementPolicy, seconds: Seconds, runtimes: int) -> None:
         self.now = 0.0
         self.latencies: list[float] = []
-        """Seconds from arrival to answer of the queries answered so far, in that order; its reader may empty it."""
+        """Latencies of the queries answered so far in seconds, in the order of the answers; callers may clear it."""
         self.busy = [0.0] * runtimes
-        """Seconds of GPU time of the batches started so far, by runtime."""
+        """GPU time of the batches started so far, by runtime, in seconds."""
         self.failed_batches = 0
         self._policy = policy
         self._seconds = seconds
         self._running: list[tuple[float, int, ArloBatch]] = []
         self._order = count()
-        self._down: dict[int, float] = {}  # lane to when it is back
+        self._down: dict[int, float] = {}  # time of repair by lane
         self._returning: list[tuple[float, int, ArloBatch | None]] = []
 
     @property
     def running(self) -> int:
-        """Batches that run."""
+        """Number of running batches."""
         return len(self._running)
 
     @property
     def next_event(self) -> float:
-        """When the next batch ends or lane comes back, infinite when there is none."""
+        """Time of the next completion or repair; infinite if there is none."""
         ends = self._running[0][0] if self._running else math.inf
         return min(ends, self._returning[0][0]) if self._returning else ends
 
     def advance(self, times: Sequence[float], lengths: Sequence[int], until: float) -> None:
-        """Let queries arrive and batches end until a moment, what ends at that very moment included.
+        """Process arrivals and completions up to and including a time.
 
         Args:
-            times: arrivals in seconds, ascending, none before `now` or after `until`.
-            lengths: their lengths in tokens.
-            until: seconds, `now` afterwards.
+            times: Arrival times in seconds, ascending, from `now` to `until`.
+            lengths: Lengths in tokens.
+            until: Time in seconds, which becomes `now`.
         """
         while self._returning and self._returning[0][0] <= until:
             back = self._returning[0][0]
             cut = bisect_left(times, back)
             self._advance(times[:cut], lengths[:cut], back)
             times, lengths = times[cut:], lengths[cut:]
-            _, lane, batch = heappop(self._returning)  # only now: until then it may be given a batch
+            _, lane, batch = heappop(self._returning)  # popped only now: a batch may be assigned to it until then
             self._come_back(back, lane, batch)
         self._advance(times, lengths, until)
 
     def start(self) -> None:
-        """Start whatever can start now; to be called after the policy's lanes have changed."""
+        """Start every batch that can start now; call it after the policy's lanes have changed."""
         while (batch := self._policy.next_batch(self.now)) is not None:
             self._start(batch, self.now)
 
     def fail(self, lane: int, repair_s: float) -> None:
-        """A lane's GPU fails now and is back after `repair_s` seconds; nothing for one that is down.
+        """Fail a lane's GPU for `repair_s` seconds, unless it is down already.
 
-        What it ran is put back, as the server does when a call to an instance fails. The policy does not hear of an
-        idle lane that fails before it has given it a batch.
+        Its running batch is requeued, as by the server when a call to an instance fails. The policy learns of a failed
+        idle lane only when it assigns a batch to it.
         """
         if lane in self._down:
             return
         back = self.now + repair_s
         self._down[lane] = back
-        mine = next((entry for entry in self._running if entry[2].lane == lane), None)
-        if mine is None:
+        running = next((entry for entry in self._running if entry[2].lane == lane), None)
+        if running is None:
             heappush(self._returning, (back, lane, None))
             return
-        self._running.remove(mine)
+        self._running.remove(running)
         heapify(self._running)
-        self.busy[mine[2].runtime] -= mine[0] - self.now
-        heappush(self._returning, (back, lane, mine[2]))
-        self._requeue(mine[2])
+        self.busy[running[2].runtime] -= running[0] - self.now
+        heappush(self._returning, (back, lane, running[2]))
+        self._requeue(running[2])
         self.start()
 
     def _advance(self, times: Sequence[float], lengths: Sequence[int], until: float) -> None:
@@ -146,7 +146,7 @@ class Cluster:
         heappush(self._running, (now + takes, next(self._order), batch))
 
     def _refuse(self, batch: ArloBatch) -> None:
-        """A lane that is down was given a batch: its return is what finishes it."""
+        """Requeue a batch for a failed lane; the lane stays busy until its repair."""
         at = next(i for i, entry in enumerate(self._returning) if entry[1] == batch.lane)
         self._returning[at] = (self._down[batch.lane], batch.lane, batch)
         self._requeue(batch)

@@ -1,4 +1,4 @@
-"""Instances come and go as they do on GPUs: with a delay, and when they are replaced, a few at a time (Arlo §4)."""
+"""Deployment of instances on GPUs: loading takes time, and replacements happen a few at a time (Arlo §4)."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from tidal.errors import InvalidArgument
 
 
 class Allocatable(Protocol):
-    """A policy whose instances can be told."""
+    """A policy whose number of instances can change."""
 
     def allocate(self, instances: Sequence[int]) -> None:
         """Change the number of instances by runtime."""
 
 
 class Deployment:
-    """Which runtime each GPU holds, and which GPUs are just loading one.
+    """The runtime of each GPU, and the GPUs that are loading one.
 
     Args:
-        policy: is told of every change.
-        instances: by runtime, as the policy has them.
-        delay_s: how long a GPU takes to load a runtime; it serves nothing meanwhile.
-        at_once: GPUs that are replaced at a time; None for as many as the controller replaces.
+        policy: Policy that is updated with every change.
+        instances: Initial instances of the policy, by runtime.
+        delay_s: Time that a GPU takes to load a runtime, in seconds; it serves nothing meanwhile.
+        batch_size: Number of GPUs to replace at a time; None: as the controller does.
     """
 
     def __init__(
         self, policy: Allocatable, instances: Sequence[int], *, delay_s: float = 1.0, batch_size: int | None = None
     ) -> None:
         if not 0 <= delay_s < math.inf:
-            raise InvalidArgument(f"the delay of a replacement must be 0 s or more, got {delay_s:g}")
+            raise InvalidArgument(f"the replacement delay must be at least 0 s, got {delay_s:g}")
         self.instances = list(instances)
-        """By runtime, those that serve."""
+        """Instances that serve, by runtime."""
         self.loading = [0] * len(self.instances)
-        """By runtime, GPUs that load it."""
+        """GPUs that are loading, by runtime."""
         self.replaced = 0
         self._policy = policy
         self._delay_s = delay_s
@@ -50,41 +50,46 @@ class Deployment:
 
     @property
     def held(self) -> list[int]:
-        """By runtime, GPUs that serve or load it."""
+        """GPUs that serve or load, by runtime."""
         return [have + coming for have, coming in zip(self.instances, self.loading, strict=True)]
 
     @property
     def gpus(self) -> int:
-        """GPUs that are paid for."""
+        """Number of GPUs in use."""
         return sum(self.held)
 
     @property
     def changing(self) -> bool:
-        """Whether instances load or are still to be replaced."""
+        """Whether instances are loading or will be replaced."""
         return bool(self._loads or self._plan)
 
     @property
     def next_change(self) -> float:
-        """When the next GPU has loaded its runtime, infinite when none loads any."""
+        """Time when the next GPU has loaded its runtime; infinite if none is loading."""
         return self._loads[0][0] if self._loads else math.inf
 
     def replace(self, now: float, wanted: Sequence[int]) -> None:
-        """Go from what there is, what loads included, to the wanted instances; what was planned before is dropped."""
+        """Replace instances until the given ones run; an earlier plan is dropped.
+
+        Args:
+            now: Current time in seconds.
+            wanted: Instances to run, by runtime.
+        """
         plan = replacement_plan(self.held, wanted)
         self._plan = deque(replacement_batches(plan, self._batch_size or default_batch_size(self.gpus)))
         self._begin(now)
 
     def add(self, now: float, runtime: int) -> None:
-        """A new GPU loads a runtime."""
+        """Add a GPU, which loads a runtime."""
         self._load(now, runtime)
 
     def release(self, runtime: int) -> None:
-        """Give back the GPU of the least loaded instance of a runtime, when nothing changes just now."""
+        """Release the GPU of the least loaded instance of a runtime; no change may be in progress."""
         self.instances[runtime] -= 1
         self._policy.allocate(self.instances)
 
     def update(self, now: float) -> None:
-        """To be called at `next_change`."""
+        """Finish the loads that are due; call it at `next_change`."""
         while self._loads and self._loads[0][0] <= now:
             _, _, runtime = heappop(self._loads)
             self.loading[runtime] -= 1
@@ -93,7 +98,7 @@ class Deployment:
         self._begin(now)
 
     def _begin(self, now: float) -> None:
-        """The next few GPUs of the plan, once all that load are there: only then no runtime loses its last one."""
+        """Start the next batch of replacements once no GPU is loading, so that no runtime loses its last instance."""
         while self._plan and not self._loads:
             for each in self._plan.popleft():
                 if each.source is not None:

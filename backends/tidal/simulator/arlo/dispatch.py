@@ -1,4 +1,4 @@
-"""Who gets a query in the systems that Arlo is compared with (Arlo §5): its placement, another choice."""
+"""Dispatch rules of the systems that Arlo is compared with (Arlo §5)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel
 
 
 class LeastPadding(PartitionedPolicy):
-    """The least loaded instance of the shortest runtime that fits: intra-group load balance, ILB (Table 4).
+    """Selects the least loaded instance of the shortest runtime that fits: intra-group load balance, ILB (Table 4).
 
-    With one runtime it is the load balancing of ST and DT.
+    With one runtime this is the load balancing of ST and DT.
     """
 
     def _choose(self, candidates: Sequence[RuntimeLevel]) -> tuple[RuntimeLevel, RuntimeInstance]:
@@ -20,9 +20,9 @@ class LeastPadding(PartitionedPolicy):
 
 
 class LeastLoaded(PartitionedPolicy):
-    """The instance with the fewest outstanding queries, whatever its runtime: inter-groups greedy, IG (Table 4).
+    """Selects the instance with the fewest outstanding queries of all runtimes: inter-groups greedy, IG (Table 4).
 
-    Of equals one of the shortest runtime.
+    Ties go to the shortest runtime.
     """
 
     def _choose(self, candidates: Sequence[RuntimeLevel]) -> tuple[RuntimeLevel, RuntimeInstance]:
@@ -31,15 +31,15 @@ class LeastLoaded(PartitionedPolicy):
 
 
 class BinPacking(PartitionedPolicy):
-    """INFaaS as Arlo's evaluation has it: the fullest instance that still has room, among those long enough.
+    """INFaaS in Arlo's evaluation: selects the fullest instance with free capacity whose runtime fits.
 
-    An instance is a bin, as full as it has outstanding queries of its capacity. Of equals one of the shortest
-    runtime; where none has room, the least full.
+    An instance is a bin; its level is outstanding queries over capacity. Ties go to the shortest runtime; if all bins
+    are full, the least full one is selected.
 
     Args:
-        arguments: those of `PartitionedPolicy`.
-        fill: share of its capacity up to which a bin has room, one query at least.
-        options: those of `PartitionedPolicy`.
+        arguments: Positional arguments of `PartitionedPolicy`.
+        fill: Share of an instance's capacity that may be used, at least one query.
+        options: Keyword arguments of `PartitionedPolicy`.
     """
 
     def __init__(self, *arguments: Any, fill: float, **options: Any) -> None:
@@ -64,12 +64,12 @@ class BinPacking(PartitionedPolicy):
 
 
 class _Bins(RuntimeLevel):
-    """A level that also knows its fullest instance with room.
+    """A level that also tracks its fullest instance with free capacity.
 
     Args:
-        max_length: longest query in tokens that the runtime takes.
-        capacity: queries that one instance finishes within the SLO.
-        room: queries that an instance may have outstanding.
+        max_length: Maximum length of the runtime's queries, in tokens.
+        capacity: Queries that one instance finishes within the SLO.
+        room: Maximum number of outstanding queries per instance.
     """
 
     def __init__(self, max_length: int, capacity: int, room: int) -> None:
@@ -89,7 +89,7 @@ class _Bins(RuntimeLevel):
             self._by_load[instance.load][instance.lane] = instance
 
     def fullest(self) -> RuntimeInstance | None:
-        """The fullest instance that has room, None when there is none."""
+        """Return the fullest instance with free capacity, or None."""
         for instances in reversed(self._by_load):
             if instances:
                 return next(iter(instances.values()))

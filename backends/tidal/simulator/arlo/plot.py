@@ -1,4 +1,4 @@
-"""Runs as pictures: how latency is distributed, and which runtimes the GPUs hold over time."""
+"""Plots of runs: latency distribution, and GPUs by runtime over time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,20 @@ _POINTS = 2000
 
 
 def plot(results: Sequence[ClusterResult], file: Path, *, title: str = "", slo_s: float | None = None) -> None:
-    """Write a picture in the format that the file's name ends in: Figures 6 and 10 above, 8 or 12 below.
+    """Save a plot as in Arlo's Figures 6 and 10 (top), and 8 or 12 (bottom); the file's suffix determines the format.
 
-    GPUs by runtime are shown for the first result with several runtimes; GPUs in sum where the number varies.
+    GPUs by runtime are shown for the first result with several runtimes, the number of GPUs if it varies.
+
+    Args:
+        results: Results to compare.
+        file: File to write.
+        title: Title of the plot.
+        slo_s: Latency objective to mark, in seconds; None: no mark.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
-        ValueError: a format that matplotlib does not know.
-        OSError: a file that cannot be written.
+        ValueError: matplotlib does not support the format.
+        OSError: The file cannot be written.
     """
     from matplotlib.figure import Figure
 
@@ -56,7 +62,7 @@ def _gpus(axes: object, results: Sequence[ClusterResult]) -> None:
         gpus = [each.gpus for each in result.moments]
         if len(set(gpus)) > 1:
             minutes = [each.at / 60 for each in result.moments]
-            axes.step(minutes, gpus, where="post", linestyle="--", label=f"{result.name}: all")
+            axes.step(minutes, gpus, where="post", linestyle="--", label=f"{result.name}: total")
     axes.set(xlabel="time, min", ylabel="GPUs", ylim=(0, None))
     if several or axes.lines:
         axes.legend(fontsize="small", ncols=3)

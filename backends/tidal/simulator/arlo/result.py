@@ -1,4 +1,4 @@
-"""What a simulated run gives."""
+"""Result of a simulated run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tidal.simulator.requests import Floats
 
 @dataclass(frozen=True, slots=True)
 class ClusterSample:
-    """The end of a second.
+    """State of a cluster at the end of a second.
 
     Args:
-        at: seconds.
-        gpus: GPUs there are.
-        instances: GPUs by runtime, those that load it included; all 0 where lanes are no instances of a runtime.
-        waiting: queries that wait.
+        at: Time in seconds.
+        gpus: Number of GPUs.
+        instances: GPUs by runtime, including loading ones; all 0 if lanes are not instances of a runtime.
+        waiting: Number of waiting queries.
     """
 
     at: float
@@ -28,19 +28,19 @@ class ClusterSample:
 
 @dataclass(frozen=True)
 class ClusterResult:
-    """One run of one system; every request was answered.
+    """Result of one run of one system; every request was answered.
 
     Args:
-        name: of the system.
-        max_lengths: of its runtimes.
-        requests: that arrived.
-        seconds: how long they arrived.
-        latencies_s: from arrival to answer, overhead included, in the order of the answers.
-        moments: one a second, until the last answer.
-        busy_s: GPU seconds of work by runtime.
-        demotions: queries that went to another runtime than the shortest that fits.
-        replaced: GPUs that were given another runtime.
-        failed_batches: that a failing GPU did not finish, or did not begin.
+        name: Name of the system.
+        max_lengths: The runtimes' `max_length` in tokens.
+        requests: Number of requests.
+        seconds: Duration of the arrivals, in seconds.
+        latencies_s: Latencies including overhead in seconds, in the order of the answers, [requests].
+        moments: State at the end of each second, until the last answer.
+        busy_s: GPU time by runtime, in seconds.
+        demotions: Queries that ran on a longer runtime than the shortest that fits.
+        replaced: Number of GPUs whose runtime was replaced.
+        failed_batches: Batches that a failed GPU did not finish or start.
     """
 
     name: str
@@ -56,23 +56,23 @@ class ClusterResult:
 
     @property
     def mean_ms(self) -> float:
-        """Mean latency; 0 without requests."""
+        """Mean latency in milliseconds; 0 without requests."""
         return float(self.latencies_s.mean()) * 1e3 if len(self.latencies_s) else 0.0
 
     def percentile_ms(self, percent: float) -> float:
-        """A percentile of latency; 0 without requests."""
+        """Return a percentile of the latency in milliseconds; 0 without requests."""
         return float(np.percentile(self.latencies_s, percent)) * 1e3 if len(self.latencies_s) else 0.0
 
     def share_over(self, slo_s: float) -> float:
-        """Share of the requests that took longer than the SLO."""
+        """Return the share of requests that took longer than the SLO."""
         return float((self.latencies_s > slo_s).mean()) if len(self.latencies_s) else 0.0
 
     @property
     def mean_gpus(self) -> float:
-        """GPUs, weighted by time, while requests arrived."""
+        """Time-weighted mean number of GPUs while requests arrived."""
         return float(np.mean([each.gpus for each in self.moments if each.at <= self.seconds]))
 
     @property
     def utilisation(self) -> float:
-        """Share of the GPU time, until the last answer, in which work was done."""
+        """Busy share of the GPU time until the last answer."""
         return sum(self.busy_s) / sum(each.gpus for each in self.moments)

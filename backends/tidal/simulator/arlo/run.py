@@ -1,4 +1,4 @@
-"""A whole run: requests arrive, and once a second whoever decides slowly looks at what happened."""
+"""A complete run: requests arrive, and reallocation and scaling decide once per second."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tidal.simulator.arlo.systems import SimulatedSystem
 from tidal.simulator.arlo.workload import LengthHistory
 from tidal.simulator.requests import Floats, Ints, RequestsInSecond, RequestSource
 
-#: What happens around a query besides its execution, seconds: network, and copies from and to the GPU (Arlo §5.2).
+#: Overhead per query for network and copies to and from the GPU, in seconds (Arlo §5.2).
 OVERHEAD_S = 0.0008
 
 
 @dataclass(frozen=True, slots=True)
 class GpuFailures:
-    """GPUs that fail: each after an exponentially distributed time in service.
+    """GPU failures with exponentially distributed times between them.
 
     Args:
-        every_s: mean time between failures of one GPU, seconds.
-        repair_s: how long one is away, seconds.
-        seed: equal seeds give equal failures.
+        every_s: Mean time between failures of one GPU, in seconds.
+        repair_s: Repair time, in seconds.
+        seed: Seed; equal seeds give equal failures.
     """
 
     every_s: float
@@ -57,19 +57,19 @@ def simulate(
     """Run a system until every request is answered.
 
     Args:
-        system: made for this run.
-        workload: what arrives.
-        overhead_s: added to the latency of every query; it keeps no GPU busy.
-        replacement_s: how long a GPU takes to load a runtime.
-        replaced_at_once: GPUs that are replaced at a time; None for as many as the controller replaces.
-        failures: None for GPUs that never fail.
-        on_second: is told the virtual time after each second.
+        system: System created for this run.
+        workload: Requests that arrive.
+        overhead_s: Time added to every latency in seconds; it does not occupy a GPU.
+        replacement_s: Time that a GPU takes to load a runtime, in seconds.
+        replacement_batch: Number of GPUs to replace at a time; None: as the controller does.
+        failures: GPU failures; None: GPUs never fail.
+        on_second: Called with the virtual time after each second.
 
     Raises:
-        InvalidArgument: an input is out of range, or asks for what this system does not have.
+        InvalidArgument: An input is out of range, or the system does not support it.
     """
     if not 0 <= overhead_s < math.inf:
-        raise InvalidArgument(f"the overhead of a query must be 0 s or more, got {overhead_s:g}")
+        raise InvalidArgument(f"the overhead per query must be at least 0 s, got {overhead_s:g}")
     run = _Run(system, workload, overhead_s, replacement_s, replacement_batch, failures)
     for second in itertools.chain(workload, run.silence()):
         run.second(second)
@@ -98,7 +98,7 @@ class _Run:
                 system.policy, system.instances, delay_s=replacement_s, batch_size=replacement_batch
             )
         elif failures is not None:
-            raise InvalidArgument("failures need lanes that are instances; leave them out for polymorphic placement")
+            raise InvalidArgument("GPU failures are not supported with polymorphic placement: omit them")
         self._failures = failures
         self._rng = np.random.default_rng(0 if failures is None else failures.seed)
         self._seen = np.zeros(workload.longest + 1, np.int64)
@@ -113,7 +113,7 @@ class _Run:
         return self._cluster.now
 
     def silence(self) -> Iterable[RequestsInSecond]:
-        """Seconds without arrivals, as many as it takes to answer all."""
+        """Yield seconds without arrivals until every request is answered."""
         start = self._workload.seconds
         while len(self._system.policy) or self._cluster.running:
             yield RequestsInSecond(float(start), np.empty(0), np.empty(0, np.int64))
@@ -147,7 +147,7 @@ class _Run:
         )
 
     def _events(self, start: float, end: float) -> Iterable[tuple[float, Callable[[], None]]]:
-        """Loaded runtimes and failing GPUs of one second, in order; each is due when the one before has happened."""
+        """Yield times and actions of completed loads and GPU failures within a second, in order."""
         failing = self._failing(start, end)
         while True:
             loaded = self._deployment.next_change if self._deployment else math.inf
@@ -180,7 +180,7 @@ class _Run:
         self._cluster.fail(lanes[int(self._rng.integers(len(lanes)))], self._failures.repair_s)
 
     def _note(self, lengths: Ints) -> None:
-        """What arrived and what was answered in the second that has passed."""
+        """Record the arrivals and answers of the past second."""
         self._requests += len(lengths)
         if len(lengths):
             self._seen += np.bincount(lengths, minlength=len(self._seen))
@@ -216,5 +216,5 @@ class _Run:
             return
         if change.scaling is Scaling.ADD:
             deployment.add(now, change.runtime)
-        elif not deployment.changing:  # what is being replaced is counted on
+        elif not deployment.changing:  # replacements in progress rely on the current GPUs
             deployment.release(change.runtime)

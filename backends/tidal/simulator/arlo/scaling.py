@@ -1,4 +1,4 @@
-"""When the simulated systems add and release GPUs."""
+"""Scaling rules of the simulated systems."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _RECENT_S = 5
 
 @dataclass(frozen=True, slots=True)
 class ClusterObservation:
-    """What happened in the second before.
+    """Observation of the previous second.
 
     Args:
-        gpus: GPUs there are, those that load a runtime included.
-        instances: by runtime, those that serve.
-        latencies_s: of the queries answered.
-        busy_s: GPU seconds of the work begun, by runtime.
+        gpus: Number of GPUs, including loading ones.
+        instances: Instances that serve, by runtime.
+        latencies_s: Latencies of the answered queries, in seconds.
+        busy_s: GPU time of the batches started, by runtime, in seconds.
     """
 
     gpus: int
@@ -37,28 +37,28 @@ class ClusterObservation:
 
 @dataclass(frozen=True, slots=True)
 class ScalingChange:
-    """One GPU more for a runtime, or one less of it."""
+    """Add a GPU to a runtime, or release one from it."""
 
     scaling: Scaling
     runtime: int
 
 
 class Scaler(Protocol):
-    """Decides once a second."""
+    """Decides once per second."""
 
     def decide(self, now: float, seen: ClusterObservation) -> ScalingChange | None:
-        """What to do about the number of GPUs."""
+        """Return the change of the number of GPUs, or None."""
 
 
 class TargetTracking:
-    """Arlo's: on the 98th percentile of latency, by the `Autoscaler` that the controller uses (§4)."""
+    """Arlo's rule: the 98th percentile of latency, with the controller's `Autoscaler` (§4)."""
 
     def __init__(self, slo_s: float, *, min_gpus: int, max_gpus: int) -> None:
         self._autoscaler = Autoscaler(slo_s, min_gpus=min_gpus, max_gpus=max_gpus)
         self._busy = _BusyMinute()
 
     def decide(self, now: float, seen: ClusterObservation) -> ScalingChange | None:
-        """What to do about the number of GPUs."""
+        """Return the change of the number of GPUs, or None."""
         self._busy.add(seen)
         scaler, latencies = self._autoscaler, seen.latencies_s
         slow, critical = (int(np.count_nonzero(latencies >= limit)) for limit in (scaler.in_s, scaler.out_s))
@@ -70,21 +70,21 @@ class TargetTracking:
 
 
 class Headroom:
-    """INFaaS's, of which the paper says no more than that it keeps headroom: on the share of GPU time that is used.
+    """INFaaS's rule: keep a share of the GPU time free. The paper only states that it keeps headroom.
 
-    Adds a GPU when less than `headroom` of the GPU time of the last 5 seconds was left, to the runtime whose instances
-    were busiest; releases the least busy one when over a minute one GPU less would have left that headroom. The lengths
-    of the two windows are those of Arlo's, so that the comparison is one of what is observed.
+    Adds a GPU to the busiest runtime when less than `headroom` of the GPU time of the last 5 seconds was free. Releases
+    the least busy GPU when one GPU less would have left that headroom over the last minute. The windows are those of
+    Arlo's rule, so that only the observed quantity differs.
 
     Args:
-        headroom: share of GPU time that is to stay free.
-        fewest: GPUs never to go below.
-        most: GPUs never to go above.
+        headroom: Share of GPU time to keep free, between 0 and 1.
+        min_gpus: Minimum number of GPUs.
+        max_gpus: Maximum number of GPUs.
     """
 
     def __init__(self, headroom: float, *, min_gpus: int, max_gpus: int) -> None:
         if not 0 < headroom < 1:
-            raise InvalidArgument(f"headroom must lie between 0 and 1, got {headroom:g}")
+            raise InvalidArgument(f"headroom must be between 0 and 1, got {headroom:g}")
         if not 1 <= min_gpus <= max_gpus:
             raise InvalidArgument(
                 f"min_gpus must be between 1 and max_gpus, got min_gpus {min_gpus} and max_gpus {max_gpus}"
@@ -95,7 +95,7 @@ class Headroom:
         self._quiet_until = 0.0
 
     def decide(self, now: float, seen: ClusterObservation) -> ScalingChange | None:
-        """What to do about the number of GPUs."""
+        """Return the change of the number of GPUs, or None."""
         self._busy.add(seen)
         recent = self._busy.mean(_RECENT_S)
         if recent is not None and now >= self._quiet_until and sum(recent) > self._max_used * seen.gpus:
@@ -112,7 +112,7 @@ class Headroom:
 
 
 class _BusyMinute:
-    """GPU seconds used in each of the last 60 seconds, by runtime."""
+    """GPU time used in each of the last 60 seconds, by runtime, in seconds."""
 
     def __init__(self) -> None:
         self._seconds: deque[Sequence[float]] = deque(maxlen=_CALM_S)
@@ -124,14 +124,14 @@ class _BusyMinute:
         self._seconds.clear()
 
     def mean(self, seconds: int) -> list[float] | None:
-        """GPU seconds a second over the last so many seconds, by runtime; None before there are as many."""
+        """Return the mean GPU time per second over the last `seconds` by runtime; None if fewer have passed."""
         if len(self._seconds) < seconds:
             return None
         recent = list(self._seconds)[-seconds:]
         return [sum(column) / seconds for column in zip(*recent, strict=True)]
 
     def release(self, seen: ClusterObservation) -> ScalingChange | None:
-        """One instance less of the runtime whose instances were least busy (never the last of the longest)."""
+        """Release an instance of the runtime with the least busy instances, never the last one of the longest."""
         used = self.mean(len(self._seconds)) or [0.0] * len(seen.instances)
         loads = [
             InstanceLoad(lane, runtime, used[runtime] / count)

@@ -1,4 +1,4 @@
-"""How long a query takes on a runtime: from a table file, or from what a build measured."""
+"""Latency of a query on each runtime, from a table or from a build's measurements."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _COLUMNS = "length, static_ms and, for DT, dynamic_ms"
 
 @dataclass(frozen=True)
 class ServiceTimes:
-    """Seconds of one query by runtime.
+    """Latency of one query by runtime.
 
     Args:
-        max_lengths: of the runtimes in tokens, ascending.
-        static_s: seconds of one query padded to each of them.
-        dynamic_s: seconds of one unpadded query by its length, from 0 to the longest, on a runtime compiled for
-            dynamic shapes; None where nobody measured it.
-        profile: all batch sizes, for polymorphic placement; None where only single queries were measured.
+        max_lengths: The runtimes' `max_length` in tokens, ascending.
+        static_s: Latency of one query padded to each runtime, in seconds.
+        dynamic_s: Latency of one unpadded query on a runtime with dynamic shapes, by its length from 0 to the longest,
+            in seconds; None: not measured.
+        profile: Latency by batch size, for polymorphic placement; None: only single queries were measured.
 
     Raises:
-        InvalidArgument: the columns do not fit, a length does not ascend, or a time is not positive or falls.
+        InvalidArgument: The numbers of values differ, lengths do not ascend, or a time is not positive or falls.
     """
 
     max_lengths: tuple[int, ...]
@@ -43,12 +43,12 @@ class ServiceTimes:
             or self.max_lengths[0] < 1
             or any(b <= a for a, b in itertools.pairwise(self.max_lengths))
         ):
-            raise InvalidArgument(f"lengths must be ascending numbers of tokens, at least one, got {self.max_lengths}")
+            raise InvalidArgument(f"lengths must be one or more ascending numbers of tokens, got {self.max_lengths}")
         for name, times in (("static", self.static_s), ("dynamic", self.dynamic_s)):
             if times is None:
                 continue
             if len(times) != (len(self.max_lengths) if name == "static" else self.longest + 1):
-                raise InvalidArgument(f"there must be a {name} latency for each length, got {len(times)}")
+                raise InvalidArgument(f"expected one {name} latency per length, got {len(times)}")
             if not all(0 < time < math.inf for time in times):
                 raise InvalidArgument(f"{name} latencies must be positive and finite, got {times}")
             if name == "static" and any(b < a for a, b in itertools.pairwise(times)):
@@ -56,36 +56,41 @@ class ServiceTimes:
 
     @property
     def longest(self) -> int:
-        """Longest query in tokens."""
+        """Maximum length of a query, in tokens."""
         return self.max_lengths[-1]
 
     def of_runtimes(self, max_lengths: Sequence[int]) -> ServiceTimes:
-        """The same model compiled for other lengths: one in between costs what the next longer known one costs.
+        """Return the latencies of the same model compiled for other lengths.
+
+        Args:
+            max_lengths: Lengths in tokens; one between known lengths costs as much as the next longer known one.
 
         Raises:
-            InvalidArgument: a length is longer than the longest known.
+            InvalidArgument: A length exceeds the longest known one.
         """
         known = np.asarray(self.max_lengths)
         if not max_lengths or max(max_lengths) > self.longest:
-            raise InvalidArgument(f"runtimes must be at least one, of at most {self.longest} tokens, got {max_lengths}")
+            raise InvalidArgument(
+                f"runtimes must be one or more lengths of at most {self.longest} tokens, got {max_lengths}"
+            )
         static = tuple(self.static_s[i] for i in np.searchsorted(known, max_lengths).tolist())
         dynamic = None if self.dynamic_s is None else self.dynamic_s[: max(max_lengths) + 1]
         return ServiceTimes(tuple(max_lengths), static, dynamic, self.profile)
 
 
 def from_profile(profile: LatencyProfile, max_lengths: Sequence[int]) -> ServiceTimes:
-    """What a build measured, for the runtimes of its manifest."""
+    """Return the latencies that a build measured, for the runtimes of its manifest."""
     static = tuple(profile.latency_ms(length) / 1e3 for length in max_lengths)
     return ServiceTimes(tuple(max_lengths), static, profile=profile)
 
 
 def read_table(file: Path) -> ServiceTimes:
-    """Latencies from CSV with a header and the columns `length`, `static_ms` and, where known, `dynamic_ms`.
+    """Read latencies from CSV with a header and the columns `length`, `static_ms` and optionally `dynamic_ms`.
 
-    Lengths between two rows take as long as the line between them says, those below the first as long as it.
+    Dynamic latencies are interpolated linearly between rows, and constant below the first.
 
     Raises:
-        InvalidArgument: the file cannot be read, or its content does not fit; says which row.
+        InvalidArgument: The file cannot be read, or its content is invalid; the message names the row.
     """
     rows: list[list[float]] = []
     try:

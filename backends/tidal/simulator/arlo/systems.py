@@ -1,4 +1,4 @@
-"""The systems that can be simulated: Arlo, what it is compared with, and its ablations (Arlo §5)."""
+"""Systems to simulate: Arlo, its baselines and its ablations (Arlo §5)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tidal.simulator.arlo.workload import LengthHistory
 
 
 class SystemName(StrEnum):
-    """What can be simulated."""
+    """Names of the systems."""
 
     ARLO = "arlo"
     ST = "st"
@@ -41,7 +41,7 @@ class SystemName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScalingBounds:
-    """Bounds of autoscaling, and the share of GPU time that the baselines keep free."""
+    """Bounds of autoscaling, and the share of GPU time that baselines keep free."""
 
     min_gpus: int
     max_gpus: int
@@ -49,18 +49,18 @@ class ScalingBounds:
 
 
 class PeriodicReallocation:
-    """The Runtime Scheduler's periodic decision, by the rule that the controller uses (§3.3).
+    """The Runtime Scheduler's periodic decision, with the controller's rule (§3.3).
 
     Args:
-        times: of the runtimes.
-        slo_s: the SLO, seconds.
-        period_s: how often it decides, seconds.
-        min_gain: share of the mean latency that a change has to save.
+        times: Latencies of the runtimes.
+        slo_s: Latency objective, in seconds.
+        period_s: Time between decisions, in seconds.
+        min_gain: Share of the mean latency that a change must save.
     """
 
     def __init__(self, times: ServiceTimes, slo_s: float, period_s: float, min_gain: float) -> None:
         if not 1 <= period_s < math.inf:
-            raise InvalidArgument(f"the period of allocation must be at least 1 s, got {period_s:g}")
+            raise InvalidArgument(f"the allocation period must be at least 1 s, got {period_s:g}")
         if not 0 <= min_gain < 1:
             raise InvalidArgument(f"the minimum gain must be at least 0 and less than 1, got {min_gain:g}")
         self.period_s = period_s
@@ -70,11 +70,11 @@ class PeriodicReallocation:
         self.profiles = tuple(RuntimeProfile.from_service(each, slo_s, period_s) for each in times.static_s)
 
     def demand(self, history: LengthHistory) -> tuple[float, ...]:
-        """Mean number of requests in one SLO period by runtime (Q_i)."""
+        """Return the mean number of requests per SLO period by runtime (Q_i)."""
         return demand_by_runtime(history.by_length, self._max_lengths, observed_s=history.seconds, slo_s=self._slo_s)
 
     def wanted(self, present: Sequence[int], history: LengthHistory) -> tuple[int, ...]:
-        """The instances by runtime from now on, for what was seen: those present where others gain too little."""
+        """Return the instances by runtime for observed requests; the present ones if the gain is too small."""
         problem = AllocationProblem(sum(present), self.profiles, self.demand(history))
         found = reallocate(problem, present, self._min_gain)
         return tuple(present) if found is None else found.after
@@ -82,16 +82,16 @@ class PeriodicReallocation:
 
 @dataclass(frozen=True)
 class SimulatedSystem:
-    """All that decides in one simulated system. Made anew for every run.
+    """The components of a simulated system, created for one run.
 
     Args:
-        name: which one.
-        max_lengths: of its runtimes in tokens.
-        policy: empty, with `instances`.
-        instances: by runtime, to start with; None where lanes are no instances of a runtime.
-        seconds: how long a batch takes.
-        reallocation: None where instances stay what they are.
-        scaler: None where the number of GPUs stays.
+        name: Name of the system.
+        max_lengths: The runtimes' `max_length` in tokens.
+        policy: Empty policy with `instances`.
+        instances: Initial instances by runtime; None: lanes are not instances of a runtime.
+        seconds: Returns the duration of a batch.
+        reallocation: Periodic reallocation; None: the allocation is fixed.
+        scaler: Scaling rule; None: the number of GPUs is fixed.
     """
 
     name: SystemName
@@ -118,24 +118,24 @@ def make_system(
     peek: int = 6,
     fill: float = 0.05,
 ) -> SimulatedSystem:
-    """A system on so many GPUs.
+    """Create a system.
 
     Args:
-        name: which one.
-        times: of the runtimes.
-        gpus: to start with.
-        slo_s: the SLO, seconds.
-        history: for the start allocation; None for an even one. Of no use to `even`, `infaas`, `st` and `dt`.
-        scale: None for a fixed number of GPUs.
-        period_s: of allocation.
-        min_gain: share of the mean latency that a change of the allocation has to save; the paper has none.
+        name: Name of the system.
+        times: Latencies of the runtimes.
+        gpus: Initial number of GPUs.
+        slo_s: Latency objective, in seconds.
+        history: Past requests for the initial allocation; None: an even one. Unused by `even`, `infaas`, `st` and `dt`.
+        scale: Bounds of autoscaling; None: a fixed number of GPUs.
+        period_s: Time between reallocations, in seconds.
+        min_gain: Share of the mean latency that a reallocation must save; the paper has no such minimum.
         threshold: λ of Algorithm 1.
         decay: α of Algorithm 1.
         peek: L of Algorithm 1.
-        fill: share of an instance's capacity up to which INFaaS packs it.
+        fill: Share of an instance's capacity that INFaaS uses.
 
     Raises:
-        InvalidArgument: an input is out of range, or `times` lacks what the system needs.
+        InvalidArgument: An input is out of range, or `times` lacks data that the system requires.
     """
     if gpus < 1:
         raise InvalidArgument(f"gpus must be at least 1, got {gpus}")
@@ -179,7 +179,7 @@ def _headroom(scale: ScalingBounds | None) -> Headroom | None:
 def _one_runtime(
     name: SystemName, times: ServiceTimes, gpus: int, slo_s: float, scale: ScalingBounds | None
 ) -> SimulatedSystem:
-    """ST and DT: one runtime for all lengths, padded to the longest or of dynamic shape; the least loaded instance."""
+    """Create ST or DT: one runtime for all lengths, padded or with dynamic shapes; least-loaded dispatch."""
     seconds: Seconds
     longest_s = times.static_s[-1]
     if name is SystemName.ST:
@@ -188,7 +188,7 @@ def _one_runtime(
             return longest_s
     else:
         if times.dynamic_s is None:
-            raise InvalidArgument("dt needs latencies of dynamic shapes: a table with the column dynamic_ms")
+            raise InvalidArgument("dt requires latencies of dynamic shapes: a table with the column dynamic_ms")
         by_length = times.dynamic_s
         longest_s = by_length[-1]
 
@@ -201,9 +201,9 @@ def _one_runtime(
 
 
 def _polymorphic(times: ServiceTimes, gpus: int, scale: ScalingBounds | None) -> SimulatedSystem:
-    """Every GPU holds all runtimes and runs the one that fits; batches as large as were measured."""
+    """Create polymorphic placement: every GPU holds all runtimes; batches up to the measured sizes."""
     if scale is not None:
-        raise InvalidArgument("polymorphic placement has no instances to scale; leave autoscaling out")
+        raise InvalidArgument("polymorphic placement has no instances to scale: omit autoscaling")
     profile = times.profile
     if profile is None:
         rows = tuple((each * 1e3,) for each in times.static_s)

@@ -1,7 +1,7 @@
-"""Requests as Arlo's evaluation synthesises them: a trace's rate each second, a pattern inside it, a drifting mix.
+"""Synthetic requests of Arlo's evaluation: a rate per second, an arrival pattern within it, and drifting lengths.
 
-Lengths of one fixed distribution would make periodic allocation pointless (Arlo Table 3, Figure 12): over minutes
-the mix drifts, here by one factor on all lengths whose logarithm is an Ornstein-Uhlenbeck process.
+With a fixed length distribution, periodic reallocation would have no effect (Arlo Table 3, Figure 12). Here the lengths
+drift over minutes by a common factor whose logarithm is an Ornstein-Uhlenbeck process.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ TWEETS = "0=3,5=9,25=17,50=24,75=30,95=50,98=64,99=71,100=125"
 
 @dataclass(frozen=True, slots=True)
 class LengthHistory:
-    """Requests of the past by length, and over how many seconds they were counted."""
+    """Past requests by length in tokens, and the time over which they were counted in seconds."""
 
     by_length: Mapping[int, float]
     seconds: float
 
 
 def length_history(requests: RequestSource, first_s: float = math.inf) -> LengthHistory:
-    """The requests of the first seconds, or of all, counted."""
+    """Count the requests of the first `first_s` seconds by length; by default all."""
     counts = np.zeros(requests.longest + 1, np.int64)
     for second in itertools.islice(requests, None if first_s == math.inf else math.ceil(first_s)):
         counts += np.bincount(second.lengths, minlength=requests.longest + 1)
@@ -42,14 +42,14 @@ def length_history(requests: RequestSource, first_s: float = math.inf) -> Length
 
 @dataclass(frozen=True, slots=True)
 class Bursts:
-    """A two-state Markov modulation of the rate ("Bursty"); its mean is 1.
+    """Two-state Markov modulation of the rate with mean 1 ("Bursty").
 
-    The paper names the process and no figures: these are assumptions.
+    The paper names the process without parameters; the defaults are assumptions.
 
     Args:
-        factor: rate within a burst over the mean rate, from 1 to 1 / `share`.
-        mean_s: mean length of a burst, seconds; exponentially distributed, as that of a lull is.
-        share: share of the time that is bursts.
+        factor: Rate within a burst relative to the mean rate, from 1 to 1 / `share`.
+        mean_s: Mean duration of a burst in seconds; bursts and lulls are exponentially distributed.
+        share: Share of the time that is bursts, between 0 and 1.
     """
 
     factor: float = 1.5
@@ -58,30 +58,30 @@ class Bursts:
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
-            raise InvalidArgument(f"burst share must lie between 0 and 1, got {self.share:g}")
+            raise InvalidArgument(f"burst share must be between 0 and 1, got {self.share:g}")
         if not 1 <= self.factor <= 1 / self.share:
             raise InvalidArgument(
-                f"burst factor must lie from 1 to 1 / share = {1 / self.share:g}, got {self.factor:g}"
+                f"burst factor must be between 1 and 1 / share = {1 / self.share:g}, got {self.factor:g}"
             )
-        _positive("mean length of a burst", self.mean_s)
+        _positive("mean duration of a burst", self.mean_s)
 
 
 @dataclass(frozen=True)
 class SyntheticRequests:
-    """Requests by the second, the same ones every time they are asked for.
+    """Synthetic requests; every iteration yields the same ones.
 
     Args:
-        rates: requests a second by second; their number is how long it lasts.
-        lengths: lengths in tokens that requests may have.
-        weights: how frequent each is, any unit.
-        longest: longest length in tokens; longer ones are cut to it.
-        bursts: None for a Poisson process within each second ("Stable").
-        drift: standard deviation of the logarithm of the drifting factor on lengths, 0 for one fixed mix.
-        drift_s: its correlation time, seconds.
-        seed: equal seeds give equal requests.
+        rates: Requests per second, for each second.
+        lengths: Possible lengths in tokens.
+        weights: Relative frequency of each length.
+        longest: Maximum length in tokens; longer requests are truncated to it.
+        bursts: Modulation of the rate; None: a Poisson process within each second ("Stable").
+        drift: Standard deviation of the logarithm of the drifting length factor; 0: no drift.
+        drift_s: Correlation time of the drift, in seconds.
+        seed: Seed; equal seeds give equal requests.
 
     Raises:
-        InvalidArgument: an input is out of range.
+        InvalidArgument: An input is out of range.
     """
 
     rates: Sequence[float]
@@ -95,25 +95,25 @@ class SyntheticRequests:
 
     def __post_init__(self) -> None:
         if not len(self.rates) or not all(0 <= rate < math.inf for rate in self.rates):
-            raise InvalidArgument("rates must be at least one number of requests a second, none below 0")
+            raise InvalidArgument("rates must be one or more finite numbers of requests per second of at least 0")
         if not len(self.lengths) or len(self.lengths) != len(self.weights) or min(self.lengths) < 1:
-            raise InvalidArgument("lengths must be at least one number of tokens, from 1 on, each with a weight")
+            raise InvalidArgument("lengths must be one or more numbers of tokens of at least 1, each with a weight")
         if min(self.weights) < 0 or not 0 < sum(self.weights) < math.inf:
-            raise InvalidArgument("weights must not be below 0, and their sum must be above 0")
+            raise InvalidArgument("weights must be at least 0 and their sum above 0")
         if self.longest < 1:
             raise InvalidArgument(f"longest must be at least 1 token, got {self.longest}")
         if not 0 <= self.drift < math.inf:
-            raise InvalidArgument(f"drift must be 0 or more, got {self.drift:g}")
+            raise InvalidArgument(f"drift must be at least 0, got {self.drift:g}")
         _positive("drift_s", self.drift_s)
 
     @property
     def seconds(self) -> int:
-        """How long requests arrive."""
+        """Duration of the arrivals in whole seconds."""
         return len(self.rates)
 
     @property
     def mean_rate(self) -> float:
-        """Requests a second, over the whole workload."""
+        """Mean requests per second."""
         return float(np.mean(self.rates))
 
     def __iter__(self) -> Iterator[RequestsInSecond]:
@@ -132,7 +132,7 @@ class SyntheticRequests:
 
     @cached_property
     def scales(self) -> Floats:
-        """The drifting factor on lengths by second."""
+        """Length factor of the drift by second, float64 [seconds]."""
         rng = np.random.default_rng([self.seed, 3])
         keep = math.exp(-1.0 / self.drift_s)
         steps = rng.normal(0.0, self.drift, self.seconds)
@@ -146,7 +146,7 @@ class SyntheticRequests:
 
     @cached_property
     def _expected(self) -> tuple[Floats, Floats]:
-        """Expected number of requests until some moments, linear between them, strictly ascending."""
+        """Times and the expected number of requests up to each, piecewise linear and strictly ascending."""
         marks = np.arange(self.seconds + 1, dtype=np.float64)
         rates = np.maximum(np.asarray(self.rates, np.float64), 1e-9)  # an epsilon keeps it invertible
         if self.bursts is None:
@@ -159,7 +159,7 @@ class SyntheticRequests:
         return moments, np.concatenate([[0.0], np.cumsum(pieces)])
 
     def _modulation(self, bursts: Bursts) -> tuple[Floats, Floats]:
-        """When bursts and lulls begin, in turn, from 0 on, and the factor on the rate from each moment on."""
+        """Start times of alternating bursts and lulls, and the rate factor from each on."""
         rng = np.random.default_rng([self.seed, 4])
         lull_s = bursts.mean_s * (1 - bursts.share) / bursts.share
         pairs = int(self.seconds / (bursts.mean_s + lull_s) * 1.5) + 100
@@ -174,7 +174,13 @@ class SyntheticRequests:
 
 
 def scaled_lengths(lengths: Sequence[int], longest_then: int, longest_now: int) -> list[int]:
-    """Lengths stretched so that `longest_then` tokens become `longest_now` (Arlo §5: 125 tokens of a tweet, 512)."""
+    """Scale lengths so that `longest_then` tokens become `longest_now` (Arlo §5: 125 tokens of a tweet become 512).
+
+    Args:
+        lengths: Lengths in tokens.
+        longest_then: Length to scale from, in tokens.
+        longest_now: Length to scale to, in tokens.
+    """
     if longest_then < 1 or longest_now < 1:
         raise InvalidArgument(f"lengths must be scaled from and to at least 1 token, got {longest_then}, {longest_now}")
     return [math.ceil(length * longest_now / longest_then) for length in lengths]

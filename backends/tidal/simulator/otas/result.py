@@ -1,4 +1,4 @@
-"""What a simulated run gives."""
+"""Result of a simulated run."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass
 class OtasResult:
-    """One run of one policy: what became of every query.
+    """Result of one run of one policy.
 
-    A right answer is a share of a query, its task's accuracy at γ, rather than drawn at random; so utility is what is
-    expected.
+    Correctness is not drawn at random: each query counts as correct by its task's accuracy at γ, so utilities are
+    expected values.
 
     Attributes:
-        queries: that came.
-        offered: their utility in sum.
-        right: in time and right (type 1 of §V).
-        wrong: in time but wrong (type 2).
-        late: executed, but after the deadline (type 3).
-        evicted: not executed (type 4).
-        utility: earned, in sum.
-        earned_by_second: the same by the second of the answer.
-        by_gamma: queries executed, by γ.
-        batches: executed.
-        accuracies: mean accuracy of each batch.
-        busy_s: seconds in which the engine ran.
-        ended: when the last batch did, seconds.
+        queries: Number of queries that arrived.
+        offered: Total utility of these queries.
+        right: Queries answered in time and correctly (type 1 of §V).
+        wrong: Queries answered in time but incorrectly (type 2).
+        late: Queries executed after their deadline (type 3).
+        evicted: Queries not executed (type 4).
+        utility: Total utility earned.
+        earned_by_second: Utility earned, by the second of the answer.
+        by_gamma: Executed queries, by γ.
+        batches: Number of executed batches.
+        accuracies: Mean accuracy of each batch.
+        busy_s: Time in which the engine ran, in seconds.
+        ended: End of the last batch, in seconds.
     """
 
     queries: int = 0
@@ -51,12 +51,19 @@ class OtasResult:
     ended: float = 0.0
 
     def came(self, query: Query) -> None:
-        """A query has arrived."""
+        """Record a query that arrived."""
         self.queries += 1
         self.offered += query.utility
 
     def ran(self, batch: Batch, accuracy: Mapping[str, float], started: float, ended: float) -> None:
-        """A batch has run; accuracies are at its γ, by task."""
+        """Record a batch that ran.
+
+        Args:
+            batch: Batch that ran.
+            accuracy: Accuracy at the batch's γ, by task.
+            started: Start in seconds.
+            ended: End in seconds.
+        """
         right = earned = total = 0.0
         for query in batch.queries:
             share = accuracy[query.task]
@@ -79,10 +86,10 @@ class OtasResult:
 
     @property
     def shares(self) -> tuple[float, float, float, float]:
-        """Of all queries, the types 1 to 4 of §V."""
+        """Shares of the types 1 to 4 of §V among all queries."""
         number = max(self.queries, 1)
         return self.right / number, self.wrong / number, self.late / number, self.evicted / number
 
     def earned_until(self, seconds: int) -> Floats:
-        """Utility earned until the end of each of the first seconds."""
+        """Return the cumulative utility at the end of each of the first seconds, float64 [seconds]."""
         return np.cumsum([self.earned_by_second.get(second, 0.0) for second in range(seconds)])

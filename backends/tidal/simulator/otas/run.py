@@ -1,4 +1,4 @@
-"""The event loop: queries arrive while an engine runs one batch after the other."""
+"""Event loop: queries arrive while an engine runs one batch after the other."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from tidal.otas.policies import Batch, CostProfile, OtasPolicy, Query
 from tidal.simulator.otas.result import OtasResult
 
-#: How long a batch takes, seconds.
+#: Returns the duration of a batch in seconds.
 Seconds = Callable[[Batch], float]
 
 
 def measured_seconds(profile: CostProfile) -> Seconds:
-    """Batches take what the profile says."""
+    """Return durations from a measured profile."""
     table = {
         gamma: [0.0, *(profile.latency_s(gamma, size) for size in range(1, profile.max_batch + 1))]
         for gamma in profile.gammas
@@ -23,13 +23,13 @@ def measured_seconds(profile: CostProfile) -> Seconds:
 def simulate(
     policy: OtasPolicy, profile: CostProfile, queries: Iterable[Query], seconds: Seconds | None = None
 ) -> OtasResult:
-    """Run a policy until every query is answered or evicted; it is called as the server calls it.
+    """Run a policy until every query is answered or evicted, with the server's sequence of calls.
 
     Args:
-        policy: an empty one.
-        profile: says how often answers are right.
-        queries: in the order of arrival.
-        seconds: how long batches take; None for what the profile says.
+        policy: Empty policy.
+        profile: Profile with the accuracies, and by default the durations.
+        queries: Queries in the order of arrival.
+        seconds: Returns the duration of a batch; None: the profile's.
     """
     result, takes = OtasResult(), seconds or measured_seconds(profile)
     accuracies: dict[int, dict[str, float]] = {gamma: {} for gamma in profile.gammas}

@@ -1,4 +1,4 @@
-"""Model switching, as INFaaS does it in OTAS's evaluation (§V): the model size by the load, and its loading time."""
+"""Model switching as by INFaaS in OTAS's evaluation (§V): model size by load, with loading times."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class ModelVariant:
     """A size of the model.
 
     Args:
-        throughput: queries a second that it sustains.
-        load_s: seconds until it is on the device in place of another; nothing runs meanwhile.
-        accuracies: by task.
+        throughput: Queries per second that it sustains.
+        load_s: Time to load it onto the device in place of another size, in seconds; nothing runs meanwhile.
+        accuracies: Accuracy by task.
     """
 
     throughput: float
@@ -29,7 +29,7 @@ class ModelVariant:
 
 @dataclass(frozen=True)
 class _VariantProfile:
-    """Variants as a profile: a variant's place, the most accurate the largest, stands for γ."""
+    """Variants as a profile: the index of a variant, ascending by accuracy, takes the role of γ."""
 
     variants: Sequence[ModelVariant]
     seconds: Sequence[Sequence[float]]
@@ -56,19 +56,19 @@ class _VariantProfile:
 
 
 def _sustaining(throughputs: Sequence[float], rate: float) -> int:
-    """The last place, which is the most accurate variant's, whose throughput is no less than a rate; else the first."""
-    return max((place for place, most in enumerate(throughputs) if most >= rate), default=0)
+    """Return the index of the most accurate variant that sustains a rate; 0 if none does."""
+    return max((index for index, throughput in enumerate(throughputs) if throughput >= rate), default=0)
 
 
 class SizeByLoad:
-    """Once a period, the most accurate variant that sustains the rate at which queries arrive.
+    """Selects, once per period, the most accurate variant that sustains the arrival rate.
 
     Args:
-        throughputs: queries a second of each variant, descending: the most accurate is the last.
-        period_s: how often the variant is chosen anew, seconds. Times are seconds from a start at 0 on.
+        throughputs: Queries per second of each variant, descending; the last is the most accurate.
+        period_s: Time between selections, in seconds. Times start at 0.
 
     Attributes:
-        place: the variant that was chosen last; the middle one at first.
+        place: Index of the selected variant; at first the middle one.
     """
 
     def __init__(self, throughputs: Sequence[float], *, period_s: float = 1.0) -> None:
@@ -79,11 +79,11 @@ class SizeByLoad:
         self._rate = ArrivalRate()
 
     def arrived(self, now: float) -> None:
-        """A query has arrived."""
+        """Record an arrival."""
         self._rate.add(now)
 
     def look(self, now: float) -> bool:
-        """Choose anew where it is time to; whether `place` is another one now."""
+        """Select again if a period has passed; return whether the variant changed."""
         if now - self._chosen_at < self._period_s:
             return False
         self._chosen_at = now
@@ -93,15 +93,15 @@ class SizeByLoad:
 
 
 class ModelSwitching(GroupedPolicy):
-    """Algorithm 1's batches, the earliest deadline first, on the variant that `SizeByLoad` chooses.
+    """Runs Algorithm 1's batches, earliest deadline first, on the variant that `SizeByLoad` selects.
 
-    When that is another one than the one on the device, it is loaded at once, and nothing runs until it is there; the
-    first is there already. Predictions include the loading, so a batch takes the seconds that it is predicted to.
+    A newly selected variant is loaded at once, and nothing runs until it is loaded. The first variant is loaded at the
+    start. Predicted durations include the loading time.
 
     Args:
-        variants: ascending by accuracy and descending by throughput.
-        seconds: by variant, seconds of a batch by number of queries from 0 on.
-        period_s: how often the variant is chosen anew, seconds.
+        variants: Variants, ascending by accuracy and descending by throughput.
+        seconds: Duration of a batch by variant and number of queries, from 0.
+        period_s: Time between selections, in seconds.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ModelSwitching(GroupedPolicy):
         self._batching = Batching()
         self._size = SizeByLoad([each.throughput for each in variants], period_s=period_s)
         self._ready_at = 0.0
-        self._loading_s = 0.0  # from the decision that is being made on
+        self._loading_s = 0.0  # counted from the current decision
 
     def _group_for(self, query: Query) -> Group | None:
         return self._batching.group_for(query, self._groups)

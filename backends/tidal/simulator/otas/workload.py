@@ -1,4 +1,4 @@
-"""Queries of a few types that come at a rate which changes every second."""
+"""Queries of a few types at a rate that changes every second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidal.otas.policies import Query
 
 @dataclass(frozen=True, slots=True)
 class QueryType:
-    """A row of Table II."""
+    """A type of query (OTAS, Table II)."""
 
     task: str
     latency_s: float
@@ -23,15 +23,15 @@ class QueryType:
 
 @dataclass(frozen=True)
 class QueryTrace:
-    """A Poisson process of a rate by the second, each query of a type at random; the same every time it is asked for.
+    """A Poisson process with a rate per second and random query types; every iteration yields the same queries.
 
     Args:
-        rates: queries a second, by second.
-        types: equally frequent.
-        seed: equal seeds give equal queries.
+        rates: Queries per second, for each second.
+        types: Types of queries, equally frequent.
+        seed: Seed; equal seeds give equal queries.
 
     Raises:
-        InvalidArgument: a rate is below 0 or not finite, or there are no rates or no types.
+        InvalidArgument: A rate is below 0 or not finite, or there are no rates or no types.
     """
 
     rates: Sequence[float]
@@ -40,12 +40,12 @@ class QueryTrace:
 
     def __post_init__(self) -> None:
         if not len(self.rates) or not all(0 <= rate < math.inf for rate in self.rates):
-            raise InvalidArgument("rates must be at least one number of queries a second, none below 0")
+            raise InvalidArgument("rates must be one or more finite numbers of queries per second of at least 0")
         if not len(self.types):
-            raise InvalidArgument("types must be at least one")
+            raise InvalidArgument("types must not be empty")
 
     def __iter__(self) -> Iterator[Query]:
-        """Queries in the order of arrival, new ones every time."""
+        """Yield new query objects in the order of arrival."""
         rng = np.random.default_rng(self.seed)
         for second, rate in enumerate(self.rates):
             number = int(rng.poisson(rate))
