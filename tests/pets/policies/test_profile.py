@@ -70,7 +70,7 @@ def test_noise_leaves_no_holes_in_what_memory_allows() -> None:
 
 
 def test_a_limit_that_allows_nothing_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="9 bytes of memory allow no batch; a single short query takes 10"):
+    with pytest.raises(InvalidArgument, match="9 bytes of memory permit no batch; a single short query takes 10"):
         PROFILE.tables(memory_bytes=9)
     with pytest.raises(InvalidArgument, match="max_batch is 0; accepted is 1 or more"):
         PROFILE.tables(max_batch=0)

@@ -238,7 +238,7 @@ class TestRefusing:
         model.save_pretrained(changed)
         found = add(repository, "base", changed, "mood")
         assert found.exit_code == 0, found.output
-        assert "not carried, for a task cannot change it: embeddings.word_embeddings.weight" in found.stdout
+        assert "not carried, because a task cannot change it: embeddings.word_embeddings.weight" in found.stdout
 
     @pytest.mark.parametrize("named", ["weights", "name", "nothing"])
     def test_a_lora_of_another_base(self, repository: Path, base: Base, tmp_path: Path, named: str) -> None:

@@ -87,7 +87,7 @@ class Arrivals:
 
     def __init__(self, half_life_s: float) -> None:
         self._half_life_s = half_life_s
-        self._found: dict[str, tuple[str, float, float, float]] = {}  # kind, moment, and then: queries, tokens
+        self._found: dict[str, tuple[str, float, float, float]] = {}  # kind, time of the last arrival, queries, tokens
 
     def note(self, task: str, kind: str, length: int, now: float) -> None:
         """Count an arrived query.
