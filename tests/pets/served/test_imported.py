@@ -207,13 +207,13 @@ class TestRefusing:
         good = checkpoint.NormTerms
         monkeypatch.setattr(checkpoint, "NormTerms", lambda weight, bias: good(weight, bias + 0.3))
         said = self.refused(repository, sources["bitfit"].folder)
-        assert "the stored task does not answer as the checkpoint: " in said
-        assert "nothing was added (--force adds it all the same)" in said
+        assert "the stored task answers differently from the checkpoint: " in said
+        assert "nothing was added (--force adds it anyway)" in said
         assert add(repository, "base", sources["bitfit"].folder, "mood", "--force").exit_code == 0
         notes = load_task(
             tasks_folder(repository / "base"), "mood", load_base_layers(repository / "base/1")
         ).info.provenance.notes
-        assert "added by --force: the stored task does not answer as the checkpoint" in notes[-1]
+        assert "added by --force: the stored task answers differently from the checkpoint" in notes[-1]
 
     def test_a_refused_replacement_leaves_the_task_that_was_there(
         self, repository: Path, sources: dict[str, Source], monkeypatch: pytest.MonkeyPatch
