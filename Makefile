@@ -90,7 +90,7 @@ test: install vision lint ## Lint, types and all tests, through a real server
 
 docs: install ## Write the reference pages from the code and build the searchable site into build/site; a broken link fails
 	@$(BIN)/python -m buildtools.reference
-	@$(BIN)/python -m mkdocs --quiet build --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "build/site/index.html"
 
 wheel: install ## Pack dist/tidal-*.whl for this platform, with the native parts compiled in it

@@ -1,1 +1,2 @@
-"""Commands that reproduce comparisons: each prints a table, saves a plot and states its claims."""
+"""Commands that reproduce comparisons: each prints tables, saves a plot and checks its claims. Nothing imports it but
+`reliability`, `tests` and its own commands."""

@@ -1,4 +1,4 @@
-"""Where a run keeps what it has measured, so that one that was cut short goes on where it stopped."""
+"""The file in which a run stores its measurements, so that an interrupted run can resume."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ def cache_folder() -> Path:
 
 
 def kept_file(name: str, *facts: object, files: Iterable[Path]) -> Path:
-    """A file of a run, in the cache folder: the same one for the same facts and files, and the same code in all that
-    takes part.
+    """Return a run's file in the cache folder; its name depends on the arguments and on the code.
 
     Args:
-        name: how the file's name begins.
-        facts: what else a run depends on, such as its size, each with a `repr` that says all.
-        files: what it measures.
+        name: Prefix of the file's name.
+        facts: Further values that the run depends on, such as its size; each has a complete `repr`.
+        files: Files that it measures.
     """
     digest = hashlib.sha256(repr(facts).encode())
     root = Path(__file__).parents[1]

@@ -1,4 +1,4 @@
-"""What every benchmark shares: claims, the machine it ran on, the table, the plot and the JSON."""
+"""The report of a benchmark: claims, tables, the machine it ran on, and the JSON."""
 
 from __future__ import annotations
 
@@ -25,9 +25,14 @@ _STARTED_S = time.monotonic()
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A figure measured in this run, held against its goal.
+    """A measured figure with its goal.
 
-    `goal` reads "<= 1.0" or ">= 0.999"; `paper` is the published figure where there is one.
+    Attributes:
+        name: Name of the claim.
+        goal: Relation and number, such as "<= 1.0" or ">= 0.999".
+        measured: Figure of this run.
+        paper: Published figure, if there is one.
+        note: Remark for the table.
     """
 
     name: str
@@ -50,7 +55,7 @@ class Claim:
 
 @dataclass(slots=True)
 class Report:
-    """A benchmark's output: tables as they are printed, claims, and everything measured."""
+    """A benchmark's output: printed tables, claims, and all measurements."""
 
     name: str
     quick: bool
@@ -59,17 +64,17 @@ class Report:
     tables: list[Table] = field(default_factory=list)
 
     def add_table(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
-        """Print a table and keep it for the report."""
+        """Print a table and store it for the report."""
         table = Table(title=title, title_justify="left")
         for i, column in enumerate(columns):
             table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
         for row in rows:
-            table.add_row(*map(escape, row))  # name[case] is no markup
+            table.add_row(*map(escape, row))  # name[case] is not markup
         self.tables.append(table)
         Console(width=160).print(table)
 
     def document(self) -> dict[str, Any]:
-        """The report as its JSON file holds it, from which figures are drawn."""
+        """Return the content of the JSON file, from which figures are drawn."""
         content = {
             "benchmark": self.name,
             "quick": self.quick,
@@ -81,7 +86,7 @@ class Report:
         return found
 
     def finish(self, json_file: Path | None) -> Literal[0]:
-        """Print the claims; with `json_file`, write it and the text beside it (`.txt`)."""
+        """Print the claims; with `json_file`, write the JSON there and the tables beside it (`.txt`)."""
         rows = [
             [c.name, c.paper or "-", c.goal, f"{c.measured:.4g}", "yes" if c.holds else "NO", c.note]
             for c in self.claims
@@ -99,7 +104,7 @@ class Report:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, versions and date of this run."""
+    """Return processor, cores, package versions and date of this run."""
     packages = ("nvidia-pytriton", "tritonclient", "openvino", "torch", "transformers", "tokenizers", "numpy")
     return {
         "cpu": str(device.cpu()),
@@ -111,12 +116,20 @@ def machine() -> dict[str, Any]:
 
 
 def machine_line(of: Mapping[str, Any] | None = None) -> str:
-    """A machine in one line, for the head of a report; this one unless `of` describes another."""
+    """Return a machine in one line, for the head of a report.
+
+    Args:
+        of: Machine as `machine` returns it; None: this machine.
+    """
     m = machine() if of is None else of
     packages = ", ".join(f"{name} {version}" for name, version in m["packages"].items())
     return f"{m['date']}, {m['cpu']}, {m['cores']} cores, Python {m['python']}, {packages}"
 
 
 def progress(text: str) -> None:
-    """Say what is being measured, and after how many seconds, on stderr so that the report stays clean."""
+    """Print what is being measured, with the elapsed seconds, to stderr.
+
+    Args:
+        text: Current step.
+    """
     print(f".. {time.monotonic() - _STARTED_S:4.0f} s  {text}", file=sys.stderr, flush=True)

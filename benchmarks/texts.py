@@ -1,4 +1,4 @@
-"""Query texts of wanted token lengths, every one different, so that no cache could help."""
+"""Query texts of given token lengths, all different, so that no cache can help."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-# Token lengths of public tweets (all-MiniLM-L6-v2 tokenizer): the percentiles that stand in when no data is given.
+# Percentiles of the token lengths of public tweets (all-MiniLM-L6-v2 tokenizer), used without --data.
 _TWEET_PERCENTILES = ((0, 3), (5, 9), (25, 17), (50, 24), (75, 30), (95, 50), (98, 64), (99, 71), (100, 128))
 
 
 class TextMaker:
-    """Makes texts of exactly `tokens` tokens, special tokens included, out of whole words of the vocabulary."""
+    """Generates texts of an exact number of tokens from whole words of the vocabulary.
+
+    Args:
+        tokenizer_file: File of the tokenizer.
+        seed: Seed of the random choice of words.
+    """
 
     def __init__(self, tokenizer_file: Path, seed: int) -> None:
         tokenizer = Tokenizer.from_file(str(tokenizer_file))
@@ -24,17 +29,21 @@ class TextMaker:
         self._random = random.Random(seed)
 
     def text(self, tokens: int) -> str:
-        """A new text; at least one word."""
+        """Return a new text of at least one word.
+
+        Args:
+            tokens: Number of tokens, special tokens included.
+        """
         return " ".join(self._random.choices(self._words, k=max(1, tokens - self._special)))
 
 
 def tweet_lengths(count: int, seed: int, data: Path | None) -> tuple[list[int], str]:
-    """`count` token lengths as of tweets, and where they come from.
+    """Return token lengths of tweets, with a description of their source.
 
     Args:
-        count: how many.
-        seed: equal seeds give equal lengths.
-        data: folder with `tweet_lengths/lengths.csv` (columns tokens, count); None draws from its percentiles.
+        count: Number of lengths.
+        seed: Seed; equal seeds give equal lengths.
+        data: Folder with `tweet_lengths/lengths.csv` (columns tokens, count); None draws from its percentiles.
     """
     rng = random.Random(seed)
     file = None if data is None else data / "tweet_lengths" / "lengths.csv"

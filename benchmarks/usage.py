@@ -1,4 +1,4 @@
-"""What the machine did while something was measured."""
+"""CPU usage of the machine during a measurement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from tidal.server.child import RunningServer
 
 @dataclass(slots=True)
 class Usage:
-    """Processor seconds, summed over what was watched: the server's, those of other work, and those that there were."""
+    """CPU seconds over all watched blocks.
+
+    Attributes:
+        server_s: CPU seconds of the server.
+        others_s: CPU seconds of other work.
+        available_s: CPU seconds available on all cores.
+    """
 
     server_s: float = 0.0
     others_s: float = 0.0
@@ -23,7 +29,11 @@ class Usage:
 
     @contextmanager
     def watch(self, server: RunningServer) -> Iterator[None]:
-        """Add what passes inside the block; this process counts as neither server nor other work."""
+        """Add the usage inside the block; this process counts as neither server nor other work.
+
+        Args:
+            server: Running server.
+        """
         own, busy, start = cpu_seconds(server), _busy_seconds(), time.monotonic()
         mine = time.process_time()
         yield
@@ -39,7 +49,7 @@ class Usage:
 
     @property
     def others(self) -> float:
-        """Share that other work used: near 0 on a quiet machine."""
+        """Share of the cores that other work used: near 0 on an idle machine."""
         return self.others_s / self.available_s if self.available_s else 0.0
 
 

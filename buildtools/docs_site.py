@@ -10,7 +10,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 #: Files of the checkout by their place in the site.
 PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
-_FOLDERS = ("benchmarks/results",)
+_FOLDERS = ("benchmarks/results", "benchmarks/results/headlines")
 _LINK = re.compile(r"(\]\(|\b(?:src|srcset)=\")([^)#\s\"]+)")
 
 
@@ -22,7 +22,7 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, place, abs_src_path=str(ROOT / name)))
     for folder in _FOLDERS:
         for path in sorted((ROOT / folder).iterdir()):
-            if path.suffix != ".md":
+            if path.is_file() and path.suffix != ".md":
                 files.append(File.generated(config, f"{folder}/{path.name}", abs_src_path=str(path)))
     place = "benchmarks/results/reliability.md"
     files.append(File.generated(config, place, abs_src_path=str(ROOT / place)))

@@ -1,1 +1,1 @@
-"""The quickstart: an intent classifier from real weights, built, served by a real Triton, asked over HTTP and gRPC."""
+"""The quickstart (`make demo`): train, build, serve and query one model per backend. Nothing in `tidal` imports it."""

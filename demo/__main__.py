@@ -1,4 +1,4 @@
-"""`python -m demo`: build, serve, ask, compare. Ends by itself and leaves the built model in model_repository."""
+"""`python -m demo`: train, build, serve and query one model per backend; the built models stay in model_repository."""
 
 from __future__ import annotations
 
@@ -30,44 +30,44 @@ DIGITS = Path(".demo/digits")
 SPECS = tuple(
     f"demo/{name}.yaml" for name in ("intents", "padded", "partitioned", "cascade", "tasks", "digits", "writer")
 )
-# Each backend's, and an ensemble of two of them.
+# One or more per backend, and an ensemble of two of them.
 MODELS = (
     *("intents", "intents_padded", "intents_partitioned", "intents_cascade", "encoder", "digits", "writer"),
     checking.MODEL,
 )
-LAST_WORDS = f"""
-The models stay in model_repository: `.venv/bin/tidal serve` serves them on ports 8000 to 8002. While it runs, ask them
+NEXT_STEPS = f"""
+The models are in model_repository. Serve them on ports 8000 to 8002 with `.venv/bin/tidal serve`, then send requests:
    .venv/bin/tidal infer intents --text "wake me up at seven"
    curl -s localhost:8000/v2/models/{checking.MODEL}/generate -d '{{"text_input": "how old is he", "task": "fits"}}'
-and read Prometheus metrics, of the server and of `.venv/bin/tidal controller --metrics-port 8003` if it runs beside it:
+Prometheus metrics of the server, and of the controller (`.venv/bin/tidal controller --metrics-port 8003`):
    curl -s http://127.0.0.1:8002/metrics | grep ^tidal_
    curl -s http://127.0.0.1:8003/metrics | grep ^tidal_"""
 CONSOLE = Console(width=None if sys.stdout.isatty() else 120)
 
 
 def main() -> int:
-    """Run the demo from the project's root; the exit code is 0 when every request was answered."""
+    """Run the demo in the project's root; return 0 if every request was answered."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    _step("training a classification head on all-MiniLM-L6-v2 (real weights, texts that the demo makes)")
+    _step("training an intent classifier on all-MiniLM-L6-v2 (real weights, generated texts)")
     if not (SOURCE / "config.json").exists():
         accuracy = train_intent_classifier(SOURCE)
-        CONSOLE.print(f"   accuracy on unseen texts of the same templates: {accuracy:.3f}")
+        CONSOLE.print(f"   accuracy on held-out texts: {accuracy:.3f}")
     if not (SMALL / "config.json").exists():
         accuracy = train_intent_classifier(SMALL, layers=2, epochs=300)
-        CONSOLE.print(f"   and with its first 2 of 6 layers, for a cascade: {accuracy:.3f}")
+        CONSOLE.print(f"   the same with 2 of 6 layers, for the cascade: {accuracy:.3f}")
     write_labelled(LABELLED, 480, seed=5)
     copy_encoder(ENCODER)
-    _step("training a tiny vision transformer from nothing, on the digits of scikit-learn")
+    _step("training a small vision transformer on scikit-learn's digits")
     digits.write_digits(DIGITS)
     digits.train_transformer(DIGITS, DIGITS / "transformer")
     _step(f"tidal build {' '.join(SPECS)}")
     command = [sys.executable, "-m", "tidal_client.main", "build", *SPECS, "--repository", str(REPOSITORY)]
     subprocess.run(command, check=True)
-    _step("training five tasks on the frozen encoder, one of each kind of fine-tuning")
+    _step("training five tasks on the frozen encoder, one per kind of fine-tuning")
     train_tasks(REPOSITORY, "encoder", ENCODER, lambda line: CONSOLE.print(f"   {line}", highlight=False))
-    _step("training a sixth that reads a text and a label, and says whether they fit")
+    _step("training a sixth task, which checks whether a label fits a text")
     checking.train_check(REPOSITORY, "encoder", ENCODER, lambda line: CONSOLE.print(f"   {line}", highlight=False))
-    _step("training two tasks on the frozen vision transformer: heads, and prompts for the γ above 0")
+    _step("training two tasks on the frozen vision transformer: heads, and prompts for γ > 0")
     digits.train_tasks(REPOSITORY, "digits", DIGITS, lambda line: CONSOLE.print(f"   {line}", highlight=False))
     _step("tidal serve model_repository (on free ports)")
     with tidal_serve(REPOSITORY, *(part for model in MODELS for part in ("--model", model))) as server:
@@ -81,7 +81,7 @@ def main() -> int:
         _texts(server)
         _checked(server)
         _metrics(server)
-    CONSOLE.print(LAST_WORDS, highlight=False, markup=False, soft_wrap=True)
+    CONSOLE.print(NEXT_STEPS, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
@@ -90,7 +90,7 @@ def _step(text: str) -> None:
 
 
 def _ask(server: RunningServer) -> None:
-    table = Table(title="intents, over HTTP and gRPC in turn", title_justify="left")
+    table = Table(title="arlo: intent classification over HTTP and gRPC", title_justify="left")
     for column in ("text", "over", "label", "probability", "runtime", "ms"):
         table.add_column(column, justify="left" if column in ("text", "over", "label") else "right")
     queries = [text for text, _ in make_examples(6, seed=42)]
@@ -109,8 +109,8 @@ def _ask(server: RunningServer) -> None:
 
 
 def _compare(server: RunningServer) -> None:
-    table = Table(title="latency by length, median of 15 queries each in turn, gRPC", title_justify="left")
-    for column in ("words", "one runtime padded to 512: ms", "Tidal: ms", "runtime", "ratio"):
+    table = Table(title="arlo: latency by input length over gRPC, median of 15 queries", title_justify="left")
+    for column in ("words", "padded to 512: ms", "Tidal: ms", "runtime", "ratio"):
         table.add_column(column, justify="right")
     (text, _), *_ = make_examples(1, seed=7)
     with Client(server.grpc) as client:
@@ -130,8 +130,8 @@ def _compare(server: RunningServer) -> None:
 
 
 def _partitioned(server: RunningServer) -> None:
-    """The `arlo` front places each query on an instance of the `engine` backend, one Triton model a length."""
-    table = Table(title="intents_partitioned: one Triton model a length", title_justify="left")
+    """`arlo` with partitioned placement: the front dispatches each query to one Triton model per length."""
+    table = Table(title="arlo, partitioned placement: one Triton model per length", title_justify="left")
     for column in ("words", "over", "label", "runtime", "ms"):
         table.add_column(column, justify="left" if column in ("over", "label") else "right")
     (text, _), *_ = make_examples(1, seed=9)
@@ -148,8 +148,10 @@ def _partitioned(server: RunningServer) -> None:
 
 
 def _cascade(server: RunningServer) -> None:
-    """The `tabi` front asks a model of 2 layers, and one of 6 where that is not sure enough."""
-    table = Table(title="intents_cascade: level 1 has 2 layers, level 2 has 6", title_justify="left")
+    """`tabi`: a model of 2 layers answers; where its confidence is too low, a model of 6 layers does."""
+    table = Table(
+        title="tabi: a cascade of a 2-layer model (level 1) and a 6-layer model (level 2)", title_justify="left"
+    )
     for column in ("text", "over", "label", "level", "confidence", "ms"):
         table.add_column(column, justify="left" if column in ("text", "over", "label") else "right")
     outputs = ("label", "level", "confidence")
@@ -166,8 +168,8 @@ def _cascade(server: RunningServer) -> None:
 
 
 def _tasks(server: RunningServer) -> None:
-    """The `pets` backend runs queries of different tasks in one batch: here every text of all tasks at once."""
-    table = Table(title="encoder: five tasks of five kinds share every pass", title_justify="left")
+    """`pets`: queries of different tasks run in one batch; each text is sent to all tasks at once."""
+    table = Table(title="pets: five tasks with five kinds of fine-tuning share one encoder", title_justify="left")
     for column in ("text", "over", *(f"{task.name}\n{task.kind}" for task in TASKS), "ms"):
         table.add_column(column, justify="right" if column == "ms" else "left")
     with Client(server.http) as http, Client(server.grpc) as grpc, ThreadPoolExecutor(len(TASKS)) as pool:
@@ -186,9 +188,9 @@ def _tasks(server: RunningServer) -> None:
 
 
 def _images(server: RunningServer) -> None:
-    """The `otas` backend runs each batch with more or fewer tokens, by the load and by what either earns."""
-    table = Table(title="digits: images of scikit-learn that no training saw", title_justify="left")
-    for column in ("shows", "over", *digits.TASKS, "probability", "γ", "ms"):
+    """`otas`: the number of tokens of each batch (γ) follows the load and the expected utility."""
+    table = Table(title="otas: held-out digit images of scikit-learn", title_justify="left")
+    for column in ("true digit", "over", *digits.TASKS, "probability", "γ", "ms"):
         table.add_column(column, justify="left" if column in ("over", *digits.TASKS) else "right")
     with Client(server.http) as http, Client(server.grpc) as grpc:
         for i, digit in enumerate(digits.unseen_digits(6)):
@@ -204,17 +206,15 @@ def _images(server: RunningServer) -> None:
 
 
 def _texts(server: RunningServer) -> None:
-    """The `flover` backend writes all texts that run in the same steps, and each client reads along."""
-    CONSOLE.print("writer: a text over gRPC, divided where its parts were as they came", style="italic")
-    table = Table(title="writer: texts that are written at the same time", title_justify="left")
-    for column in ("text", "over", "ended by", "tokens", "first: ms", "all: ms"):
-        table.add_column(column, justify="left" if column in ("text", "over", "ended by") else "right")
+    """`flover`: all running requests share decode steps, and each client receives a stream."""
+    CONSOLE.print("flover: a streamed text over gRPC; │ marks the parts as they arrived", style="italic")
+    table = Table(title="flover: texts generated at the same time", title_justify="left")
+    for column in ("text", "over", "finish reason", "tokens", "first: ms", "all: ms"):
+        table.add_column(column, justify="left" if column in ("text", "over", "finish reason") else "right")
     with Client(server.http) as http, Client(server.grpc) as grpc:
         sys.stdout.write(writing.PROMPTS[0])
-        one = writing.write(grpc, writing.PROMPTS[0], _tell)
-        CONSOLE.print(
-            f"\n{one.parts} parts, the first after {one.first_ms:.0f} ms, the last after {one.all_ms:.0f} ms\n"
-        )
+        one = writing.write(grpc, writing.PROMPTS[0], _print_part)
+        CONSOLE.print(f"\n{one.parts} parts; first after {one.first_ms:.0f} ms, last after {one.all_ms:.0f} ms\n")
         texts, steps = writing.fused(server.state.metrics, writing.stepped([one]))
         together = writing.write_together(http, grpc)
         for over, found in together:
@@ -222,7 +222,7 @@ def _texts(server: RunningServer) -> None:
             table.add_row(
                 text if len(text) < 64 else f"{text[:60]} ...",
                 over,
-                found.ended_by,
+                found.finish_reason,
                 str(found.tokens),
                 f"{found.first_ms:.1f}",
                 f"{found.all_ms:.1f}",
@@ -230,19 +230,19 @@ def _texts(server: RunningServer) -> None:
     now = writing.fused(server.state.metrics, int(texts) + writing.stepped(found for _, found in together))
     CONSOLE.print(table)
     shared = (now[0] - texts) / (now[1] - steps)
-    CONSOLE.print(f"a step wrote on at {shared:.1f} of the {len(writing.PROMPTS)} texts, on average", highlight=False)
+    CONSOLE.print(f"mean batch size of a decode step: {shared:.1f} of {len(writing.PROMPTS)} texts", highlight=False)
     if shared <= 1:
-        raise SystemExit("the texts were written one after the other, although they were asked for at once")
+        raise SystemExit("the texts were generated one after the other, although they were requested at once")
 
 
 def _checked(server: RunningServer) -> None:
-    """An ensemble: the cascade (`tabi`) names a label, which a task of the encoder (`pets`) reads with the text."""
+    """An ensemble: the cascade (`tabi`) predicts a label, and a task of the encoder (`pets`) checks it."""
     known, others = checking.unseen_texts(3)
-    title = f"{checking.MODEL}: the cascade names a label, a task of the encoder says whether it fits the text"
+    title = "ensemble: tabi predicts a label, a pets task checks whether it fits the text"
     table = Table(title=title, title_justify="left")
     for column in ("text", "over", "label", "level", "check", "probability", "ms"):
         table.add_column(column, justify="left" if column in ("text", "over", "label", "check") else "right")
-    right, others_asked = list[checking.Checked](), list[checking.Checked]()
+    correct, off_topic = list[checking.Checked](), list[checking.Checked]()
     with Client(server.http) as http, Client(server.grpc) as grpc:
         for i, (text, truth) in enumerate([*known, *((other, "") for other in others)]):
             client, over = ((http, "HTTP"), (grpc, "gRPC"))[i % 2]
@@ -250,33 +250,33 @@ def _checked(server: RunningServer) -> None:
             found = checking.ask(client, text)
             took = (time.perf_counter() - start) * 1e3
             if not truth:
-                others_asked.append(found)
+                off_topic.append(found)
             elif found.label == truth:
-                right.append(found)
+                correct.append(found)
             if i < 4 or len(known) <= i < len(known) + 4:
                 cells = [found.label, str(found.level), found.check, f"{found.probability:.3f}", f"{took:.1f}"]
                 table.add_row(text, over, *cells)
     CONSOLE.print(table)
-    passed = sum(found.check == checking.FITS for found in right)
-    stopped = sum(found.check == checking.DOES_NOT for found in others_asked)
-    unsure = checking.stopped_by_confidence(right, others_asked, passed)
+    accepted = sum(found.check == checking.FITS for found in correct)
+    rejected = sum(found.check == checking.DOES_NOT for found in off_topic)
+    unsure = checking.stopped_by_confidence(correct, off_topic, accepted)
     CONSOLE.print(
-        f"{len(known)} texts of intents: the cascade named {len(right)} rightly, of which the check let {passed} pass\n"
-        f"{len(others)} texts of none: the check stopped {stopped}; a bound on the cascade's confidence, set to let "
-        f"{passed} of the others pass, {unsure}",
+        f"{len(known)} texts with an intent: the cascade labels {len(correct)} correctly, the check accepts {accepted} "
+        f"of these\n{len(others)} texts without an intent: the check rejects {rejected}; a threshold on the cascade's "
+        f"confidence that also accepts {accepted} rejects {unsure}",
         highlight=False,
     )
 
 
 def _metrics(server: RunningServer) -> None:
-    """Some of what Prometheus reads of this server: what each backend counted, and the ensemble's requests."""
+    """Print one Prometheus metric of each backend, and the ensemble's request count."""
     address = f"http://{server.state.metrics}/metrics"
-    CONSOLE.print(f"\n{address}, while this server runs", style="italic", highlight=False)
+    CONSOLE.print(f"\nmetrics at {address}", style="italic", highlight=False)
     for line in sample_of(address):
         CONSOLE.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _tell(part: str) -> None:
+def _print_part(part: str) -> None:
     sys.stdout.write(f"│{part}".replace("\n", " "))
     sys.stdout.flush()
 

@@ -1,7 +1,7 @@
-"""A task that reads a text and a label as a pair: what the ensemble `text_to_checked_label` asks after the cascade.
+"""The check in the ensemble `text_to_checked_label`: a task that decides whether a label fits a text.
 
-A classifier of eight intents names one of them whatever it is asked. The task learned which texts a label fits, also
-from texts of no intent at all, so it says where the cascade had no right label to choose.
+A classifier of eight intents assigns one of them to any text. The task is trained on matching and mismatching pairs,
+also with texts of no intent, so it detects texts for which no label of the cascade is correct.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidal_client import Client
 
 MODEL, TASK = "text_to_checked_label", "fits"
 FITS, DOES_NOT = "fits", "does not fit"
-# Texts of no intent: those that the task is trained with, and others that it is asked about.
+# Texts of no intent: for training, and held out.
 _SEEN = {
     "what is the capital of {}": ("France", "Peru", "Kenya", "Norway", "Japan"),
     "how do I get {} out of a white shirt": ("red wine", "coffee", "ink", "grass stains"),
@@ -45,7 +45,7 @@ _UNSEEN = {
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What the ensemble answered: the cascade's label, level and confidence, and what the task says of the label."""
+    """Result of the ensemble: the cascade's label, level and confidence, and the task's check of the label."""
 
     label: str
     level: int
@@ -55,40 +55,51 @@ class Checked:
 
 
 def make_pairs(count: int, seed: int) -> tuple[list[tuple[str, str]], list[str]]:
-    """Texts with a label each, and whether it fits: half do, a quarter have another intent's, a quarter have none."""
+    """Return pairs of text and label, and whether the label fits.
+
+    Half of the labels fit, a quarter belong to another intent, and a quarter of the texts have no intent.
+
+    Args:
+        count: Number of pairs.
+        seed: Seed of the random choices.
+    """
     draw = random.Random(seed)
     others = _filled(_SEEN)
     pairs, truth = [], []
-    for place, (text, intent) in enumerate(make_examples(count, seed)):
-        if place % 2 == 0:
+    for row, (text, intent) in enumerate(make_examples(count, seed)):
+        if row % 2 == 0:
             pairs.append((text, LABELS[intent]))
-        elif place % 4 == 1:
+        elif row % 4 == 1:
             pairs.append((text, draw.choice([label for label in LABELS if label != LABELS[intent]])))
         else:
             pairs.append((draw.choice(others), draw.choice(LABELS)))
-        truth.append(DOES_NOT if place % 2 else FITS)
+        truth.append(DOES_NOT if row % 2 else FITS)
     return pairs, truth
 
 
 def unseen_texts(each: int) -> tuple[list[tuple[str, str]], list[str]]:
-    """Texts that no training saw: so many of each intent with its label, the intents in turn, and some of none."""
+    """Return held-out texts: pairs of text and label, alternating between the intents, and texts of no intent.
+
+    Args:
+        each: Number of texts per intent.
+    """
     seen = {text for seed in (1, 5) for text, _ in make_examples(640, seed=seed)}
     found = {text: LABELS[intent] for text, intent in make_examples(4000, seed=17) if text not in seen}
     texts = [[text for text, label in found.items() if label == wanted] for wanted in LABELS]
-    known = [(group[turn], label) for turn in range(each) for group, label in zip(texts, LABELS, strict=True)]
+    known = [(group[number], label) for number in range(each) for group, label in zip(texts, LABELS, strict=True)]
     others = _filled(_UNSEEN)
     random.Random(3).shuffle(others)
     return known, others
 
 
 def train_check(repository: Path, model: str, source: Path, done: Callable[[str], None]) -> None:
-    """Train the task and add it to a built base, unless it is there; arguments as of `train_tasks`."""
+    """Train the task and add it to a built base unless it exists; see `train_tasks` for the arguments."""
     pairs, truth = make_pairs(640, seed=1)
     train_one(repository, model, source, TASK, "adapter", pairs, truth, done)
 
 
 def ask(client: Client, text: str) -> Checked:
-    """One request, for which the server runs both systems."""
+    """Send one request, which runs through both systems."""
     answer = client.classify(MODEL, text, task=TASK)
     other = answer.other
     check, probability = bytes(other["check"].item()).decode(), float(other["check_probabilities"].max())
@@ -96,7 +107,13 @@ def ask(client: Client, text: str) -> Checked:
 
 
 def stopped_by_confidence(known: Sequence[Checked], others: Sequence[Checked], passed: int) -> int:
-    """How many of the `others` a bound on the cascade's own confidence stops: the highest that lets so many pass."""
+    """Return how many off-topic texts a threshold on the cascade's confidence rejects.
+
+    Args:
+        known: Results of texts with an intent.
+        others: Results of texts without an intent.
+        passed: Number of texts with an intent that the threshold accepts; it is the highest such threshold.
+    """
     bound = sorted((each.confidence for each in known), reverse=True)[passed - 1] if passed else math.inf
     return sum(each.confidence < bound for each in others)
 

@@ -1,4 +1,4 @@
-"""A tiny vision transformer for the hand-written digits of scikit-learn, and two tasks beside it."""
+"""A small vision transformer for scikit-learn's handwritten digits, and two tasks on it."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
 
-# Of the 1,797 digits, the last ones are shown to nothing before they are sent.
-_SENT = 360
+# The last of the 1,797 digits are held out: they are only sent to the server.
+_HELD_OUT = 360
 TASKS = {"digit": tuple("0123456789"), "parity": ("even", "odd")}
 
 
 @dataclass(frozen=True, slots=True)
 class Digit:
-    """An image as a client sends it, and what it shows."""
+    """A PNG image and its true digit."""
 
     png: bytes
     shows: int
 
 
 def unseen_digits(count: int) -> list[Digit]:
-    """Images that nothing was trained on."""
+    """Return held-out images."""
     shades, shows = _digits()
     return [Digit(_png(shades[-row]), int(shows[-row])) for row in range(1, count + 1)]
 
 
 def write_digits(folder: Path) -> None:
-    """Write what tasks are trained on, a file each, and a few unseen digits as images."""
+    """Write a file of training data per task, and three held-out images."""
     folder.mkdir(parents=True, exist_ok=True)
-    shades, shows = (array[:-_SENT] for array in _digits())
+    shades, shows = (array[:-_HELD_OUT] for array in _digits())
     for task, labels in TASKS.items():
         np.savez(folder / f"{task}.npz", images=shades, labels=shows % len(labels))
     for number, digit in enumerate(unseen_digits(3)):
@@ -48,7 +48,7 @@ def write_image_folder(folder: Path, per_label: int = 60) -> None:
         folder: Folder to write.
         per_label: Number of images for each digit.
     """
-    shades, shows = (array[:-_SENT] for array in _digits())
+    shades, shows = (array[:-_HELD_OUT] for array in _digits())
     for label in TASKS["digit"]:
         (folder / label).mkdir(parents=True, exist_ok=True)
         for number, row in enumerate(np.flatnonzero(shows == int(label))[:per_label]):
@@ -56,11 +56,11 @@ def write_image_folder(folder: Path, per_label: int = 60) -> None:
 
 
 def train_transformer(data: Path, target: Path) -> None:
-    """Train a transformer of 3 layers and 16 patches from nothing to tell digits apart, and write it.
+    """Train a transformer of 3 layers and 16 patches on digits and write it, unless it exists.
 
     Args:
-        data: where `write_digits` wrote.
-        target: folder to write; nothing is done if it is there.
+        data: Folder written by `write_digits`.
+        target: Folder to write.
     """
     from tidal.otas.manifest import ImageConfig
     from tidal_builders.otas.training.images import read_images
@@ -84,8 +84,8 @@ def train_transformer(data: Path, target: Path) -> None:
         architecture="digits", image=image, patch=(2, 2), width=48, layers=3, heads=3, inner=96, pool="token"
     )
     settings = Settings(epochs=12, batch=16, rate=0.002)
-    # As tasks divide their images: the accuracies that they are added with are of digits that this does not see either.
-    seen, _ = read_images(data / "digit.npz").divided(settings.profiled, settings.seed)
+    # The same split as of the tasks: their accuracies are of images that this training does not use either.
+    seen, _ = read_images(data / "digit.npz").split(settings.profiled, settings.seed)
     with _one_thread():
         vit = pretrain(config, seen, settings)
     target.mkdir(parents=True, exist_ok=True)
@@ -93,17 +93,17 @@ def train_transformer(data: Path, target: Path) -> None:
 
 
 def train_tasks(repository: Path, model: str, data: Path, done: Callable[[str], None]) -> None:
-    """Train heads and prompts of the tasks that are not there yet, and add them to the built transformer.
+    """Train the heads and prompts of missing tasks and add them to the built transformer.
 
     Args:
-        repository: the model repository.
-        model: the transformer's name in it.
-        data: where `write_digits` wrote.
-        done: told a line about each task.
+        repository: Model repository.
+        model: Name of the transformer.
+        data: Folder written by `write_digits`.
+        done: Receives one line about each task.
     """
     from tidal.repository.entries import ModelEntry
     from tidal.tasks.folder import scan, tasks_folder
-    from tidal_builders.otas.registering import Registering
+    from tidal_builders.otas.registration import TaskRegistration
     from tidal_builders.otas.training.settings import Settings
 
     entry = ModelEntry(repository / model)
@@ -114,14 +114,14 @@ def train_tasks(repository: Path, model: str, data: Path, done: Callable[[str], 
             continue
         settings = Settings(epochs=4, head_epochs=20, rate=0.005)
         with _one_thread():
-            found = Registering(entry.folder, version, task).by_training(data / f"{task}.npz", labels, settings)
+            found = TaskRegistration(entry.folder, version, task).by_training(data / f"{task}.npz", labels, settings)
         shares = ", ".join(f"γ {gamma}: {share:.1%}" for gamma, share in found.accuracy.items())
-        done(f"{task}: right on images that training did not see, by γ: {shares}")
+        done(f"{task}: accuracy on held-out images: {shares}")
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Threads wait for each other at every layer, which in a model so small takes longer than the work itself."""
+    """Run torch on one thread: for a model this small, synchronisation costs more than the computation."""
     import torch
 
     before = torch.get_num_threads()
@@ -133,7 +133,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _digits() -> tuple[np.ndarray, np.ndarray]:
-    """Shades of 0 to 255 [images, 8, 8], and what each image shows."""
+    """Return grey values of 0 to 255 [images, 8, 8], and the true digits [images]."""
     found = load_digits()
     return (found.images * 255 / 16).astype(np.uint8), found.target
 

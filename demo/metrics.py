@@ -1,4 +1,4 @@
-"""A few lines of a server's page of Prometheus metrics, as they stand there."""
+"""A few lines of a server's Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import urllib.request
 from collections.abc import Mapping
 
-# What each backend counted of the demo's models, and Triton of the ensemble.
+# One metric per backend with the demo's model, and Triton's metric of the ensemble.
 WANTED: Mapping[str, str] = {
     "tidal_arlo_executed_queries_total": "intents",
     "tidal_tabi_answered_queries_total": "intents_cascade",
@@ -16,19 +16,20 @@ WANTED: Mapping[str, str] = {
     "tidal_flover_requests_total": "writer",
     "nv_inference_request_success": "text_to_checked_label",
 }
-_SETTLED_S, _PAGE_S = 1.0, 10.0
+# Backends publish metrics a few times per second.
+_PUBLISHED_S, _PAGE_S = 1.0, 10.0
 
 
 def sample_of(address: str) -> list[str]:
-    """The lines of the `WANTED` families and models.
+    """Return the lines of the `WANTED` metrics and models.
 
     Args:
-        address: of /metrics, which backends bring up to date some times a second: so it is read a second later.
+        address: URL of the metrics page; it is read after a second, when the backends have updated it.
 
     Raises:
-        TimeoutError: a family is missing.
+        TimeoutError: A metric is missing.
     """
-    time.sleep(_SETTLED_S)
+    time.sleep(_PUBLISHED_S)
     until = time.monotonic() + _PAGE_S
     while True:
         with urllib.request.urlopen(address, timeout=10) as response:
@@ -42,7 +43,7 @@ def sample_of(address: str) -> list[str]:
 
 
 def chosen(page: str) -> list[str]:
-    """The series of a page that are `WANTED`, in that order."""
+    """Return the `WANTED` lines of a page, in the order of `WANTED`."""
     lines = page.splitlines()
     return [
         line

@@ -1,4 +1,4 @@
-"""Short reviews that the project makes from templates, each positive or negative, so that samples need no data set."""
+"""Positive and negative reviews generated from templates, so that the samples need no dataset."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TEMPLATES = (
     "a {word} {thing}, and it only got more so",
     "honestly the most {word} {thing} of the year",
 )
-#: Templates whose mood is not in a single word: what a small model is unsure of.
+#: Templates whose sentiment is not in a single word, on which a small model has low confidence.
 _HARD = {
     "POSITIVE": (
         "two hours that felt like ten minutes, I could watch the {thing} again",
@@ -50,7 +50,7 @@ _HARD = {
 
 
 def make_reviews(count: int, seed: int) -> list[tuple[str, int]]:
-    """Texts, each with the number of its label; a third of them with negations.
+    """Return texts with label numbers; a third of them have negations or comparisons.
 
     Args:
         count: Number of reviews.
@@ -71,6 +71,6 @@ def make_reviews(count: int, seed: int) -> list[tuple[str, int]]:
 
 
 def write_reviews(path: Path, count: int, seed: int) -> None:
-    """Write reviews as `tidal build` reads labelled texts: a header, then one text and its label per line."""
+    """Write reviews in the format of `tidal build` for labelled texts: a header, then a text and its label per line."""
     lines = [f"{text}\t{LABELS[label]}" for text, label in make_reviews(count, seed)]
     path.write_text("\n".join(("text\tlabel", *lines)) + "\n")

@@ -1,7 +1,7 @@
-"""`python -m demo.samples [FOLDER]`: write the small models, texts and images that the README's examples name.
+"""`python -m demo.samples [FOLDER]`: create the small models, texts and images that the README's examples use.
 
-Everything is made on this machine without a download: classifiers and a LoRA on the weights of all-MiniLM-L6-v2,
-reviews from templates, a tiny vision transformer and images of scikit-learn's digits.
+Nothing is downloaded: classifiers and a LoRA use the installed weights of all-MiniLM-L6-v2, reviews come from
+templates, and a small vision transformer is trained on scikit-learn's digits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CLASSIFIERS = {"sentiment": 6, "sentiment-small": 2}
 
 
 def write_samples(folder: Path, report: Callable[[str], None]) -> None:
-    """Write what is not there yet.
+    """Create the missing samples.
 
     Args:
         folder: Folder to write; created when absent.
@@ -34,21 +34,21 @@ def write_samples(folder: Path, report: Callable[[str], None]) -> None:
     for name, layers in _CLASSIFIERS.items():
         if not (folder / name / "config.json").exists():
             accuracy = _train(encoder, folder / name, layers=layers)
-            report(f"{name}: classifier of {layers} layers, accuracy on unseen texts {accuracy:.3f}")
+            report(f"{name}: classifier of {layers} layers, accuracy on held-out texts {accuracy:.3f}")
     write_reviews(folder / "reviews.tsv", 480, seed=3)
     report("reviews.tsv: 480 labelled texts")
     if not (folder / "my-lora" / "adapter_config.json").exists():
         accuracy = _train(encoder, folder / "my-lora", lora=True)
-        report(f"my-lora: LoRA that peft trained on the encoder, accuracy on unseen texts {accuracy:.3f}")
+        report(f"my-lora: LoRA trained with peft on the encoder, accuracy on held-out texts {accuracy:.3f}")
     digits.write_digits(folder / "digits")
     digits.train_transformer(folder / "digits", folder / "transformer")
-    report("transformer: a tiny vision transformer, trained on digits")
+    report("transformer: small vision transformer trained on digits")
     digits.write_image_folder(folder / "digit-images")
     report("digit-images: images of digits, one folder per label")
 
 
 def _train(encoder: Path, target: Path, *, layers: int = 6, lora: bool = False) -> float:
-    """Fine-tune a classifier of reviews as users of transformers and peft do, and save it.
+    """Fine-tune a review classifier with transformers, or a LoRA with peft, and save it.
 
     Args:
         encoder: Folder of all-MiniLM-L6-v2.
@@ -57,7 +57,7 @@ def _train(encoder: Path, target: Path, *, layers: int = 6, lora: bool = False) 
         lora: Whether to train a LoRA of rank 8 instead of all weights.
 
     Returns:
-        Accuracy on reviews that training does not see, from 0 to 1.
+        Accuracy on held-out reviews, from 0 to 1.
     """
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -96,7 +96,7 @@ def _train(encoder: Path, target: Path, *, layers: int = 6, lora: bool = False) 
 
 
 def main() -> int:
-    """Write the samples into the folder of the first argument, by default `samples`."""
+    """Create the samples in the folder of the first argument, by default `samples`."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "samples")
     write_samples(folder, lambda line: print(f"{folder}/{line}", flush=True))

@@ -21,7 +21,7 @@ _POLITE = re.compile(r"please|could you|can you|thanks|if that is possible|I wou
 
 @dataclass(frozen=True, slots=True)
 class DemoTask:
-    """A task's name, the kind that it is fine-tuned in, and what a text's label is, given the intent's name."""
+    """A task: its name, its kind of fine-tuning, and its label for a text and the name of its intent."""
 
     name: str
     kind: str
@@ -38,19 +38,19 @@ TASKS = (
 
 
 def copy_encoder(target: Path) -> None:
-    """Copy all-MiniLM-L6-v2 to where the spec looks for it."""
+    """Copy all-MiniLM-L6-v2 to a folder that the specs name."""
     if not target.exists():
         shutil.copytree(minilm_folder(), target)
 
 
 def train_tasks(repository: Path, model: str, source: Path, done: Callable[[str], None]) -> None:
-    """Train the tasks that are not there yet and add them to a built base.
+    """Train missing tasks and add them to a built base.
 
     Args:
-        repository: the model repository.
-        model: the base's name in it.
-        source: the same encoder in Hugging Face's format.
-        done: told a line about each task.
+        repository: Model repository.
+        model: Name of the base.
+        source: Folder of the same encoder in Hugging Face's format.
+        done: Receives one line about each task.
     """
     examples = make_examples(640, seed=1)
     for task in TASKS:
@@ -68,17 +68,17 @@ def train_one(
     truth: Sequence[str],
     done: Callable[[str], None],
 ) -> None:
-    """Train a task and add it to a built base, unless it is there.
+    """Train a task and add it to a built base unless it exists.
 
     Args:
-        repository: the model repository.
-        model: the base's name in it.
-        source: the same encoder in Hugging Face's format.
-        name: the task's.
-        kind: what it is fine-tuned in.
-        texts: of one string each, or of two.
-        truth: the label of each.
-        done: told a line about it.
+        repository: Model repository.
+        model: Name of the base.
+        source: Folder of the same encoder in Hugging Face's format.
+        name: Name of the task.
+        kind: Kind of fine-tuning.
+        texts: Training texts, each one string or a pair of strings.
+        truth: Label of each text.
+        done: Receives one line about the task.
     """
     from transformers import AutoModel, AutoTokenizer
 

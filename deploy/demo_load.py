@@ -1,9 +1,9 @@
-"""Requests of all kinds at a slow, steady pace, so that a dashboard has something to show.
+"""Send requests of all kinds at a low, steady rate, as data for a dashboard.
 
     python demo_load.py --url grpc://127.0.0.1:8001 text:intents text:encoder:city,polite \
         image:digits:digit,parity:.demo/digits generate:writer
 
-To measure a server, use `tidal load`: this waits for nothing and reports nothing but what fails.
+To measure a server, use `tidal load`: this script reports failures only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REPORT_EVERY_S = 60.0
 
 @dataclass(frozen=True)
 class Target:
-    """A model, what it is sent, and by turns for which tasks."""
+    """A model, its kind of input, and the tasks of its requests."""
 
     kind: str
     model: str
@@ -34,18 +34,20 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """From KIND:MODEL[:TASK,TASK...[:FOLDER]], where KIND is text, image or generate."""
+        """Parse KIND:MODEL[:TASK,TASK...[:FOLDER]], where KIND is text, image or generate."""
         kind, model, tasks, folder = [*text.split(":", 3), "", "", ""][:4]
         if kind not in ("text", "image", "generate") or not model:
-            raise argparse.ArgumentTypeError(f"'{text}' is not KIND:MODEL[:TASKS[:FOLDER]], KIND text, image, generate")
+            raise argparse.ArgumentTypeError(
+                f"'{text}' is not valid: expected KIND:MODEL[:TASKS[:FOLDER]] with KIND text, image or generate"
+            )
         files = [file for file in sorted(Path(folder).glob("*")) if file.suffix in _PICTURES] if folder else []
         if kind == "image" and not files:
-            raise argparse.ArgumentTypeError(f"'{text}' names no folder with images")
+            raise argparse.ArgumentTypeError(f"'{text}' is not valid: expected a folder with images at its end")
         return cls(kind, model, tuple(filter(None, tasks.split(","))), tuple(file.read_bytes() for file in files))
 
 
-async def ask(client: AsyncClient, target: Target, draw: random.Random) -> None:
-    """One request."""
+async def send(client: AsyncClient, target: Target, draw: random.Random) -> None:
+    """Send one request."""
     words = " ".join(draw.choices(_WORDS.split(), k=min(60, 3 + int(draw.expovariate(1 / 12)))))
     options = {"task": draw.choice(target.tasks)} if target.tasks else {}
     if target.kind == "image":
@@ -64,7 +66,7 @@ async def keep_asking(client: AsyncClient, target: Target, rate: float, until: f
 
     async def one() -> None:
         try:
-            await ask(client, target, draw)
+            await send(client, target, draw)
         except RequestError as error:
             failed[f"{target.model}: {error.code}: {error}"] += 1
 
@@ -81,7 +83,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="+", metavar="KIND:MODEL[:TASKS[:FOLDER]]")
     parser.add_argument("--url", default="grpc://127.0.0.1:8001", help="grpc://HOST:PORT or http://HOST:PORT")
-    parser.add_argument("--rate", type=float, default=4.0, help="requests a second to each model")
+    parser.add_argument("--rate", type=float, default=4.0, help="requests per second to each model")
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="how long; until a signal comes if left out"
     )

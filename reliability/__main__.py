@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.report import RESULTS, machine, machine_line
-from reliability.rows import COLUMNS, Row, cells, markdown
+from reliability.rows import COLUMNS, Guarantee, cells, markdown
 from tidal.engine_model.claims import CLAIMS_VARIABLE
 
 
@@ -25,25 +25,25 @@ def main(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the rows here.")] = None,
     only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this scenario; may be repeated.")] = None,
 ) -> None:
-    """Put a server through everything that it promises to stay up in; exit code 1 where a promise does not hold.
+    """Run all failure scenarios against a server; exit code 1 if a guarantee does not hold.
 
     A full run of all scenarios writes the table to benchmarks/results/reliability.md.
     """
-    # Before torch is imported: its threads wait for each other, in tiny models for longer than the work takes.
+    # Before torch is imported: in tiny models its threads wait for each other for longer than the work takes.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     from reliability.run import SCENARIOS, run
 
     if unknown := set(only or ()).difference(SCENARIOS):
-        raise typer.BadParameter(f"no scenario '{min(unknown)}'; there are {', '.join(SCENARIOS)}")
+        raise typer.BadParameter(f"unknown scenario '{min(unknown)}'; accepted: {', '.join(SCENARIOS)}")
     begin = time.monotonic()
 
-    def told(what: str) -> None:
+    def report_progress(what: str) -> None:
         print(f"[{time.monotonic() - begin:6.1f} s] {what}", flush=True)
 
     with tempfile.TemporaryDirectory(prefix="tidal-claims-") as claims:
-        os.environ[CLAIMS_VARIABLE] = claims  # cores, whatever else serves on this machine
-        rows = run(only or list(SCENARIOS), quick=quick, told=told)
+        os.environ[CLAIMS_VARIABLE] = claims  # core claims independent of other servers on this machine
+        rows = run(only or list(SCENARIOS), quick=quick, report_progress=report_progress)
     _print(rows)
     head = f"`make reliability` on {machine_line()}, in {(time.monotonic() - begin) / 60:.1f} minutes."
     if json_file is not None:
@@ -54,7 +54,7 @@ def main(
     raise typer.Exit(0 if all(row.holds for row in rows) else 1)
 
 
-def _print(rows: list[Row]) -> None:
+def _print(rows: list[Guarantee]) -> None:
     table = Table(title="reliability", title_justify="left")
     for number, column in enumerate(COLUMNS):
         table.add_column(column, justify="right" if 0 < number < 6 else "left")

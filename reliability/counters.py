@@ -1,22 +1,31 @@
-"""What a server has counted, as its /metrics say it."""
+"""Counters of a running server, read from its /metrics."""
 
 from __future__ import annotations
 
 import urllib.request
 from collections.abc import Iterable
 
-from reliability.models import Model
+from reliability.models import ServedModel
 from testing.metrics import published
 
 
 def page(metrics: str) -> str:
-    """The server's /metrics; `metrics` is its address."""
+    """Return the server's /metrics.
+
+    Args:
+        metrics: Address of the metrics endpoint, `host:port`.
+    """
     with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as response:
         return str(response.read().decode())
 
 
-def answered(metrics: str, models: Iterable[Model]) -> dict[str, int]:
-    """Requests that each model has answered without an error, all its versions together."""
+def answered(metrics: str, models: Iterable[ServedModel]) -> dict[str, int]:
+    """Return the number of requests that each model has answered without an error, over all its versions.
+
+    Args:
+        metrics: Address of the metrics endpoint, `host:port`.
+        models: Models to count.
+    """
     text = page(metrics)
     found = {}
     for model in models:
@@ -28,7 +37,12 @@ def answered(metrics: str, models: Iterable[Model]) -> dict[str, int]:
     return found
 
 
-def in_flight(metrics: str, models: Iterable[Model]) -> int:
-    """Queries that Tidal's backends have accepted and not answered."""
+def in_flight(metrics: str, models: Iterable[ServedModel]) -> int:
+    """Return the number of queries that Tidal's backends have accepted and not answered.
+
+    Args:
+        metrics: Address of the metrics endpoint, `host:port`.
+        models: Models to count.
+    """
     text = page(metrics)
     return int(sum(published(text, f"tidal_{m.system}_in_flight_queries", model=m.name) for m in models if m.system))

@@ -1,4 +1,4 @@
-"""Requests to all models at once, over both protocols, for the length of a block."""
+"""Background load: requests to all models at the same time, over both protocols, for the duration of a block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from reliability.models import Model
+from reliability.models import ServedModel
 from testing.waiting import until
 from tidal_client import AsyncClient, RequestError
 
@@ -17,8 +17,15 @@ OK = "OK"
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """A request that has ended: times of `time.monotonic()`, and `OK` or the code and sentence of its error."""
+class EndedRequest:
+    """A request that has ended.
+
+    Attributes:
+        model: Name of the model.
+        start: When it was sent, `time.monotonic()` seconds.
+        end: When it ended, `time.monotonic()` seconds.
+        outcome: `OK`, or code and message of the error.
+    """
 
     model: str
     start: float
@@ -27,31 +34,31 @@ class Sent:
 
     @property
     def answered(self) -> bool:
-        """Whether it got its answer."""
+        """Whether it was answered without an error."""
         return self.outcome == OK
 
 
-class Load:
-    """Clients that ask each model over each protocol, one request after the other with a pause between.
+class BackgroundLoad:
+    """Clients that send requests to each model over each protocol, one after the other with a pause in between.
 
     Args:
-        grpc: `host:port`.
-        http: `host:port`.
-        models: who is asked.
-        timeout_s: how long a client waits for an answer.
-        pause_s: between two requests of a client.
+        grpc: Address of the gRPC endpoint, `host:port`.
+        http: Address of the HTTP endpoint, `host:port`.
+        models: Models that receive requests.
+        timeout_s: Time that a client waits for an answer, seconds.
+        pause_s: Pause between two requests of a client, seconds.
     """
 
     def __init__(
-        self, grpc: str, http: str, models: Sequence[Model], *, timeout_s: float = 20.0, pause_s: float = 0.1
+        self, grpc: str, http: str, models: Sequence[ServedModel], *, timeout_s: float = 20.0, pause_s: float = 0.1
     ) -> None:
-        self.sent: list[Sent] = []
+        self.sent: list[EndedRequest] = []
         self._urls = (f"grpc://{grpc}", f"http://{http}")
         self._models, self._timeout_s, self._pause_s = tuple(models), timeout_s, pause_s
         self._done = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="reliability-load")
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> BackgroundLoad:
         self._thread.start()
         return self
 
@@ -59,17 +66,26 @@ class Load:
         self.end()
 
     def end(self) -> None:
-        """Send no more, and wait for what is in flight."""
+        """Stop sending, and wait for the requests in flight."""
         self._done.set()
         self._thread.join()
 
-    def goes_on(self, requests: int, seconds: float = 120.0) -> bool:
-        """Wait until as many requests more have ended."""
-        aim = len(self.sent) + requests
-        return until(lambda: len(self.sent) >= aim, seconds)
+    def wait_for(self, requests: int, seconds: float = 120.0) -> bool:
+        """Wait until a number of further requests have ended; return whether they did in time.
+
+        Args:
+            requests: Number of further requests.
+            seconds: Maximum time to wait.
+        """
+        wanted = len(self.sent) + requests
+        return until(lambda: len(self.sent) >= wanted, seconds)
 
     def failures(self, models: Iterable[str] | None = None) -> list[str]:
-        """What became of requests that were not answered, to these models or to all."""
+        """Return model and outcome of the requests that failed.
+
+        Args:
+            models: Names of the models; None: all.
+        """
         wanted = None if models is None else set(models)
         return [
             f"{each.model}: {each.outcome}"
@@ -78,7 +94,7 @@ class Load:
         ]
 
     def answered(self) -> Counter[str]:
-        """Answers by model."""
+        """Return the number of answers by model."""
         return Counter(each.model for each in self.sent if each.answered)
 
     async def _run(self) -> None:
@@ -86,7 +102,7 @@ class Load:
         try:
             await asyncio.gather(
                 *(
-                    self._ask(client, model, 1000 * place + 500 * other)
+                    self._send(client, model, 1000 * place + 500 * other)
                     for place, model in enumerate(self._models)
                     for other, client in enumerate(clients)
                 )
@@ -95,22 +111,28 @@ class Load:
             for client in clients:
                 await client.close()
 
-    async def _ask(self, client: AsyncClient, model: Model, number: int) -> None:
+    async def _send(self, client: AsyncClient, model: ServedModel, number: int) -> None:
         while not self._done.is_set():
             number += 1
-            self.sent.append(await ask(client, model, number))
+            self.sent.append(await send(client, model, number))
             await asyncio.sleep(self._pause_s)
 
 
-async def ask(client: AsyncClient, model: Model, number: int) -> Sent:
-    """One request and what became of it."""
+async def send(client: AsyncClient, model: ServedModel, number: int) -> EndedRequest:
+    """Send one request, and return its outcome.
+
+    Args:
+        client: Client to send with.
+        model: Model that receives it.
+        number: Number that selects the query.
+    """
     start = time.monotonic()
     try:
-        await model.ask(client, number)
+        await model.send(client, number)
     except RequestError as error:
         outcome = f"{error.code}: {error}"
     except Exception as error:  # a defect of the client is a failed request too
         outcome = f"{type(error).__name__}: {error}"
     else:
         outcome = OK
-    return Sent(model.name, start, time.monotonic(), outcome)
+    return EndedRequest(model.name, start, time.monotonic(), outcome)

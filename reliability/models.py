@@ -1,4 +1,4 @@
-"""A repository with a tiny model of every backend, and what each one is asked."""
+"""A repository with a tiny model of every backend, and the requests to each of them."""
 
 from __future__ import annotations
 
@@ -28,47 +28,66 @@ from tidal_builders.specs import load_spec, parse_spec
 from tidal_client import AsyncClient
 
 MAX_LENGTH = 64
-# What `split` decides by, whatever this machine measured: milliseconds of a query padded to each length.
+# Profile of `split`, independent of this machine: milliseconds of a query by padded length.
 LATENCIES_MS = {16: 2.0, 32: 4.0, MAX_LENGTH: 8.0}
 ENGINE_LENGTH = 16
 TASK, IMAGE_TASK = "bitfit_0", "digits"
-# More than these wait for `heavy`, and others are refused at once.
+# Queue limit of `heavy`; requests beyond it are rejected at once.
 HEAVY_QUEUE = 16
 _WORDS = ("good", "bad", "fine", "great", "awful", "book", "find", "show", "hotel", "train", "movie", "story", "music")
 
-#: Asks a model a question, which one by its number.
-Ask = Callable[[AsyncClient, int], Awaitable[object]]
+#: Sends the query with a number to a model.
+SendRequest = Callable[[AsyncClient, int], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """A served model, and how it is asked. `system` is empty where Triton itself counts its requests."""
+class ServedModel:
+    """A served model, and how to send it a request.
+
+    Attributes:
+        name: Name of the model.
+        system: System of its metrics; empty if Triton itself counts its requests.
+        send: Sends the query with a number.
+    """
 
     name: str
     system: str
-    ask: Ask
+    send: SendRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Repository:
-    """What was built: the folder that is served, who is asked in it, and what others are made from."""
+class BuiltRepository:
+    """The built models.
+
+    Attributes:
+        folder: Model repository.
+        models: Models that receive requests.
+        writer_spec: Spec file of `writer`.
+        base: Base of the text tasks.
+        vision: Model of the image tasks; None in the quick form.
+    """
 
     folder: Path
-    models: tuple[Model, ...]
+    models: tuple[ServedModel, ...]
     writer_spec: Path
     base: Base
     vision: Vision | None
 
 
 def text(number: int, longest: int = MAX_LENGTH - 2) -> str:
-    """A text, the same one for the same number."""
+    """Return a text, the same one for the same number.
+
+    Args:
+        number: Seed of the text.
+        longest: Maximum number of words.
+    """
     draw = random.Random(number)
     return " ".join(draw.choices(_WORDS, k=draw.randint(1, longest)))
 
 
 @cache
 def png(number: int) -> bytes:
-    """A small image, one of a few."""
+    """Return a small PNG, one of seven."""
     draw = np.random.default_rng(number % 7)
     content = io.BytesIO()
     Image.fromarray(draw.integers(0, 256, (40, 48, 3), np.uint8)).save(content, "PNG")
@@ -76,7 +95,12 @@ def png(number: int) -> bytes:
 
 
 def engine_inputs(number: int, length: int = ENGINE_LENGTH) -> Mapping[str, Any]:
-    """What an `engine` model of the tiny classifier takes."""
+    """Return the inputs of an `engine` model of the tiny classifier.
+
+    Args:
+        number: Seed of the token ids.
+        length: Number of tokens.
+    """
     ids = np.random.default_rng(number).integers(5, 100, (1, length), np.int64)
     return {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
 
@@ -91,31 +115,36 @@ async def _write(client: AsyncClient, number: int) -> None:
 
 
 MODELS = (
-    Model(SMALL, "arlo", lambda client, n: client.classify(SMALL, text(n), outputs=["label"])),
-    Model("split", "arlo", lambda client, n: client.classify("split", text(n, 8), outputs=["label"])),
-    Model("cascade", "tabi", lambda client, n: client.classify("cascade", text(n), outputs=["label"])),
-    Model("tasks", "pets", lambda client, n: client.classify("tasks", text(n), outputs=["label"], task=TASK)),
-    Model(
+    ServedModel(SMALL, "arlo", lambda client, n: client.classify(SMALL, text(n), outputs=["label"])),
+    ServedModel("split", "arlo", lambda client, n: client.classify("split", text(n, 8), outputs=["label"])),
+    ServedModel("cascade", "tabi", lambda client, n: client.classify("cascade", text(n), outputs=["label"])),
+    ServedModel("tasks", "pets", lambda client, n: client.classify("tasks", text(n), outputs=["label"], task=TASK)),
+    ServedModel(
         "images", "otas", lambda client, n: client.classify_image("images", png(n), outputs=["label"], task=IMAGE_TASK)
     ),
-    Model("writer", "flover", _write),
-    Model("engine", "", lambda client, n: client.infer("engine", engine_inputs(n))),
+    ServedModel("writer", "flover", _write),
+    ServedModel("engine", "", lambda client, n: client.infer("engine", engine_inputs(n))),
 )
-#: Those that the short form has.
+#: The models of the quick form.
 FEW = (SMALL, "tasks", "writer")
 
 
-def build_all(folder: Path, *, heavy: bool) -> Repository:
-    """Build every model anew: half a minute. With `heavy` also one that takes long enough to be overloaded."""
+def build_all(folder: Path, *, heavy: bool) -> BuiltRepository:
+    """Build all models: half a minute.
+
+    Args:
+        folder: Folder to build in.
+        heavy: Whether to build a model that is slow enough to be overloaded.
+    """
     found = build_few(folder)
     served = found.folder
-    # Both levels are one model: what they answer does not matter here.
+    # Both levels are one model: their answers do not matter here.
     Cascades(folder / "levels").publish(served, "cascade", 0.6, models=(SMALL, SMALL))
     source = found.base.source
     _build(source, served, "split", lengths=[*LATENCIES_MS], placement="partitioned", slo_ms=400, max_batch=1)
     _fix_profile(served / "split/1/manifest.json")
     shutil.copytree(served / f"split_len{ENGINE_LENGTH}", served / "engine")
-    _change(served / "engine/1/manifest.json", front=None)  # it stands by itself
+    _change(served / "engine/1/manifest.json", front=None)  # it is independent of its former front
     unpinned = 'parameters { key: "pin" value { string_value: "false" } }\n'
     (served / "engine/config.pbtxt").write_text('backend: "engine"\n' + unpinned)
     (folder / "otas").mkdir()
@@ -126,8 +155,12 @@ def build_all(folder: Path, *, heavy: bool) -> Repository:
     return replace(found, models=MODELS, vision=vision)
 
 
-def build_few(folder: Path) -> Repository:
-    """Build the models that are cheapest, of three backends: some seconds."""
+def build_few(folder: Path) -> BuiltRepository:
+    """Build the three models of the quick form: some seconds.
+
+    Args:
+        folder: Folder to build in.
+    """
     served, levels = folder / "models", folder / "levels"
     served.mkdir(parents=True)
     labels = ("negative", "neutral", "positive")
@@ -138,14 +171,18 @@ def build_few(folder: Path) -> Repository:
     base = Base(source, folder / "base", build_pets(source, folder / "base", "base"))
     base.add(base.copy(served, "tasks"), "bitfit", 0)
     spec = _writer(folder, served)
-    return Repository(served, tuple(model for model in MODELS if model.name in FEW), spec, base, None)
+    return BuiltRepository(served, tuple(model for model in MODELS if model.name in FEW), spec, base, None)
 
 
 def add_heavy(folder: Path, served: Path) -> None:
     """Add a classifier of 4 layers, 512 wide, whose queries of 128 tokens take some tens of milliseconds.
 
-    So long that clients, who share the processor with the server, can send five times as many as it answers. The
-    precision is named because a build on a busy machine may choose another one, which takes half or twice the time.
+    That is slow enough for clients on the same processor to send five times as many queries as it answers. The
+    precision is fixed because a build on a busy machine may choose another one, which takes half or twice the time.
+
+    Args:
+        folder: Folder to create the source model in.
+        served: Model repository.
     """
     source = make_tiny_classifier(folder / "heavy", layers=4, hidden=512, max_position=128)
     _build(source, served, "heavy", lengths=[128], form="static", precision="fp32", tolerance=1.0)

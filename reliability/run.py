@@ -1,4 +1,4 @@
-"""The scenarios, in the order in which they happen, and one run of some of them."""
+"""The scenarios, in the order in which they run, and a run of some of them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from reliability.bench import Bench
 from reliability.models import build_all
-from reliability.rows import Row
+from reliability.rows import Guarantee
 from reliability.scenarios import (
     allocation,
     builds,
@@ -23,9 +22,10 @@ from reliability.scenarios import (
     publishing,
     tasks,
 )
+from reliability.server_under_test import ServerUnderTest
 
-# `memory` first, on a server that has done nothing else; `killed_server` last, which needs a new one each time.
-SCENARIOS: dict[str, Callable[[Bench], list[Row]]] = {
+# `memory` first, on a fresh server; `killed_server` last, because it needs a new server each time.
+SCENARIOS: dict[str, Callable[[ServerUnderTest], list[Guarantee]]] = {
     "memory": memory.run,
     "publishing": publishing.run,
     "tasks": tasks.run,
@@ -41,38 +41,50 @@ SCENARIOS: dict[str, Callable[[Bench], list[Row]]] = {
 
 
 @contextmanager
-def open_bench(folder: Path, names: Sequence[str], *, quick: bool) -> Iterator[Bench]:
-    """The bench for these scenarios, in a folder; its server ends with the block."""
-    bench = Bench(build_all(folder, heavy="overload" in names), folder, quick)
-    try:
-        yield bench
-    finally:
-        bench.stop()
-
-
-def run(names: Sequence[str], *, quick: bool, told: Callable[[str], None]) -> list[Row]:
-    """Run scenarios one after the other.
+def server_under_test(folder: Path, names: Sequence[str], *, quick: bool) -> Iterator[ServerUnderTest]:
+    """Yield the server under test for these scenarios; it ends with the block.
 
     Args:
-        names: of `SCENARIOS`.
-        quick: fewer requests and changes of each.
-        told: what happens next.
+        folder: Folder to build and serve in.
+        names: Names of the scenarios.
+        quick: Whether fewer requests and changes suffice.
     """
-    rows: list[Row] = []
+    target = ServerUnderTest(build_all(folder, heavy="overload" in names), folder, quick)
+    try:
+        yield target
+    finally:
+        target.stop()
+
+
+def run(names: Sequence[str], *, quick: bool, report_progress: Callable[[str], None]) -> list[Guarantee]:
+    """Run scenarios one after the other; return the rows of the table.
+
+    Args:
+        names: Names of the scenarios, keys of `SCENARIOS`.
+        quick: Whether fewer requests and changes suffice.
+        report_progress: Receives the name of the next step.
+    """
+    rows: list[Guarantee] = []
     with TemporaryDirectory(prefix="tidal-reliability-") as folder:
-        told("building a tiny model for every backend")
-        with open_bench(Path(folder), names, quick=quick) as bench:
+        report_progress("building a tiny model for every backend")
+        with server_under_test(Path(folder), names, quick=quick) as target:
             for name, scenario in SCENARIOS.items():
                 if name in names:
-                    told(name)
-                    rows += scenario(bench)
-            return [*rows, counted(bench)]
+                    report_progress(name)
+                    rows += scenario(target)
+            return [*rows, counted(target)]
 
 
-def counted(bench: Bench) -> Row:
-    """Whether what clients have read and what the server has counted are one number, of every model in every load."""
-    apart = [f"{model}: {client} read, {server} counted" for model, client, server in bench.counted if client != server]
-    requests = sum(client for _, client, _ in bench.counted)
-    differ = sum(abs(client - server) for _, client, server in bench.counted)
+def counted(target: ServerUnderTest) -> Guarantee:
+    """Return the row that compares the answers that clients received with those that the server counted.
+
+    Args:
+        target: Server under test after its scenarios.
+    """
+    apart = [
+        f"{model}: {client} read, {server} counted" for model, client, server in target.counted if client != server
+    ]
+    requests = sum(client for _, client, _ in target.counted)
+    differ = sum(abs(client - server) for _, client, server in target.counted)
     what = "requests answered exactly once, by clients and server"
-    return Row(what, requests, len(bench.counted), differ, differ, "apart", "== 0", "; ".join(apart)[:300])
+    return Guarantee(what, requests, len(target.counted), differ, differ, "apart", "== 0", "; ".join(apart)[:300])

@@ -1,4 +1,4 @@
-"""Manifests of cascades that no builder made."""
+"""Hand-made manifests of cascades."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def candidate(
     slope: float = 10.0,
     weights: Sequence[Sequence[float]] | None = None,
 ) -> Candidate:
-    """A candidate; without `weights` each level's answer counts the same, without `returned` each answers as many."""
+    """Return a candidate; by default all levels have the same weight and answer the same share of the queries."""
     several = len(levels) > 1
     even = [[1 / count] * count for count in range(1, len(levels) + 1)]
     share = expected(score, mean, returned or [1 / len(levels)] * len(levels))
@@ -48,7 +48,7 @@ def candidate(
 def manifest(
     candidates: Sequence[Candidate], calibrations: Sequence[Calibration], labels: Sequence[str] = ("no", "yes")
 ) -> TabiManifest:
-    """A cascade with a level for each calibration; without labels it is a regression."""
+    """Return a cascade with one level per calibration; without labels it is a regression."""
     tokenizer = TokenizerInfo(file="tokenizer/tokenizer.json", max_length=128, pad_token_id=0, type_ids=True)
     levels = tuple(
         Level(

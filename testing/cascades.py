@@ -1,4 +1,4 @@
-"""Cascades of tiny classifiers with random weights, laid down by hand, to be served by a real server."""
+"""Hand-made cascades of tiny classifiers with random weights, for a real server."""
 
 from __future__ import annotations
 
@@ -36,25 +36,31 @@ SMALL, LARGE = "c_small", "c_large"
 
 
 class OpenLevel:
-    """A level's engines in this process: an independent way to its outputs, one query at a time.
+    """A level's engines in this process, which give its outputs without the server, one query at a time.
 
-    `order` has the place of each of the cascade's labels in its logits, where that is not theirs.
+    Args:
+        version_dir: Folder of the level's version.
+        order: Index of each of the cascade's labels in its logits; None: the same order.
     """
 
     def __init__(self, version_dir: Path, order: Sequence[int] | None = None) -> None:
         self._model: EncoderModel = open_model(version_dir)
         self._order = slice(None) if order is None else list(order)
         manifest = self._model.manifest
-        self._tokenizer = WordTokenizer(version_dir / manifest.tokenizer.file, manifest.max_length, truncate=True)
+        file = version_dir / manifest.tokenizer.file
+        self._tokenizer = WordTokenizer(file, manifest.max_length, truncate=True)
+        self.vocabulary = file.read_bytes()
 
     def read(self, texts: Sequence[str]) -> EncodedWords:
+        """Return a query's tokens and words."""
         columns = [[text.encode()] for text in texts]
         found = self._tokenizer.encode(columns[0], columns[1] if len(columns) > 1 else None)[0]
-        assert not isinstance(found, InvalidArgument)
+        if isinstance(found, InvalidArgument):
+            raise found
         return found
 
     def run(self, query: EncodedWords) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
-        """Logits [classes] and, of a level that gives it, importance [length]."""
+        """Return the logits [classes] and, if the level gives it, the importance [length]."""
         length = len(query.ids)
         runtime = next(i for i, each in enumerate(self._model.manifest.runtimes) if each.max_length >= length)
         outputs = self._model.run(0, runtime, [TokenRow(query.ids, np.ones(length, np.int64), query.type_ids)])
@@ -64,7 +70,7 @@ class OpenLevel:
 
 @dataclass(frozen=True)
 class Cascades:
-    """A repository with the two levels' models, and what lays cascades over them into others."""
+    """A repository with the models of two levels, from which cascades are published to other repositories."""
 
     repository: Path
 
@@ -73,13 +79,13 @@ class Cascades:
         return OpenLevel(self.repository / SMALL / "1"), OpenLevel(self.repository / LARGE / "1")
 
     def cutoff(self, texts: Sequence[str]) -> float:
-        """A cut-off above the first level's confidence in a third of the texts."""
+        """Return a cut-off above the first level's confidence for a third of the texts."""
         small = self.open[0]
         logits = [small.run(small.read([text]))[0] for text in texts]
         return float(np.quantile(confidence(Calibration(), logits), 1 / 3).clip(0.05, 0.95))
 
     def copy_level(self, target: Path, model: str, name: str | None = None) -> None:
-        """Add a level's model to a repository, of which the two newest versions serve."""
+        """Copy a level's model to a repository, where its two newest versions serve."""
         name = name or model
         shutil.copytree(self.repository / model, target / name)
         config = target / name / "config.pbtxt"
@@ -99,7 +105,7 @@ class Cascades:
         pairs: bool = False,
         config: str = "",
     ) -> TabiManifest:
-        """Lay down a version of a cascade over the levels in a repository."""
+        """Publish a version of a cascade over the levels in a repository."""
         folder = target / name / str(version)
         (folder / "tokenizers").mkdir(parents=True)
         levels = []
@@ -151,23 +157,25 @@ class Cascades:
         (target / name / "config.pbtxt").write_text(config or CONFIG + (PAIR if pairs else ""))
         return manifest
 
-    def walk(self, manifest: TabiManifest, version: int, texts: Sequence[str], request_id: str, row: int) -> Walked:
-        """See `walk`; the levels are those of this repository."""
-        return walk(manifest, self.open, version, texts, request_id, row)
+    def route_offline(
+        self, manifest: TabiManifest, version: int, texts: Sequence[str], request_id: str, row: int
+    ) -> RoutedAnswer:
+        """See `route_offline`; the levels are those of this repository."""
+        return route_offline(manifest, self.open, version, texts, request_id, row)
 
 
 @dataclass(frozen=True)
-class Walked:
-    """Where a query's way ended, and what the last level read."""
+class RoutedAnswer:
+    """The answer to a query, and the texts that the last level has read."""
 
     answer: CascadeAnswer
     read: tuple[str, ...]
 
 
-def walk(
+def route_offline(
     manifest: TabiManifest, levels: Sequence[OpenLevel], version: int, texts: Sequence[str], request_id: str, row: int
-) -> Walked:
-    """One query's way through the chosen candidate, by levels in this process; every level tokenises what it reads."""
+) -> RoutedAnswer:
+    """Compute one query's route through the chosen candidate; every level tokenises its texts anew."""
     chosen = manifest.candidates[manifest.chosen]
     key = request_key(request_id, [text.encode() for text in texts])
     route = Route(manifest, chosen, key, row, version, last_level=len(manifest.levels) - 1)
@@ -177,7 +185,7 @@ def walk(
         query = level.read(read)
         logits, importance = level.run(query)
         if not route.feed(logits):
-            return Walked(route.answer(), read)
+            return RoutedAnswer(route.answer(), read)
         if chosen.pruning is not None:
             assert importance is not None
             read = prune_text(query.texts, query.spans, kept_words(query, importance, chosen.pruning))

@@ -1,4 +1,4 @@
-"""Decoders small enough to be made and run within a test: random weights, byte-level tokens."""
+"""Decoders small enough to create and run within a test: random weights, byte-level tokens."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 import torch
 import transformers
 
-from tidal.flover.models.form import form_of
+from tidal.flover.form import form_of
 from tidal.flover.models.weights import convert
 from tidal.flover.runner import FloverRunner
 
 FAMILIES = ("gpt2", "gptj", "gpt_neox", "llama", "qwen2", "qwen3")
 WIDTH, HEADS, POSITIONS = 32, 4, 128
-# The 256 bytes, and what ends a text.
+# The 256 bytes and the end of text.
 VOCABULARY = 257
 EOS = 256
 
 
 def tiny_config(family: str, **fields: Any) -> Any:
-    """A configuration of two layers; `fields` replace its own."""
+    """Return a configuration of two layers; `fields` replace its values."""
     common = {"vocab_size": VOCABULARY, "bos_token_id": EOS, "eos_token_id": EOS, "initializer_range": 0.2}
     small = {
         "hidden_size": WIDTH,
@@ -47,7 +47,7 @@ def tiny_config(family: str, **fields: Any) -> Any:
 
 
 def tiny_model(family: str, seed: int = 0, **fields: Any) -> Any:
-    """A model of such a configuration; biases and norms are random too, so that none can be forgotten unnoticed."""
+    """Return a model of this configuration; biases and norms are random too, so that tests notice missing ones."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = transformers.AutoModelForCausalLM.from_config(tiny_config(family, **fields), dtype=torch.float32)
@@ -61,7 +61,7 @@ def tiny_model(family: str, seed: int = 0, **fields: Any) -> Any:
 def tiny_runner(
     model: Any, *, slots: int = 4, max_length: int = POSITIONS, dtype: torch.dtype = torch.float32
 ) -> FloverRunner:
-    """A runner of a model, without a file between them."""
+    """Return a runner of a model, without writing a file."""
     form = form_of(model.config)
     weights = convert(
         {name: tensor.to(dtype) for name, tensor in model.state_dict().items()},
@@ -72,7 +72,7 @@ def tiny_runner(
 
 
 def write_decoder(folder: Path, family: str = "gpt2", seed: int = 0, **fields: Any) -> Path:
-    """A random decoder with a byte-level tokenizer in Hugging Face format; returns `folder`."""
+    """Write a random decoder with a byte-level tokenizer in Hugging Face format; returns `folder`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -1,4 +1,4 @@
-"""What a service counted, and what a server publishes of it."""
+"""Read metrics of a service in this process, or those that a server publishes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidal.metrics import Metrics
 
 
 def published(page: str, family: str, **labels: str) -> float:
-    """The sum of a family's series with these labels on a page of /metrics."""
+    """Return the sum of a family's series with these labels on a page of /metrics."""
     wanted = [f'{name}="{value}"' for name, value in labels.items()]
     return sum(
         float(line.split()[-1])
@@ -20,13 +20,13 @@ def published(page: str, family: str, **labels: str) -> float:
 
 
 class Counting:
-    """A service of `system` in this process."""
+    """Mixin for a service of `system` in this process."""
 
     system: ClassVar[str]
     metrics: Metrics
 
     def metric(self, family: str, **labels: str) -> float:
-        """The sum of a family's series with these labels."""
+        """Return the sum of a family's series with these labels."""
         return sum(
             sample.value
             for sample in self.metrics.samples()
@@ -34,16 +34,16 @@ class Counting:
         )
 
     def counts(self, family: str, value: float, **labels: str) -> bool:
-        """Whether a metric comes to a value; it is counted after the answer is out."""
+        """Wait until a metric has a value, since it is counted after the answer; returns whether it has."""
         return until(lambda: self.metric(family, **labels) == value)
 
 
 class Publishing:
-    """A server with models of `system`."""
+    """Mixin for a server with models of `system`."""
 
     system: ClassVar[str]
     server: RunningServer
 
     def metric(self, family: str, model: str, **labels: str) -> float:
-        """The sum of a family's series of a model with these labels, as published."""
+        """Return the sum of a model's published series of a family with these labels."""
         return published(self.server.metrics_text(), f"tidal_{self.system}_{family}", model=model, **labels)

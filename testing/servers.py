@@ -29,7 +29,7 @@ _counter = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """Addresses (`host:port`) of a running server, and what it leaves to be seen on this machine."""
+    """A running server: its addresses (`host:port`), process, log and shared memory."""
 
     http: str
     grpc: str
@@ -41,7 +41,7 @@ class RunningServer:
 
     @property
     def control(self) -> ServerControl:
-        """The server's admin side."""
+        """Admin API of the server."""
         return self.process.control
 
     @property
@@ -50,11 +50,11 @@ class RunningServer:
         return self.process.pid
 
     def log_text(self) -> str:
-        """What the server and its models have logged."""
+        """The log of the server and its models."""
         return self.log.read_text(errors="replace")
 
     def stub_pids(self, model: str) -> list[int]:
-        """Processes that serve a model."""
+        """Process ids of the stubs that serve a model."""
         return sorted(s.pid for s in live_stubs(self.pid) if s.model == model and not s.completes_config)
 
     def load_error(self, model: str) -> str:
@@ -63,16 +63,16 @@ class RunningServer:
         return "" if any(row.state == "READY" for row in rows) else (rows[-1].reason if rows else "never loaded")
 
     def metrics_text(self) -> str:
-        """The server's /metrics."""
+        """The text of the server's /metrics."""
         with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=10) as response:
             return str(response.read().decode())
 
     def shared_memory(self) -> dict[str, int]:
-        """Size of this server's files in shared memory, by name."""
+        """Sizes of this server's shared-memory files in bytes, by name."""
         return {path.name: path.stat().st_size for path in SHARED_MEMORY.glob(f"{self.shm_prefix}*")}
 
     def processes(self) -> list[psutil.Process]:
-        """Processes of this server that run: itself and its stubs."""
+        """Running processes of this server: itself and its stubs."""
         return processes_of(self.shm_prefix)
 
 
@@ -90,16 +90,16 @@ def running_server(
     """Run tritonserver over `repository` until the block ends.
 
     Args:
-        repository: its folders are the models.
-        extra_backends: backends beside Tidal's own, by name.
-        arguments: further arguments of tritonserver.
-        models: what to load; all models of the repository when None. One that fails to load is no error here.
-        key: admin key; None leaves the admin endpoints open.
-        exit_timeout_s: what the server leaves to requests in flight at its end.
-        access_log: target of the request log.
+        repository: Folder of the model repository.
+        extra_backends: Folders of backends besides Tidal's own, by name.
+        arguments: Further arguments of tritonserver.
+        models: Models to load; None for all of the repository. A failed load is not an error here.
+        key: Admin key; None leaves the admin endpoints open.
+        exit_timeout_s: Time in seconds for requests in flight at shutdown.
+        access_log: Target of the request log; None for no log.
 
     Raises:
-        Internal: the server ended while starting.
+        Internal: The server ended while starting.
     """
     names = sorted(p.name for p in repository.iterdir() if p.is_dir()) if models is None else models
     installation = find_installation()

@@ -1,4 +1,4 @@
-"""`tidal serve` as a subprocess, as users start it."""
+"""`tidal serve` as a subprocess, started as users start it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ instance_group [ { kind: KIND_CPU count: %d } ]
 
 @dataclass
 class Served:
-    """A running `tidal serve --json` and what it printed when it was ready."""
+    """A running `tidal serve --json`, and the report that it printed when it was ready."""
 
     process: subprocess.Popen[str]
     report: dict[str, Any]
@@ -67,16 +67,16 @@ class Served:
         with tritonclient.grpc.InferenceServerClient(self.report["grpc"]) as client:
             return float(client.infer(model, [tensor], client_timeout=timeout).as_numpy("SLEPT")[0])
 
-    def asked_in_background(self, seconds: float, answers: list[object], timeout: float = 60) -> threading.Thread:
-        """Ask `echo` over gRPC; returns when the request has reached the model."""
+    def request_in_background(self, seconds: float, answers: list[object], timeout: float = 60) -> threading.Thread:
+        """Send a request to `echo` over gRPC; return when it has reached the model."""
 
-        def ask() -> None:
+        def send() -> None:
             try:
                 answers.append(self.infer_grpc(seconds=seconds, timeout=timeout))
             except Exception as error:
                 answers.append(error)
 
-        thread = threading.Thread(target=ask)
+        thread = threading.Thread(target=send)
         thread.start()
         assert until((self.runtime / "tmp" / "busy").exists)
         return thread
@@ -97,7 +97,7 @@ class Served:
         return tidal(*arguments, environment=self.environment)
 
     def left_behind(self) -> list[str]:
-        """Processes, shared memory and files of this run that are still there."""
+        """Processes, shared memory and files of this run that still exist."""
         return left_behind(self.process.pid, self.runtime)
 
 
@@ -124,7 +124,7 @@ def tidal(
 
 
 def environment_in(folder: Path) -> dict[str, str]:
-    """An environment whose state, logs and temporary files lie in a folder."""
+    """An environment whose state, logs and temporary files are in a folder."""
     (folder / "tmp").mkdir(parents=True, exist_ok=True)
     kept = {name: value for name, value in os.environ.items() if name != "TIDAL_ADMIN_KEY"}
     return {
@@ -148,7 +148,7 @@ def publish(repository: Path, model: str, version: int = 1, instances: int = 1, 
 
 @contextmanager
 def serving(repository: Path, runtime: Path, *options: str, command: Sequence[str] = TIDAL) -> Iterator[Served]:
-    """`tidal serve`, or that of another `command`, until the end of the block, however that comes."""
+    """Run `tidal serve`, or that of another `command`, until the end of the block, even if that raises."""
     environment = environment_in(runtime)
     with (runtime / "stderr").open("w") as errors:
         process = subprocess.Popen(
@@ -177,7 +177,7 @@ def serving(repository: Path, runtime: Path, *options: str, command: Sequence[st
 
 
 def _sweep(mark: str) -> None:
-    """Whatever a failed test shows to be left behind must not trouble the next one."""
+    """Remove what a failed test left, so that it does not disturb the next one."""
     for process in psutil.process_iter():
         try:
             if any(mark in argument for argument in process.cmdline()):

@@ -1,4 +1,4 @@
-"""A tiny vision transformer built into a repository, with random tasks, for tests that serve it; no timm."""
+"""Build a tiny vision transformer with random tasks into a repository, without timm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidal_builders.specs import load_spec
 
 
 def write_source(folder: Path, vit: Vit | None = None) -> Path:
-    """A source folder that needs no timm; see `tiny_vit`."""
+    """Write a source folder that does not need timm; see `tiny_vit`."""
     folder.mkdir(parents=True)
     write_vit(folder, vit or tiny_vit())
     return folder
@@ -37,12 +37,12 @@ def build(repository: Path, source: Path, *, force: bool = False, **fields: Any)
 
 
 def manifest_of(repository: Path, version: int = 1) -> OtasManifest:
-    """Of the model "vision"."""
+    """Read the manifest of the model "vision"."""
     return load_otas_manifest(repository / f"vision/{version}")
 
 
 def random_parameters(manifest: OtasManifest, labels: Sequence[str], seed: int = 0) -> TaskParameters:
-    """A head and prompts, wide enough that images and γ differ."""
+    """Draw a head and prompts for which images and γ give different logits."""
     draw = np.random.default_rng(seed)
 
     def values(*shape: int) -> Any:

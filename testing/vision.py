@@ -1,4 +1,4 @@
-"""A tiny vision transformer, built and published, with random tasks, and how they have to answer."""
+"""A tiny published vision transformer with random tasks, and the expected answers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ from tidal_builders.otas.transformer import TransformerModel, load_transformer
 from tidal_builders.otas.vit import Vit
 
 GAMMAS, MAX_BATCH = (-2, 0, 2), 8
-# Milliseconds of batches of 1 and 8, by γ: so much more than the tiny model takes that deadlines choose γ by what is
-# published, however busy the machine is.
+# Milliseconds of batches of 1 and 8 by γ: much more than the tiny model takes, so that the profile decides on γ.
 _MS = ((10.0, 20.0), (2000.0, 3000.0), (5000.0, 8000.0))
 
 
 @dataclass
 class Vision:
-    """The model `vision` in a repository."""
+    """A model `vision` in a repository."""
 
     repository: Path
     vit: Vit
@@ -44,7 +43,7 @@ class Vision:
         return load_transformer(self.vit)
 
     def copy(self, repository: Path, name: str, *, more: str = "", config: str | None = None) -> Path:
-        """Add the model to another repository, with more in its config or another one; its folder of tasks."""
+        """Copy the model to another repository, with a changed config; returns its folder of tasks."""
         shutil.copytree(self.repository / "vision", repository / name)
         file = repository / name / "config.pbtxt"
         text = file.read_text().replace('name: "vision"\n', "") if config is None else config
@@ -52,19 +51,19 @@ class Vision:
         return tasks_folder(repository / name)
 
     def task(self, name: str, classes: int) -> TaskParameters:
-        """A task's random parameters, by its number of classes."""
+        """Return random parameters of a task with a number of classes."""
         if name not in self._tasks:
             labels = [f"{name} {number}" for number in range(classes)]
             self._tasks[name] = random_parameters(self.manifest, labels, seed=classes)
         return self._tasks[name]
 
     def add(self, tasks: Path, name: str, classes: int) -> None:
-        """Add that task to a folder; more tokens make it more accurate."""
+        """Add that task to a folder, with accuracies that rise with γ."""
         accuracy = {gamma: 0.8 + gamma / 20 for gamma in GAMMAS}
         add_task(tasks, name, self.task(name, classes), accuracy, self.manifest, OtasProvenance(source="a test"))
 
     def logits(self, name: str, gamma: int, pixels: FloatArray) -> FloatArray:
-        """What a task answers to an image [channels, height, width] alone at γ, computed by torch."""
+        """Compute the logits of a task for one image [channels, height, width] at γ by torch."""
         of = self._tasks[name]
         prompts = torch.from_numpy(of.prompts[gamma][None]) if gamma > 0 else None
         features = self.model(gamma, torch.from_numpy(pixels[None]), prompts).numpy()
@@ -72,7 +71,7 @@ class Vision:
 
 
 def publish_tiny(folder: Path) -> Vision:
-    """Build a tiny model and give it a profile that is much slower."""
+    """Build a tiny model, and give it a profile with much larger latencies."""
     vit = tiny_vit(width=16, patch=(8, 8), size=32)
     build(folder, write_source(folder / "source", vit), gammas=list(GAMMAS), max_batch=MAX_BATCH)
     file = folder / "vision/1" / MANIFEST_FILE

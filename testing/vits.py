@@ -1,4 +1,4 @@
-"""Vision transformers small enough to be made within a test: random weights, no timm."""
+"""Vision transformers with random weights that are small enough to be made in a test, without timm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidal_builders.otas.vit import Vit, VitConfig
 
 
 def tiny_config(*, size: int = 16, channels: int = 3, **changed: Any) -> VitConfig:
-    """Two layers, 8 wide, patches of 4 pixels: 16 patches and a class token."""
+    """Return a configuration of two layers of width 8, with 16 patches of 4 x 4 pixels and a class token."""
     image = ImageConfig(
         channels=channels,
         height=size,
@@ -28,7 +28,7 @@ def tiny_config(*, size: int = 16, channels: int = 3, **changed: Any) -> VitConf
 
 
 def tiny_vit(seed: int = 0, **changed: Any) -> Vit:
-    """Random weights, wide enough that images differ; see `tiny_config`."""
+    """Return random weights for which images give different features; see `tiny_config`."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = TransformerModel(tiny_config(**changed))

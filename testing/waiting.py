@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process does, and letting it wait."""
+"""Wait for other threads and processes, and make them wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Whether the condition comes true within some seconds."""
+    """Wait until a condition is true, for at most `seconds`; returns whether it is."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
@@ -18,7 +18,7 @@ def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
 
 
 class Gate:
-    """Lets an engine's batches wait: all from number `first` on, until it is opened."""
+    """Blocks an engine's batches, from number `first` on, until it is opened."""
 
     def __init__(self, first: int = 0) -> None:
         self._first, self._open = first, threading.Event()

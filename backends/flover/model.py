@@ -1,4 +1,4 @@
-"""Triton backend `flover`: generations that share every decoding step, streamed. A thin adapter of `tidal.flover`."""
+"""Triton backend `flover`: generations that share every decode step, streamed; a thin adapter of `tidal.flover`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OUTPUTS = (
 
 
 class TritonPythonModel:
-    """What Triton calls."""
+    """The model as Triton calls it."""
 
     @staticmethod
     def auto_complete_config(config):
-        """Give a config.pbtxt of one line its tensors."""
+        """Add the tensors to a minimal config.pbtxt."""
         return complete_config(config, INPUTS, OUTPUTS, decoupled=True)
 
     def initialize(self, args):
@@ -36,9 +36,9 @@ class TritonPythonModel:
         self._host = BackendHost(args, system="flover", parameters=FloverParameters, load=load)
 
     def execute(self, requests):
-        """Take requests over; they are answered later."""
+        """Accept requests; they are answered later."""
         return self._host.execute(requests)
 
     def finalize(self):
-        """Drain and end."""
+        """Finish open requests, then stop."""
         self._host.finalize()

@@ -1,4 +1,4 @@
-"""Triton backend `tabi`: cascades of classifiers. A thin adapter of `tidal.tabi` to Triton."""
+"""Triton backend `tabi`: cascades of classifiers. A thin adapter between `tidal.tabi` and Triton."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ INPUTS = (
     TensorConfig("text_input", "TYPE_STRING", (1,)),
     TensorConfig("text_pair", "TYPE_STRING", (1,), optional=True),
 )
-# Of a classification; a regression's config.pbtxt, which the builder writes, names its own.
+# Outputs of a classification; the builder writes those of a regression into its config.pbtxt.
 OUTPUTS = (
     TensorConfig("label", "TYPE_STRING", (1,)),
     TensorConfig("probabilities", "TYPE_FP32", (-1,)),
@@ -20,11 +20,11 @@ OUTPUTS = (
 
 
 class TritonPythonModel:
-    """What Triton calls."""
+    """The interface that Triton calls."""
 
     @staticmethod
     def auto_complete_config(config):
-        """Give a config.pbtxt of one line its tensors."""
+        """Add the tensors to a minimal config.pbtxt."""
         return complete_config(config, INPUTS, OUTPUTS)
 
     def initialize(self, args):
@@ -36,9 +36,9 @@ class TritonPythonModel:
         self._host = BackendHost(args, system="tabi", parameters=TabiParameters, load=load)
 
     def execute(self, requests):
-        """Take requests over; they are answered later."""
+        """Accept requests; they are answered later."""
         return self._host.execute(requests)
 
     def finalize(self):
-        """Drain and end."""
+        """Answer the accepted requests, then stop the service."""
         self._host.finalize()

@@ -1,4 +1,4 @@
-"""C++ that comes as sources and is compiled where it is installed: where sources lie, and how g++ is called."""
+"""Compiles Tidal's C++ sources with g++ on the machine where they are installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidal.errors import Internal, NotFound, TidalError
 
 _SOURCES = (".cpp", ".hpp", ".h")
 
-#: Flags of the levels of vector instructions that kernels are compiled for; which one runs is decided at run time.
+#: Flags for the levels of vector instructions that kernels are compiled for; the level is chosen at run time.
 _AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mfma", "-mprefer-vector-width=512")
 LEVELS: Mapping[str, tuple[str, ...]] = {
     "avx512bf16": (*_AVX512, "-mavx512bf16"),
@@ -26,18 +26,18 @@ LEVELS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def source_folder(place: str, known: str) -> Path:
-    """Folder of sources, beside this package or installed with it.
+def source_folder(path: str, known: str) -> Path:
+    """The folder of C++ sources in the checkout or in the installation.
 
     Args:
-        place: of the folder among the backends, such as `pets/native`.
-        known: a file that is there.
+        path: Path of the folder below `backends`, such as `pets/native`.
+        known: Name of a file in it.
 
     Raises:
-        NotFound: the installation lacks them.
+        NotFound: The installation has no sources.
     """
-    checkout = Path(tidal.__file__).resolve().parent.parent / place
-    installed = Path(sysconfig.get_path("data")) / "share" / "tidal" / "backends" / place
+    checkout = Path(tidal.__file__).resolve().parent.parent / path
+    installed = Path(sysconfig.get_path("data")) / "share" / "tidal" / "backends" / path
     for folder in (checkout, installed):
         if (folder / known).is_file():
             return folder
@@ -72,10 +72,10 @@ def find_compiler(purpose: str) -> str:
     """Path of g++.
 
     Args:
-        purpose: what it is wanted for and what is lost without it, for the error's text.
+        purpose: What needs the compiler, as a clause of the error.
 
     Raises:
-        NotFound: there is none.
+        NotFound: It is not installed.
     """
     compiler = shutil.which("g++")
     if compiler is None:
@@ -89,17 +89,18 @@ def compile_sources(
     """Compile all sources of a folder to objects.
 
     Args:
-        compiler: g++.
-        folder: of the sources.
-        scratch: where objects go.
-        flags: of every source.
-        levelled: sources that are compiled once for each of some `LEVELS`, with `TIDAL_LEVEL` defined as its name.
+        compiler: Path of g++.
+        folder: Folder of the sources.
+        scratch: Folder for the objects.
+        flags: Flags for every source.
+        levelled: Names of levels, by source, for sources that are compiled once per level of `LEVELS`, with
+            `TIDAL_LEVEL` defined as the level's name.
 
     Returns:
-        The objects.
+        Paths of the objects.
 
     Raises:
-        Internal: the compiler refuses a source; says what it prints.
+        Internal: The compiler fails; contains its output.
     """
     commands, objects = [], []
     for source in sorted(folder.glob("*.cpp")):
@@ -115,8 +116,11 @@ def compile_sources(
 def run_compiler(command: Sequence[str]) -> None:
     """Run g++.
 
+    Args:
+        command: The command with its arguments.
+
     Raises:
-        Internal: it fails; says what it prints.
+        Internal: It fails; contains its output.
     """
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -124,10 +128,11 @@ def run_compiler(command: Sequence[str]) -> None:
 
 
 def build_command(build: Callable[..., Path]) -> int:
-    """The command of a module that builds: it says where the result lies; errors are one line. `--force` builds anew.
+    """Run a module's build as a command that prints the path of the result, or one line with the error.
 
     Args:
-        build: builds, where `force` is set also what is there, and returns its path.
+        build: Builds, even if the result exists when its argument `force` is set, and returns the path of the result.
+            `force` is set by the option `--force`.
 
     Returns:
         The exit code.

@@ -1,4 +1,4 @@
-"""What machine an engine was built for, so that it is never run on another unnoticed."""
+"""Identifies the processor or GPU that an engine was built for, so that it never runs on another one unnoticed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from tidal.errors import Unsupported
 
 DeviceKind = Literal["cpu", "gpu"]
 
-# Instruction sets that change which kernels an engine picks, and so its latency and its rounding.
+# Instruction sets that change which kernels an engine uses, and so its latency and rounding.
 _ISA = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "asimd", "sve", "bf16")
 
 
 class Device(BaseModel):
-    """A processor or a GPU by what matters for a compiled engine. Equal devices may run each other's engines.
+    """A processor or GPU. Equal devices may run each other's engines.
 
-    A GPU's features are its compute capability and the newest CUDA version that its driver runs.
+    Attributes:
+        kind: `cpu` or `gpu`.
+        name: Name of the product.
+        features: Instruction sets of a processor; the compute capability of a GPU and its driver's CUDA version.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,20 +55,20 @@ def cpu() -> Device:
 
 @cache
 def gpu() -> Device:
-    """The first GPU that this process may use; `CUDA_VISIBLE_DEVICES` chooses which that is.
+    """The first GPU that this process may use, according to `CUDA_VISIBLE_DEVICES`.
 
     Raises:
-        Unsupported: there is none, or no driver for it; says what CUDA says.
+        Unsupported: There is none, or no driver for it; contains CUDA's reason.
     """
     try:
         from cuda.bindings import runtime
     except ImportError:
         raise Unsupported(
-            "a GPU is used through cuda-bindings, which is not installed: pip install 'cuda-bindings>=12.9.1'"
+            "a GPU requires cuda-bindings, which is not installed: pip install 'cuda-bindings>=12.9.1'"
         ) from None
     _, driver = runtime.cudaDriverGetVersion()
     if driver == 0:
-        raise Unsupported("no NVIDIA GPU can be used here: there is no NVIDIA driver")
+        raise Unsupported("no NVIDIA GPU can be used here: no NVIDIA driver is installed")
     status, properties = runtime.cudaGetDeviceProperties(0)
     if status != runtime.cudaError_t.cudaSuccess:
         _, reason = runtime.cudaGetErrorString(status)
@@ -93,13 +96,13 @@ def here(kind: DeviceKind) -> Device:
     """This machine's device of a kind.
 
     Raises:
-        Unsupported: this machine has no GPU that can be used.
+        Unsupported: This machine has no GPU that can be used.
     """
     return gpu() if kind == "gpu" else cpu()
 
 
 def library_version(distribution: str) -> str | None:
-    """Installed version of a Python distribution, or None when it is absent."""
+    """Installed version of a Python distribution; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Which GPUs this process may use, found without starting CUDA: that reads its environment only once."""
+"""Lists the GPUs that this process may use without initialising CUDA, which reads its environment only once."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import ctypes
 import os
 from functools import cache
 
-# Chooses the GPUs of a process, by number or UUID, until CUDA starts in it.
+# Selects the GPUs of a process, by number or UUID, until CUDA is initialised in it.
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 _UUID_BYTES = 96
 
 
 @cache
 def visible_gpus() -> tuple[str, ...]:
-    """GPUs as `CUDA_VISIBLE_DEVICES` may name them: those that it names now, else the UUIDs of all.
-
-    None without NVIDIA's driver.
-    """
+    """GPUs as `CUDA_VISIBLE_DEVICES` names them, or the UUIDs of all GPUs if it is not set; empty without a driver."""
     named = os.environ.get(VISIBLE_VARIABLE)
     if named is not None:
         return tuple(gpu.strip() for gpu in named.split(",") if gpu.strip())

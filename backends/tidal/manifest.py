@@ -1,4 +1,4 @@
-"""What a builder publishes beside engines and every backend loads: typed, and checked against files and device."""
+"""Manifests of published versions, checked against files and device. Builders write and backends read them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,19 @@ MANIFEST_FILE = "manifest.json"
 
 
 class Strict(BaseModel):
-    """A part of a manifest: immutable, and without fields that this release does not know."""
+    """A part of a manifest: immutable; unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class FileRecord(Strict):
-    """A published file, by its path under the version folder."""
+    """A published file.
+
+    Attributes:
+        path: Path relative to the version folder.
+        bytes: Size in bytes.
+        sha256: Hex SHA-256 of the content.
+    """
 
     path: str
     bytes: int
@@ -33,7 +39,7 @@ class FileRecord(Strict):
 
 
 class Source(Strict):
-    """The model that the engines were made from."""
+    """The model that the engines were built from."""
 
     model: str = Field(description="Hugging Face id or folder name")
     architecture: str
@@ -46,11 +52,11 @@ class TokenizerInfo(Strict):
     file: str
     max_length: int = Field(ge=1, description="longest input of the model in tokens, special tokens included")
     pad_token_id: int = Field(ge=0)
-    type_ids: bool = Field(description="whether the engines take token_type_ids")
+    type_ids: bool = Field(description="whether the engines have an input token_type_ids")
 
 
 class Verification(Strict):
-    """How far the published engines are from the unmodified source model."""
+    """Comparison of the published engines with the unmodified source model."""
 
     samples: int = Field(ge=1)
     max_abs_error: float = Field(ge=0, description="largest difference of any logit")
@@ -59,28 +65,31 @@ class Verification(Strict):
 
 
 class Version(Strict):
-    """What every published version says of where it came from."""
+    """What the manifests of all published versions contain."""
 
     format: Literal[1] = 1
-    name: str = Field(description="the model's name in the repository")
+    name: str = Field(description="name of the model in the repository")
     created: str = Field(description="UTC time, ISO 8601")
-    spec: str = Field(description="the spec file it was built from, for the rebuild command")
+    spec: str = Field(description="spec file that it was built from, for the rebuild command")
     fingerprint: str = Field(description="hash over spec, source, code and library versions")
     ingredients: dict[str, str] = Field(
-        default_factory=dict, description="what the fingerprint is made of, to say what has changed"
+        default_factory=dict, description="what the fingerprint is computed from, to report changes"
     )
-    libraries: dict[str, str] = Field(description="versions that the build used")
+    libraries: dict[str, str] = Field(description="versions of the libraries that the build used, by name")
     files: tuple[FileRecord, ...]
 
     def rebuild_command(self, repository: Path) -> str:
-        """The shell command that makes this model anew in its repository."""
+        """The shell command that rebuilds this model in a repository."""
         return shlex.join(["tidal", "build", self.spec, "--repository", str(repository), "--force"])
 
     def check_files(self, version_dir: Path) -> None:
-        """Hold the version to its files.
+        """Check the version's files against the manifest.
+
+        Args:
+            version_dir: Folder of the version.
 
         Raises:
-            InvalidArgument: what is missing or differs, and the command that rebuilds it.
+            InvalidArgument: A file is missing or differs; names it and the command that rebuilds the model.
         """
         rebuild = f"rebuild with `{self.rebuild_command(version_dir.parent.parent)}`"
         for record in self.files:
@@ -92,7 +101,7 @@ class Version(Strict):
 
 
 class Published(Version):
-    """A published version with engines, and what they need."""
+    """A published version with engines."""
 
     source: Source
     engine: EngineKind
@@ -100,10 +109,14 @@ class Published(Version):
     device: Device
 
     def check(self, version_dir: Path, device: Device) -> None:
-        """Hold the version to its files, this device and the installed engine library.
+        """Check the version against its files, a device and the installed engine library.
+
+        Args:
+            version_dir: Folder of the version.
+            device: Device that is to run it.
 
         Raises:
-            InvalidArgument: what differs, and the command that rebuilds it.
+            InvalidArgument: Something differs; names it and the command that rebuilds the model.
         """
         self.check_files(version_dir)
         rebuild = f"rebuild with `{self.rebuild_command(version_dir.parent.parent)}`"
@@ -122,7 +135,15 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def read_manifest(version_dir: Path, model: type[_Model]) -> _Model:
-    """Read and validate `manifest.json` as one kind of manifest; raises as `load_manifest`."""
+    """Read and validate `manifest.json`.
+
+    Args:
+        version_dir: Folder of the version.
+        model: Class of the manifest.
+
+    Raises:
+        InvalidArgument: The file is missing, is not valid, or has a field that this release does not know.
+    """
     path = version_dir / MANIFEST_FILE
     try:
         return model.model_validate_json(path.read_bytes())

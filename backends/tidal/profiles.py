@@ -1,4 +1,4 @@
-"""Measured latencies, looked up without silent extrapolation."""
+"""Measured latencies, interpolated but never extrapolated. Builders measure them, services and policies use them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tidal.errors import InvalidArgument
 
 
 class LatencyProfile(BaseModel):
-    """Latency of one engine set by padded input length and batch size, measured on the device that serves it.
+    """Latency of a set of engines by padded input length and batch size, measured on the device that serves it.
 
-    `median_ms` and `p95_ms` have a row a length and a column a batch size, in milliseconds for the whole batch. Rows
-    of long inputs may end early: large batches of them are not measured, and not served.
+    `median_ms` and `p95_ms` have one row per length and one column per batch size, in milliseconds for the whole batch.
+    Rows of long inputs may be shorter: large batches of them are neither measured nor served.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -41,45 +41,57 @@ class LatencyProfile(BaseModel):
 
     @property
     def max_length(self) -> int:
-        """Longest profiled input in tokens."""
+        """Maximum profiled input length in tokens."""
         return self.lengths[-1]
 
     @property
     def max_batch(self) -> int:
-        """Largest profiled batch."""
+        """Maximum profiled batch size."""
         return self.batches[-1]
 
     def latency_ms(self, length: int, batch: int = 1) -> float:
-        """Median latency of a batch, bilinear between measured points.
+        """Median latency of a batch in milliseconds, interpolated bilinearly between measured points.
 
-        A length below the smallest measured one costs what that one costs (a shorter input never costs more).
+        A length below the smallest measured one has the latency of that one.
+
+        Args:
+            length: Padded length in tokens.
+            batch: Batch size.
 
         Raises:
-            InvalidArgument: `length` or `batch` lies above what was measured, or is not positive.
+            InvalidArgument: `length` or `batch` exceeds what was measured, or is not positive.
         """
         if 1 <= length <= self.max_length and 1 <= batch <= self.max_batch:
             latency = float(self.table_ms[length, batch])
             if latency < float("inf"):
                 return latency
         raise InvalidArgument(
-            f"no measured latency for length {length} and batch {batch}: the profile covers lengths 1 to "
-            f"{self.max_length} and batches 1 to {self.max_batch}, smaller ones for long inputs"
+            f"no latency was measured for length {length} and batch size {batch}: the profile covers lengths 1 to "
+            f"{self.max_length} and batch sizes 1 to {self.max_batch} (fewer for long inputs)"
         )
 
     @cached_property
     def table_ms(self) -> npt.NDArray[np.float64]:
-        """Median latency by length and batch, shape [max_length + 1, max_batch + 1].
+        """Median latency in milliseconds by length and batch size, shape [max_length + 1, max_batch + 1].
 
-        Infinite where nothing was measured, and in row and column 0.
+        It is infinite where nothing was measured, and in row and column 0.
         """
         return interpolated(self.lengths, self.batches, self.median_ms)
 
 
 def check_grid(name: str, lengths: Sequence[int], batches: Sequence[int], grid: Sequence[Sequence[float]]) -> None:
-    """Hold a grid to its axes: ascending lengths and batches, a row a length, where rows of long inputs may end early.
+    """Check a grid against its axes.
+
+    Lengths and batch sizes ascend. There is one row per length; rows of long inputs may be shorter.
+
+    Args:
+        name: Name of the grid, for the error.
+        lengths: Lengths in tokens.
+        batches: Batch sizes.
+        grid: Values by length and batch size.
 
     Raises:
-        ValueError: names what is wrong, for a model's validator.
+        ValueError: The grid is wrong; for a model's validator.
     """
     for axis_name, axis in (("lengths", lengths), ("batches", batches)):
         if any(b <= a for a, b in itertools.pairwise(axis)) or axis[0] < 1:
@@ -88,7 +100,7 @@ def check_grid(name: str, lengths: Sequence[int], batches: Sequence[int], grid: 
         raise ValueError(f"batches must begin with 1, got {batches}")
     sizes = [len(row) for row in grid]
     if len(sizes) != len(lengths) or max(sizes) > len(batches) or min(sizes) < 1:
-        raise ValueError(f"{name} must have a row a length, each with a column for the first batch sizes")
+        raise ValueError(f"{name} must have one row per length, each with columns for the first batch sizes")
     if sizes != sorted(sizes, reverse=True):
         raise ValueError(f"{name} must not have longer rows for longer inputs, got rows of {sizes}")
     if sizes[0] != len(batches):
@@ -101,9 +113,16 @@ def check_grid(name: str, lengths: Sequence[int], batches: Sequence[int], grid: 
 def interpolated(
     lengths: Sequence[int], batches: Sequence[int], grid: Sequence[Sequence[float]]
 ) -> npt.NDArray[np.float64]:
-    """A grid's values by length and batch, shape [longest + 1, largest + 1], bilinear between measured points.
+    """Interpolate a grid bilinearly between measured points.
 
-    Infinite where nothing was measured, and in row and column 0; below the first length what that one has.
+    Args:
+        lengths: Lengths in tokens, ascending.
+        batches: Batch sizes, ascending.
+        grid: Values by length and batch size.
+
+    Returns:
+        Values by length and batch size, shape [longest + 1, largest + 1]: infinite where nothing was measured, and in
+        row and column 0; below the first length, the values of the first length.
     """
     sizes = np.arange(1, batches[-1] + 1)
     by_batch = np.stack([np.interp(sizes, batches[: len(row)], row, right=np.inf) for row in grid])

@@ -1,1 +1,1 @@
-"""Systems that work together, and what that gains over each by itself."""
+"""Benchmarks of systems that work together, against each system alone."""

@@ -12,7 +12,7 @@ import typer
 from benchmarks.compositions import outcome, utility, utility_served
 from benchmarks.compositions.levels import CLAIMED, SYSTEMS, write_system
 from benchmarks.compositions.plot import plot
-from benchmarks.compositions.prepare import Artefacts, make_queries, prepare
+from benchmarks.compositions.prepare import CascadeArtefacts, make_queries, prepare
 from benchmarks.compositions.rounds import FULL, QUICK, measure
 from benchmarks.kept import cache_folder
 from benchmarks.report import Report, progress
@@ -28,14 +28,14 @@ def main(
         Path | None, typer.Option(help="Write results here, tables (.txt) and plot (.png) beside it.")
     ] = None,
 ) -> None:
-    """Measure what systems gain from each other, each against the best that does without the other."""
+    """Measure what systems gain from each other, each against the best alternative without the other."""
     report = Report("compositions", quick)
-    artefacts = prepare(data, ways=not quick)
+    artefacts = prepare(data, placements=not quick)
     print(f"artefacts {artefacts.digest}; every text is different, caches are off")
     _levels(report, artefacts, data, quick=quick)
     loads = (1.0, 1.5) if quick else (0.7, 1.0, 1.5, 2.0)
     count, rounds = (2500, 2) if quick else (15_000, 3)
-    found = utility.compare(artefacts.tables, loads, queries=count, rounds=rounds, told=progress)
+    found = utility.compare(artefacts.tables, loads, queries=count, rounds=rounds, report_progress=progress)
     outcome.add_utility(report, found)
     _utility_served(report, artefacts, loads, quick=quick)
     report.finish(json)
@@ -43,7 +43,7 @@ def main(
         plot(report.document(), json.with_suffix(".png"))
 
 
-def _levels(report: Report, artefacts: Artefacts, data: Path | None, *, quick: bool) -> None:
+def _levels(report: Report, artefacts: CascadeArtefacts, data: Path | None, *, quick: bool) -> None:
     size = QUICK if quick else FULL
     systems = CLAIMED if quick else SYSTEMS
     queries = make_queries(size.rounds * size.queries, _SEED, data)
@@ -57,13 +57,15 @@ def _levels(report: Report, artefacts: Artefacts, data: Path | None, *, quick: b
     outcome.add_levels(report, systems, run)
 
 
-def _utility_served(report: Report, artefacts: Artefacts, loads: Sequence[float], *, quick: bool) -> None:
+def _utility_served(report: Report, artefacts: CascadeArtefacts, loads: Sequence[float], *, quick: bool) -> None:
     seconds, rounds = (4.0, 2) if quick else (10.0, 3)
     with tempfile.TemporaryDirectory(prefix="compositions-utility-", dir=cache_folder()) as folder:
         utility_served.write_models(Path(folder), artefacts)
         progress("starting tidal serve with the shared encoder")
         with tidal_serve(Path(folder), "--exit-timeout", "3") as server:
-            found = utility_served.compare(server, artefacts, loads, seconds=seconds, rounds=rounds, told=progress)
+            found = utility_served.compare(
+                server, artefacts, loads, seconds=seconds, rounds=rounds, report_progress=progress
+            )
     outcome.add_utility_served(report, found)
 
 

@@ -1,4 +1,4 @@
-"""What every comparison of compositions begins with: trained heads, in a folder by what they come from."""
+"""Artefacts of all compositions' benchmarks: trained heads in a cache folder named by a hash of their recipe."""
 
 from __future__ import annotations
 
@@ -12,36 +12,40 @@ from benchmarks.kept import cache_folder
 from benchmarks.report import progress
 from tidal.repository.entries import ModelEntry
 
-#: Of levels: so many of MiniLM's 6 layers, and passes over the texts that a head is trained on.
+#: For each level the number of MiniLM's 6 layers, and of passes over the texts that its head is trained on.
 RECIPES = {"small": (2, 300), "large": (6, 60)}
-#: Texts that cascades are calibrated with, and what they are drawn by.
+#: Number of texts that cascades are calibrated with, and the seed that draws them.
 LABELLED, SEED = 480, 7
 
 
 @dataclass(frozen=True, slots=True)
-class Artefacts:
-    """The repository of everything that was built, and the hash of recipe and code that names it."""
+class BuiltArtefacts:
+    """The repository with all built models, and the hash of recipe and code that names it."""
 
     repository: Path
     digest: str
 
     def version(self, model: str) -> Path:
-        """A model's newest version folder."""
+        """Return a model's newest version folder.
+
+        Args:
+            model: Name of the model.
+        """
         latest = ModelEntry(self.repository / model).latest()
         assert latest is not None
         return latest
 
 
 def begin(name: str, module: str, made_of: str = "") -> tuple[Path, str]:
-    """Train what is missing of the levels.
+    """Train the missing levels.
 
     Args:
-        name: of what is prepared.
-        module: file of the module that prepares it.
-        made_of: what else it depends on.
+        name: Name of the benchmark's artefacts.
+        module: File of the module that prepares them.
+        made_of: Further content that they depend on.
 
     Returns:
-        A folder with a model of each of `RECIPES`, in Hugging Face format, and the hash in its name.
+        A folder with one model for each of `RECIPES`, in Hugging Face format, and the hash in its name.
     """
     files = [module, __file__, *(str(each.__file__) for each in (demo.texts, demo.train))]
     text = "".join(Path(file).read_text() for file in files) + made_of

@@ -1,7 +1,7 @@
-"""What generations of several tasks are made of: a decoder, a LoRA task of it, and the same task as models.
+"""Artefacts of the decoder tasks' benchmark: a decoder, a LoRA task of it, and the same task merged into models.
 
-The weights are random, of GPT-2 small's size: speed and memory do not depend on them. All tasks that are measured are
-copies of one, under names of their own, and so are the models.
+The weights are random, of GPT-2 small's size: speed and memory do not depend on them. All measured tasks are copies of
+one task with different names, and so are the models.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.compositions.artefacts import BuiltArtefacts
 from benchmarks.flover import source
 from benchmarks.flover.prepare import compared_precision
 from benchmarks.flover.source import GPT2_SMALL, Shape, open_source, write_source, write_tokenizer
@@ -24,35 +24,31 @@ from tidal.tasks.folder import tasks_folder
 
 BASE, TASK = "base", "task"
 RANK, TARGETS = 8, ("c_attn", "c_proj", "c_fc")
-#: Generations at a time of all tasks together, and tokens of each with its prompt.
+#: Concurrent generations of all tasks together, and maximum tokens of each including its prompt.
 SLOTS, LONGEST = 16, 96
 
 
-@dataclass(frozen=True, slots=True)
-class Artefacts:
-    """The repository of everything that was built, and the hash of recipe and code that names it."""
-
-    repository: Path
-    digest: str
-
-
 def merged(threads: int) -> str:
-    """Name of the model that the task is merged into, with so many threads."""
+    """Return the name of the model with the task merged into its weights.
+
+    Args:
+        threads: Threads of its process.
+    """
     return f"merged_{threads}"
 
 
 def threads_tried() -> tuple[int, ...]:
-    """Threads of each process where every task has one: one, and as many as there are cores."""
+    """Return the thread counts to try for one process per task: 1, and the number of cores."""
     return tuple(sorted({1, len(os.sched_getaffinity(0))}))
 
 
-def prepare(shape: Shape = GPT2_SMALL, *, slots: int = SLOTS, profile_seconds: float = 5.0) -> Artefacts:
-    """Make what is missing: some minutes, once.
+def prepare(shape: Shape = GPT2_SMALL, *, slots: int = SLOTS, profile_seconds: float = 5.0) -> BuiltArtefacts:
+    """Create the missing artefacts: some minutes, once.
 
     Args:
-        shape: of the decoder.
-        slots: generations at a time of all tasks together; a model for a task alone has a quarter of them.
-        profile_seconds: of each build.
+        shape: Shape of the decoder.
+        slots: Concurrent generations of all tasks together; a model for a single task has a quarter of them.
+        profile_seconds: Time to profile each build, seconds.
     """
     code = "".join(Path(str(file)).read_text() for file in (__file__, source.__file__))
     digest = hashlib.sha256(f"{code}{shape}{slots}{profile_seconds}".encode()).hexdigest()[:12]
@@ -69,19 +65,32 @@ def prepare(shape: Shape = GPT2_SMALL, *, slots: int = SLOTS, profile_seconds: f
     _tidal("build", *map(str, specs), "--repository", str(repository))
     if not (tasks_folder(repository / BASE) / TASK).is_dir():
         _tidal("tasks", "add", BASE, str(folder / "lora"), "--name", TASK, "--repository", str(repository))
-    return Artefacts(repository, digest)
+    return BuiltArtefacts(repository, digest)
 
 
-def write_shared(repository: Path, artefacts: Artefacts, count: int) -> None:
-    """Add the base with so many tasks."""
+def write_shared(repository: Path, artefacts: BuiltArtefacts, count: int) -> None:
+    """Add the base with its tasks to a repository.
+
+    Args:
+        repository: Repository to write to.
+        artefacts: Built artefacts.
+        count: Number of tasks.
+    """
     _copy(artefacts.repository / BASE, repository / BASE)
     for number in range(count):
         task = tasks_folder(artefacts.repository / BASE) / TASK
         shutil.copytree(task, tasks_folder(repository / BASE) / f"{TASK}_{number}")
 
 
-def write_own(repository: Path, artefacts: Artefacts, count: int, threads: int) -> None:
-    """Add a model for each task. Weights are copied: processes would share the memory of files that are linked."""
+def write_own(repository: Path, artefacts: BuiltArtefacts, count: int, threads: int) -> None:
+    """Add one model per task. Weights are copied: processes would share the memory of linked files.
+
+    Args:
+        repository: Repository to write to.
+        artefacts: Built artefacts.
+        count: Number of tasks.
+        threads: Threads of each model's process.
+    """
     for number in range(count):
         _copy(artefacts.repository / merged(threads), repository / f"{TASK}_{number}")
 

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.compositions.decoder_tasks [--quick] [--json FILE]`: generations of many tasks in one step.
+"""`python -m benchmarks.compositions.decoder_tasks [--quick] [--json FILE]`: many tasks in one decode step.
 
-LoRA tasks of one decoder, whose generations share every step, against a decoder for each task, with the LoRA merged
-into its weights, in a process of its own. The others' threads are tried: one each, and all cores each.
+LoRA tasks of one decoder, whose generations share every decode step, against one decoder per task, with the LoRA
+merged into its weights, in a process of its own. The latter is tried with one thread and with all cores per process.
 """
 
 from __future__ import annotations
@@ -17,30 +17,34 @@ from benchmarks.compositions.decoder_prepare import (
     BASE,
     LONGEST,
     TASK,
-    Artefacts,
+    BuiltArtefacts,
     prepare,
     threads_tried,
     write_own,
     write_shared,
 )
 from benchmarks.compositions.plot import plot_sharing
-from benchmarks.compositions.sharing import Asking, Size, System, add_sharing, compare
+from benchmarks.compositions.sharing import SharingSize, SharingSystem, Workload, add_sharing, compare
 from benchmarks.report import Report
 from tidal_client import AsyncClient
 
 SHARED = "tasks"
-#: What the figure shows.
-TITLE = "LoRA tasks of one decoder against a decoder for each task"
-FULL = Size(count=8, rounds=3, seconds=12, loads=(0.4, 0.7), in_flight=2)
-QUICK = Size(count=4, rounds=1, seconds=6, loads=(0.5,), in_flight=2)
-#: A prompt's tokens, and how many more are wanted.
-Query = tuple[list[int], int]
-_PROMPT, _WANTED, _VOCABULARY = 16, (16, 64), 50_000
+#: Title of the figure.
+TITLE = "LoRA tasks of one decoder against one decoder per task"
+FULL = SharingSize(count=8, rounds=3, seconds=12, loads=(0.4, 0.7), in_flight=2)
+QUICK = SharingSize(count=4, rounds=1, seconds=6, loads=(0.5,), in_flight=2)
+#: Tokens of the prompt, and number of tokens to generate.
+DecoderQuery = tuple[list[int], int]
+_PROMPT, _NEW_TOKENS, _VOCABULARY = 16, (16, 64), 50_000
 
 
 def own(threads: int) -> str:
-    """Name of the system with a process for each task."""
-    return f"a model each, {threads} thread{'s' if threads > 1 else ''}"
+    """Return the name of the system with one process per task.
+
+    Args:
+        threads: Threads of each process.
+    """
+    return f"one model per task, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def main(
@@ -49,11 +53,11 @@ def main(
         Path | None, typer.Option(help="Write results here, tables (.txt) and plot (.png) beside it.")
     ] = None,
 ) -> None:
-    """Measure what many tasks gain by sharing a decoder's steps (random weights of GPT-2 small's size)."""
+    """Measure what many tasks gain by sharing one decoder's steps (random weights of GPT-2 small's size)."""
     size = QUICK if quick else FULL
     report = Report("decoder_tasks", quick)
     artefacts = prepare()
-    print(f"artefacts {artefacts.digest}; prompts of {_PROMPT} tokens, {_WANTED[0]} to {_WANTED[1]} new ones")
+    print(f"artefacts {artefacts.digest}; prompts of {_PROMPT} tokens, {_NEW_TOKENS[0]} to {_NEW_TOKENS[1]} new ones")
     systems = _systems(artefacts, size.count)
     found, rate = compare(systems, size)
     add_sharing(report, systems, found, rate, shared=SHARED, prefix="tasks")
@@ -62,37 +66,39 @@ def main(
         plot_sharing(report.document(), json.with_suffix(".png"), shared=SHARED, title=TITLE)
 
 
-def _systems(artefacts: Artefacts, count: int) -> dict[str, System]:
+def _systems(artefacts: BuiltArtefacts, count: int) -> dict[str, SharingSystem]:
     names = [f"{TASK}_{number}" for number in range(count)]
     found = {
-        own(threads): System(
-            "a decoder for each task, its LoRA merged into the weights",
+        own(threads): SharingSystem(
+            "one decoder per task, its LoRA merged into the weights",
             partial(write_own, artefacts=artefacts, count=count, threads=threads), names, names,
-            Asking(_query, partial(_ask, task=False)),
+            Workload(_query, partial(_send, task=False)),
         )
         for threads in threads_tried()
     }  # fmt: skip
-    shared = System(
-        "LoRA tasks of one decoder: generations of all tasks share its steps",
+    shared = SharingSystem(
+        "LoRA tasks of one decoder: generations of all tasks share its decode steps",
         partial(write_shared, artefacts=artefacts, count=count), [BASE], names,
-        Asking(_query, partial(_ask, task=True)),
+        Workload(_query, partial(_send, task=True)),
     )  # fmt: skip
     return {**found, SHARED: shared}
 
 
-def _query(draw: random.Random, _number: int) -> Query:
-    """A prompt, and how many tokens are wanted."""
-    return [draw.randrange(_VOCABULARY) for _ in range(_PROMPT)], draw.randint(*_WANTED)
+def _query(draw: random.Random, _number: int) -> DecoderQuery:
+    """Draw a prompt and the number of tokens to generate."""
+    return [draw.randrange(_VOCABULARY) for _ in range(_PROMPT)], draw.randint(*_NEW_TOKENS)
 
 
-async def _ask(client: AsyncClient, name: str, query: Query, request_id: str, *, task: bool) -> list[int]:
-    """The tokens that a task generates, whether it is one of the base or a model."""
-    prompt, wanted = query
-    assert len(prompt) + wanted <= LONGEST
+async def _send(client: AsyncClient, name: str, query: DecoderQuery, request_id: str, *, task: bool) -> list[int]:
+    """Return the tokens that a task generates, as a task of the base or as a model."""
+    prompt, max_tokens = query
+    assert len(prompt) + max_tokens <= LONGEST
     options = {"task": name} if task else {}
-    answer = await client.generate(BASE if task else name, prompt, max_tokens=wanted, request_id=request_id, **options)
-    if len(answer.tokens) != wanted:
-        raise RuntimeError(f"{name} gave {len(answer.tokens)} tokens where {wanted} were asked for")
+    answer = await client.generate(
+        BASE if task else name, prompt, max_tokens=max_tokens, request_id=request_id, **options
+    )
+    if len(answer.tokens) != max_tokens:
+        raise RuntimeError(f"{name} generated {len(answer.tokens)} tokens; expected {max_tokens}")
     return list(answer.tokens)
 
 

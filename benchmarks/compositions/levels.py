@@ -1,4 +1,4 @@
-"""Tabi's levels on Arlo's runtimes: one cascade, its levels run in different ways."""
+"""Tabi's levels on Arlo's runtimes: variants of one cascade that differ in how its levels run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from benchmarks.compositions.prepare import CASCADE, PARTITIONED, STATIC, Artefacts
+from benchmarks.compositions.prepare import CASCADE, PARTITIONED, STATIC, CascadeArtefacts
 from benchmarks.tabi.repository import pad
 from tidal.arlo.manifest import ArloManifest
 from tidal.engine_model.manifest import load_engine_manifest
@@ -23,51 +23,60 @@ _AS_MODELS = 'parameters { key: "levels" value { string_value: "models" } }\n'
 
 
 @dataclass(frozen=True, slots=True)
-class System:
-    """How a cascade's levels run.
+class CascadeVariant:
+    """One way to run a cascade's levels.
 
     Attributes:
-        name: as tables show it.
-        means: what it is.
-        levels: prefix of the built models that its levels are copies of.
-        change: what becomes of a level's manifest.
-        config: lines for the cascade's config.pbtxt.
+        name: Name in tables.
+        description: Description in tables.
+        levels: Prefix of the built models that its levels are copies of.
+        change: Function from a level's manifest to the one that is served.
+        config: Lines for the cascade's config.pbtxt.
     """
 
     name: str
-    means: str
+    description: str
     levels: str = CASCADE
     change: Callable[[ArloManifest], ArloManifest] = field(default=lambda manifest: manifest)
     config: str = ""
 
     @property
     def model(self) -> str:
-        """Name of its cascade."""
+        """Name of the variant's model."""
         return "c_" + self.name.replace(", ", "_").replace(" ", "_").lower()
 
 
 def one_engine(manifest: ArloManifest) -> ArloManifest:
-    """One runtime for all lengths: batches are as long as their longest query, and no length goes before another."""
+    """Return a manifest with one runtime for all lengths: a batch is as long as its longest query.
+
+    Args:
+        manifest: Manifest of a level.
+    """
     return manifest.model_copy(update={"runtimes": (manifest.runtimes[-1],)})
 
 
 SYSTEMS = (
-    System(PADDED, "an engine a level, every text padded to 512 tokens", change=pad),
-    System(ONE_ENGINE, "an engine a level for all lengths, without runtimes by length", change=one_engine),
-    System(ARLO, "Arlo's runtimes by length in the cascade's process, over one engine a level"),
-    System(ARLO_STATIC, "the same over an engine for each length", levels=STATIC),
-    System(ARLO_MODELS, "Arlo's runtimes, the levels models of the server", config=_AS_MODELS),
-    System(ARLO_PARTITIONED, "an instance for each length, placed by Algorithm 1", levels=PARTITIONED),
+    CascadeVariant(PADDED, "one engine per level, every text padded to 512 tokens", change=pad),
+    CascadeVariant(ONE_ENGINE, "one engine per level for all lengths, without runtimes by length", change=one_engine),
+    CascadeVariant(ARLO, "Arlo's runtimes by length in the cascade's process, over one engine per level"),
+    CascadeVariant(ARLO_STATIC, "the same over one engine per length", levels=STATIC),
+    CascadeVariant(ARLO_MODELS, "Arlo's runtimes, with the levels as models of the server", config=_AS_MODELS),
+    CascadeVariant(ARLO_PARTITIONED, "one instance per length, placed by Algorithm 1", levels=PARTITIONED),
 )
 
-# Those that claims are of: all run the cascade's own levels.
+# The variants of the claims: all run the cascade's own levels.
 CLAIMED = tuple(system for system in SYSTEMS if system.name in (PADDED, ONE_ENGINE, ARLO))
 
 
-def write_system(repository: Path, artefacts: Artefacts, system: System) -> None:
-    """Add a cascade with its levels to a repository on the artefacts' file system.
+def write_system(repository: Path, artefacts: CascadeArtefacts, system: CascadeVariant) -> None:
+    """Add a variant of the cascade, with its levels, to a repository on the artefacts' file system.
 
-    All cascades have one version and one set of thresholds, so that a query with the same id draws the same in all.
+    All variants have the same version and thresholds, so that a query with the same id has the same draws in all.
+
+    Args:
+        repository: Repository to write to.
+        artefacts: Built artefacts.
+        system: Variant to add.
     """
     made = artefacts.manifest
     levels = []
@@ -86,7 +95,7 @@ def write_system(repository: Path, artefacts: Artefacts, system: System) -> None
 
 
 def _copy(version: Path, target: Path, manifest: BaseModel, more: str = "") -> None:
-    """A model of its own from a version: small files are copied, engines linked."""
+    """Create a model from a version: small files are copied, engines are linked."""
     source = version.parent
     shutil.copytree(version, target / version.name, copy_function=_link)
     config = (source / "config.pbtxt").read_text().replace(f'"{source.name}"', f'"{target.name}"')

@@ -1,4 +1,4 @@
-"""Tables and claims: ratios within a round, medians over rounds."""
+"""Tables and claims of the compositions: ratios within a round, medians over rounds."""
 
 from __future__ import annotations
 
@@ -10,27 +10,35 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.compositions.levels import ARLO, ONE_ENGINE, PADDED, System
-from benchmarks.compositions.rounds import Run
-from benchmarks.compositions.utility import BY_UTILITY, DEAREST, LEAST_TIME, OTAS, Earned
-from benchmarks.compositions.utility_served import Outcome
+from benchmarks.compositions.levels import ARLO, ONE_ENGINE, PADDED, CascadeVariant
+from benchmarks.compositions.rounds import LevelsResult
+from benchmarks.compositions.utility import BY_UTILITY, HIGHEST_UTILITY, LEAST_TIME, OTAS, UtilityResult
+from benchmarks.compositions.utility_served import ServedUtility
 from benchmarks.report import Claim, Report
-from benchmarks.tabi.crowd import Crowd
-from benchmarks.tabi.serial import Cell
+from benchmarks.tabi.crowd import OpenLoopResult
+from benchmarks.tabi.serial import SerialResult
 
 _BASELINES = {PADDED: "padded", ONE_ENGINE: "one_engine"}
 
 
-def add_levels(report: Report, systems: Sequence[System], run: Run) -> None:
-    """What Tabi gains from Arlo's runtimes under its levels."""
-    report.add_table("Tabi's levels: systems", ["system", "what it is"], [[each.name, each.means] for each in systems])
+def add_levels(report: Report, systems: Sequence[CascadeVariant], run: LevelsResult) -> None:
+    """Report what Tabi gains from Arlo's runtimes for its levels.
+
+    Args:
+        report: Report to extend.
+        systems: Variants of the cascade.
+        run: Measurements of all rounds.
+    """
+    rows = [[each.name, each.description] for each in systems]
+    report.add_table("Tabi's levels: systems", ["system", "description"], rows)
     names = [system.name for system in systems]
     rows = [_row(name, run.alone, names, _alone, [_same(cells, name) for cells in run.alone]) for name in names]
-    report.add_table("one query at a time: medians of the rounds", _columns("same way"), rows)
+    report.add_table("one query at a time: medians of the rounds", _columns("same route"), rows)
     for load, rounds in run.loads.items():
         failed = {name: [sum(cells[name].errors.values()) for cells in rounds] for name in names}
         rows = [_row(name, rounds, names, _crowd, failed[name]) for name in names]
-        report.add_table(f"Poisson arrivals at {load:.0%} of what one engine a level answers", _columns("failed"), rows)
+        title = f"Poisson arrivals at {load:.0%} of the capacity with one engine per level"
+        report.add_table(title, _columns("failed"), rows)
     for baseline, short in _BASELINES.items():
         means = _ratios(run.alone, ARLO, baseline, lambda cell: _alone(cell)[0])
         report.claims.append(_claim(f"levels_mean_vs_{short}[alone]", means))
@@ -39,7 +47,7 @@ def add_levels(report: Report, systems: Sequence[System], run: Run) -> None:
                 ratios = _ratios(rounds, ARLO, baseline, lambda cell, of=of: _crowd(cell)[of])
                 report.claims.append(_claim(f"levels_{figure}_vs_{short}[{load:.0%}]", ratios))
     same = min(_same(cells, name) for cells in run.alone for name in names)
-    report.claims.append(Claim("levels_same_way", ">= 0.99", same, note="least share of equal labels and levels"))
+    report.claims.append(Claim("levels_same_way", ">= 0.99", same, note="minimum share of equal labels and levels"))
     lost = Counter(
         f"{name}: {code}"
         for rounds in run.loads.values()
@@ -76,11 +84,11 @@ def _row(
     return [name, *(f"{value:.1f}" for value in medians), *ratios, shown]
 
 
-def _alone(cell: Cell) -> tuple[float, float, float]:
+def _alone(cell: SerialResult) -> tuple[float, float, float]:
     return cell.mean_ms, cell.percentile(50), cell.percentile(98)
 
 
-def _crowd(cell: Crowd) -> tuple[float, float, float]:
+def _crowd(cell: OpenLoopResult) -> tuple[float, float, float]:
     latencies = np.asarray(cell.latencies_ms)
     return float(latencies.mean()), float(np.percentile(latencies, 50)), float(np.percentile(latencies, 98))
 
@@ -94,18 +102,23 @@ def _claim(name: str, ratios: Sequence[float]) -> Claim:
     return Claim(name, "<= 1.0", statistics.median(ratios), note=spread)
 
 
-def _same(cells: dict[str, Cell], name: str) -> float:
-    """Share of the queries with the label and the level that they have on one engine a level."""
-    mine, theirs = ({row: (label, level) for row, label, level in _ways(cells[each])} for each in (name, ONE_ENGINE))
+def _same(cells: dict[str, SerialResult], name: str) -> float:
+    """Return the share of the queries with the same label and level as on one engine per level."""
+    mine, theirs = ({row: (label, level) for row, label, level in _routes(cells[each])} for each in (name, ONE_ENGINE))
     return float(np.mean([mine[row] == theirs[row] for row in mine]))
 
 
-def _ways(cell: Cell) -> list[tuple[int, str, int]]:
+def _routes(cell: SerialResult) -> list[tuple[int, str, int]]:
     return list(zip(cell.queries, cell.labels, cell.levels, strict=True))
 
 
-def add_utility(report: Report, found: Mapping[float, Sequence[dict[str, Earned]]]) -> None:
-    """What deadlines and utility earn over text tasks: shares of the offered utility, by load."""
+def add_utility(report: Report, found: Mapping[float, Sequence[dict[str, UtilityResult]]]) -> None:
+    """Report the share of the offered utility that deadlines and utility earn over text tasks, by load.
+
+    Args:
+        report: Report to extend.
+        found: Results by load, round and scheduler.
+    """
     rows = []
     for load, rounds in found.items():
         for name in rounds[0]:
@@ -122,13 +135,13 @@ def add_utility(report: Report, found: Mapping[float, Sequence[dict[str, Earned]
                     f"{statistics.median(each[name].decision_ms for each in rounds):.2f}",
                 ]
             )
-        for other, short in ((LEAST_TIME, "pets"), (OTAS, "otas_plan"), (DEAREST, "dearest_first")):
+        for other, short in ((LEAST_TIME, "pets"), (OTAS, "otas_plan"), (HIGHEST_UTILITY, "highest_utility_first")):
             ratios = _ratios(rounds, BY_UTILITY, other, lambda each: each.share)
             spread = f"rounds: {min(ratios):.2f} to {max(ratios):.2f}; simulated"
             report.claims.append(
                 Claim(f"utility_vs_{short}[{load:.0%}]", ">= 1.0", statistics.median(ratios), note=spread)
             )
-    columns = ["load", "system", "utility earned", f"/ {LEAST_TIME}", "answered in time", "late", "ms a decision"]
+    columns = ["load", "system", "utility earned", f"/ {LEAST_TIME}", "answered in time", "late", "ms per decision"]
     report.add_table("deadline and utility over text tasks: simulated with the serving policies", columns, rows)
     report.measured["utility"] = {
         str(load): [{name: asdict(each) for name, each in systems.items()} for systems in rounds]
@@ -136,8 +149,13 @@ def add_utility(report: Report, found: Mapping[float, Sequence[dict[str, Earned]
     }
 
 
-def add_utility_served(report: Report, found: Mapping[float, Sequence[dict[str, Outcome]]]) -> None:
-    """The same through the server, by the client's clock."""
+def add_utility_served(report: Report, found: Mapping[float, Sequence[dict[str, ServedUtility]]]) -> None:
+    """Report the same through the server, by the client's clock.
+
+    Args:
+        report: Report to extend.
+        found: Results by load, round and system.
+    """
     rows = []
     for load, rounds in found.items():
         for name in rounds[0]:

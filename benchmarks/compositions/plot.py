@@ -1,4 +1,4 @@
-"""Figures of what was measured: latencies of a cascade's levels, utility earned, and what sharing a model gains."""
+"""Figures of the compositions: latencies of a cascade, utility earned, and the gain of sharing a model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from benchmarks.plots.bars import Bars, save
 _ARLO = "Arlo"
 _BY_UTILITY = "PetS, by utility"
 _VARIANTS = ("Arlo, static", "Arlo, models", "Arlo, partitioned")
-_UTILITY = "% of what is offered"
+_UTILITY = "% of the offered utility"
 
 
 def plot(document: Mapping[str, Any], file: Path) -> None:
-    """Draw the levels' mean latencies, and the share of utility that is earned, simulated and through the server.
+    """Plot a cascade's mean latencies, and the share of the utility that is earned, simulated and through the server.
 
     Args:
         document: JSON document of the report.
@@ -38,13 +38,13 @@ def plot(document: Mapping[str, Any], file: Path) -> None:
 
 
 def plot_sharing(document: Mapping[str, Any], file: Path, *, shared: str, title: str) -> None:
-    """Draw memory, answers and mean latency of systems that share nothing, and of one that does.
+    """Plot memory, throughput and mean latency of the system that shares a part, and of those that do not.
 
     Args:
         document: JSON document of the report.
         file: PNG or SVG to write.
-        shared: Name of the system that shares.
-        title: What the figure shows.
+        shared: Name of the system that shares a part.
+        title: Title of the figure.
     """
     measured = document["measured"]
 
@@ -54,14 +54,14 @@ def plot_sharing(document: Mapping[str, Any], file: Path, *, shared: str, title:
     first = next(iter(measured.values()))
     cases = {
         f"at {float(load):.0%}": [
-            {system: of_system[turn]["loads"][load] for system, of_system in measured.items()}
-            for turn in range(len(first))
+            {system: of_system[round_number]["loads"][load] for system, of_system in measured.items()}
+            for round_number in range(len(first))
         ]
         for load in first[0]["loads"]
     }
     panels = [
         Bars("memory of all processes (lower is better)", "PSS, MiB", [""], rounds("pss_mib")),
-        Bars("kept busy (higher is better)", "answers per second", [""], rounds("per_second")),
+        Bars("saturated (higher is better)", "answers per second", [""], rounds("per_second")),
         _panel("mean latency, Poisson arrivals (lower is better)", "ms", cases, _mean),
     ]
     save(panels, title, document["machine"], file, tidal=[shared])

@@ -1,7 +1,7 @@
 """`python -m benchmarks.compositions.shared_level [--quick] [--json FILE]`: many cascades over one small model.
 
-Each cascade's small level is a task of one shared encoder, against cascades each with the same small model of its own
-in its process. What they answer is the same, and so is what their large levels cost.
+Each cascade's small level is a task of one shared encoder, against cascades that each run a copy of the small model in
+their own process. Their answers and the cost of their large levels are the same.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Annotated
 import typer
 
 from benchmarks.compositions.plot import plot_sharing
-from benchmarks.compositions.shared_prepare import OWN, SHARED, Artefacts, model, prepare, write_system
-from benchmarks.compositions.sharing import Asking, Size, System, add_sharing, compare
+from benchmarks.compositions.shared_prepare import OWN, SHARED, BuiltArtefacts, model, prepare, write_system
+from benchmarks.compositions.sharing import SharingSize, SharingSystem, Workload, add_sharing, compare
 from benchmarks.report import Report
 from demo.texts import make_examples
 from tidal_client import AsyncClient
 
-MEANS = {OWN: "a small model in each cascade's process", SHARED: "a task of one shared encoder for each cascade"}
-#: What the figure shows.
-TITLE = "Cascades over one shared small model against a small model for each cascade"
-FULL = Size(count=8, rounds=3, seconds=20, loads=(0.4, 0.7), in_flight=4)
-QUICK = Size(count=4, rounds=1, seconds=5, loads=(0.5,), in_flight=4)
+DESCRIPTIONS = {OWN: "a small model in each cascade's process", SHARED: "a task of one shared encoder for each cascade"}
+#: Title of the figure.
+TITLE = "Cascades over one shared small model against one small model per cascade"
+FULL = SharingSize(count=8, rounds=3, seconds=20, loads=(0.4, 0.7), in_flight=4)
+QUICK = SharingSize(count=4, rounds=1, seconds=5, loads=(0.5,), in_flight=4)
 
 
 def main(
@@ -33,7 +33,7 @@ def main(
         Path | None, typer.Option(help="Write results here, tables (.txt) and plot (.png) beside it.")
     ] = None,
 ) -> None:
-    """Measure what many cascades gain by having one small model between them."""
+    """Measure what many cascades gain by sharing one small model."""
     size = QUICK if quick else FULL
     report = Report("shared_level", quick)
     artefacts = prepare()
@@ -46,12 +46,14 @@ def main(
         plot_sharing(report.document(), json.with_suffix(".png"), shared=SHARED, title=TITLE)
 
 
-def _systems(artefacts: Artefacts, count: int) -> dict[str, System]:
+def _systems(artefacts: BuiltArtefacts, count: int) -> dict[str, SharingSystem]:
     names = [model(number) for number in range(count)]
-    asking = Asking(_text, _ask)
+    workload = Workload(_text, _send)
     return {
-        name: System(means, partial(write_system, artefacts=artefacts, system=name, count=count), names, names, asking)
-        for name, means in MEANS.items()
+        name: SharingSystem(
+            description, partial(write_system, artefacts=artefacts, system=name, count=count), names, names, workload
+        )
+        for name, description in DESCRIPTIONS.items()
     }
 
 
@@ -64,8 +66,8 @@ def _texts(number: int) -> list[str]:
     return [text for text, _ in make_examples(400, number)]
 
 
-async def _ask(client: AsyncClient, name: str, text: str, request_id: str) -> tuple[str, int]:
-    """Label and level."""
+async def _send(client: AsyncClient, name: str, text: str, request_id: str) -> tuple[str, int]:
+    """Return label and level."""
     answer = await client.classify(name, text, outputs=["label", "level"], request_id=request_id)
     return answer.label, int(answer.other["level"].item())
 

@@ -1,7 +1,7 @@
-"""What cascades over one small model are made of: a base, a task of it, the same task as a model, and one cascade.
+"""Artefacts of the shared level's benchmark: a base, a task of it, the same task as a model, and one cascade.
 
-The cascades that are measured are copies of that one, with tasks of their own names: their weights are alike, which
-neither the memory that they take nor the batches that they share depend on.
+The measured cascades are copies of that one, with tasks of different names. Their weights are the same, which affects
+neither their memory nor the batches that they share.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel
 
 import demo.train
-from benchmarks.compositions.artefacts import LABELLED, RECIPES, SEED, Artefacts, begin
+from benchmarks.compositions.artefacts import LABELLED, RECIPES, SEED, BuiltArtefacts, begin
 from benchmarks.report import progress
 from demo.texts import write_labelled
 from tidal.arlo.manifest import load_arlo_manifest
@@ -31,12 +31,16 @@ _LONGEST = 128
 
 
 def model(number: int) -> str:
-    """Name of a cascade that is measured."""
+    """Return the name of a measured cascade.
+
+    Args:
+        number: Number of the cascade.
+    """
     return f"cascade_{number}"
 
 
-def prepare() -> Artefacts:
-    """Train and build what is missing: a few minutes, once."""
+def prepare() -> BuiltArtefacts:
+    """Train and build the missing artefacts: a few minutes, once."""
     folder, digest = begin("shared-level", __file__)
     if not (folder / "frozen" / "config.json").exists():
         _write_frozen(folder / "frozen")
@@ -46,18 +50,24 @@ def prepare() -> Artefacts:
     specs = {spec["name"]: _write_spec(folder, spec) for spec in _specs(folder)}
     _tidal("build", str(specs[BASE]), str(specs[SMALL]), "--repository", str(repository))
     if not (tasks_folder(repository / BASE) / TASK).is_dir():
-        # All that differs from the base, which is the pooler.
+        # All weights that differ from the base, which are the pooler's.
         options = ("--name", TASK, "--sparsity", "0", "--repository", str(repository))
         _tidal("tasks", "add", BASE, str(folder / "small"), *options)
     _tidal("build", str(specs[CASCADE]), "--repository", str(repository))
-    return Artefacts(repository, digest)
+    return BuiltArtefacts(repository, digest)
 
 
-def write_system(repository: Path, artefacts: Artefacts, system: str, count: int) -> None:
-    """Add cascades to a repository: with a small model each, or with a task each of one base.
+def write_system(repository: Path, artefacts: BuiltArtefacts, system: str, count: int) -> None:
+    """Add cascades to a repository, each with its own small model or with a task of one base.
 
-    All have one version and one set of thresholds, so that a query with the same id draws the same. Engines are copied:
-    processes would share the memory of files that are linked.
+    All have the same version and thresholds, so that a query with the same id has the same draws. Engines are copied:
+    processes would share the memory of linked files.
+
+    Args:
+        repository: Repository to write to.
+        artefacts: Built artefacts.
+        system: `OWN` or `SHARED`.
+        count: Number of cascades.
     """
     version = artefacts.version(CASCADE)
     made = load_tabi_manifest(version)
@@ -72,8 +82,8 @@ def write_system(repository: Path, artefacts: Artefacts, system: str, count: int
         _copy(version, repository / model(number), front)
 
 
-def _level(repository: Path, artefacts: Artefacts, system: str, level: Level, number: int) -> Level:
-    """A cascade's level, whose model is added to the repository where it is the cascade's own."""
+def _level(repository: Path, artefacts: BuiltArtefacts, system: str, level: Level, number: int) -> Level:
+    """Return a cascade's level; if the cascade has its own model for it, that is added to the repository."""
     if level.task is not None and system == SHARED:
         return level.model_copy(update={"task": f"{TASK}_{number}"})
     own = f"{model(number)}_{level.name}"
@@ -94,7 +104,7 @@ def _copy(version: Path, target: Path, manifest: BaseModel | None = None) -> Non
 
 
 def _write_frozen(target: Path) -> None:
-    """The layers that the small model was trained on."""
+    """Write the frozen layers that the small model was trained on."""
     from transformers import AutoTokenizer, BertModel
 
     source = demo.train.minilm_folder()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.compositions.prepare import ENCODER, Artefacts
+from benchmarks.compositions.prepare import ENCODER, CascadeArtefacts
 from benchmarks.compositions.utility import BY_UTILITY, LEAST_TIME, QUERY_TYPES, draw_queries
 from benchmarks.texts import TextMaker
 from benchmarks.usage import Usage
@@ -28,22 +28,32 @@ _TASKS = 15
 _BY_UTILITY = 'parameters { key: "by_utility" value { string_value: "true" } }\n'
 _MADE = Provenance(format="random", source="published sizes, random values: for speed only")
 _TIMEOUT_S, _WARM_UP = 60.0, 40
-# Requests that the capacity is measured with at most; lengths are as many tokens on average as in the simulation.
+# Maximum requests to measure the capacity with, and the mean and minimum length in tokens, as in the simulation.
 _MOST, _MEAN_TOKENS, _SHORTEST = 800, 24, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of one system's requests: shares of the utility and of the requests that were answered in time, and of
-    the cores that other work used."""
+class ServedUtility:
+    """The result of one system's requests.
+
+    Attributes:
+        utility: Share of the utility that was earned in time.
+        in_time: Share of the requests that were answered in time.
+        others: Share of the cores that other work used.
+    """
 
     utility: float
     in_time: float
     others: float
 
 
-def write_models(repository: Path, artefacts: Artefacts) -> None:
-    """Add the base under both names, with the same random tasks of all kinds, to a repository on its file system."""
+def write_models(repository: Path, artefacts: CascadeArtefacts) -> None:
+    """Add the base under both names, with the same random tasks of all kinds, to a repository.
+
+    Args:
+        repository: Repository on the artefacts' file system.
+        artefacts: Built artefacts.
+    """
     version = artefacts.version(ENCODER)
     base = load_base_layers(version)
     for system, model in MODELS.items():
@@ -58,16 +68,22 @@ def write_models(repository: Path, artefacts: Artefacts) -> None:
 
 def compare(
     server: RunningServer,
-    artefacts: Artefacts,
+    artefacts: CascadeArtefacts,
     loads: Sequence[float],
     *,
     seconds: float,
     rounds: int,
-    told: Callable[[str], None],
-) -> dict[float, list[dict[str, Outcome]]]:
-    """Both systems by load and round, one after the other at the same arrivals and with the same texts.
+    report_progress: Callable[[str], None],
+) -> dict[float, list[dict[str, ServedUtility]]]:
+    """Measure both systems, one after the other with the same arrivals and texts; return the results by load and round.
 
-    Loads are shares of what the server answers without deadlines when requests come faster than that.
+    Args:
+        server: Running server with both models.
+        artefacts: Built artefacts.
+        loads: Loads as shares of the server's capacity without deadlines.
+        seconds: Duration of each load.
+        rounds: Number of rounds.
+        report_progress: Receives the current step.
     """
     tables = artefacts.tables
     texts = TextMaker(artefacts.version(ENCODER) / "tokenizer" / "tokenizer.json", seed=5)
@@ -76,32 +92,34 @@ def compare(
         warm = Schedule(np.arange(_WARM_UP) / 20, _inputs(texts, [_MEAN_TOKENS] * _WARM_UP), tasks)
         run_load(server.http, model, warm, timeout_s=_TIMEOUT_S)
     rate = _capacity(server, texts, tasks, seconds)
-    found: dict[float, list[dict[str, Outcome]]] = {load: [] for load in loads}
-    for turn in range(rounds):
+    found: dict[float, list[dict[str, ServedUtility]]] = {load: [] for load in loads}
+    for round_number in range(rounds):
         for load in loads:
-            told(f"round {turn + 1} of {rounds}: {load:.0%} of {rate:.0f} texts a second to the shared encoder")
-            queries = draw_queries(tables, load * rate, seconds, turn)
+            report_progress(
+                f"round {round_number + 1} of {rounds}: {load:.0%} of {rate:.0f} texts per second to the shared encoder"
+            )
+            queries = draw_queries(tables, load * rate, seconds, round_number)
             inputs = _inputs(texts, [query.length for query in queries])
-            schedule = Schedule(np.array([query.arrival for query in queries]), inputs, _mix(), seed=turn)
-            order = list(MODELS) if turn % 2 == 0 else list(reversed(MODELS))
+            schedule = Schedule(np.array([query.arrival for query in queries]), inputs, _mix(), seed=round_number)
+            order = list(MODELS) if round_number % 2 == 0 else list(reversed(MODELS))
             done = {system: _measure(server, MODELS[system], schedule) for system in order}
             found[load].append({system: done[system] for system in MODELS})
     return found
 
 
-def _measure(server: RunningServer, model: str, schedule: Schedule) -> Outcome:
+def _measure(server: RunningServer, model: str, schedule: Schedule) -> ServedUtility:
     usage = Usage()
     with usage.watch(server):
         result = run_load(server.http, model, schedule, outputs=["label"], timeout_s=_TIMEOUT_S)
     options = [schedule.mix[place].parameters for place in schedule.variants]
-    worth = np.array([each["utility"] for each in options], float)
+    utilities = np.array([each["utility"] for each in options], float)
     allowed_s = np.array([each["latency_ms"] for each in options], float) / 1e3
     in_time = result.answered & (np.where(result.answered, result.done - result.scheduled, np.inf) <= allowed_s)
-    return Outcome(float(worth[in_time].sum() / worth.sum()), float(in_time.mean()), usage.others)
+    return ServedUtility(float(utilities[in_time].sum() / utilities.sum()), float(in_time.mean()), usage.others)
 
 
 def _capacity(server: RunningServer, texts: TextMaker, tasks: Sequence[RequestVariant], seconds: float) -> float:
-    """Answers a second where all requests come within a moment, so many that it takes a while."""
+    """Return the answers per second if all requests arrive at once; their number grows until that takes a while."""
     count = 100
     while True:
         lengths = np.random.default_rng(count).integers(_SHORTEST, 2 * _MEAN_TOKENS - _SHORTEST, count).tolist()

@@ -1,1 +1,1 @@
-"""Flover's comparison: generations that share every step, against instances side by side, batches, and public peers."""
+"""Benchmark of Flover against concurrent instances, static batches and public continuous batching; never imported."""

@@ -13,9 +13,9 @@ from benchmarks.flover import cancels, equality, plot, tables
 from benchmarks.flover.bench import Bench
 from benchmarks.flover.claims import make_claims
 from benchmarks.flover.equality import Equality
-from benchmarks.flover.kept_run import Run
+from benchmarks.flover.kept_run import FloverRun
 from benchmarks.flover.load import PROMPT, Loads
-from benchmarks.flover.plan import FULL, QUICK, Plan, Size
+from benchmarks.flover.plan import FULL, QUICK, MeasurementPlan, Size
 from benchmarks.flover.prepare import Artefacts, load, prepare
 from benchmarks.flover.rounds import measure
 from benchmarks.flover.search import Search
@@ -29,23 +29,27 @@ from tidal.server.child import RunningServer, tidal_serve
 
 def main(
     quick: Annotated[
-        bool, typer.Option("--quick", help="Short texts, fewer cases and rounds; under 3 minutes.")
+        bool, typer.Option("--quick", help="Shorter texts, fewer cases and rounds; under 3 minutes.")
     ] = False,
-    data: Annotated[Path | None, typer.Option(help="Folder with azure_llm_2023, for lengths of real answers.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write results here, tables and plot beside it.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder that contains azure_llm_2023, for recorded text lengths.")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="File for the results; tables and plot are written next to it.")
+    ] = None,
 ) -> None:
-    """Compare ways to generate for many requests on a decoder of GPT-2 small's size, with random weights."""
+    """Compare systems that generate for many requests, on a decoder of GPT-2 small's size with random weights."""
     compare(load() if quick else prepare(), QUICK if quick else FULL, data, json, quick=quick)
 
 
 def compare(artefacts: Artefacts, size: Size, data: Path | None, json: Path | None, *, quick: bool) -> None:
-    """Measure what is not kept of a run that was cut short, and report."""
+    """Measure what an interrupted run has not kept yet, and report."""
     report = Report("flover", quick)
     _add_setting(report, artefacts, size, data)
     manifests = [artefacts.version(precision) / MANIFEST_FILE for precision in {artefacts.precision, "fp32"}]
-    run = Run.open(kept_file("flover-run", size, artefacts.digest, str(data), files=sorted(manifests)))
+    run = FloverRun.open(kept_file("flover-run", size, artefacts.digest, str(data), files=sorted(manifests)))
     if run.count():
-        progress(f"going on after {run.count()} loads of {run.file}")
+        progress(f"resuming after {run.count()} loads of {run.file}")
     exact, lost = _measure(artefacts, run, size, data, quick=quick)
     tables.add_search(report, run)
     tables.add_cases(report, run)
@@ -72,9 +76,9 @@ def compare(artefacts: Artefacts, size: Size, data: Path | None, json: Path | No
 
 
 def _measure(
-    artefacts: Artefacts, run: Run, size: Size, data: Path | None, *, quick: bool
+    artefacts: Artefacts, run: FloverRun, size: Size, data: Path | None, *, quick: bool
 ) -> tuple[dict[str, Equality], int]:
-    """Everything that goes through the server: tokens against the reference by precision, and lost slots."""
+    """Measure everything that needs the server; returns the token equality by precision, and the slots lost."""
     loads = Loads(artefacts.manifest.form.vocabulary)
     with tempfile.TemporaryDirectory(prefix="flover-repository-", dir=artefacts.folder) as folder:
         write_repository(Path(folder), artefacts)
@@ -84,19 +88,19 @@ def _measure(
             bench = Bench(server, artefacts)
             batched = bool(size.windows_s or size.fixed)
             Search(bench, run, loads, size.searched, batched=batched, quick=quick).search()
-            measure(bench, run, Plan(size, loads, run, data))
+            measure(bench, run, MeasurementPlan(size, loads, run, data))
             exact = _equality(bench, run, size)
-            progress(f"{size.cancels} clients leave")
-            left: dict[str, Any] = run.fact("cancels", lambda: asdict(_leave(server, size.cancels)))
+            progress(f"{size.cancels} clients cancel")
+            left: dict[str, Any] = run.fact("cancels", lambda: asdict(_cancel_clients(server, size.cancels)))
     return exact, int(left["slots_lost"])
 
 
-def _leave(server: RunningServer, count: int) -> cancels.Figures:
+def _cancel_clients(server: RunningServer, count: int) -> cancels.Figures:
     return cancels.run(cancels.target_of(server, TIDAL), count=count, warm_up=count // 3)
 
 
-def _equality(bench: Bench, run: Run, size: Size) -> dict[str, Equality]:
-    """Served tokens in float32, and in the precision that is compared."""
+def _equality(bench: Bench, run: FloverRun, size: Size) -> dict[str, Equality]:
+    """Equality of served tokens in float32, and in the compared precision."""
 
     def measured(precision: str, model: str) -> Equality:
         progress(f"tokens of {size.compared} prompts in {precision} against transformers")
@@ -124,11 +128,11 @@ def _add_setting(report: Report, artefacts: Artefacts, size: Size, data: Path | 
         "same for all": f"{artefacts.precision}, {manifest.threads} threads, tokens streamed over gRPC",
         "peers": "continuous batching of transformers (SDPA) and of OpenVINO GenAI (paged attention), keys and values "
         f"in {artefacts.precision}",
-        "instances": "a thread for each request over shared weights; keys and values of all 32 fit",
+        "instances": "one thread per request over shared weights; keys and values of all 32 fit",
         "Tidal": f"{manifest.max_concurrency} slots of {manifest.max_length} tokens, "
-        f"{manifest.memory_bytes / 1e6:.0f} MB; kernels of its own: {kernel_level() or 'none, torch alone'}",
-        "requests": f"prompts of {PROMPT} tokens; each wants so many tokens, greedily, and nothing else ends it",
-        "Poisson": "exponential gaps, scaled to their mean, so that the last of a round's requests comes at its time",
+        f"{manifest.memory_bytes / 1e6:.0f} MB; native kernels: {kernel_level() or 'none, torch only'}",
+        "requests": f"prompts of {PROMPT} tokens; greedy generation of a given number of tokens, without other end",
+        "Poisson": "exponential gaps, scaled to their mean, so that all rounds take the same time",
         "recorded lengths": "none (no --data)" if data is None else f"Azure 2023 conversations, {size.tokens} at most",
     }
     report.measured["setting"] = facts

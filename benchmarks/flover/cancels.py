@@ -1,6 +1,6 @@
-"""Clients that leave at random moments: while they wait, while their prompt is read, in the middle of the stream.
+"""Clients that cancel at random moments: while waiting, during prefill, and in the middle of the stream.
 
-`python -m benchmarks.flover.cancels REPOSITORY MODEL` lets 1,000 of them leave a built model.
+`python -m benchmarks.flover.cancels REPOSITORY MODEL` runs 1,000 of them against a built model.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from tidal.server.child import RunningServer, tidal_serve
 from tidal.server.stubs import live_stubs
 from tidal_client import AsyncClient, InvalidArgument, RequestError
 
-#: So many times as many requests as there are slots are open at once: most wait.
+#: Number of open requests per slot: most of them wait.
 _OPEN = 3
 _LONGEST_PROMPT, _LONGEST_TEXT = 256, 128
-_SETTLED_S = 30.0
+_IDLE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A served model, and where it is served.
+    """A served model.
 
     Attributes:
-        http: URL for the client.
-        grpc: likewise.
+        model: Name of the model.
+        http: HTTP URL of the server.
+        grpc: gRPC URL of the server.
         metrics: host:port of /metrics.
-        process: id of the process that the model runs in.
-        slots: generations that it runs at once.
-        max_length: tokens of a generation with its prompt.
-        vocabulary: ids of tokens are below this.
+        process: Process id of the model.
+        slots: Number of slots of the model.
+        max_length: Largest number of tokens of a prompt and its text.
+        vocabulary: Size of the vocabulary; token ids are below it.
     """
 
     model: str
@@ -57,42 +58,42 @@ class Target:
 
     @property
     def longest_prompt(self) -> int:
-        """Tokens of the longest prompt that is sent."""
+        """Number of tokens of the longest prompt sent."""
         return min(_LONGEST_PROMPT, self.max_length // 4)
 
     @property
     def longest_text(self) -> int:
-        """Tokens that a client asks for."""
+        """Number of tokens that a client requests."""
         return min(_LONGEST_TEXT, self.max_length - self.longest_prompt)
 
     def published(self, *families: str) -> tuple[int, ...]:
-        """The sums of some of the model's `tidal_flover_*` families, as a page of /metrics has them."""
+        """Return sums of the model's `tidal_flover_*` metric families."""
         with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=10) as response:
             page = response.read().decode()
         return tuple(int(series_on(page, f"tidal_flover_{family}", self.model) or 0) for family in families)
 
     def memory_mib(self) -> float:
-        """Resident memory of the model's process."""
+        """Return the resident memory of the model's process in MiB."""
         return float(psutil.Process(self.process).memory_info().rss / 2**20)
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What came of clients that left.
+    """Results of clients that cancelled.
 
     Attributes:
-        cancelled: clients that left before their text's end.
-        waiting: of them those that never had a slot.
-        in_prompt: those that had a slot and no token.
-        in_stream: those whose text had begun.
-        ended: texts that came to their end before their client left; another one left in its place.
-        slots_lost: slots that are taken in the end by the metrics, or missing when each slot is to hold a text.
-        open_requests: requests that the model still works on in the end, by the metrics.
-        others: whole texts that a client who stays asked for meanwhile.
-        others_harmed: of them those that failed, or were another text.
-        memory_before_mib: resident memory of the model's process when the first ones had left, which do not count.
-        memory_after_mib: the same in the end.
-        seconds: that all of it took.
+        cancelled: Number of clients that cancelled before the end of their text.
+        waiting: Number of these without a slot.
+        in_prompt: Number of these with a slot but no token.
+        in_stream: Number of these whose text had begun.
+        ended: Number of texts that ended before their client cancelled; another client replaced it.
+        slots_lost: Number of slots allocated at the end by the metrics, or missing when each slot should run a text.
+        open_requests: Number of requests open at the end by the metrics.
+        others: Number of texts requested meanwhile by a client that does not cancel.
+        others_harmed: Number of these that failed or differed.
+        memory_before_mib: Resident memory of the model's process after the warm-up, in MiB.
+        memory_after_mib: Resident memory at the end, in MiB.
+        seconds: Total duration in seconds.
     """
 
     cancelled: int
@@ -110,21 +111,21 @@ class Figures:
 
     @property
     def memory_grown_mib(self) -> float:
-        """How much memory the model's process has gained."""
+        """Growth of the resident memory in MiB."""
         return self.memory_after_mib - self.memory_before_mib
 
 
 def run(target: Target, *, count: int = 1000, warm_up: int = 300, seed: int = 0) -> Figures:
-    """Let `count` clients leave, over gRPC and HTTP in turn, beside one that stays.
+    """Run `count` clients that cancel, alternating between gRPC and HTTP, beside one that does not.
 
-    Over gRPC a stream is cancelled, over HTTP the connection to `generate_stream` is closed. A client leaves at a
-    random moment, at the latest after 0.8 of the time that its text would take if nobody else asked.
+    Over gRPC a stream is cancelled, over HTTP the connection to `generate_stream` is closed. A client cancels at a
+    random moment, at most 0.8 times the duration of its text on an idle server.
 
     Args:
-        target: the model, which nobody else asks.
-        count: clients that leave.
-        warm_up: clients that leave before that, until the process has the memory that it needs.
-        seed: of prompts and moments.
+        target: Model to test, without other clients.
+        count: Number of clients that cancel.
+        warm_up: Number of clients that cancel before the count starts, until the process has reached its memory size.
+        seed: Seed of prompts and moments.
     """
     return asyncio.run(_run(target, count, warm_up, random.Random(seed)))
 
@@ -133,20 +134,20 @@ async def _run(target: Target, count: int, warm_up: int, luck: random.Random) ->
     began = time.monotonic()
     async with AsyncClient(target.grpc) as grpc, AsyncClient(target.http) as http:
         clients = itertools.cycle((grpc, http))
-        longest_s = await _alone_s(target, grpc)
-        await _leave(target, clients, warm_up, luck, longest_s)
-        await _settled(target, grpc)
-        memory, counted = target.memory_mib(), _counted(target)
+        longest_s = await _single_text_s(target, grpc)
+        await _cancel_clients(target, clients, warm_up, luck, longest_s)
+        await _wait_until_idle(target, grpc)
+        memory, counted = target.memory_mib(), _counts(target)
         done = asyncio.Event()
-        staying = asyncio.create_task(_stay(target, grpc, done))
-        ended = await _leave(target, clients, count, luck, longest_s)
+        staying = asyncio.create_task(_compare_staying(target, grpc, done))
+        ended = await _cancel_clients(target, clients, count, luck, longest_s)
         done.set()
         others, harmed = await staying
-        taken, _ = await _settled(target, grpc)
-        admitted, begun = (now - then for now, then in zip(_counted(target), counted, strict=True))
+        taken, _ = await _wait_until_idle(target, grpc)
+        admitted, begun = (now - then for now, then in zip(_counts(target), counted, strict=True))
         grown = target.memory_mib()
-        missing = target.slots - await _side_by_side(target, grpc)
-        still_taken, open_requests = await _settled(target, grpc)
+        missing = target.slots - await _concurrent_texts(target, grpc)
+        still_taken, open_requests = await _wait_until_idle(target, grpc)
     waiting, in_prompt = count + ended + others - admitted, admitted - begun
     return Figures(
         cancelled=count,
@@ -164,17 +165,17 @@ async def _run(target: Target, count: int, warm_up: int, luck: random.Random) ->
     )
 
 
-async def _alone_s(target: Target, client: AsyncClient) -> float:
-    """Seconds that a text of the greatest length takes where nobody else asks; a random model may end it early."""
+async def _single_text_s(target: Target, client: AsyncClient) -> float:
+    """Seconds of a text of the largest length on the idle server; a random model may end it early."""
     began = time.monotonic()
     found = await client.generate(target.model, [1], max_tokens=target.longest_text)
     return (time.monotonic() - began) / len(found.tokens) * target.longest_text
 
 
-async def _leave(
+async def _cancel_clients(
     target: Target, clients: Iterator[AsyncClient], count: int, luck: random.Random, longest_s: float
 ) -> int:
-    """Let clients leave until `count` have; gives how many texts came to their end before that."""
+    """Run clients until `count` have cancelled; returns the number of texts that ended before."""
     left = ended = 0
 
     async def one_after_the_other() -> None:
@@ -189,7 +190,7 @@ async def _leave(
                 continue
             left, ended = left - 1, ended + 1
             if ended > count:
-                raise RuntimeError(f"{target.model} ends its texts before anybody can leave")
+                raise RuntimeError(f"{target.model} ends its texts before a client can cancel")
 
     await asyncio.gather(*(one_after_the_other() for _ in range(_OPEN * target.slots)))
     return ended
@@ -202,8 +203,8 @@ async def _read(target: Target, client: AsyncClient, prompt: Sequence[int]) -> N
             pass
 
 
-async def _stay(target: Target, client: AsyncClient, done: asyncio.Event) -> tuple[int, int]:
-    """Ask for one and the same text until `done`; gives how often, and how often something else came."""
+async def _compare_staying(target: Target, client: AsyncClient, done: asyncio.Event) -> tuple[int, int]:
+    """Request the same text until `done`; returns the number of requests, and of those that failed or differed."""
     texts: list[tuple[int, ...] | None] = []
     while not done.is_set() or not texts:
         try:
@@ -213,11 +214,11 @@ async def _stay(target: Target, client: AsyncClient, done: asyncio.Event) -> tup
     return len(texts), sum(text is None or text != texts[0] for text in texts)
 
 
-async def _side_by_side(target: Target, client: AsyncClient) -> int:
-    """How many texts hold a slot at the same time where there should be one for each slot."""
+async def _concurrent_texts(target: Target, client: AsyncClient) -> int:
+    """Number of texts that run at the same time; should be one per slot."""
     begun, all_begun = 0, asyncio.Event()
 
-    async def hold() -> None:
+    async def run_text() -> None:
         nonlocal begun
         parts = client.generate_stream(target.model, [1], max_tokens=target.longest_text)
         async with aclosing(parts):
@@ -228,20 +229,20 @@ async def _side_by_side(target: Target, client: AsyncClient) -> int:
             await all_begun.wait()
 
     with suppress(TimeoutError, RequestError):
-        async with asyncio.timeout(_SETTLED_S):
-            await asyncio.gather(*(hold() for _ in range(target.slots)))
+        async with asyncio.timeout(_IDLE_TIMEOUT_S):
+            await asyncio.gather(*(run_text() for _ in range(target.slots)))
     return begun
 
 
-async def _settled(target: Target, client: AsyncClient) -> tuple[int, int]:
-    """Slots taken and requests open, when there are none or a while has passed.
+async def _wait_until_idle(target: Target, client: AsyncClient) -> tuple[int, int]:
+    """Wait until the model is idle or a timeout passes; returns the slots allocated and requests open.
 
-    Metrics are published some times a second. So a request is refused first: a page that counts it is a new one.
+    Metrics are published with a delay. An invalid request is sent first: metrics that count it are current.
     """
     (refused,) = target.published("refused_requests_total")
     with suppress(InvalidArgument):
         await client.generate(target.model, [target.vocabulary])
-    until = time.monotonic() + _SETTLED_S
+    until = time.monotonic() + _IDLE_TIMEOUT_S
     while True:
         now, taken, still_open = target.published("refused_requests_total", "taken_slots", "in_flight_queries")
         if (now > refused and taken == still_open == 0) or time.monotonic() > until:
@@ -249,8 +250,8 @@ async def _settled(target: Target, client: AsyncClient) -> tuple[int, int]:
         await asyncio.sleep(0.1)
 
 
-def _counted(target: Target) -> tuple[int, ...]:
-    """Generations so far that got a slot, and that got a token."""
+def _counts(target: Target) -> tuple[int, ...]:
+    """Number of generations with slots, and with a first token, since the start."""
     return target.published("queue_seconds_count", "time_to_first_token_seconds_count")
 
 
@@ -277,7 +278,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.flover.cancels", description=__doc__)
     parser.add_argument("repository", type=Path)
     parser.add_argument("model")
-    parser.add_argument("--count", type=int, default=1000, help="clients that leave")
+    parser.add_argument("--count", type=int, default=1000, help="number of clients that cancel")
     arguments = parser.parse_args()
     with tidal_serve(arguments.repository, "--model", arguments.model) as server:
         found = run(target_of(server, arguments.model), count=arguments.count)

@@ -1,4 +1,4 @@
-"""What the run claims, each from the medians of its rounds."""
+"""Claims of the run, each from medians over its rounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from benchmarks.flover.equality import Equality
-from benchmarks.flover.kept_run import Run
+from benchmarks.flover.kept_run import FloverRun
 from benchmarks.flover.outcome import Outcome, median_ratio
 from benchmarks.flover.plan import REQUESTS, Size, random_lengths, swept, texts, together
 from benchmarks.flover.systems import INSTANCES, LABELS, PEERS, TIDAL, UNSHUFFLED
@@ -18,14 +18,14 @@ _GROWTH = {8: (1.6, "+3%"), 32: (4.5, "+8%")}
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The peer that is fastest at so many requests at once, and Tidal's speed over it."""
+    """The fastest peer for a number of simultaneous requests, and Tidal's speedup over it."""
 
     model: str
     ratio: float
 
 
-def speedup(run: Run, case: str, over: str = INSTANCES) -> float | None:
-    """Total time of another system by Tidal's; None where one was not measured."""
+def speedup(run: FloverRun, case: str, over: str = INSTANCES) -> float | None:
+    """Return the total time of another system divided by Tidal's; None if one was not measured."""
     ours, theirs = run.rounds(case, TIDAL), run.rounds(case, over)
     count = min(len(ours), len(theirs))
     if not count:
@@ -33,8 +33,8 @@ def speedup(run: Run, case: str, over: str = INSTANCES) -> float | None:
     return median_ratio(*([each.total_s for each in rounds[:count]] for rounds in (theirs, ours)))
 
 
-def best_peer(run: Run, count: int) -> Peer | None:
-    """The peer with the lowest median of the total time; None where none runs."""
+def best_peer(run: FloverRun, count: int) -> Peer | None:
+    """Return the peer with the lowest median total time; None if no peer runs."""
     case = together(count)
     found = {model: run.rounds(case, model) for model in PEERS if run.rounds(case, model)}
     if not found:
@@ -44,8 +44,8 @@ def best_peer(run: Run, count: int) -> Peer | None:
     return None if ratio is None else Peer(best, ratio)
 
 
-def growth(run: Run, count: int) -> float | None:
-    """Mean latency of so many requests at once by that of one alone, from the same round."""
+def growth(run: FloverRun, count: int) -> float | None:
+    """Return the mean latency of simultaneous requests divided by that of a single one, from the same round."""
     several, alone = run.rounds(together(count), TIDAL), run.rounds(together(1), TIDAL)
     rounds = min(len(several), len(alone))
     if not rounds:
@@ -53,8 +53,8 @@ def growth(run: Run, count: int) -> float | None:
     return median_ratio(*([each.latency_s for each in of_case[:rounds]] for of_case in (several, alone)))
 
 
-def make_claims(run: Run, size: Size, exact: Equality, slots_lost: int | None) -> list[Claim]:
-    """All that could be measured."""
+def make_claims(run: FloverRun, size: Size, exact: Equality, slots_lost: int | None) -> list[Claim]:
+    """Return a claim for everything that could be measured."""
     found = []
     gap_s = size.gaps_s[0]
     if (ratio := speedup(run, swept(gap_s))) is not None:
@@ -67,7 +67,7 @@ def make_claims(run: Run, size: Size, exact: Equality, slots_lost: int | None) -
             found.append(Claim(f"vs_best_peer[{count}]", ">= 1.0", peer.ratio, note=note))
     for count, (goal, paper) in _GROWTH.items():
         if (ratio := growth(run, count)) is not None:
-            note = "mean latency over that of one alone; the paper's on a GPU"
+            note = "mean latency relative to a single request; the paper's figure is on a GPU"
             found.append(Claim(f"latency_growth[{count}]", f"<= {goal}", ratio, paper, note))
     lengths = random_lengths(size.least, size.mosts[-1])
     if (ratio := speedup(run, lengths, UNSHUFFLED)) is not None:
@@ -75,7 +75,7 @@ def make_claims(run: Run, size: Size, exact: Equality, slots_lost: int | None) -
     note = f"{exact.equal} of {exact.prompts} prompts, {exact.ties} ties; float32, random arrivals"
     found.append(Claim("token_equality", "== 1.0", exact.share, note=note))
     if slots_lost is not None:
-        note = f"{size.cancels} clients left"
+        note = f"{size.cancels} clients cancelled"
         found.append(Claim(f"slots_lost_after_{size.cancels}_cancels", "== 0", slots_lost, note=note))
     return found
 

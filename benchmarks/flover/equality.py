@@ -1,4 +1,4 @@
-"""Tokens that are served, held to those that transformers generates for each prompt by itself."""
+"""Compares served tokens with those that transformers generates for each prompt separately."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from benchmarks.flover.bench import Bench
 from benchmarks.flover.load import Load, poisson
 from benchmarks.flover.reference import References
 
-#: Leads below this may turn by rounding alone.
+#: Rounding alone can reverse leads below this.
 TIE = 1e-4
-# Nearer to each other than the time that a generation takes: most run together.
+# Shorter than the duration of a generation, so that most run together.
 _GAP_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """Generations against the reference's.
+    """Served generations compared with the reference's.
 
     Attributes:
-        prompts: that were sent.
-        equal: whose tokens are all the reference's.
-        ties: that differ first where the reference's two best logits are all but equal.
-        tokens: of all prompts.
-        same: of them those before the first difference.
+        prompts: Number of prompts sent.
+        equal: Number of prompts whose tokens are all equal.
+        ties: Number of prompts that first differ at a token whose two best logits are almost equal.
+        tokens: Number of tokens of all prompts.
+        same: Number of tokens before the first difference.
     """
 
     prompts: int
@@ -37,12 +37,12 @@ class Equality:
 
     @property
     def share(self) -> float:
-        """Of the prompts without those with ties, the ones that are equal."""
+        """Share of equal prompts, without those with ties."""
         return self.equal / max(1, self.prompts - self.ties)
 
 
 def measure(bench: Bench, model: str, references: References, count: int) -> Equality:
-    """Send prompts at random times, and compare."""
+    """Send prompts at random times, and compare their tokens."""
     load = Load(
         "references",
         tuple(poisson(count, _GAP_S, seed=7)),
@@ -53,7 +53,7 @@ def measure(bench: Bench, model: str, references: References, count: int) -> Equ
 
 
 def compare(found: Sequence[Sequence[int]], references: References) -> Equality:
-    """Hold tokens to those of the first so many references."""
+    """Compare generated tokens with the first references."""
     equal = ties = tokens = same = 0
     for got, wanted, leads in zip(found, references.tokens, references.leads, strict=False):
         different = np.flatnonzero(np.asarray(got) != wanted)

@@ -1,4 +1,4 @@
-"""What a run has measured, kept in a file as it comes: a run that was cut short goes on where it stopped."""
+"""Measurements of a run, kept in a file, so that an interrupted run resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _CLOSE = 2.0
 
 
 @dataclass
-class Run:
-    """Outcomes by case, system and round, and forms that were chosen.
+class FloverRun:
+    """Outcomes by case, system and round, and the settings chosen for baselines.
 
     Attributes:
-        file: to keep it in.
-        outcomes: by case and system, one for each round.
-        forms: of the baselines, by what they were chosen for.
-        searched: a row for each form that was tried: for what, form, seconds, whether it was taken.
-        peers_s: seconds of each peer in the search.
-        missing: why a system does not run, by its model.
-        facts: what else was measured, by name.
+        file: File that the run is kept in.
+        outcomes: Outcomes by case and system, one per round.
+        forms: Chosen settings of the baselines, by system.
+        searched: A row per tried setting: system, settings, seconds, whether it was chosen.
+        peers_s: Seconds of each peer in the search.
+        missing: Reason why a system does not run, by its model.
+        facts: Other measurements, by name.
     """
 
     file: Path
@@ -38,13 +38,13 @@ class Run:
 
     @property
     def close_peers(self) -> list[str]:
-        """Peers that took at most so many times as long as the fastest one in the search."""
+        """Peers that took at most `_CLOSE` times as long as the fastest one in the search."""
         limit = _CLOSE * min(self.peers_s.values(), default=0.0)
         return [model for model, seconds in self.peers_s.items() if seconds <= limit]
 
     @classmethod
-    def open(cls, file: Path) -> Run:
-        """What is kept, or an empty run."""
+    def open(cls, file: Path) -> FloverRun:
+        """Read a kept run, or return an empty one."""
         if not file.exists():
             return cls(file)
         found = json.loads(file.read_text())
@@ -57,29 +57,29 @@ class Run:
         return cls(file, outcomes, forms, searched, found["peers_s"], found["missing"], found["facts"])
 
     def save(self) -> None:
-        """Write it all."""
+        """Write the file."""
         aside = self.file.with_suffix(".part")
         aside.parent.mkdir(parents=True, exist_ok=True)
         aside.write_text(json.dumps(asdict(self), default=str))
         aside.replace(self.file)
 
     def rounds(self, case: str, system: str) -> list[Outcome]:
-        """What a system did in a case; none where it was not measured."""
+        """Return the outcomes of a system in a case, one per round; empty if not measured."""
         return self.outcomes.get(case, {}).get(system, [])
 
     def fact(self, name: str, measure: Callable[[], Any]) -> Any:
-        """Measure something, unless it is kept."""
+        """Return a kept measurement, or measure and keep it."""
         if name not in self.facts:
             self.facts[name] = measure()
             self.save()
         return self.facts[name]
 
     def drop(self, model: str, reason: str) -> None:
-        """Note that a system does not run."""
+        """Record that a system does not run."""
         self.missing[model] = reason
         self.forms.pop(model, None)
         self.peers_s.pop(model, None)
 
     def count(self) -> int:
-        """Runs that are kept."""
+        """Return the number of kept outcomes."""
         return sum(len(rounds) for of_case in self.outcomes.values() for rounds in of_case.values())

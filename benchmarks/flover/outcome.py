@@ -1,4 +1,4 @@
-"""What came of one system under one load, and the figures that are made of it."""
+"""Outcome of one system under one load, and its figures."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _POINTS = 200
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One run; seconds count from the first request's arrival, latencies from the arrival of each.
+    """One run; times count from the first request's arrival, latencies from the arrival of each request.
 
     Attributes:
-        total_s: until the last token.
-        latencies_s: to each request's last token.
-        firsts_s: to each request's first token.
-        spans: when each request's first and last token came.
-        tokens: of all requests.
-        progress: seconds, and tokens until then.
-        calls: passes of the engine, without those that only read prompts.
-        peak_mib: most resident memory of the model's process.
-        threads: most threads of that process.
-        server: share of the cores that the server used.
-        others: share that other work used.
+        total_s: Time of the last token in seconds.
+        latencies_s: Latency of each request's last token in seconds.
+        firsts_s: Latency of each request's first token in seconds.
+        spans: Times of each request's first and last token in seconds.
+        tokens: Number of tokens of all requests.
+        progress: Times in seconds, and number of tokens until then.
+        calls: Number of passes of the engine, without pure prefill passes.
+        peak_mib: Peak resident memory of the model's process in MiB.
+        threads: Largest number of threads of that process.
+        server: Share of the cores used by the server.
+        others: Share of the cores used by other work.
     """
 
     total_s: float
@@ -44,40 +44,40 @@ class Outcome:
 
     @classmethod
     def read(cls, found: dict[str, Any]) -> Outcome:
-        """From JSON, which has lists for tuples."""
+        """Read an outcome from JSON, which has lists instead of tuples."""
         spans = [(first, last) for first, last in found["spans"]]
         progress = [(at, tokens) for at, tokens in found["progress"]]
         return cls(**{**found, "spans": spans, "progress": progress})
 
     @property
     def latency_s(self) -> float:
-        """Mean."""
+        """Mean latency of the last token in seconds."""
         return statistics.mean(self.latencies_s)
 
     @property
     def first_s(self) -> float:
-        """Mean time to the first token."""
+        """Mean time to the first token in seconds."""
         return statistics.mean(self.firsts_s)
 
     @property
     def token_s(self) -> float:
-        """Mean time between the tokens of a request."""
+        """Mean time between the tokens of a request in seconds."""
         between = self.tokens - len(self.spans)
         return sum(last - first for first, last in self.spans) / between if between else 0.0
 
     @property
     def per_second(self) -> float:
-        """Tokens a second."""
+        """Tokens per second."""
         return self.tokens / self.total_s
 
     @property
     def fused(self) -> float:
-        """Mean number of requests that a pass gave a token to; first tokens come of prompts."""
+        """Mean number of requests per pass; first tokens come from prefill and are not counted."""
         return (self.tokens - len(self.spans)) / max(1, self.calls)
 
     @property
     def overlap(self) -> float:
-        """Mean number of requests that generate at the same time, as a share of all of them (Figure 5)."""
+        """Mean number of simultaneously generating requests, as a share of all (Figure 5)."""
         begin, end = min(first for first, _ in self.spans), max(last for _, last in self.spans)
         busy = sum(last - first for first, last in self.spans)
         return busy / (end - begin) / len(self.spans) if end > begin else 1.0
@@ -85,7 +85,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What the machine did meanwhile; figures are those of `Outcome`."""
+    """Figures of server and machine during a run, see `Outcome`."""
 
     calls: int
     peak_mib: float
@@ -95,7 +95,7 @@ class Watched:
 
 
 def outcome_of(traces: Sequence[Trace], watched: Watched) -> Outcome:
-    """Everything that is kept of a run."""
+    """Return the outcome of a run."""
     came = sorted((at, tokens) for trace in traces for at, tokens in trace.parts)
     total, progress = 0, []
     for at, tokens in came:
@@ -119,5 +119,5 @@ def outcome_of(traces: Sequence[Trace], watched: Watched) -> Outcome:
 
 
 def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
-    """Median over the rounds of one figure by another of the same round."""
+    """Return the median over rounds of the ratio of two figures."""
     return statistics.median(a / b for a, b in zip(over, under, strict=True))

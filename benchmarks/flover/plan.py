@@ -1,4 +1,4 @@
-"""Which loads are measured on which systems, and how often."""
+"""The loads, the systems measured with each, and the number of rounds."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.flover.kept_run import Run
+from benchmarks.flover.kept_run import FloverRun
 from benchmarks.flover.load import Load, Loads, at_once, constant, equal, poisson, recorded, uniform
 from benchmarks.flover.systems import BATCHES, INSTANCES, PEERS, TIDAL, UNSHUFFLED, Form, batches
 
-#: Requests of every load but those that come at once.
+#: Number of requests of every load, except of simultaneous ones.
 REQUESTS = 32
-# Seeds that are measured lie above those of the search.
+# Seeds of measured loads are above those of the search.
 _FIRST_SEED = 1000
 _CONSTANT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured.
+    """Extent of the measurements.
 
     Attributes:
-        rounds: of what claims are made of; everything else is measured once.
-        tokens: of requests that come at once (the paper's 512).
-        at_once: how many come at once.
-        repeated: of them those that claims are made of: in every round, and with peers where there are several.
-        sweep: tokens of the requests of a sweep of λ, least and most.
-        gaps_s: mean gaps λ; the first one in every round, and once with peers.
-        instances_s: of them those at which instances are measured too.
-        least: of random numbers of tokens.
-        mosts: of random numbers of tokens; the last one in every round.
-        windows_s: of dynamic batching.
-        fixed: sizes of naive batches.
-        searched: tokens of the search.
-        compared: prompts whose tokens are held to transformers.
-        cancels: clients that leave.
+        rounds: Number of rounds of loads with claims; other loads have one.
+        tokens: Number of tokens of simultaneous requests (512 in the paper).
+        at_once: Numbers of simultaneous requests.
+        repeated: Those of `at_once` with claims: measured in every round, and with peers if above 1.
+        sweep: Smallest and largest number of tokens in the sweep of λ.
+        gaps_s: Mean gaps λ in seconds; the first is measured in every round, and once with peers.
+        instances_s: Those of `gaps_s` that concurrent instances are measured at.
+        least: Lower bound of random numbers of tokens.
+        mosts: Upper bounds of random numbers of tokens; the last is measured in every round.
+        windows_s: Windows of dynamic batching in seconds.
+        fixed: Sizes of static batches.
+        searched: Number of tokens per request of the search.
+        compared: Number of prompts compared with transformers.
+        cancels: Number of clients that cancel.
     """
 
     rounds: int
@@ -90,12 +90,12 @@ QUICK = Size(
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A load, and the systems that get it in one round.
+    """A load and the systems to run it on in one round.
 
     Attributes:
-        name: the same in every round.
-        load: of this round.
-        systems: what is run, by the name that outcomes are kept under.
+        name: Name of the case, the same in every round.
+        load: Load of this round.
+        systems: Systems by the name that outcomes are kept under.
     """
 
     name: str
@@ -104,58 +104,60 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MeasurementPlan:
     """All cases of a run.
 
     Args:
-        size: how much.
-        loads: makes requests.
-        run: with the baselines' forms.
-        data: folder with recorded lengths; None: none.
+        size: Extent of the measurements.
+        loads: Generator of loads.
+        run: Run with the chosen settings of the baselines.
+        data: Folder with recorded lengths; None: no such load.
     """
 
     size: Size
     loads: Loads
-    run: Run
+    run: FloverRun
     data: Path | None
 
-    def cases(self, turn: int) -> Iterator[Case]:
-        """What is measured in a round, counted from 0."""
-        seed = _FIRST_SEED + turn
-        yield from self._together(turn, seed)
-        yield from self._sweep(turn, seed)
-        yield from self._lengths(turn, seed)
-        if turn == 0 and (self.size.windows_s or self.size.fixed):
+    def cases(self, round_index: int) -> Iterator[Case]:
+        """Yield the cases of a round, counted from 0."""
+        seed = _FIRST_SEED + round_index
+        yield from self._together(round_index, seed)
+        yield from self._sweep(round_index, seed)
+        yield from self._lengths(round_index, seed)
+        if round_index == 0 and (self.size.windows_s or self.size.fixed):
             yield from self._constant(seed)
 
     def _peers(self) -> dict[str, str | Form]:
-        """Those that may be the fastest: elsewhere than in the sweep slow ones would take most of the time."""
+        """Peers close to the fastest one: outside of the sweep, slow ones would take most of the time."""
         return {model: self.run.forms[model] for model in self.run.close_peers}
 
     def _all_peers(self) -> dict[str, str | Form]:
         return {model: self.run.forms[model] for model in PEERS if model in self.run.forms}
 
-    def _together(self, turn: int, seed: int) -> Iterator[Case]:
+    def _together(self, round_index: int, seed: int) -> Iterator[Case]:
         for count in self.size.at_once:
-            if turn == 0 or count in self.size.repeated:
+            if round_index == 0 or count in self.size.repeated:
                 tokens = equal(count, self.size.tokens)
                 load = self.loads.make(together(count), at_once(count), tokens, seed)
                 peers = self._peers() if count > 1 and count in self.size.repeated else {}
                 yield Case(load.name, load, {TIDAL: TIDAL, **peers})
 
-    def _sweep(self, turn: int, seed: int) -> Iterator[Case]:
+    def _sweep(self, round_index: int, seed: int) -> Iterator[Case]:
         for gap_s in self.size.gaps_s:
             first = gap_s == self.size.gaps_s[0]
-            if turn and not first:
+            if round_index and not first:
                 continue
             times = poisson(REQUESTS, gap_s, seed)
             load = self.loads.make(swept(gap_s), times, uniform(REQUESTS, *self.size.sweep, seed), seed)
             others = {INSTANCES: self.run.forms[INSTANCES]} if gap_s in self.size.instances_s else {}
-            yield Case(load.name, load, {TIDAL: TIDAL, **others, **(self._all_peers() if first and turn == 0 else {})})
+            yield Case(
+                load.name, load, {TIDAL: TIDAL, **others, **(self._all_peers() if first and round_index == 0 else {})}
+            )
 
-    def _lengths(self, turn: int, seed: int) -> Iterator[Case]:
+    def _lengths(self, round_index: int, seed: int) -> Iterator[Case]:
         for most in self.size.mosts:
-            if turn and most != self.size.mosts[-1]:
+            if round_index and most != self.size.mosts[-1]:
                 continue
             wanted = uniform(REQUESTS, self.size.least, most, seed)
             times = poisson(REQUESTS, self.size.gaps_s[0], seed)
@@ -163,7 +165,7 @@ class Plan:
             # The paper's 23 times: with the shortest, for instances take longest.
             others = {INSTANCES: self.run.forms[INSTANCES]} if most < self.size.mosts[-1] else {}
             yield Case(load.name, load, {TIDAL: TIDAL, UNSHUFFLED: UNSHUFFLED, **others})
-        if turn == 0 and self.data is not None:
+        if round_index == 0 and self.data is not None:
             wanted = recorded(REQUESTS, self.size.tokens, seed, self.data)
             load = self.loads.make("recorded lengths", poisson(REQUESTS, _CONSTANT_S, seed), wanted, seed)
             yield Case(load.name, load, {TIDAL: TIDAL, **self._peers()})
@@ -183,20 +185,20 @@ CONSTANT = "constant, 500 ms"
 
 
 def texts(least: int, most: int) -> str:
-    """How long texts are."""
+    """Describe the lengths of texts."""
     return f"{most} tokens" if least == most else f"{random_lengths(least, most)} tokens"
 
 
 def together(count: int) -> str:
-    """The case of so many requests at once."""
+    """Name of the case of simultaneous requests."""
     return f"{count} at once"
 
 
 def swept(gap_s: float) -> str:
-    """The case of a λ."""
+    """Name of the case of a mean gap λ."""
     return f"λ {gap_s * 1e3:g} ms"
 
 
 def random_lengths(least: int, most: int) -> str:
-    """The case of random numbers of tokens."""
+    """Name of the case of random numbers of tokens."""
     return f"U({least}, {most})"

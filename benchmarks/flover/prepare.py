@@ -1,5 +1,5 @@
-"""What the benchmark needs, made once: a decoder of GPT-2 small's size, built in two precisions, as an OpenVINO graph,
-what transformers generates with it, and OpenVINO GenAI in a folder of its own where it can be had."""
+"""Prepares the artefacts of the benchmark once: a decoder of GPT-2 small's size built in two precisions, its OpenVINO
+graph, references by transformers, and OpenVINO GenAI in a separate folder if it is available."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tidal import device
 from tidal.flover.manifest import FloverManifest, load_flover_manifest
 from tidal.repository.entries import ModelEntry
 
-#: Slots, and tokens of each with its prompt.
+#: Number of slots, and of tokens of a slot.
 SLOTS, LONGEST = 32, 576
 _DONE = "done"
 
 
 @dataclass(frozen=True)
 class Artefacts:
-    """What was made.
+    """Prepared artefacts.
 
     Attributes:
-        folder: where everything lies.
-        precision: that systems are compared in.
+        folder: Folder of all artefacts.
+        precision: Precision that systems are compared in.
     """
 
     folder: Path
@@ -40,7 +40,7 @@ class Artefacts:
 
     @property
     def digest(self) -> str:
-        """Names recipe and sizes."""
+        """Digest of recipe and sizes."""
         return self.folder.name.removeprefix("flover-")
 
     @property
@@ -50,50 +50,50 @@ class Artefacts:
 
     @property
     def graph(self) -> Path:
-        """The folder of the OpenVINO graph and of the tokenizers' graphs."""
+        """Folder of the OpenVINO graph and of the tokenizers' graphs."""
         return self.folder / "graph"
 
     @property
     def extra(self) -> Path:
-        """The folder that OpenVINO GenAI was installed into."""
+        """Folder that OpenVINO GenAI was installed into."""
         return self.folder / "genai"
 
     def version(self, precision: str) -> Path:
-        """The version folder of the decoder as Tidal serves it."""
+        """Return the version folder of the decoder as Tidal serves it."""
         latest = ModelEntry(self.folder / "repository" / _name(precision)).latest()
         assert latest is not None
         return latest
 
     @cached_property
     def manifest(self) -> FloverManifest:
-        """Of the decoder that is compared."""
+        """Manifest of the compared decoder."""
         return load_flover_manifest(self.version(self.precision))
 
     @cached_property
     def references(self) -> References:
-        """What transformers generates in float32."""
+        """Generations of transformers in float32."""
         return read_references(self.folder / reference.FILE)
 
     @cached_property
     def no_genai(self) -> str:
-        """Why OpenVINO GenAI cannot run; "" if it was installed."""
+        """Reason why OpenVINO GenAI cannot run; "" if it is installed."""
         return genai.why_not(self.extra)
 
 
 def load(shape: Shape = GPT2_SMALL) -> Artefacts:
-    """What `prepare` made.
+    """Return prepared artefacts.
 
     Raises:
-        SystemExit: it was not run to its end with this code.
+        SystemExit: `prepare` has not completed with this code.
     """
     artefacts = _artefacts(shape)
     if not (artefacts.folder / _DONE).exists():
-        raise SystemExit(f"there is no {artefacts.folder / _DONE}: run python -m benchmarks.flover.prepare first")
+        raise SystemExit(f"{artefacts.folder / _DONE} does not exist: run python -m benchmarks.flover.prepare first")
     return artefacts
 
 
 def prepare(shape: Shape = GPT2_SMALL) -> Artefacts:
-    """Make what is missing; a few minutes."""
+    """Create missing artefacts, which takes a few minutes."""
     artefacts = _artefacts(shape)
     artefacts.folder.mkdir(parents=True, exist_ok=True)
     if not (artefacts.source / "tokenizer.json").exists():
@@ -108,14 +108,14 @@ def prepare(shape: Shape = GPT2_SMALL) -> Artefacts:
     if not artefacts.no_genai:
         genai.write_tokenizers(artefacts.extra, artefacts.source, artefacts.graph)
     if not (artefacts.folder / reference.FILE).exists():
-        progress("generating with transformers in float32, which served tokens are held to")
+        progress("generating references with transformers in float32")
         write_references(artefacts.source, artefacts.folder / reference.FILE, shape.vocabulary)
     (artefacts.folder / _DONE).touch()
     return artefacts
 
 
 def compared_precision() -> str:
-    """bf16 where the processor has products of it, fp32 elsewhere."""
+    """Return bf16 if the processor has bfloat16 instructions, else fp32."""
     return "bf16" if {"avx512_bf16", "amx_bf16"} & set(device.cpu().features) else "fp32"
 
 
@@ -131,7 +131,7 @@ def _build(artefacts: Artefacts, precision: str) -> None:
         f"kind: flover\nname: {name}\nmodel: {artefacts.source}\nmax_concurrency: {SLOTS}\nmax_length: {longest}\n"
         f"precision: {precision}\n"
     )
-    progress(f"building {name} (nothing to do when it is up to date)")
+    progress(f"building {name} (skipped if it is up to date)")
     command = [sys.executable, "-m", "tidal_client.main", "build", str(spec)]
     subprocess.run([*command, "--repository", str(artefacts.folder / "repository")], check=True, stdout=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""How each baseline is served best, found in the run itself on requests that are not measured later."""
+"""Search for the best settings of each baseline, on requests that are not measured later."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.flover.bench import Bench
-from benchmarks.flover.kept_run import Run
+from benchmarks.flover.kept_run import FloverRun
 from benchmarks.flover.load import Load, Loads, at_once, equal
 from benchmarks.flover.prepare import SLOTS
 from benchmarks.flover.systems import (
@@ -31,29 +31,29 @@ _BATCH, _PEERS_TOGETHER = 8, 16
 
 @dataclass(frozen=True)
 class Search:
-    """Chooses the forms that are not chosen yet.
+    """Chooses the settings of all baselines that have none yet.
 
     Args:
-        bench: to measure with.
-        run: gets what is chosen.
-        loads: makes requests.
-        tokens: of each request of the search.
-        batched: whether batches are measured later.
-        quick: leave out what rarely wins.
+        bench: Bench to measure with.
+        run: Run that receives the chosen settings.
+        loads: Generator of loads.
+        tokens: Number of tokens per request.
+        batched: Whether batches are measured later.
+        quick: Whether to skip settings that rarely win.
     """
 
     bench: Bench
-    run: Run
+    run: FloverRun
     loads: Loads
     tokens: int
     batched: bool
     quick: bool
 
     def search(self) -> None:
-        """Choose forms of all baselines; those of which none runs are noted as missing.
+        """Choose settings of all baselines; those that do not run are recorded as missing.
 
         Raises:
-            SystemExit: no engine generates.
+            SystemExit: No engine runs.
         """
         engines = _ENGINES[:2] if self.quick else _ENGINES
         if INSTANCES not in self.run.forms:
@@ -96,10 +96,10 @@ class Search:
         self.run.save()
 
     def _fastest(self, model: str, forms: Sequence[Form], count: int) -> Form:
-        """The form that generates for so many requests at once in the least time; one that fails is left out.
+        """Return the settings with the least time for `count` simultaneous requests, without those that fail.
 
         Raises:
-            SystemExit: all of them fail; says why the last one does.
+            SystemExit: All settings fail; states the error of the last one.
         """
         load = self._load(count)
         seconds: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""Sending a load, each request a stream of its own, and noting when its tokens come."""
+"""Sends a load, one stream per request, and records when tokens arrive."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from benchmarks.flover.load import Load
 from tidal_client import AsyncClient
 
-# Seconds that may pass until the next tokens: the slowest system has others before a request.
+# Longest time until the next tokens: the slowest system runs other requests first.
 _TIMEOUT_S = 900.0
 
 
 @dataclass(slots=True)
 class Trace:
-    """What one request got.
+    """The tokens of one request.
 
     Attributes:
-        begun_s: when it was to be sent, after the load's beginning.
-        parts: when tokens came, and how many.
-        tokens: all of them.
+        begun_s: Planned time of sending in seconds after the start of the load.
+        parts: Arrival time in seconds and number of tokens of each part.
+        tokens: All tokens.
     """
 
     begun_s: float
@@ -30,22 +30,27 @@ class Trace:
 
 
 def send(url: str, model: str, load: Load) -> list[Trace]:
-    """Send every request at its time.
+    """Send every request of a load at its time.
+
+    Args:
+        url: gRPC URL of the server.
+        model: Name of the model.
+        load: Load to send.
 
     Raises:
-        RuntimeError: one got other than as many tokens as it wanted.
+        RuntimeError: A request received a wrong number of tokens.
     """
     return asyncio.run(_send(url, model, load))
 
 
 def warm_up(url: str, model: str, load: Load, tokens: int = 4) -> list[Trace]:
-    """Let a model make its first passes: all prompts of a load at once, which fill a batch, for few tokens each."""
+    """Run the first passes of a model: all prompts of a load at once, for few tokens each."""
     return send(url, model, Load(load.name, (0.0,) * len(load), load.prompts, (tokens,) * len(load)))
 
 
 async def _send(url: str, model: str, load: Load) -> list[Trace]:
     async with AsyncClient(url, timeout_s=_TIMEOUT_S) as client:
-        await client.ready(model)  # the connection is there
+        await client.ready(model)  # opens the connection
         begin = time.monotonic()
 
         async def one(number: int) -> Trace:
@@ -59,12 +64,12 @@ async def _send(url: str, model: str, load: Load) -> list[Trace]:
                         trace.tokens += part.tokens
             if len(trace.tokens) != load.wanted[number]:
                 wanted = load.wanted[number]
-                raise RuntimeError(f"{model} gave {len(trace.tokens)} tokens where {wanted} were asked for")
+                raise RuntimeError(f"{model} returned {len(trace.tokens)} tokens; requested were {wanted}")
             return trace
 
         running = [asyncio.create_task(one(number)) for number in range(len(load))]
         try:
             return await asyncio.gather(*running)
         finally:
-            for task in running:  # where one has failed
+            for task in running:  # if one has failed
                 task.cancel()

@@ -1,4 +1,4 @@
-"""The systems that are compared, as models of one repository, and how each can be set."""
+"""The compared systems as models of one repository, and the settings of baselines."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import benchmarks
 from benchmarks.flover.prepare import LONGEST, SLOTS, Artefacts
 
-#: Tidal's models: the one that is compared, the same without shuffle, and one in float32.
+#: Tidal's models: the compared one, the same without shuffle, and one in float32.
 TIDAL, UNSHUFFLED, EXACT = "tidal", "tidal_unshuffled", "tidal_fp32"
-#: What it is compared with, by the names of the models.
+#: Baselines, by the names of their models.
 INSTANCES, BATCHES, TRANSFORMERS, GENAI = "instances", "batches", "transformers", "genai"
 PEERS = (TRANSFORMERS, GENAI)
 LABELS = {
@@ -29,12 +29,12 @@ _CACHE_GB = 2
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A way to serve: a baseline's model, and its parameters.
+    """A baseline with its settings.
 
     Attributes:
-        model: of the repository.
-        label: for tables.
-        settings: the model's parameters, texts.
+        model: Name of its model in the repository.
+        label: Label in tables.
+        settings: Parameters of the model.
     """
 
     model: str
@@ -43,13 +43,13 @@ class Form:
 
 
 def instances(engine: str, cores: int, *, most: int = SLOTS, streams: int = 1) -> Form:
-    """A thread for each request, at most `most` at a time."""
+    """One thread per request, at most `most` at a time."""
     label = f"{engine}, {streams} x {cores // streams} threads, {most} at a time"
     return Form(INSTANCES, label, {"engine": engine, "most": str(most), "streams": str(streams)})
 
 
 def batches(engine: str, *, most: int = SLOTS, window_s: float | None = None) -> Form:
-    """Batches of what came within a window, or of a fixed size."""
+    """Batches of the requests within a window, or of a fixed size."""
     given = {"engine": engine, "most": str(most), "streams": "1"}
     if window_s is None:
         return Form(BATCHES, f"batches of {most}", given)
@@ -57,13 +57,13 @@ def batches(engine: str, *, most: int = SLOTS, window_s: float | None = None) ->
 
 
 def transformers_forms(*, quick: bool) -> list[Form]:
-    """Settings of transformers' continuous batching that are tried."""
+    """Settings of transformers' continuous batching to try."""
     pages = (64,) if quick else (16, 64, 256)
     return [Form(TRANSFORMERS, f"pages of {page}", {"page": str(page), "batch_tokens": "256"}) for page in pages]
 
 
 def genai_forms(*, quick: bool) -> list[Form]:
-    """Settings of OpenVINO GenAI's continuous batching that are tried."""
+    """Settings of OpenVINO GenAI's continuous batching to try."""
     return [
         Form(
             GENAI,
@@ -75,7 +75,7 @@ def genai_forms(*, quick: bool) -> list[Form]:
 
 
 def write_repository(repository: Path, artefacts: Artefacts) -> None:
-    """Add Tidal's models, files linked, and an entry for each baseline, which is loaded with its settings."""
+    """Add Tidal's models with linked files, and an entry for each baseline, which is loaded with its settings."""
     shuffled = 'parameters { key: "shuffle" value { string_value: "false" } }\n'
     for name, precision, more in (
         (TIDAL, artefacts.precision, ""),
@@ -94,11 +94,11 @@ def write_repository(repository: Path, artefacts: Artefacts) -> None:
     for name in (INSTANCES, BATCHES, *PEERS):
         (repository / name / "1").mkdir(parents=True)
         (repository / name / "1" / "model.py").write_text(backend.read_text())
-        (repository / name / "config.pbtxt").write_text('backend: "python"\n')  # until it is loaded with others
+        (repository / name / "config.pbtxt").write_text('backend: "python"\n')  # replaced when it is loaded
 
 
 def config(form: Form, artefacts: Artefacts) -> dict[str, Any]:
-    """The complete config of a baseline, as Triton's load API takes it."""
+    """Return the complete config of a baseline for Triton's load API."""
     given = {
         "code": Path(benchmarks.__path__[0]).parent,
         "system": form.model,

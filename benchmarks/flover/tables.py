@@ -1,4 +1,4 @@
-"""What was measured, as tables, with the paper's figures beside it."""
+"""Tables of the measurements, with the paper's figures."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import asdict
 
 from benchmarks.flover.claims import best_peer, growth, speedup
 from benchmarks.flover.equality import Equality
-from benchmarks.flover.kept_run import Run
+from benchmarks.flover.kept_run import FloverRun
 from benchmarks.flover.outcome import Outcome
 from benchmarks.flover.plan import REQUESTS, Size, swept, texts, together
 from benchmarks.flover.systems import INSTANCES, LABELS, TIDAL
 from benchmarks.report import Report
 
 _COLUMNS = [
-    "system", "rounds", "total s", "mean latency s", "first token s", "ms a token", "tokens/s", "peak MiB",
+    "system", "rounds", "total s", "mean latency s", "first token s", "ms/token", "tokens/s", "peak MiB",
     "cores busy", "fused", "Tidal faster",
 ]  # fmt: skip
-#: Figure 5 of the paper by λ in ms: total iterations, overlap, speedup; what cannot be read is "".
+#: Figure 5 of the paper by λ in ms: total iterations, overlap, speedup; "" if not legible.
 _FIGURE_5 = {
     20: ("", "91.3%", "11.2"),
     50: ("616", "81.8%", "11.1"),
@@ -28,22 +28,22 @@ _FIGURE_5 = {
     2000: ("5483", "9.3%", "2.1"),
     5000: ("10694", "4.8%", "1.1"),
 }
-# Beside the names of cases, by their beginning.
+# Appended to the names of cases with this prefix.
 _PAPER = {
     "U": " tokens, λ as the first (Figure 6; paper: Tidal 1.2 times as fast as without shuffle, 23.4 times instances)",
     "constant, 500 ms": " (Figure 7)",
 }
-#: Table I: threads that generate, and kernel launches, for 32 requests.
+#: Table I: generating threads and kernel launches for 32 requests.
 _TABLE_I = {INSTANCES: ("32", "32"), TIDAL: ("1", "1")}
 
 
-def add_search(report: Report, run: Run) -> None:
-    """How baselines were set."""
+def add_search(report: Report, run: FloverRun) -> None:
+    """Add the settings tried for the baselines."""
     rows = [
         [what, form, "does not run" if seconds is None else f"{seconds:.2f}", "yes" if taken else ""]
         for what, form, seconds, taken in run.searched
     ]
-    report.add_table("search, on other requests than those measured", ["for", "form", "total s", "taken"], rows)
+    report.add_table("search, on requests that are not measured", ["for", "settings", "total s", "chosen"], rows)
     for model in run.peers_s:
         if model not in run.close_peers:
             print(f"{LABELS[model]} took more than twice as long as the fastest peer: measured at the first λ only")
@@ -51,8 +51,8 @@ def add_search(report: Report, run: Run) -> None:
         print(f"{LABELS.get(model, model)} does not run here: {reason}")
 
 
-def add_cases(report: Report, run: Run) -> None:
-    """A table for each load, medians of its rounds."""
+def add_cases(report: Report, run: FloverRun) -> None:
+    """Add a table per load, with medians over its rounds."""
     for case, of_case in run.outcomes.items():
         rows = [
             [
@@ -69,8 +69,8 @@ def add_cases(report: Report, run: Run) -> None:
     print(f"other work used {statistics.mean(used):.1%} of the cores while loads ran, {max(used):.1%} at most")
 
 
-def add_growth(report: Report, run: Run, size: Size) -> None:
-    """Latency by requests at once (Figure 4)."""
+def add_growth(report: Report, run: FloverRun, size: Size) -> None:
+    """Add latencies by simultaneous requests (Figure 4)."""
     rows = []
     for count in size.at_once:
         rounds = run.rounds(together(count), TIDAL)
@@ -86,12 +86,18 @@ def add_growth(report: Report, run: Run, size: Size) -> None:
                 "-" if peer is None else f"{peer.ratio:.2f} ({LABELS[peer.model].split(',')[0]})",
             ]
         )
-    columns = ["requests at once", "mean latency s", "of one alone (paper: 8 1.03, 32 1.08)", "tokens/s", "best peer"]
+    columns = [
+        "requests at once",
+        "mean latency s",
+        "relative to one (paper: 8 1.03, 32 1.08)",
+        "tokens/s",
+        "best peer",
+    ]
     report.add_table(f"{size.tokens} tokens each: Tidal by requests at once", columns, rows)
 
 
-def add_sweep(report: Report, run: Run, size: Size) -> None:
-    """Total iterations, overlap and speedup by λ (Figure 5)."""
+def add_sweep(report: Report, run: FloverRun, size: Size) -> None:
+    """Add total iterations, overlap and speedup by λ (Figure 5)."""
     rows = []
     for gap_s in size.gaps_s:
         case = swept(gap_s)
@@ -117,8 +123,8 @@ def add_sweep(report: Report, run: Run, size: Size) -> None:
     report.add_table(title, columns, rows)
 
 
-def add_threads(report: Report, run: Run, size: Size) -> None:
-    """Threads, and passes for each step that all take (Table I)."""
+def add_threads(report: Report, run: FloverRun, size: Size) -> None:
+    """Add threads, and passes per step (Table I)."""
     case = swept(size.gaps_s[0])
     rows = []
     for system in (INSTANCES, TIDAL):
@@ -141,7 +147,7 @@ def add_threads(report: Report, run: Run, size: Size) -> None:
 
 
 def add_equality(report: Report, found: dict[str, Equality]) -> None:
-    """Served tokens against transformers in float32."""
+    """Add the equality of served tokens with transformers in float32."""
     rows = [
         [
             precision,

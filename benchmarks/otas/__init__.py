@@ -1,1 +1,1 @@
-"""OTAS: how much utility token adaptation collects, and how near its plans are to the best."""
+"""Benchmark of OTAS: the utility that token adaptation earns, and how close its plans are to the optimum."""

@@ -28,9 +28,9 @@ def main(
     data: Annotated[
         Path | None, typer.Option(help="Folder with cifar10 and clothing_small, and twitter_2021_rate for real rates.")
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write results here, tables (.txt) and plots beside it.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Results file; tables (.txt) and plots go to its folder.")] = None,
 ) -> None:
-    """Serve images by OTAS and by other ways, hold its policies to the exact optimum, and simulate its evaluation."""
+    """Compare OTAS with other systems on a server and in simulation, and its policies with the exact optimum."""
     report, traces = Report("otas", quick), Traces(data, quick)
     kept = None
     try:
@@ -39,7 +39,7 @@ def main(
         if not quick:
             prompt_forms.add(report, prompt_forms.compare(artefacts))
     except ArtefactsMissing as missing:
-        print(f"live: not run, {missing}; `make bench-artefacts DATA=DIR` makes what all benchmarks need")
+        print(f"live: not run, {missing}; run `make bench-artefacts DATA=DIR` to build the models of all benchmarks")
     print(f"{traces.description}\nread off the paper:")
     print("\n".join(f"- {each}" for each in READ_OFF) + "\nassumed:\n" + "\n".join(f"- {each}" for each in ASSUMED))
     report.measured |= {"traces": traces.description, "read_off": READ_OFF, "assumed": ASSUMED}

@@ -1,4 +1,4 @@
-"""How long a decision takes."""
+"""Time of a policy's decision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ _RATE = 700.0
 
 @dataclass(frozen=True, slots=True)
 class DecisionTime:
-    """Processor time of a decision with so many batches waiting, milliseconds."""
+    """Processor time of decisions.
+
+    Attributes:
+        policy: Name of the policy.
+        batches: Number of waiting batches.
+        queries: Mean number of waiting queries.
+        best_ms: Shortest time, in milliseconds.
+        median_ms: Median time, in milliseconds.
+    """
 
     policy: str
     batches: int
@@ -30,9 +38,12 @@ class DecisionTime:
 
 
 def decision_times(repeats: int) -> list[DecisionTime]:
-    """Time decisions with queries waiting that came at 700 a second while the engine was busy.
+    """Measure decisions on queries that arrived at 700 per second while the engine was busy.
 
-    Of Table II's types alone there would never be so many batches: latencies and utilities are up to 16 times theirs.
+    Latencies and utilities are up to 16 times those of Table II, because its types alone never form so many batches.
+
+    Args:
+        repeats: Number of decisions per policy and number of batches.
     """
     found = []
     makes: dict[str, Callable[..., GroupedPolicy]] = {"paper": PaperPolicy, "pareto": ParetoPolicy}
@@ -53,7 +64,7 @@ def decision_times(repeats: int) -> list[DecisionTime]:
 
 
 def _fill(policy: GroupedPolicy, batches: int, rng: np.random.Generator) -> float:
-    """Add queries, beyond the 2 s at first, until so many batches wait; gives the time then."""
+    """Add queries, after the first 2 s, until a number of batches wait; returns the time in seconds."""
     policy.add(Query("CIFAR10", 0.0, 1.0), 0.0)
     first = policy.next(0.0).batch
     assert first is not None

@@ -1,4 +1,4 @@
-"""The images of the live part's tasks: those that are trained on, and those that are sent, which nothing else sees."""
+"""Images of the live part's tasks: for training, and, disjoint from these, for clients to send."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FILES = {
     CIFAR10: ("cifar10/train4k_u8.npz", "cifar10/dev2k_u8.npz"),
     CLOTHING: ("clothing_small/train_jpeg.npz", "clothing_small/dev_jpeg.npz"),
 }
-# Of the digits, those that are sent.
+# Share of the digits that clients send.
 _SENT = 0.25
-# Of the noise before a digit, in shades of 0 to 255.
+# Standard deviation of the noise on digits, in shades of 0 to 255.
 _NOISE = 70.0
 _NAMES = {DIGITS: tuple("0123456789"), NOISY: tuple("0123456789"), PARITY: ("even", "odd")}
 
@@ -32,10 +32,10 @@ class Images:
     """A task's labelled images, in files that `tidal tasks train` reads.
 
     Attributes:
-        task: its name.
-        train: what transformers and tasks are trained on, and accuracies measured.
-        sent: what clients send.
-        labels: of the classes; None: as the files' folder says.
+        task: Name of the task.
+        train: File of the images for training and for measuring accuracies.
+        sent: File of the images that clients send.
+        labels: Names of the classes; None: those in the files' folder.
     """
 
     task: str
@@ -44,19 +44,19 @@ class Images:
     labels: tuple[str, ...] | None
 
     def live(self) -> LiveTask:
-        """What clients send."""
+        """Read the images that clients send."""
         found = read_images(self.sent, self.labels)
         truth = tuple(found.labels[place] for place in found.truth)
         return LiveTask(self.task, tuple(found.encoded), truth)
 
 
 def images_of(task: str, data: Path | None, folder: Path) -> Images:
-    """Where a task's images lie; those of digits are written there if they are not.
+    """Return the files of a task's images; those of digits are written if they do not exist.
 
     Args:
-        task: one of the recipe's.
-        data: folder with real photographs.
-        folder: for what is written.
+        task: Name of the task, one of the recipe's.
+        data: Folder with real photographs.
+        folder: Folder for the files of digits.
     """
     if task in _NAMES:
         train, sent = (folder / f"{task}-{part}.npz" for part in ("train", "sent"))
@@ -69,7 +69,7 @@ def images_of(task: str, data: Path | None, folder: Path) -> Images:
 
 
 def digest(data: Path | None, tasks: tuple[str, ...]) -> str:
-    """Of the photographs that training reads; the digits are code."""
+    """Return the hex SHA-256 of the photographs that training reads; digits are part of the code."""
     found = hashlib.sha256()
     for task in tasks:
         if data is not None and task in _FILES:
@@ -78,7 +78,7 @@ def digest(data: Path | None, tasks: tuple[str, ...]) -> str:
 
 
 def _write_digits(task: str, train: Path, sent: Path) -> None:
-    """Divide the digits, always alike, so that no task's training sees what another sends."""
+    """Split the digits in the same way for all tasks, so that no task is trained on what another one sends."""
     found = load_digits()
     shades = (found.images * 255 / 16).astype(np.uint8)
     draw = np.random.default_rng(0)

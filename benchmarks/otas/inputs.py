@@ -1,4 +1,4 @@
-"""What goes in: OTAS's published figures, and what it does not say; every assumption is named in `ASSUMED`."""
+"""Inputs of the simulation: published figures of OTAS, and assumptions, all of which are listed in `ASSUMED`."""
 
 from __future__ import annotations
 
@@ -65,27 +65,27 @@ ASSUMED = (
 
 
 def throughput(gamma: int) -> float:
-    """Queries a second, on the exponential between the named γ."""
+    """Return the throughput of γ in queries per second, exponential between the published γ."""
     gammas, rates = zip(*NAMED_THROUGHPUT, strict=True)
     return float(np.exp(np.interp(gamma, gammas, np.log(rates))))
 
 
 def batch_seconds(rate: float) -> tuple[float, float, float]:
-    """Seconds of a batch of 1, 20 and 64 of a model that sustains so many queries a second (Figure 7)."""
+    """Return the seconds of batches of 1, 20 and 64 for a throughput in queries per second (Figure 7)."""
     return max(_SINGLE_S, 1 / rate), _CONVERGED / rate, 64 / rate
 
 
 @dataclass(frozen=True)
 class PaperProfile(Profile):
-    """The paper's figures; f(q) is Table I, which is not that of the throughputs."""
+    """Profile with the paper's figures, whose f(q) is the published Table I."""
 
     def gamma_for_rate(self, rate: float) -> int:
-        """Table I; a rate between two of its rows belongs to the next."""
+        """Return the γ of a rate by Table I; rates between two rows belong to the next row."""
         return next((gamma for most, gamma in TABLE_1 if rate <= most), GAMMAS[0])
 
 
 def profile(rates: dict[int, float]) -> PaperProfile:
-    """The profile of a model that sustains so many queries a second by γ."""
+    """Make the profile of a model from its throughput by γ, in queries per second."""
     ms = tuple(tuple(1e3 * seconds for seconds in batch_seconds(rates[gamma])) for gamma in GAMMAS)
     latency = GammaLatency(
         gammas=GAMMAS, batches=(1, _CONVERGED, 64), median_ms=ms, p95_ms=ms, image_bytes=(0,) * len(GAMMAS)
@@ -101,18 +101,18 @@ PROFILES = {
 
 
 def variant_seconds(variant: ModelVariant) -> list[float]:
-    """Seconds of a variant's batches by number of queries from 0 to 64."""
+    """Return the seconds of a variant's batches by number of queries, from 0 to 64."""
     points = batch_seconds(variant.throughput)
     return [0.0, *np.interp(np.arange(1, 65), (1, _CONVERGED, 64), points).tolist()]
 
 
 @dataclass(frozen=True)
 class Traces:
-    """What arrives.
+    """Arrival traces.
 
     Args:
-        folder: holds `twitter_2021_rate/per_second.csv.gz`; None for the synthetic trace alone.
-        quick: shorter.
+        folder: Folder with `twitter_2021_rate/per_second.csv.gz`; None for the synthetic trace only.
+        quick: Whether to use shorter traces.
     """
 
     folder: Path | None
@@ -120,14 +120,14 @@ class Traces:
 
     @property
     def description(self) -> str:
-        """Which traces these are."""
+        """Description of the traces."""
         made = "synthetic: Poisson, at rates that fluctuate from 200 to 700 a second"
         real = "real: the Twitter stream of August 2021, two minutes squeezed into a second, 280 a second on the mean"
         return made if self.folder is None else f"{made}; {real}"
 
     @cached_property
     def all(self) -> dict[str, QueryTrace]:
-        """By name."""
+        """Traces by name."""
         seconds = 60 if self.quick else 1800
         found = {"synthetic": QueryTrace(fluctuating(seconds, 200, 700, 350), TABLE_2)}
         if self.folder is not None:

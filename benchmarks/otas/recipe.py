@@ -1,4 +1,4 @@
-"""How the live part's vision transformers and tasks are made: sizes, and how long each is trained."""
+"""Recipe of the live part's vision transformers and tasks: sizes and trainings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARITY, NOISY = "digits-parity", "digits-noisy"
 
 _PIXELS, _PATCH = 32, 4
 # The paper's list in proportion to 64 patches and 8 layers is -10 to 4. These models lose so little by merging and have
-# so many tokens left that it is worth going further in both directions.
+# so many tokens left that larger changes pay in both directions.
 _SMALL_GAMMAS = (-20, -10, -5, -2, 0, 2, 4, 8)
 # The same for 64 patches and 12 layers is -7, -5, -3, -2, 0, 1, 3, where a prompt more is hardly a cost.
 _GAMMAS = (-7, -5, -3, -2, 0, 2, 8)
@@ -24,16 +24,16 @@ _GAMMAS = (-7, -5, -3, -2, 0, 2, 8)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A vision transformer that is trained from nothing.
+    """A vision transformer that is trained from scratch.
 
     Attributes:
-        name: in the repository.
-        width: of a token.
-        layers: how many.
-        heads: of each layer's attention.
-        epochs: passes over the images.
-        gammas: that it serves.
-        seen: share of an image's patches in pretraining; fewer are faster to train on.
+        name: Name in the repository.
+        width: Width of a token.
+        layers: Number of layers.
+        heads: Number of attention heads per layer.
+        epochs: Number of epochs.
+        gammas: List of γ that it serves.
+        seen: Share of an image's patches used in pretraining; fewer patches are faster.
     """
 
     name: str
@@ -73,9 +73,9 @@ class Pretrained:
     """A published vision transformer, see `pretrained`.
 
     Attributes:
-        name: in the repository.
-        pixels: height and width of the images that it is to read: the more, the slower and the more accurate.
-        gammas: that it serves.
+        name: Name in the repository.
+        pixels: Height and width of the images; more pixels are slower and more accurate.
+        gammas: List of γ that it serves.
     """
 
     name: str
@@ -85,12 +85,12 @@ class Pretrained:
 
 @dataclass(frozen=True, slots=True)
 class FromNothing:
-    """How transformers of a `Size` are trained.
+    """Training of transformers of a `Size`.
 
     Attributes:
-        task: whose images for training they learn from.
-        settings: batch and rate; epochs are a size's own.
-        variation: of these images.
+        task: Name of the task whose training images are used.
+        settings: Batch size and learning rate; the number of epochs belongs to the size.
+        variation: Data augmentation.
     """
 
     task: str
@@ -100,7 +100,7 @@ class FromNothing:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A task by name, and how its heads and prompts are trained."""
+    """A task, and the settings of its training."""
 
     task: str
     settings: Settings
@@ -108,14 +108,14 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything that decides what is made, but for code and data.
+    """Everything that determines the artefacts, except code and data.
 
     Attributes:
-        sizes: of the transformers.
-        tasks: that are then trained beside each transformer.
-        pretraining: of each `Size` among the transformers.
-        profile_seconds: for measuring each γ of a transformer.
-        threads: of an engine. The other cores are for clients and server, as they are beside a GPU.
+        sizes: The transformers.
+        tasks: Tasks that are trained for each transformer.
+        pretraining: Training of each `Size` among the transformers.
+        profile_seconds: Time to measure each γ of a transformer, in seconds.
+        threads: Number of threads of an engine; the other cores are for clients and server, as next to a GPU.
     """
 
     sizes: tuple[Size | Pretrained, ...]
@@ -125,7 +125,7 @@ class Recipe:
     threads: int = 1
 
     def training(self, task: str) -> Settings:
-        """How a task is trained."""
+        """Return the training of a task."""
         return next(each.settings for each in self.tasks if each.task == task)
 
 

@@ -1,4 +1,4 @@
-"""Every system under the same simulated traces (Figures 9 to 13)."""
+"""Simulate every system under the same traces (Figures 9 to 13)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ FIXED = {
     "VPT (8)": 8,
 }
 OTAS, PARETO, PETS, INFAAS = "OTAS (paper)", "OTAS (pareto)", "PetS (0)", "INFaaS"
-#: Factors on the assumed loading times, and seconds between looks at the load (0: at every batch). What INFaaS collects
-#: depends on both, and the paper names neither; so others are run beside the assumed ones.
+#: Factors on the assumed load times, and seconds between checks of the load (0: at every batch). The utility of INFaaS
+#: depends on both, and the paper gives neither; so other values are simulated as well.
 _SWITCHING = {
     INFAAS: (1.0, 1.0),
     f"{INFAAS}, no loading time": (0.0, 1.0),
@@ -36,7 +36,7 @@ _SWITCHING = {
 
 @dataclass(frozen=True)
 class Compared:
-    """The results of one trace with one profile, by system."""
+    """Results of one trace with one profile, by system."""
 
     trace: str
     profile: str
@@ -45,21 +45,21 @@ class Compared:
 
     @property
     def title(self) -> str:
-        """What it is."""
+        """Title of the tables."""
         return f"{self.trace} trace, throughput of {self.profile}"
 
     def over(self, ours: str, theirs: str) -> float:
-        """One system's utility over another's."""
+        """Return the ratio of two systems' utilities."""
         return self.results[ours].utility / self.results[theirs].utility
 
 
 def compare(traces: Traces) -> list[Compared]:
-    """Run everything, on all cores: each system under each trace is a simulation of its own."""
+    """Simulate each system under each trace, on all cores."""
     systems = [OTAS, PARETO, *FIXED, *_SWITCHING]
     cases = [(name, of) for name in traces.all for of in PROFILES]
     jobs = [(name, of, system) for name, of in cases for system in systems]
     found: dict[tuple[str, str, str], _Simulated] = {}
-    # A process that is forked would have threads of engines in the state in which they were.
+    # A forked process would inherit the state of engine threads.
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
         for job, simulated in zip(jobs, pool.map(partial(_simulate, traces), jobs), strict=True):
             progress(", ".join(job))
@@ -77,7 +77,7 @@ def compare(traces: Traces) -> list[Compared]:
 
 @dataclass(frozen=True, slots=True)
 class _Simulated:
-    """What a system came to, and how often it loaded a model."""
+    """Result of a system, and its number of model loads."""
 
     result: OtasResult
     loads: int
@@ -88,7 +88,7 @@ def _simulate(traces: Traces, job: tuple[str, str, str]) -> _Simulated:
     trace, profile = traces.all[name], PROFILES[of]
     if system in _SWITCHING:
         switching = _infaas(profile, *_SWITCHING[system])
-        # It says itself what a batch takes, with the loading.
+        # Its batches contain their own seconds, including loads.
         result = simulate(switching, switching.profile, trace, lambda batch: batch.seconds)
         return _Simulated(result, switching.loads)
     if system in FIXED:
@@ -98,7 +98,7 @@ def _simulate(traces: Traces, job: tuple[str, str, str]) -> _Simulated:
 
 
 def _infaas(profile: PaperProfile, loading: float, period_s: float) -> ModelSwitching:
-    """Sizes that keep their ratios to ViT-Base, which is γ 0."""
+    """Make model switching with the sizes' ratios to ViT-Base, which is γ 0."""
     scale = profile.latency.throughput(0) / VARIANTS["ViT-Base"].throughput
     variants = [
         ModelVariant(each.throughput * scale, each.load_s * loading, each.accuracies) for each in VARIANTS.values()
@@ -107,7 +107,7 @@ def _infaas(profile: PaperProfile, loading: float, period_s: float) -> ModelSwit
 
 
 def rows(compared: Compared) -> list[list[str]]:
-    """Cells of a table, a system a row."""
+    """Return the cells of a table with one row per system."""
     found = []
     for system, result in compared.results.items():
         right, wrong, late, evicted = result.shares
@@ -135,7 +135,7 @@ COLUMNS = [
 
 
 def gamma_rows(compared: Compared) -> list[list[str]]:
-    """Share of the queries executed at each γ, for the policies that choose it (Figure 12)."""
+    """Return the share of queries executed at each γ, for policies that choose γ (Figure 12)."""
     found = []
     for system in (OTAS, PARETO):
         by_gamma = compared.results[system].by_gamma
@@ -145,7 +145,7 @@ def gamma_rows(compared: Compared) -> list[list[str]]:
 
 
 def kept(compared: Compared) -> dict[str, object]:
-    """What the JSON holds."""
+    """Return the content of the JSON."""
     return {
         system: {
             "queries": result.queries,

@@ -1,4 +1,4 @@
-"""How much of what a few queries could earn each policy earns: against the exact optimum, on many small cases."""
+"""Compare the earnings of policies with the exact optimum, on many small cases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidal.otas.policies.labels import best_plan
 from tidal.otas.profile import GammaLatency
 from tidal.simulator.otas import measured_seconds
 
-# A query stands for so many images: then seven fill the seconds that they have.
+# Number of images that a query represents, so that seven queries fill the available time.
 _IMAGES = 40
 _QUERIES = 7
 _BATCHES = (6, 9)
@@ -24,15 +24,15 @@ _BATCHES = (6, 9)
 
 @dataclass(frozen=True)
 class _HeavyProfile(PaperProfile):
-    """Queries of many images; the arrival rate is one of images in Table I."""
+    """Profile of queries of many images; rates in Table I are in images."""
 
     def gamma_for_rate(self, rate: float) -> int:
-        """Table I, by images."""
+        """Return the γ of Table I for a rate of queries."""
         return super().gamma_for_rate(rate * _IMAGES)
 
 
 def heavy_profile() -> PaperProfile:
-    """Batches of up to seven queries: 10 ms to begin, and forty images each at the throughput of γ."""
+    """Make a profile of batches of up to seven queries: 10 ms, plus forty images each at the throughput of γ."""
     sizes = tuple(range(1, _QUERIES + 1))
     ms = tuple(tuple(10 + 1e3 * size * _IMAGES / throughput(gamma) for size in sizes) for gamma in GAMMAS)
     latency = GammaLatency(gammas=GAMMAS, batches=sizes, median_ms=ms, p95_ms=ms, image_bytes=(0,) * len(GAMMAS))
@@ -41,7 +41,7 @@ def heavy_profile() -> PaperProfile:
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Utility of all cases in sum: the published policy's, ours, and the most that there is."""
+    """Sum of utilities over all cases, of the published policy, Tidal's policy and the optimum."""
 
     cases: int
     paper: float
@@ -52,14 +52,18 @@ class Gaps:
 
     @property
     def closed(self) -> float:
-        """The share of the published policy's gap that ours closes."""
+        """Share of the published policy's gap to the optimum that Tidal's policy closes."""
         return (self.pareto - self.paper) / (self.optimum - self.paper)
 
 
 def policy_gaps(cases: int, seed: int = 0) -> Gaps:
-    """Queries of Table II that came over the last 0.6 s while the engine was busy; nothing comes after.
+    """Compare whole policies on queries of Table II that arrived in 0.6 s while the engine was busy.
 
-    Policies decide as they do when they serve; a batch takes what the profile says.
+    Batches take the latency of the profile, and no further query arrives.
+
+    Args:
+        cases: Number of cases.
+        seed: Random seed.
     """
     rng = np.random.default_rng(seed)
     profile = heavy_profile()
@@ -77,10 +81,14 @@ def policy_gaps(cases: int, seed: int = 0) -> Gaps:
 
 
 def allocation_gaps(cases: int, seed: int = 1) -> Gaps:
-    """Algorithm 2 alone against labels alone: problem (1) for batches that are given and stay whole.
+    """Compare Algorithm 2 with planning by labels on given batches (problem (1)).
 
-    Six to nine batches of up to 64 queries of one type of Table II each, which have 50 ms to all of their latency left.
-    Both know what batches really take. Labels are as few as a decision on 32 batches keeps.
+    A case has six to nine batches of up to 64 queries of one type of Table II each, which have from 50 ms to their full
+    latency left. Both use the true latencies. The number of labels is that of a decision on 32 batches.
+
+    Args:
+        cases: Number of cases.
+        seed: Random seed.
     """
     rng = np.random.default_rng(seed)
     ms = tuple(tuple(10 + 1e3 * size / throughput(gamma) for size in (1, 64)) for gamma in GAMMAS)
@@ -103,15 +111,15 @@ def allocation_gaps(cases: int, seed: int = 1) -> Gaps:
         )
         seconds = costs.seconds[:, sizes].T
         places = by_dynamic_programme(0.0, deadlines, seconds.tolist(), earnings.tolist())
-        paper = sum(earnings[batch, place] for batch, place in enumerate(places) if place is not None)
+        paper = sum(earnings[batch, gamma_index] for batch, gamma_index in enumerate(places) if gamma_index is not None)
         runs = best_plan(0.0, deadlines, sizes, earnings, costs, labels=20)
-        ours = sum(earnings[run.start, run.place] for run in runs)
+        ours = sum(earnings[run.start, run.gamma_index] for run in runs)
         found.append((float(paper), float(ours), most_allocated(deadlines, earnings, seconds)))
     return _gaps(found)
 
 
 def _earned(make: Callable[[PaperProfile], OtasPolicy], profile: PaperProfile, queries: list[Query]) -> float:
-    """What a policy earns from 0 s on of queries that came before."""
+    """Return the earnings of a policy from 0 s on, on queries that arrived before."""
     policy, now, total = make(profile), 0.0, 0.0
     seconds = measured_seconds(profile)
     for query in queries:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.tabi import tasks as labelled
-from benchmarks.tabi.tasks import Split
+from benchmarks.tabi.tasks import TaskSplit
 from tidal_builders.pets.typical import TYPICAL_KINDS
 
 KINDS = TYPICAL_KINDS
@@ -77,14 +77,14 @@ def random_tasks(count: int, kinds: tuple[str, ...] = KINDS) -> list[RandomTask]
     return found
 
 
-def load(data: Path, task: RealTask) -> Split:
+def load(data: Path, task: RealTask) -> TaskSplit:
     """A real task's texts; those that it trains on are at most as many as it wants."""
-    split = labelled.load(data, labelled.Task(task.name, task.epochs))
+    split = labelled.load(data, labelled.DataTask(task.name, task.epochs))
     rows = np.random.default_rng(0).permutation(len(split.train))[: task.most].tolist()
-    return Split(split.labels, split.train.at(rows), split.held_out, split.dev)
+    return TaskSplit(split.labels, split.train.at(rows), split.held_out, split.dev)
 
 
 def digest(data: Path) -> str:
     """Names the recipe and the data of all real tasks."""
-    parts = [f"{task}{labelled.digest(data, labelled.Task(task.name, task.epochs))}" for task in REAL_TASKS]
+    parts = [f"{task}{labelled.digest(data, labelled.DataTask(task.name, task.epochs))}" for task in REAL_TASKS]
     return hashlib.sha256("".join(parts).encode()).hexdigest()

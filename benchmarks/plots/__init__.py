@@ -1,4 +1,4 @@
 """Figures of the benchmarks in one style, drawn from a report's JSON; imported by benchmarks only.
 
-`python -m benchmarks.plots` draws the committed results again.
+`python -m benchmarks.redraw` draws the committed results again.
 """

@@ -1,6 +1,6 @@
 """One picture for each system, for README and docs: what Tidal gains or loses, from the committed results.
 
-Each is written as SVG for light and for dark pages. `python -m benchmarks.plots` draws them.
+Each is written as SVG for light and for dark pages. `python -m benchmarks.redraw` draws them.
 """
 
 from __future__ import annotations

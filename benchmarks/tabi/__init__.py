@@ -1,1 +1,1 @@
-"""Tabi's comparison: single models, a voting ensemble, and a cascade with and without each of its parts."""
+"""Comparison for Tabi: single models, a voting ensemble, and a cascade with and without each of its parts."""

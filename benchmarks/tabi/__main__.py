@@ -12,15 +12,14 @@ import typer
 
 from benchmarks.kept import cache_folder, kept_file
 from benchmarks.report import Report, progress
-from benchmarks.tabi import equality, figures, importance, offline, outcome, packing, plot, setting
-from benchmarks.tabi.importance import Importance
-from benchmarks.tabi.offline import OpenLevel
+from benchmarks.tabi import claims, equality, figures, importance, offline, outcome, packing, plot, setting
+from benchmarks.tabi.importance import ImportanceCost
 from benchmarks.tabi.outcome import TaskOutcome
-from benchmarks.tabi.packing import Packing
-from benchmarks.tabi.prepare import Artefacts, prepare
-from benchmarks.tabi.repository import LARGE_PADDED, Served, load, write_repository
-from benchmarks.tabi.rounds import FULL, QUICK, Size, measure_task
-from benchmarks.tabi.sweeps import QUICK_SCALES, SCALES, Point, PrunedWords, Sweeps
+from benchmarks.tabi.packing import PackingFactor
+from benchmarks.tabi.prepare import TaskArtefacts, prepare
+from benchmarks.tabi.repository import LARGE_PADDED, ServedModels, load, write_repository
+from benchmarks.tabi.rounds import FULL, QUICK, TabiSize, measure_task
+from benchmarks.tabi.sweeps import QUICK_SCALES, SCALES, PrunedWords, SweepPoint, Sweeps
 from benchmarks.tabi.variants import (
     LARGE,
     MIDDLE,
@@ -29,34 +28,35 @@ from benchmarks.tabi.variants import (
     SMALL,
     TABI,
     TWO_LEVELS,
-    Choice,
+    TargetChoice,
     choose,
     fronts,
 )
-from benchmarks.tabi.voting import Ensemble, find_ensemble
+from benchmarks.tabi.voting import VotingEnsemble, find_ensemble
+from testing.cascades import OpenLevel
 from tidal.manifest import MANIFEST_FILE
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.tabi.manifest import TabiManifest
 
-# Queries that the cost of importance is measured on.
+# Number of queries on which the cost of importance is measured.
 _TEXTS = 300
 
 
 @dataclass(slots=True)
-class Findings:
-    """What the tables over all tasks are made of, by task."""
+class TabiFindings:
+    """Results of all tasks, for the tables over tasks; by task."""
 
     outcomes: list[TaskOutcome] = field(default_factory=list)
-    dispatch: dict[str, figures.Dispatch] = field(default_factory=dict)
-    bounds: dict[str, figures.Bound] = field(default_factory=dict)
-    cutoffs: dict[str, list[Point]] = field(default_factory=dict)
-    scales: dict[str, list[Point]] = field(default_factory=dict)
+    dispatch: dict[str, figures.DispatcherQuality] = field(default_factory=dict)
+    bounds: dict[str, figures.LatencyBound] = field(default_factory=dict)
+    cutoffs: dict[str, list[SweepPoint]] = field(default_factory=dict)
+    scales: dict[str, list[SweepPoint]] = field(default_factory=dict)
     pruned: dict[str, list[PrunedWords]] = field(default_factory=dict)
-    importance: dict[str, Importance] = field(default_factory=dict)
-    dispatchers: dict[str, list[Point]] = field(default_factory=dict)
+    importance: dict[str, ImportanceCost] = field(default_factory=dict)
+    dispatchers: dict[str, list[SweepPoint]] = field(default_factory=dict)
     ensembles: dict[str, tuple[float, float]] = field(default_factory=dict)
     engines: dict[str, float] = field(default_factory=dict)
-    packings: dict[str, Packing] = field(default_factory=dict)  # the last task's
+    packings: dict[str, PackingFactor] = field(default_factory=dict)  # the last task's
 
 
 def main(
@@ -70,7 +70,7 @@ def main(
     size = QUICK if quick else FULL
     setting.add_setting(report, artefacts, size)
     manifests = [each.version(each.task.name) / MANIFEST_FILE for each in artefacts]
-    found = Findings()
+    found = TabiFindings()
     kept = []
     with tempfile.TemporaryDirectory(prefix="tabi-repository-", dir=cache_folder()) as folder:
         repository = Path(folder)
@@ -90,7 +90,7 @@ def main(
                 for models in reversed(served.load_order):
                     for model in models:
                         server.control.unload(model)
-    outcome.add_crowd(report, found.outcomes)
+    outcome.add_open_loop(report, found.outcomes)
     outcome.add_dispatch(report, found.dispatch)
     outcome.add_bounds(report, found.bounds, found.engines)
     outcome.add_points(report, "cut-off c (Figure 8), engines alone", found.cutoffs)
@@ -107,7 +107,7 @@ def main(
         report.measured[name] = {task: [asdict(p) for p in points] for task, points in getattr(found, name).items()}
     report.measured["ensembles"] = found.ensembles
     report.measured["engines"] = found.engines
-    outcome.add_claims(report, found.outcomes)
+    claims.add_claims(report, found.outcomes)
     report.finish(json)
     if json is not None:
         plot.save(report.document(), json.with_suffix(".png"))
@@ -116,19 +116,19 @@ def main(
 
 
 def _planned(systems: dict[str, TabiManifest], *, quick: bool) -> dict[str, TabiManifest]:
-    """Quick runs leave out the cascade's variants."""
+    """Return the systems to measure; quick runs leave out the cascade's variants."""
     return {name: each for name, each in systems.items() if not quick or name in (TABI, TWO_LEVELS)}
 
 
 def _task(
     report: Report,
-    found: Findings,
+    found: TabiFindings,
     server: RunningServer,
-    artefacts: Artefacts,
-    choice: Choice,
+    artefacts: TaskArtefacts,
+    choice: TargetChoice,
     systems: dict[str, TabiManifest],
-    served: Served,
-    size: Size,
+    served: ServedModels,
+    size: TabiSize,
     kept: Path,
 ) -> None:
     task, manifest = artefacts.task.name, artefacts.manifest
@@ -138,7 +138,7 @@ def _task(
     levels = [OpenLevel(artefacts.level_version(n), level.order) for n, level in enumerate(manifest.levels)]
     dev = artefacts.split.dev
     sample = dev.at(list(range(min(size.offline, len(dev)))))
-    # A quick run takes the first task's: levels are of one size in all tasks.
+    # A quick run uses the first task's: levels have the same size in all tasks.
     packings = found.packings = (size is QUICK and found.packings) or _packings(artefacts, levels, size)
     ensemble = _ensemble(artefacts, levels, size)
     progress(f"{task}: comparing routes with the offline ones")
@@ -163,7 +163,7 @@ def _task(
     if ensemble is None or not ensemble.equal:
         print(f"{task}: no ensemble of the smaller models is as accurate as the large one on held-out queries")
     if choice.two_levels is None:
-        print(f"{task}: no cascade of two levels meets the target of {choice.target:.2%}; nothing to take parts from")
+        print(f"{task}: no cascade of two levels meets the target of {choice.target:.2%}; its parts are not measured")
         return
     _parts(found, done, manifest, choice, systems, sample, levels, quick=size is QUICK)
     first = choice.two_levels.levels[0]
@@ -172,17 +172,17 @@ def _task(
 
 
 def _parts(
-    found: Findings,
+    found: TabiFindings,
     done: TaskOutcome,
     manifest: TabiManifest,
-    choice: Choice,
+    choice: TargetChoice,
     systems: dict[str, TabiManifest],
-    sample: offline.Queries,
+    sample: offline.TaskQueries,
     levels: list[OpenLevel],
     *,
     quick: bool,
 ) -> None:
-    """The parts of the cascade of two levels."""
+    """Measure the parts of the cascade of two levels."""
     two = choice.two_levels
     assert two is not None
     system = TWO_LEVELS if TWO_LEVELS in systems else TABI
@@ -199,7 +199,7 @@ def _parts(
     found.engines[done.name] = sweeps.engines_ratio()
 
 
-def _packings(artefacts: Artefacts, levels: list[OpenLevel], size: Size) -> dict[str, Packing]:
+def _packings(artefacts: TaskArtefacts, levels: list[OpenLevel], size: TabiSize) -> dict[str, PackingFactor]:
     progress(f"{artefacts.task.name}: packing factors")
     queries = [levels[0].read(texts) for texts in artefacts.split.dev.texts[:50]]
     return {
@@ -208,10 +208,10 @@ def _packings(artefacts: Artefacts, levels: list[OpenLevel], size: Size) -> dict
     }
 
 
-def _ensemble(artefacts: Artefacts, levels: list[OpenLevel], size: Size) -> Ensemble | None:
-    """The voting ensemble, chosen on held-out queries."""
+def _ensemble(artefacts: TaskArtefacts, levels: list[OpenLevel], size: TabiSize) -> VotingEnsemble | None:
+    """Return the voting ensemble, chosen on held-out queries."""
     manifest, held_out = artefacts.manifest, artefacts.split.held_out
-    progress(f"{artefacts.task.name}: what the levels answer to held-out queries")
+    progress(f"{artefacts.task.name}: running the levels on held-out queries")
     sample = held_out.at(list(range(min(size.held_out, len(held_out)))))
     answers = {}
     # The small model is the fastest, whatever the order of their scores.

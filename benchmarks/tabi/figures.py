@@ -1,4 +1,4 @@
-"""A task's rounds in figures: what the table of systems says, and the dispatcher's quality."""
+"""Figures of a task's rounds: the table of systems, the dispatcher's quality, and the bound of the latency."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.tabi.packing import Packing
+from benchmarks.tabi.packing import PackingFactor
 from benchmarks.tabi.rounds import TaskRun
-from benchmarks.tabi.serial import Cell
-from benchmarks.tabi.statistics import Interval, paired_difference, right_by_query
+from benchmarks.tabi.serial import SerialResult
+from benchmarks.tabi.statistics import BootstrapInterval, paired_difference, right_by_query
 from benchmarks.tabi.variants import LARGE, PADDED
-from benchmarks.tabi.voting import Ensemble
+from benchmarks.tabi.voting import VotingEnsemble
 from tidal.tabi.manifest import TabiManifest
 
 PERCENTILES = (25, 50, 75, 99)
 COCKTAIL = "voting (Cocktail)"
-Statistic = Callable[[Cell], float]
+Statistic = Callable[[SerialResult], float]
 
 
 @dataclass(frozen=True, slots=True)
 class SystemFigures:
-    """One system on one task, one query at a time.
+    """Figures of one system on one task, one query at a time.
 
     Attributes:
-        accuracy: share of right answers, every query counting once.
-        against_large: accuracy less the large model's on the same queries.
-        mean_ms: over all rounds.
-        percentiles_ms: p25, p50, p75, p99.
-        returned: share of the queries that the first level answered; None for a single model.
-        per_second: queries a second, one at a time.
-        cost: Σ 1/Pf · T · W (§7.1), T in ms.
-        overhead_ms: what a query that returns early takes longer than on the first level's model itself, the median;
-            None where there is no such query.
-        server: share of the cores that the server used.
-        others: share that other work used.
+        accuracy: Share of correct answers; every query counts once.
+        against_large: Accuracy minus that of the large model on the same queries.
+        mean_ms: Mean latency over all rounds, milliseconds.
+        percentiles_ms: p25, p50, p75 and p99 of the latency, milliseconds.
+        returned: Share of the queries that the first level answered; None for a single model.
+        per_second: Queries per second, one at a time.
+        cost: Σ 1/Pf · T · W (§7.1), T in milliseconds.
+        overhead_ms: Median latency of a query that returns early, minus that on the first level's model alone; None
+            without such queries.
+        server: Share of the cores that the server used.
+        others: Share of the cores that other work used.
     """
 
     accuracy: float
-    against_large: Interval
+    against_large: BootstrapInterval
     mean_ms: float
     percentiles_ms: tuple[float, ...]
     returned: float | None
@@ -52,8 +52,8 @@ class SystemFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatch:
-    """Who got which queries right (§7.3.2): of those that the first level returned, and of those that went on."""
+class DispatcherQuality:
+    """Accuracies on the queries that the first level returned, and on those that were re-routed (§7.3.2)."""
 
     returned: float
     returned_by_small: float
@@ -62,56 +62,80 @@ class Dispatch:
     re_routed_by_small: float
 
 
-def single_figures(run: TaskRun, system: str, truth: Sequence[str], packing: Packing) -> SystemFigures:
-    """Figures of a model that answers every query itself."""
+def single_figures(run: TaskRun, system: str, truth: Sequence[str], packing: PackingFactor) -> SystemFigures:
+    """Return the figures of a single model.
+
+    Args:
+        run: Rounds of the task.
+        system: Name of the model.
+        truth: Labels by query.
+        packing: Packing factor of the model.
+    """
     cells = [each[system] for each in run.serial]
     return _figures(run, cells, truth, cost=mean_ms(cells) / packing.factor)
 
 
 def cascade_figures(
-    run: TaskRun, system: str, truth: Sequence[str], manifest: TabiManifest, packings: Mapping[str, Packing]
+    run: TaskRun, system: str, truth: Sequence[str], manifest: TabiManifest, packings: Mapping[str, PackingFactor]
 ) -> SystemFigures:
-    """Figures of a cascade's front."""
+    """Return the figures of a cascade.
+
+    Args:
+        run: Rounds of the task.
+        system: Name of the cascade.
+        truth: Labels by query.
+        manifest: Manifest of the cascade.
+        packings: Packing factors by level.
+    """
     cells = [each[system] for each in run.serial]
     levels = manifest.candidates[manifest.chosen].levels
     names = [manifest.levels[level].name for level in levels]
     answered = np.concatenate([cell.levels for cell in cells])
-    shares = [float((answered >= level + 1).mean()) for level in levels]  # W: who ran each level
-    # What the models' own times say of how the mean divides among the levels.
+    shares = [float((answered >= level + 1).mean()) for level in levels]  # W: share of the queries that ran each level
+    # The models' own times divide the mean among the levels.
     alone = [mean_ms([each[name] for each in run.serial]) for name in names]
     parts = np.array(shares) * np.array(alone)
     inverse = np.array([1 / packings[name].factor for name in names])
     cost = mean_ms(cells) * float(parts @ inverse / parts.sum())
     returned = None if len(levels) == 1 else float((answered == levels[0] + 1).mean())
-    # A level that pads is not the model that is measured by itself.
+    # A level that pads is not the model that is measured alone.
     comparable = not manifest.levels[levels[0]].model.endswith(PADDED)
     overhead = _overhead(run, system, names[0], levels[0] + 1) if comparable else None
     return _figures(run, cells, truth, cost=cost, returned=returned, overhead_ms=overhead)
 
 
 def ensemble_figures(
-    run: TaskRun, ensemble: Ensemble, truth: Sequence[str], packings: Mapping[str, Packing]
+    run: TaskRun, ensemble: VotingEnsemble, truth: Sequence[str], packings: Mapping[str, PackingFactor]
 ) -> SystemFigures:
-    """Figures of a voting ensemble: its members' answers of this run, at the slowest member's latency alone."""
+    """Return the figures of a voting ensemble: its members' answers of this run, at the slowest member's latency.
+
+    Args:
+        run: Rounds of the task.
+        ensemble: Voting ensemble.
+        truth: Labels by query.
+        packings: Packing factors by model.
+    """
     cells = []
     for each in run.serial:
         slowest = each[ensemble.members[-1]]
         columns = zip(*(each[name].labels for name in ensemble.members), strict=True)
         votes = [ensemble.vote(dict(zip(ensemble.members, labels, strict=True))) for labels in columns]
-        cells.append(Cell(slowest.queries, slowest.latencies_ms, votes, slowest.levels, slowest.server, slowest.others))
+        cells.append(
+            SerialResult(slowest.queries, slowest.latencies_ms, votes, slowest.levels, slowest.server, slowest.others)
+        )
     cost = sum(mean_ms([each[name] for each in run.serial]) / packings[name].factor for name in ensemble.members)
     return _figures(run, cells, truth, cost=cost)
 
 
-def dispatch(run: TaskRun, system: str, small: str, first: int, truth: Sequence[str]) -> Dispatch:
-    """The dispatcher's quality: queries that it returned as the large model answers them, and the other way round.
+def dispatch(run: TaskRun, system: str, small: str, first: int, truth: Sequence[str]) -> DispatcherQuality:
+    """Return the dispatcher's quality: accuracies on returned and on re-routed queries, and the other model's.
 
     Args:
-        run: the rounds.
-        system: a cascade.
-        small: its first level.
-        first: that level's number.
-        truth: by query.
+        run: Rounds of the task.
+        system: Name of the cascade.
+        small: Name of its first level.
+        first: Number of that level.
+        truth: Labels by query.
     """
     back: list[tuple[bool, bool]] = []
     on: list[tuple[bool, bool]] = []
@@ -125,13 +149,18 @@ def dispatch(run: TaskRun, system: str, small: str, first: int, truth: Sequence[
                 on.append((own, each[small].labels[place] == truth[row]))
     nan = (float("nan"), float("nan"))
     kept, gained = (np.mean(found, axis=0) if found else nan for found in (back, on))
-    return Dispatch(
+    return DispatcherQuality(
         len(back) / (len(back) + len(on)), float(kept[0]), float(kept[1]), float(gained[0]), float(gained[1])
     )
 
 
-def accuracies(cells: Sequence[Cell], truth: Sequence[str]) -> dict[int, float]:
-    """Share of right answers by query, over rounds."""
+def accuracies(cells: Sequence[SerialResult], truth: Sequence[str]) -> dict[int, float]:
+    """Return the share of correct answers by query, over rounds.
+
+    Args:
+        cells: Results of the rounds.
+        truth: Labels by query.
+    """
     return right_by_query(
         [
             (cell.queries, [label == truth[row] for label, row in zip(cell.labels, cell.queries, strict=True)])
@@ -141,12 +170,26 @@ def accuracies(cells: Sequence[Cell], truth: Sequence[str]) -> dict[int, float]:
 
 
 def ratios(run: TaskRun, system: str, other: str, statistic: Statistic) -> list[float]:
-    """system / other in each round, one query at a time."""
+    """Return the ratio of two systems in each round, one query at a time.
+
+    Args:
+        run: Rounds of the task.
+        system: Numerator.
+        other: Denominator.
+        statistic: Figure of a round.
+    """
     return [statistic(each[system]) / statistic(each[other]) for each in run.serial]
 
 
-def crowd_ratios(run: TaskRun, system: str, other: str, percent: float | None) -> list[float]:
-    """system / other in each round, under Poisson arrivals: of a percentile, or the means."""
+def open_loop_ratios(run: TaskRun, system: str, other: str, percent: float | None) -> list[float]:
+    """Return the ratio of two systems' latencies in each round, under Poisson arrivals.
+
+    Args:
+        run: Rounds of the task.
+        system: Numerator.
+        other: Denominator.
+        percent: Percentile; None compares the means.
+    """
     found = []
     for each in run.crowd:
         ours, theirs = (
@@ -157,14 +200,14 @@ def crowd_ratios(run: TaskRun, system: str, other: str, percent: float | None) -
     return found
 
 
-def mean_ms(cells: Sequence[Cell]) -> float:
-    """Mean latency over all rounds."""
+def mean_ms(cells: Sequence[SerialResult]) -> float:
+    """Return the mean latency over all rounds, milliseconds."""
     return float(np.mean(np.concatenate([cell.latencies_ms for cell in cells])))
 
 
 def _figures(
     run: TaskRun,
-    cells: Sequence[Cell],
+    cells: Sequence[SerialResult],
     truth: Sequence[str],
     *,
     cost: float,
@@ -200,16 +243,16 @@ def _overhead(run: TaskRun, system: str, small: str, first: int) -> float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """What a cascade's mean latency is made of, in units of the large model's, and what it could be at best.
+class LatencyBound:
+    """The parts of a cascade's mean latency, in units of the large model's, and the best possible dispatcher.
 
     Attributes:
-        small: the small model, which every query runs, asked by itself.
-        front: what the cascade adds to a query that returns early: a further call in the server, and its decision.
-        re_routed: what re-routed queries take beyond both, times their share.
-        returned: share that returned early.
-        ideal_returned: share that an all-knowing dispatcher would return, of queries where the small model is right
-            or the large one is wrong too.
+        small: Latency of the small model, which every query runs, alone.
+        front: Time that the cascade adds to a query that returns early: a further call in the server, and the decision.
+        re_routed: Further time of re-routed queries, times their share.
+        returned: Share of the queries that returned early.
+        ideal_returned: Share that an oracle dispatcher would return: the small model is right, or the large one is
+            wrong too.
     """
 
     small: float
@@ -219,8 +262,16 @@ class Bound:
     ideal_returned: float
 
 
-def bound(run: TaskRun, system: str, small: str, first: int, truth: Sequence[str]) -> Bound:
-    """What bounds a cascade of this pair of models; arguments as of `dispatch`."""
+def bound(run: TaskRun, system: str, small: str, first: int, truth: Sequence[str]) -> LatencyBound:
+    """Return the parts of the mean latency of a cascade of this pair of models.
+
+    Args:
+        run: Rounds of the task.
+        system: Name of the cascade.
+        small: Name of its first level.
+        first: Number of that level.
+        truth: Labels by query.
+    """
     large = mean_ms([each[LARGE] for each in run.serial])
     early, added, ideal, count = [], 0.0, 0, 0
     for each in run.serial:
@@ -235,4 +286,4 @@ def bound(run: TaskRun, system: str, small: str, first: int, truth: Sequence[str
     alone = mean_ms([each[small] for each in run.serial])
     front = float(np.mean(early)) if early else 0.0
     rest = added / count - front
-    return Bound(alone / large, front / large, rest / large, len(early) / count, ideal / count)
+    return LatencyBound(alone / large, front / large, rest / large, len(early) / count, ideal / count)

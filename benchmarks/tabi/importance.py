@@ -1,4 +1,4 @@
-"""What it costs that a level says which words matter: its engine, and one of the same weights without that output."""
+"""The cost of the importance of words: a level's engine, against one with the same weights without that output."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.report import progress
-from benchmarks.tabi.offline import OpenLevel
-from benchmarks.tabi.prepare import Artefacts
+from benchmarks.tabi.prepare import TaskArtefacts
+from testing.cascades import OpenLevel
 from tidal.errors import Internal
 from tidal.repository.entries import ModelEntry
 from tidal.text.words import EncodedWords
@@ -25,11 +25,11 @@ _ROUNDS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Importance:
+class ImportanceCost:
     """Mean milliseconds of a query on a level's engine with the attention that words receive, and without it.
 
-    An engine cannot leave out an output that it was compiled with: `without_ms` is that of a second engine, which is
-    made as the last level's is, with the attention fused. `ratios` are with / without by round.
+    An engine cannot leave out an output that it was compiled with: `without_ms` is from a second engine, which is
+    built like the last level's, with fused attention. `ratios` are with / without by round.
     """
 
     level: str
@@ -39,43 +39,45 @@ class Importance:
 
     @property
     def ratio(self) -> float:
-        """The median over rounds."""
+        """Median ratio over rounds."""
         return statistics.median(self.ratios)
 
 
-def measure(artefacts: Artefacts, level: int, opened: OpenLevel, queries: Sequence[tuple[str, ...]]) -> Importance:
-    """Run queries on both engines by turns, in seven rounds.
+def measure(
+    artefacts: TaskArtefacts, level: int, opened: OpenLevel, queries: Sequence[tuple[str, ...]]
+) -> ImportanceCost:
+    """Run queries on both engines alternately, in seven rounds.
 
     Args:
-        artefacts: of a task.
-        level: index of a level that gives importance.
-        opened: that level.
-        queries: texts.
+        artefacts: Artefacts of a task.
+        level: Index of a level that gives importance.
+        opened: The same level, opened.
+        queries: Texts of the queries.
     """
     plain = OpenLevel(_built_without(artefacts, level), None)
     read = [opened.read(each) for each in queries]
-    _round((opened, plain), read)  # what engines make for new shapes is made once
+    _round((opened, plain), read)  # engines prepare each new shape once
     rounds = [_round((opened, plain), read) for _ in range(_ROUNDS)]
     with_ms, without_ms = (statistics.median(each) for each in zip(*rounds, strict=True))
-    return Importance(artefacts.manifest.levels[level].name, with_ms, without_ms, tuple(a / b for a, b in rounds))
+    return ImportanceCost(artefacts.manifest.levels[level].name, with_ms, without_ms, tuple(a / b for a, b in rounds))
 
 
 def _round(levels: Sequence[OpenLevel], queries: Sequence[EncodedWords]) -> tuple[float, ...]:
-    """Mean milliseconds of a query on each level; which of them begins changes with every query."""
+    """Return the mean milliseconds of a query on each level; their order changes with every query."""
     for level in levels:
         level.run(queries[0])
     spent = np.zeros(len(levels))
     for number, query in enumerate(queries):
-        for turn in range(len(levels)):
-            place = (number + turn) % len(levels)
+        for offset in range(len(levels)):
+            place = (number + offset) % len(levels)
             start = time.perf_counter()
             levels[place].run(query)
             spent[place] += time.perf_counter() - start
     return tuple((spent * 1e3 / len(queries)).tolist())
 
 
-def _built_without(artefacts: Artefacts, level: int) -> Path:
-    """Version folder of a level's weights with logits as the only output; built once."""
+def _built_without(artefacts: TaskArtefacts, level: int) -> Path:
+    """Return the version folder of a level's weights with logits as the only output; built once."""
     spec = load_spec(artefacts.folder / f"{artefacts.task.name}.yaml")
     assert isinstance(spec, TabiSpec)
     own = next(each for each in spec.levels if each.name == artefacts.manifest.levels[level].name)

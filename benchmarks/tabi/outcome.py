@@ -1,4 +1,4 @@
-"""The report: a table of systems a task, the open loops, and the claims over all tasks."""
+"""The tables of the report: systems per task, open loops, and the parts of the cascade."""
 
 from __future__ import annotations
 
@@ -8,31 +8,30 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from benchmarks.report import Claim, Report
+from benchmarks.report import Report
 from benchmarks.tabi import figures
-from benchmarks.tabi.equality import Equality
-from benchmarks.tabi.figures import COCKTAIL, Bound, Dispatch, SystemFigures
-from benchmarks.tabi.importance import Importance
+from benchmarks.tabi.equality import RouteEquality
+from benchmarks.tabi.figures import COCKTAIL, DispatcherQuality, LatencyBound, SystemFigures
+from benchmarks.tabi.importance import ImportanceCost
 from benchmarks.tabi.rounds import LOAD, TaskRun
-from benchmarks.tabi.serial import Cell
-from benchmarks.tabi.statistics import resampled
-from benchmarks.tabi.sweeps import PUBLISHED, Point, PrunedWords
-from benchmarks.tabi.variants import EXACT, LARGE, TABI
-from benchmarks.tabi.voting import Ensemble
+from benchmarks.tabi.serial import SerialResult
+from benchmarks.tabi.sweeps import PUBLISHED, PrunedWords, SweepPoint
+from benchmarks.tabi.variants import LARGE
+from benchmarks.tabi.voting import VotingEnsemble
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """Everything that is said of a task.
+    """All results of a task.
 
     Attributes:
-        name: the task's.
-        run: its rounds.
-        truth: labels of dev.
-        single: name of the fastest single model that meets the target (INFaaS).
-        systems: figures by system.
-        ensemble: of smaller models, the best there is.
-        equality: of routes.
+        name: Name of the task.
+        run: Rounds of the task.
+        truth: Labels of the dev split.
+        single: Name of the fastest single model that meets the target (INFaaS).
+        systems: Figures by system.
+        ensemble: Best voting ensemble of smaller models; None if there is none.
+        equality: Equality of routes.
     """
 
     name: str
@@ -40,12 +39,17 @@ class TaskOutcome:
     truth: Sequence[str]
     single: str
     systems: Mapping[str, SystemFigures]
-    ensemble: Ensemble | None
-    equality: Equality
+    ensemble: VotingEnsemble | None
+    equality: RouteEquality
 
 
 def add_systems(report: Report, outcome: TaskOutcome) -> None:
-    """A row a system, one query at a time."""
+    """Report one row per system, one query at a time.
+
+    Args:
+        report: Report to extend.
+        outcome: Results of a task.
+    """
     large = outcome.systems[LARGE].mean_ms
     rows, costs = [], []
     for system, found in outcome.systems.items():
@@ -72,15 +76,20 @@ def add_systems(report: Report, outcome: TaskOutcome) -> None:
                 f"{found.others:.0%}",
             ]
         )
-    columns = ["system", "accuracy", "less large's (95 %)", "mean ms", "p25", "p50", "p75", "p99", "/ large", "early"]
+    columns = ["system", "accuracy", "vs large (95 %)", "mean ms", "p25", "p50", "p75", "p99", "/ large", "early"]
     report.add_table(f"{outcome.name}: one query at a time", columns, rows)
-    # cost: Σ 1/Pf · T · W; overhead: of a query that returns early, over the small model itself; cpu, others: share of
+    # cost: Σ 1/Pf · T · W; overhead: of a query that returns early, over the small model alone; cpu, others: share of
     # the cores that the server and other work used.
-    report.add_table(f"{outcome.name}: what it takes", ["system", "1/s", "cost", "overhead ms", "cpu", "others"], costs)
+    report.add_table(f"{outcome.name}: cost", ["system", "1/s", "cost", "overhead ms", "cpu", "others"], costs)
 
 
-def add_crowd(report: Report, outcomes: Sequence[TaskOutcome]) -> None:
-    """Poisson arrivals, pooled over rounds."""
+def add_open_loop(report: Report, outcomes: Sequence[TaskOutcome]) -> None:
+    """Report Poisson arrivals, pooled over rounds.
+
+    Args:
+        report: Report to extend.
+        outcomes: Results of all tasks.
+    """
     rows = []
     for outcome in outcomes:
         for system in outcome.run.crowd[0]:
@@ -99,14 +108,19 @@ def add_crowd(report: Report, outcomes: Sequence[TaskOutcome]) -> None:
                     f"{sum(bool(cell.warning) for cell in cells)}/{len(cells)}",
                 ]
             )
-    # cpu: share of the cores that the server used; others: that other work, the load generator included, used; late:
-    # rounds in which the load generator could not keep to its schedule.
+    # cpu: share of the cores that the server used; others: share that other work, the load generator included, used;
+    # late: rounds in which the load generator could not keep to its schedule.
     columns = ["task", "system", "offered 1/s", "mean ms", "p50", "p99", "max", "failed", "cpu", "others", "late"]
-    report.add_table(f"Poisson arrivals at {LOAD:.0%} of what the large model can answer", columns, rows)
+    report.add_table(f"Poisson arrivals at {LOAD:.0%} of the large model's capacity", columns, rows)
 
 
-def add_dispatch(report: Report, found: Mapping[str, Dispatch]) -> None:
-    """The dispatcher's quality, a row a task."""
+def add_dispatch(report: Report, found: Mapping[str, DispatcherQuality]) -> None:
+    """Report the dispatcher's quality, one row per task.
+
+    Args:
+        report: Report to extend.
+        found: Dispatcher's quality by task.
+    """
     columns = ["task", "returned", "returned: small", "large", "gap", "re-routed: cascade", "small", "gap"]
     rows = [
         [
@@ -121,12 +135,18 @@ def add_dispatch(report: Report, found: Mapping[str, Dispatch]) -> None:
         ]
         for name, each in found.items()
     ]
-    title = "the dispatcher (§7.3.2): accuracy on what it returned and on what went on, and the other model's"
+    title = "the dispatcher (§7.3.2): accuracy on returned and on re-routed queries, and the other model's"
     report.add_table(title, columns, rows)
 
 
-def add_points(report: Report, title: str, found: Mapping[str, Sequence[Point]]) -> None:
-    """A sweep, a row a setting."""
+def add_points(report: Report, title: str, found: Mapping[str, Sequence[SweepPoint]]) -> None:
+    """Report a sweep, one row per setting.
+
+    Args:
+        report: Report to extend.
+        title: Title of the table.
+        found: Points of the sweep by task.
+    """
     rows = [
         [
             task,
@@ -143,7 +163,12 @@ def add_points(report: Report, title: str, found: Mapping[str, Sequence[Point]])
 
 
 def add_pruned_words(report: Report, found: Mapping[str, Sequence[PrunedWords]]) -> None:
-    """The share of the words that go, a row a task and scale, beside the paper's of SST-2."""
+    """Report the share of pruned words, one row per task and scale, beside the paper's for SST-2.
+
+    Args:
+        report: Report to extend.
+        found: Shares by task.
+    """
     rows = [
         [
             task,
@@ -159,8 +184,13 @@ def add_pruned_words(report: Report, found: Mapping[str, Sequence[PrunedWords]])
     report.add_table("words that pruning removes", columns, rows)
 
 
-def add_importance(report: Report, found: Mapping[str, Importance]) -> None:
-    """What the attention that words receive costs the first level's engine, a row a task."""
+def add_importance(report: Report, found: Mapping[str, ImportanceCost]) -> None:
+    """Report the cost of the importance of words on the first level's engine, one row per task.
+
+    Args:
+        report: Report to extend.
+        found: Costs by task.
+    """
     rows = [
         [
             task,
@@ -178,48 +208,12 @@ def add_importance(report: Report, found: Mapping[str, Importance]) -> None:
     )
 
 
-def add_claims(report: Report, outcomes: Sequence[TaskOutcome]) -> None:
-    """The claims, of the candidate that the product chooses for the target."""
-    for outcome in outcomes:
-        found = figures.ratios(outcome.run, TABI, LARGE, _mean)
-        note = f"rounds {min(found):.2f}-{max(found):.2f}; {_exactly(outcome)}"
-        name = f"mean_vs_large[{outcome.name}]"
-        report.claims.append(Claim(name, "<= 0.75", statistics.median(found), paper="0.60-0.79", note=note))
-    gap = pooled_gap(outcomes)
-    note = f"95 %: {gap.low:+.4f} to {gap.high:+.4f}; every query of every task counts once"
-    report.claims.append(Claim("accuracy_gap[pooled]", "<= 0.01", gap.value, paper="within 0.01", note=note))
-    crowds = {each.name: figures.crowd_ratios(each.run, TABI, LARGE, 99) for each in outcomes}
-    _worst(report, "p99_vs_large[poisson70]", "<= 1.0", crowds)
-    alone = {each.name: figures.ratios(each.run, TABI, LARGE, _p99) for each in outcomes}
-    _worst(report, "p99_vs_large[unloaded]", "<= 1.25", alone, paper="about 1")
-    for outcome in outcomes:
-        # An ensemble that is not as accurate is no alternative: its row says how accurate it is.
-        if outcome.ensemble is not None and outcome.ensemble.equal:
-            slowest = outcome.ensemble.members[-1]
-            found = figures.ratios(outcome.run, TABI, slowest, _mean)
-            note = f"against {'+'.join(outcome.ensemble.members)}, charged {slowest} alone"
-            name = f"mean_vs_cocktail[{outcome.name}]"
-            report.claims.append(Claim(name, "<= 0.89", statistics.median(found), paper="0.74-0.89", note=note))
-    queries = sum(each.equality.queries for each in outcomes)
-    equal = sum(each.equality.equal for each in outcomes)
-    error = max(each.equality.max_abs_error for each in outcomes)
-    note = f"{queries} queries, levels, labels and words read; probabilities differ by {error:.1e} at most"
-    report.claims.append(Claim("route_equality", "== 1.0", equal / queries, note=note))
-
-
-def pooled_gap(outcomes: Sequence[TaskOutcome]) -> figures.Interval:
-    """The large model's accuracy less Tabi's over the queries of all tasks."""
-    differences = []
-    for outcome in outcomes:
-        large, ours = (
-            figures.accuracies([each[system] for each in outcome.run.serial], outcome.truth) for system in (LARGE, TABI)
-        )
-        differences += [large[query] - ours[query] for query in sorted(large)]
-    return resampled(np.array(differences))
-
-
 def measured(outcome: TaskOutcome) -> dict[str, object]:
-    """A task's figures for the JSON, with every round's."""
+    """Return a task's figures for the JSON, with those of each round.
+
+    Args:
+        outcome: Results of the task.
+    """
     return {
         "systems": {system: asdict(found) for system, found in outcome.systems.items()},
         "infaas": outcome.single,
@@ -228,49 +222,33 @@ def measured(outcome: TaskOutcome) -> dict[str, object]:
         else {name: getattr(outcome.ensemble, name) for name in ("members", "accuracy", "equal")},
         "capacities": outcome.run.capacities,
         "mean_vs_large": {
-            system: figures.ratios(outcome.run, system, LARGE, _mean) for system in outcome.run.serial[0]
+            system: figures.ratios(outcome.run, system, LARGE, mean_ms) for system in outcome.run.serial[0]
         },
-        "p99_vs_large": {system: figures.ratios(outcome.run, system, LARGE, _p99) for system in outcome.run.serial[0]},
+        "p99_vs_large": {
+            system: figures.ratios(outcome.run, system, LARGE, p99_ms) for system in outcome.run.serial[0]
+        },
         "poisson_mean_vs_large": {
-            system: figures.crowd_ratios(outcome.run, system, LARGE, None) for system in outcome.run.crowd[0]
+            system: figures.open_loop_ratios(outcome.run, system, LARGE, None) for system in outcome.run.crowd[0]
         },
         "poisson_p99_vs_large": {
-            system: figures.crowd_ratios(outcome.run, system, LARGE, 99) for system in outcome.run.crowd[0]
+            system: figures.open_loop_ratios(outcome.run, system, LARGE, 99) for system in outcome.run.crowd[0]
         },
         "route_equality": asdict(outcome.equality),
     }
 
 
-def _worst(
-    report: Report, name: str, goal: str, found: Mapping[str, Sequence[float]], paper: str | None = None
-) -> None:
-    """A claim over all tasks: the worst of their medians over rounds."""
-    medians = {task: statistics.median(each) for task, each in found.items()}
-    note = "the worst of " + ", ".join(f"{task} {value:.2f}" for task, value in medians.items())
-    report.claims.append(Claim(name, goal, max(medians.values()), paper=paper, note=note))
+def add_bounds(report: Report, found: Mapping[str, LatencyBound], engines: Mapping[str, float]) -> None:
+    """Report the parts of the mean latency, one row per task.
 
-
-def _exactly(outcome: TaskOutcome) -> str:
-    """What the candidate costs that is as accurate as the large model on the selection part."""
-    system = EXACT if EXACT in outcome.systems else TABI
-    ratio = statistics.median(figures.ratios(outcome.run, system, LARGE, _mean))
-    return f"at the large model's accuracy {ratio:.2f}"
-
-
-def _mean(cell: Cell) -> float:
-    return cell.mean_ms
-
-
-def _p99(cell: Cell) -> float:
-    return cell.percentile(99)
-
-
-def add_bounds(report: Report, found: Mapping[str, Bound], engines: Mapping[str, float]) -> None:
-    """What the mean is made of, a row a task; `engines` has the ratio of the engines' times alone."""
+    Args:
+        report: Report to extend.
+        found: Parts by task.
+        engines: Ratio of the engines' times alone, by task.
+    """
     columns = ["task", "small", "+ front", "+ re-routed", "= / large", "returned", "at best", "/ large at best"]
     rows = []
     for task, each in found.items():
-        # At best the share that goes on shrinks, at the same cost of each.
+        # With an oracle fewer queries are re-routed, each at the same cost.
         rest = 1 - each.returned
         always = each.small + each.front
         best = always + (each.re_routed * (1 - each.ideal_returned) / rest if rest else 0.0)
@@ -284,5 +262,15 @@ def add_bounds(report: Report, found: Mapping[str, Bound], engines: Mapping[str,
                 f"{engines[task]:.2f}",
             ]
         )
-    title = "what bounds the mean, in units of the large model's; at best: an all-knowing dispatcher"
+    title = "parts of the mean latency, in units of the large model's; at best: an oracle dispatcher"
     report.add_table(title, [*columns, "engines alone"], rows)
+
+
+def mean_ms(cell: SerialResult) -> float:
+    """Return the mean latency of a round, milliseconds."""
+    return cell.mean_ms
+
+
+def p99_ms(cell: SerialResult) -> float:
+    """Return the 99th percentile of the latency of a round, milliseconds."""
+    return cell.percentile(99)

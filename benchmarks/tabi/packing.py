@@ -17,26 +17,26 @@ from tidal.arlo.model import TokenRow, padded_inputs
 from tidal.engines import Engine, open_engines
 from tidal.text.words import EncodedWords
 
-# The paper's bound of what counts as no slowdown.
+# Slowdown below which copies count as undisturbed, as in the paper.
 _SLOWDOWN = 1.10
 _ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
-    """Pf, and how much slower a query is by the number of copies that run."""
+class PackingFactor:
+    """The packing factor Pf, and the slowdown of a query by the number of running copies."""
 
     factor: int
     slowdown: dict[int, float]
 
 
-def measure(version_dir: Path, queries: Sequence[EncodedWords], *, seconds: float) -> Packing:
-    """Run 1, 2, ... copies at once, up to one more than there are cores, each as the server runs one query.
+def measure(version_dir: Path, queries: Sequence[EncodedWords], *, seconds: float) -> PackingFactor:
+    """Run 1, 2, ... concurrent copies, up to the number of cores plus 1, each as the server runs one query.
 
     Args:
-        version_dir: of a level.
-        queries: that each copy runs, in turn.
-        seconds: that each number of copies runs for, in each of three rounds.
+        version_dir: Folder of a level's version.
+        queries: Queries that each copy runs repeatedly.
+        seconds: Duration for each number of copies, in each of three rounds.
     """
     manifest = load_arlo_manifest(version_dir)
     runtime = len(manifest.runtimes) - 1
@@ -47,7 +47,7 @@ def measure(version_dir: Path, queries: Sequence[EncodedWords], *, seconds: floa
     inputs = [padded_inputs(manifest, runtime, [row]) for row in rows]
     for copy in copies:
         for each in inputs:
-            copy.run(each)  # what it makes for new shapes is made once
+            copy.run(each)  # engines prepare each new shape once
     times: dict[int, list[float]] = {count: [] for count in range(1, most + 1)}
     for _ in range(_ROUNDS):
         for count, found in times.items():
@@ -56,16 +56,20 @@ def measure(version_dir: Path, queries: Sequence[EncodedWords], *, seconds: floa
     return packing({count: statistics.median(found) / alone for count, found in times.items()})
 
 
-def packing(slowdown: dict[int, float]) -> Packing:
-    """The largest number of copies up to which none slows the others by more than the bound."""
+def packing(slowdown: dict[int, float]) -> PackingFactor:
+    """Return the largest number of copies up to which the slowdown stays below the bound.
+
+    Args:
+        slowdown: Slowdown by number of copies.
+    """
     factor = 1
     while slowdown.get(factor + 1, float("inf")) < _SLOWDOWN:
         factor += 1
-    return Packing(factor, slowdown)
+    return PackingFactor(factor, slowdown)
 
 
 def _together(copies: Sequence[Engine], inputs: Sequence[dict[str, np.ndarray]], seconds: float) -> float:
-    """Mean seconds of a query while all copies run."""
+    """Return the mean seconds of a query while all copies run."""
     spent, done = [0.0] * len(copies), [0] * len(copies)
     ready = threading.Barrier(len(copies))
 

@@ -1,4 +1,4 @@
-"""The model repository that is served: what was built, and the cascade's variants beside it."""
+"""The model repository that is served: the built models and the cascade's variants."""
 
 from __future__ import annotations
 
@@ -9,32 +9,37 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.tabi.prepare import Artefacts
+from benchmarks.tabi.prepare import TaskArtefacts
 from benchmarks.tabi.variants import NO_ARLO, PADDED, large_level
 from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.manifest import MANIFEST_FILE
 from tidal.server.child import RunningServer
 from tidal.tabi.manifest import TabiManifest
 
-_LOADING_AT_ONCE = 3
+_CONCURRENT_LOADS = 3
 LARGE_PADDED = "large, padded"
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """Models by system: those that answer, and those that have to be loaded for them: levels, then fronts."""
+class ServedModels:
+    """The served models.
+
+    Attributes:
+        models: Name of the model by system.
+        load_order: Models to load: levels, then fronts.
+    """
 
     models: dict[str, str]
     load_order: tuple[tuple[str, ...], tuple[str, ...]]
 
 
-def write_repository(repository: Path, artefacts: Artefacts, fronts: Mapping[str, TabiManifest]) -> Served:
-    """Add a task's levels, levels that pad, and fronts.
+def write_repository(repository: Path, artefacts: TaskArtefacts, fronts: Mapping[str, TabiManifest]) -> ServedModels:
+    """Add a task's levels, padded levels, and fronts to a repository.
 
     Args:
-        repository: on the artefacts' file system.
-        artefacts: what was built.
-        fronts: manifests by system.
+        repository: Repository on the artefacts' file system.
+        artefacts: Artefacts of the task.
+        fronts: Manifests by system.
     """
     manifest = artefacts.manifest
     front = artefacts.task.name
@@ -56,24 +61,33 @@ def write_repository(repository: Path, artefacts: Artefacts, fronts: Mapping[str
         models[system] = f"{front}_{number}"
         named = content.model_copy(update={"name": models[system]})
         _copy(version_dir, repository / models[system], named.model_dump_json())
-    return Served(models, (tuple(levels), tuple(models[system] for system in fronts)))
+    return ServedModels(models, (tuple(levels), tuple(models[system] for system in fronts)))
 
 
 def load(server: RunningServer, models: Sequence[str]) -> None:
-    """Load models, several at a time; one that does not load ends the run."""
-    with ThreadPoolExecutor(_LOADING_AT_ONCE) as pool:
+    """Load models, several at a time; a model that fails to load ends the run.
+
+    Args:
+        server: Running server.
+        models: Names of the models.
+    """
+    with ThreadPoolExecutor(_CONCURRENT_LOADS) as pool:
         for each in [pool.submit(server.control.load, model, None) for model in models]:
             each.result()
 
 
 def pad(manifest: ArloManifest) -> ArloManifest:
-    """One runtime, which pads to the longest input."""
+    """Return a manifest with one runtime, which pads to the maximum length.
+
+    Args:
+        manifest: Manifest of a level.
+    """
     longest = manifest.runtimes[-1].model_copy(update={"dynamic": False})
     return manifest.model_copy(update={"runtimes": (longest,)})
 
 
 def _copy(version_dir: Path, target: Path, manifest: str | None = None) -> None:
-    """A model of its own from a version: small files are copied, engines linked."""
+    """Create a model from a version: small files are copied, engines are linked."""
     source = version_dir.parent
     config = (source / "config.pbtxt").read_text().replace(f'"{source.name}"', f'"{target.name}"')
     shutil.copytree(version_dir, target / version_dir.name, copy_function=_link)

@@ -1,4 +1,4 @@
-"""What is said before anything is measured, and what was chosen."""
+"""Tables about the setting: data, models, method, levels, and the chosen candidates."""
 
 from __future__ import annotations
 
@@ -6,34 +6,46 @@ import json
 from collections.abc import Mapping, Sequence
 
 from benchmarks.report import Report
-from benchmarks.tabi.packing import Packing
-from benchmarks.tabi.prepare import Artefacts
-from benchmarks.tabi.rounds import LOAD, Size
+from benchmarks.tabi.packing import PackingFactor
+from benchmarks.tabi.prepare import TaskArtefacts
+from benchmarks.tabi.rounds import LOAD, TabiSize
 from benchmarks.tabi.train import LAYERS
 from benchmarks.tabi.variants import SLACK, break_even
 from tidal.tabi.manifest import TabiManifest
 
 
-def add_setting(report: Report, artefacts: Sequence[Artefacts], size: Size) -> None:
-    """Data, models and method."""
+def add_setting(report: Report, artefacts: Sequence[TaskArtefacts], size: TabiSize) -> None:
+    """Report data, models and method.
+
+    Args:
+        report: Report to extend.
+        artefacts: Artefacts of all tasks.
+        size: Size of the benchmark.
+    """
     layers = ", ".join(f"{name} {count}" for name, count in LAYERS.items())
     facts = {
         "models": f"all-MiniLM-L6-v2's first layers, fine-tuned: {layers}; fp32, OpenVINO",
         **{each.task.name: _sizes(each) for each in artefacts},
-        "target": f"the large model's accuracy on the selection part, less {SLACK:.1%}; dev is only reported on",
-        "alone": f"{size.rounds} rounds of up to {size.queries} queries of dev, each after the answer to the last; "
-        "gRPC and tokenisation inside",
-        "draws": "a query has one request id for all systems, and another in each round",
+        "target": f"the large model's accuracy on the selection part minus {SLACK:.1%}; dev is only reported on",
+        "alone": f"{size.rounds} rounds of up to {size.queries} dev queries, each after the previous answer; "
+        "gRPC and tokenisation included",
+        "draws": "a query has one request id for all systems, and another one in each round",
         "together": f"{size.rounds} rounds of {size.requests} queries, Poisson, "
-        f"{LOAD:.0%} of what the large model can answer",
+        f"{LOAD:.0%} of the large model's capacity",
         "caches": "off",
     }
     report.measured["setting"] = facts
-    report.add_table("setting", ["what", ""], [[name, text] for name, text in facts.items()])
+    report.add_table("setting", ["setting", ""], [[name, text] for name, text in facts.items()])
 
 
-def add_levels(report: Report, artefacts: Artefacts, packings: Mapping[str, Packing]) -> None:
-    """A task's levels: calibration and packing."""
+def add_levels(report: Report, artefacts: TaskArtefacts, packings: Mapping[str, PackingFactor]) -> None:
+    """Report the calibration and packing of a task's levels.
+
+    Args:
+        report: Report to extend.
+        artefacts: Artefacts of the task.
+        packings: Packing factors by level.
+    """
     rows, found = [], {}
     for level in artefacts.manifest.levels:
         training = json.loads((artefacts.folder / "models" / level.name / "training.json").read_text())
@@ -57,7 +69,14 @@ def add_levels(report: Report, artefacts: Artefacts, packings: Mapping[str, Pack
 
 
 def add_choices(report: Report, task: str, fronts: Mapping[str, TabiManifest], whole: TabiManifest) -> None:
-    """What each system's parameters are, and where a single model would win."""
+    """Report each system's parameters, and up to which target a single model is the fastest.
+
+    Args:
+        report: Report to extend.
+        task: Name of the task.
+        fronts: Manifests by system.
+        whole: Manifest with all candidates.
+    """
     rows = []
     for system, manifest in fronts.items():
         candidate = manifest.candidates[manifest.chosen]
@@ -85,7 +104,7 @@ def add_choices(report: Report, task: str, fronts: Mapping[str, TabiManifest], w
     report.measured.setdefault("break_even", {})[task] = None if even is None else even[0]
 
 
-def _sizes(artefacts: Artefacts) -> str:
+def _sizes(artefacts: TaskArtefacts) -> str:
     split = artefacts.split
     counts = f"{len(split.train)} queries trained on, {len(split.held_out)} held out, {len(split.dev)} dev"
     return f"{counts}; artefacts {artefacts.digest}"

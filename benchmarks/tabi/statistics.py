@@ -1,4 +1,4 @@
-"""Figures from measured values: percentiles, ratios, paired confidence intervals."""
+"""Statistics of measured values: paired differences with bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _RESAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
-    """A difference of two shares, and the bounds that hold 95 % of the bootstrap's."""
+class BootstrapInterval:
+    """A difference of two shares, with its 95 % bootstrap interval."""
 
     value: float
     low: float
@@ -24,32 +24,41 @@ class Interval:
         return f"{self.value:+.2%} ({self.low:+.2%} to {self.high:+.2%})"
 
 
-def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float], *, seed: int = 0) -> Interval:
-    """Mean of `ours - theirs` over the queries that both have; queries are resampled, pairs stay together.
+def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float], *, seed: int = 0) -> BootstrapInterval:
+    """Return the mean of `ours - theirs` over the common queries; queries are resampled as pairs.
 
     Args:
-        ours: share of right answers by query.
-        theirs: likewise.
-        seed: of the resampling.
+        ours: Share of correct answers by query.
+        theirs: The same of the other system.
+        seed: Seed of the resampling.
     """
     queries = sorted(ours.keys() & theirs.keys())
     differences = np.array([ours[query] - theirs[query] for query in queries])
     return resampled(differences, seed=seed)
 
 
-def resampled(differences: Floats, *, seed: int = 0) -> Interval:
-    """Mean with its 95 % bootstrap interval."""
+def resampled(differences: Floats, *, seed: int = 0) -> BootstrapInterval:
+    """Return the mean with its 95 % bootstrap interval.
+
+    Args:
+        differences: Differences, [n].
+        seed: Seed of the resampling.
+    """
     rng = np.random.default_rng(seed)
-    # Most differences are 0 or 1 and alike: draw how often each value comes instead of every single one.
+    # Most differences are equal: draw how often each value occurs instead of every single one.
     values, counts = np.unique(differences, return_counts=True)
     drawn = rng.multinomial(len(differences), counts / len(differences), _RESAMPLES)
     means = drawn @ values / len(differences)
     low, high = np.percentile(means, (2.5, 97.5))
-    return Interval(float(differences.mean()), float(low), float(high))
+    return BootstrapInterval(float(differences.mean()), float(low), float(high))
 
 
 def right_by_query(rounds: Sequence[tuple[Sequence[int], Sequence[bool]]]) -> dict[int, float]:
-    """Share of right answers by query, over rounds of (queries, whether each was right)."""
+    """Return the share of correct answers by query.
+
+    Args:
+        rounds: Queries, and whether each answer was correct, by round.
+    """
     right: dict[int, list[bool]] = {}
     for queries, found in rounds:
         for query, each in zip(queries, found, strict=True):

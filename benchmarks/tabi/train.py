@@ -1,7 +1,7 @@
 """Fine-tunes a cascade's levels from the real weights of all-MiniLM-L6-v2: its first layers, all of its width.
 
-The large level learns the labels; the smaller ones learn the labels and what the large one says to the same texts
-(distillation), as whoever has a large model and wants a smaller one beside it would train that.
+The large level learns the labels; the smaller ones learn the labels and the large one's logits for the same texts
+(distillation).
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.report import progress
-from benchmarks.tabi.tasks import Queries, Split, Task
+from benchmarks.tabi.tasks import DataTask, TaskQueries, TaskSplit
 from demo.train import minilm_folder
 from tidal import device
 
 if TYPE_CHECKING:
     import torch
 
-# Levels by how many of the 6 layers they have.
+# Number of layers, of 6, of each level.
 LAYERS = {"small": 2, "middle": 4, "large": 6}
-# The fewer layers, the further each has to go from what it did in the whole model.
+# Learning rates: with fewer layers, each has to change more.
 _RATES = {"small": 3e-4, "middle": 2e-4, "large": 1.5e-4}
-# The pooler was not trained for this, and the classifier not at all.
+# The pooler was pretrained for another purpose, and the classifier not at all.
 _HEAD_RATE = 1e-3
 _WARM_UP = 0.06
 _BATCH = 32
-# Batches are of like lengths: texts are sorted within so many batches.
+# Batches have similar lengths: texts are sorted within so many batches.
 _POOL = 40
 _LONGEST = 320
-# How much of a smaller level's loss is its distance from the large one, both softened by a temperature.
+# Weight of the distance from the large level in a smaller level's loss, both softened by a temperature.
 _DISTILLED = 0.5
 _SOFTENING = 2.0
 
 
-def fine_tune(task: Task, level: str, split: Split, target: Path, teacher: Path | None) -> None:
-    """Train one level and write it as a Hugging Face folder, unless it is there; a killed training leaves nothing.
+def fine_tune(task: DataTask, level: str, split: TaskSplit, target: Path, teacher: Path | None) -> None:
+    """Train one level and write it as a Hugging Face folder, atomically, unless the folder exists.
 
     Args:
-        task: what it is trained for.
-        level: which of `LAYERS`.
-        split: the task's data.
-        target: the folder.
-        teacher: folder of a trained level that it learns from; None learns from labels alone.
+        task: Task to train for.
+        level: Name of the level, a key of `LAYERS`.
+        split: Data of the task.
+        target: Folder to write.
+        teacher: Folder of the trained level to distil from; None learns from labels only.
     """
     if (target / "config.json").exists():
         return
-    # Threads that wait for each other by spinning take the cores that they wait for, where there is other work.
+    # Threads that spin while they wait occupy the cores that they wait for if there is other work.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
@@ -72,7 +72,7 @@ def fine_tune(task: Task, level: str, split: Split, target: Path, teacher: Path 
         label2id={label: i for i, label in enumerate(split.labels)},
     )
     model = BertForSequenceClassification.from_pretrained(source, config=config)
-    # Half of all parameters, with a dense gradient, for a vocabulary of which a small task meets little.
+    # Half of all parameters, with a dense gradient, for a vocabulary of which a small task uses little.
     model.bert.embeddings.word_embeddings.weight.requires_grad_(False)
     tokens = _encode(tokenizer, split.train)
     truth = torch.tensor([split.labels.index(label) for label in split.train.truth])
@@ -110,8 +110,8 @@ def fine_tune(task: Task, level: str, split: Split, target: Path, teacher: Path 
     aside.rename(target)
 
 
-def longest_query(split: Split) -> int:
-    """Tokens of the longest query of a task."""
+def longest_query(split: TaskSplit) -> int:
+    """Return the number of tokens of the longest query of a task."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
@@ -119,7 +119,7 @@ def longest_query(split: Split) -> int:
     return max(len(row["input_ids"]) for part in parts for row in _encode(tokenizer, part))
 
 
-def _encode(tokenizer: Any, queries: Queries) -> list[dict[str, list[int]]]:
+def _encode(tokenizer: Any, queries: TaskQueries) -> list[dict[str, list[int]]]:
     columns = [list(column) for column in zip(*queries.texts, strict=True)]
     found = tokenizer(*columns, truncation=True, max_length=_LONGEST)
     return [{name: found[name][row] for name in ("input_ids", "token_type_ids")} for row in range(len(queries))]
@@ -140,7 +140,7 @@ def _pad(tokenizer: Any, rows: list[dict[str, list[int]]]) -> dict[str, torch.Te
 
 
 def _precision() -> Any:
-    """bf16 products where the processor has them: half the time."""
+    """Use bf16 if the processor supports it: half the time."""
     import torch
 
     fast = {"avx512_bf16", "amx_bf16"} & set(device.cpu().features)
@@ -153,8 +153,8 @@ def _loss(logits: torch.Tensor, truth: torch.Tensor, taught: torch.Tensor | None
     hard = functional.cross_entropy(logits, truth)
     if taught is None:
         return hard
-    said, wanted = (functional.log_softmax(each / _SOFTENING, -1) for each in (logits, taught))
-    distance = functional.kl_div(said, wanted, reduction="batchmean", log_target=True) * _SOFTENING**2
+    student, teacher_log = (functional.log_softmax(each / _SOFTENING, -1) for each in (logits, taught))
+    distance = functional.kl_div(student, teacher_log, reduction="batchmean", log_target=True) * _SOFTENING**2
     return (1 - _DISTILLED) * hard + _DISTILLED * distance
 
 
@@ -165,7 +165,7 @@ def _open(folder: Path) -> Any:
 
 
 def _logits(model: Any, tokenizer: Any, tokens: list[dict[str, list[int]]]) -> torch.Tensor:
-    """[queries, classes]."""
+    """Return logits, [queries, classes]."""
     import torch
 
     model.eval()
@@ -179,6 +179,6 @@ def _logits(model: Any, tokenizer: Any, tokens: list[dict[str, list[int]]]) -> t
     return found
 
 
-def _accuracy(model: Any, tokenizer: Any, queries: Queries, labels: tuple[str, ...]) -> float:
+def _accuracy(model: Any, tokenizer: Any, queries: TaskQueries, labels: tuple[str, ...]) -> float:
     found = _logits(model, tokenizer, _encode(tokenizer, queries)).argmax(-1).tolist()
     return float(np.mean([labels[label] == truth for label, truth in zip(found, queries.truth, strict=True)]))

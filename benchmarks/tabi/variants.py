@@ -1,4 +1,4 @@
-"""Which candidates of a cascade are compared, and the cascade without each of its parts, as manifests."""
+"""Candidates of a cascade to compare, and the cascade without each of its parts, as manifests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidal.errors import InvalidArgument
 from tidal.tabi.manifest import Candidate, TabiManifest, Target
 from tidal.tabi.selection import select
 
-# What the target leaves below the large model's accuracy, as the paper's targets do (its Table 2: 0.2 to 2.6 points).
+# Difference between the large model's accuracy and the target, as in the paper (Table 2: 0.2 to 2.6 points).
 SLACK = 0.005
 # A sigmoid this steep is a step.
 _STEP = 1000.0
@@ -27,11 +27,17 @@ PADDED = "_padded"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What each way of choosing takes for an accuracy target, by what was measured on the selection part.
+class TargetChoice:
+    """The candidates for an accuracy target, chosen by the figures of the selection part.
 
-    `single` is the fastest single model that meets it (INFaaS), `tabi` the fastest candidate of all, `two_levels` and
-    `three_levels` the fastest of their kind, and `exact` the fastest that is as accurate as the large model.
+    Attributes:
+        target: Accuracy to reach.
+        large: The large model alone.
+        single: Fastest single model that meets the target (INFaaS).
+        tabi: Fastest candidate that meets it.
+        two_levels: Fastest candidate of two levels that meets it.
+        three_levels: Fastest candidate of three levels that meets it.
+        exact: Fastest candidate that is as accurate as the large model.
     """
 
     target: float
@@ -43,15 +49,19 @@ class Choice:
     exact: Candidate
 
 
-def choose(manifest: TabiManifest) -> Choice:
-    """Choose for the large model's accuracy less the slack."""
+def choose(manifest: TabiManifest) -> TargetChoice:
+    """Choose candidates for the large model's accuracy minus the slack.
+
+    Args:
+        manifest: Manifest with all candidates.
+    """
     large = _single(manifest, large_level(manifest))
     target = large.selection.score - SLACK
     single = _fastest(manifest, target, 1)
     assert single is not None  # the large model is one
     three = _fastest(manifest, target, 3)
     two = _fastest(manifest, target, 2)
-    return Choice(
+    return TargetChoice(
         target=target,
         large=large,
         single=single,
@@ -63,15 +73,19 @@ def choose(manifest: TabiManifest) -> Choice:
 
 
 def large_level(manifest: TabiManifest) -> int:
-    """Index of the large model, which need not be the most accurate one."""
+    """Return the index of the large model, which is not necessarily the most accurate one."""
     return next(index for index, level in enumerate(manifest.levels) if level.name == LARGE)
 
 
-def fronts(manifest: TabiManifest, choice: Choice) -> dict[str, TabiManifest]:
-    """Manifests to serve by system; the parts are taken from the fastest candidate of two levels.
+def fronts(manifest: TabiManifest, choice: TargetChoice) -> dict[str, TabiManifest]:
+    """Return the manifests to serve, by system; the variants are of the fastest candidate of two levels.
 
-    What cannot be served is left out: a candidate that prunes nothing has no variant without pruning, and Eq. 4 knows
-    no hard cut-off at 0.5 or less.
+    Impossible variants are left out: a candidate without pruning has no variant without pruning, and Eq. 4 cannot
+    express a hard cut-off of 0.5 or less.
+
+    Args:
+        manifest: Manifest with all candidates.
+        choice: Chosen candidates.
     """
     found = {TABI: _only(manifest, choice.tabi)}
     if choice.exact != choice.tabi:
@@ -94,23 +108,23 @@ def fronts(manifest: TabiManifest, choice: Choice) -> dict[str, TabiManifest]:
 
 
 def without_ensemble(candidate: Candidate) -> Candidate:
-    """The last level that ran answers alone."""
+    """Return a candidate whose last level that ran answers alone."""
     weights = tuple((*(0.0,) * (len(entry) - 1), 1.0) for entry in candidate.weights)
     return candidate.model_copy(update={"weights": weights})
 
 
 def hard_cutoff(candidate: Candidate) -> Candidate:
-    """Every query above c returns, every other one goes on.
+    """Return a candidate that returns every query above c and re-routes every other one.
 
-    A steep sigmoid steps in the middle between its own c and 1 (Eq. 4), so its c has to lie as far below: c has to be
-    above 0.5.
+    A steep sigmoid has its step in the middle between its own c and 1 (Eq. 4), so that c is set to 2c - 1, and the
+    original one has to be above 0.5.
     """
     assert candidate.cutoff is not None
     return candidate.model_copy(update={"cutoff": 2 * candidate.cutoff - 1, "slope": _STEP})
 
 
 def uncalibrated(manifest: TabiManifest) -> TabiManifest:
-    """Confidence is the plain softmax's (T = 1)."""
+    """Return a manifest whose confidences are those of the plain softmax (T = 1)."""
     levels = tuple(
         level.model_copy(update={"calibration": level.calibration.model_copy(update={"temperature": 1.0})})
         for level in manifest.levels
@@ -119,13 +133,18 @@ def uncalibrated(manifest: TabiManifest) -> TabiManifest:
 
 
 def padded(manifest: TabiManifest) -> TabiManifest:
-    """On levels that pad every text to their longest input."""
+    """Return a manifest over levels that pad every text to their maximum length."""
     levels = tuple(level.model_copy(update={"model": level.model + PADDED}) for level in manifest.levels)
     return manifest.model_copy(update={"levels": levels})
 
 
 def with_middle(manifest: TabiManifest, two: Candidate) -> Candidate | None:
-    """A candidate of two levels with the level between them, weighted by the levels' accuracy; None without one."""
+    """Add the level between two to a candidate, with weights by the levels' accuracy; None if there is no such level.
+
+    Args:
+        manifest: Manifest of the cascade.
+        two: Candidate of two levels.
+    """
     between = range(two.levels[0] + 1, two.levels[-1])
     if not between:
         return None
@@ -136,9 +155,12 @@ def with_middle(manifest: TabiManifest, two: Candidate) -> Candidate | None:
 
 
 def break_even(manifest: TabiManifest) -> tuple[float, Candidate] | None:
-    """The highest accuracy target that a single model meets no slower than any candidate of several levels (§7.5).
+    """Return the highest accuracy target for which a single model is the fastest candidate, and that model (§7.5).
 
-    Among targets that some candidate of several levels meets; None where a cascade is faster at every target.
+    Only targets that some cascade meets are considered; None if a cascade is faster at every one.
+
+    Args:
+        manifest: Manifest with all candidates.
     """
     cascades = [each for each in manifest.candidates if len(each.levels) > 1]
     if not cascades:
@@ -170,5 +192,5 @@ def _by_score(manifest: TabiManifest, levels: tuple[int, ...]) -> tuple[float, .
 
 
 def _only(manifest: TabiManifest, candidate: Candidate) -> TabiManifest:
-    """One candidate and no other to switch to."""
+    """Return a manifest with one candidate only."""
     return manifest.model_copy(update={"candidates": (candidate,), "chosen": 0})

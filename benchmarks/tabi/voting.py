@@ -1,4 +1,4 @@
-"""A parallel voting ensemble of smaller models, as Cocktail forms it; it answers when the slowest has voted."""
+"""A parallel voting ensemble of smaller models, as in Cocktail; it answers when the slowest model has voted."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# What the ensemble may lack of the large model's accuracy, which is what the cascade's target leaves too.
+# The ensemble has the same accuracy target as the cascade.
 from benchmarks.tabi.variants import SLACK
 
 
 @dataclass(frozen=True, slots=True)
-class Ensemble:
-    """Models that vote, fastest first, each vote weighing what its model is right at when it names that label.
+class VotingEnsemble:
+    """A voting ensemble.
 
-    `equal` says whether it is as accurate as the large model on the held-out queries, less the cascade's slack.
+    Attributes:
+        members: Names of the models, the fastest first.
+        weights: Weight of a model's vote for a label: the share of its votes for that label that are correct.
+        accuracy: Accuracy on the held-out queries.
+        equal: Whether that reaches the large model's accuracy minus the cascade's slack.
     """
 
     members: tuple[str, ...]
@@ -23,19 +27,23 @@ class Ensemble:
     equal: bool
 
     def vote(self, labels: Mapping[str, str]) -> str:
-        """The label with the most weight; `labels` has one by member."""
+        """Return the label with the highest weight.
+
+        Args:
+            labels: Label by member.
+        """
         return _vote(self.members, self.weights, labels)
 
 
-def find_ensemble(answers: Mapping[str, Sequence[str]], truth: Sequence[str], large: str) -> Ensemble | None:
-    """The ensemble of models other than the large one whose slowest member is fastest, of those as accurate as it.
+def find_ensemble(answers: Mapping[str, Sequence[str]], truth: Sequence[str], large: str) -> VotingEnsemble | None:
+    """Return the fastest ensemble of smaller models that is as accurate as the large one, or the most accurate one.
 
-    Where none is, the most accurate one.
+    The latency of an ensemble is that of its slowest member.
 
     Args:
-        answers: labels by model, fastest model first, on held-out queries.
-        truth: of these queries.
-        large: the large model's name.
+        answers: Labels by model on the held-out queries, the fastest model first.
+        truth: Correct labels of these queries.
+        large: Name of the large model.
     """
     wanted = _accuracy(answers[large], truth) - SLACK
     smaller = [name for name in answers if name != large]
@@ -52,26 +60,26 @@ def find_ensemble(answers: Mapping[str, Sequence[str]], truth: Sequence[str], la
 
 def _ensemble(
     members: tuple[str, ...], answers: Mapping[str, Sequence[str]], truth: Sequence[str], wanted: float
-) -> Ensemble:
+) -> VotingEnsemble:
     weights = {name: _reliability(answers[name], truth) for name in members}
     votes = [
         _vote(members, weights, dict(zip(members, labels, strict=True)))
         for labels in zip(*(answers[name] for name in members), strict=True)
     ]
     accuracy = _accuracy(votes, truth)
-    return Ensemble(members, weights, accuracy, accuracy >= wanted)
+    return VotingEnsemble(members, weights, accuracy, accuracy >= wanted)
 
 
 def _vote(members: Sequence[str], weights: Mapping[str, Mapping[str, float]], labels: Mapping[str, str]) -> str:
     votes: dict[str, float] = {}
-    # The last member is the most accurate: between equals its label is named first.
+    # The last member is the most accurate: its label wins a tie.
     for name in reversed(members):
         votes[labels[name]] = votes.get(labels[name], 0.0) + weights[name].get(labels[name], 0.0)
     return max(votes, key=votes.__getitem__)
 
 
 def _reliability(found: Sequence[str], truth: Sequence[str]) -> dict[str, float]:
-    """Share of right answers among those that name a label, by label."""
+    """Return the share of correct answers among those with a label, by label."""
     right: dict[str, list[bool]] = {}
     for label, wanted in zip(found, truth, strict=True):
         right.setdefault(label, []).append(label == wanted)

@@ -1,1 +1,1 @@
-"""Offline builders: export, compile, verify, profile and publish."""
+"""Builds models offline: export, compile, verify, profile and publish. `tidal` never imports it."""

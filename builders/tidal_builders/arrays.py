@@ -1,4 +1,4 @@
-"""Arrays in a file."""
+"""Writes arrays into a file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ import numpy.typing as npt
 
 
 def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write an .npz file.
+    """Write an .npz file in one piece.
 
-    In one piece: where the disk is full, an archive that is written as it grows prints a second error when it is
-    collected, beside the one that is raised.
+    An archive that is written incrementally to a full disk prints a second error when it is garbage-collected.
+
+    Args:
+        path: File to write.
+        arrays: Arrays by name.
 
     Raises:
-        OSError: there is no room.
+        OSError: The disk is full.
     """
     content = io.BytesIO()
     np.savez(content, **dict(arrays))

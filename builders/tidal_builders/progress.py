@@ -1,4 +1,4 @@
-"""How a build's progress is shown, apart from its result."""
+"""Shows the progress of a build on standard error."""
 
 from __future__ import annotations
 
@@ -12,14 +12,21 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 @contextmanager
 def progress_bars(name: str) -> Iterator[Callable[[str, float], None]]:
-    """Bars on standard error, one a stage; a line a stage where that is no terminal."""
+    """Show one progress bar per stage; one line per stage if standard error is not a terminal.
+
+    Args:
+        name: Name of the model.
+
+    Yields:
+        Function to call with the name of the running stage and the completed share of it.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
-        said: set[str] = set()
+        printed: set[str] = set()
 
         def line(stage: str, _share: float) -> None:
-            if stage not in said:
-                said.add(stage)
+            if stage not in printed:
+                printed.add(stage)
                 console.print(f"{name}: {stage}", markup=False, highlight=False, soft_wrap=True)
 
         yield line
@@ -42,7 +49,7 @@ def progress_bars(name: str) -> Iterator[Callable[[str, float], None]]:
 
 @contextmanager
 def clean_stdout() -> Iterator[None]:
-    """Send what libraries print to standard error: standard output belongs to the result."""
+    """Redirect what libraries print to standard error: standard output is reserved for results."""
     stdout = sys.stdout
     sys.stdout = sys.stderr
     try:

@@ -1,4 +1,4 @@
-"""Labelled files as they stand: .tsv, .csv and .jsonl, each row known by its line."""
+"""Reads labelled files (.tsv, .csv, .jsonl), and names the lines of wrong rows."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from pydantic import BaseModel, ConfigDict, Field
 from tidal.errors import InvalidArgument, did_you_mean
 
 _TEXT, _PAIR = ("text", "text_a"), ("text_pair", "text_b")
-# Bad rows that an error tells of.
-_TOLD = 3
+# Number of wrong rows that an error lists.
+_LISTED = 3
 
-# The line that a row begins at, and its values by column.
+# Line number at which a row begins, and its values by column.
 _Row = tuple[int, dict[str, Any]]
 
 
 class Columns(BaseModel):
-    """Names of the columns (of JSON lines: the fields) of the labelled file."""
+    """Names of the columns of a labelled file, or of the fields of JSON lines."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    text: str | None = Field(None, min_length=1, description="the text; default: text or text_a")
+    text: str | None = Field(None, min_length=1, description="column of the text; default: text or text_a")
     pair: str | None = Field(
-        None, min_length=1, description="the second text of a pair; default: text_pair or text_b, where there is one"
+        None, min_length=1, description="column of the second text of pairs; default: text_pair or text_b, if it exists"
     )
-    label: str = Field("label", min_length=1, description="the label, by name or number, or the value of a regression")
+    label: str = Field("label", min_length=1, description="column of the label's name or number, or of the value")
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A labelled file's rows.
+    """Rows of a labelled file.
 
     Attributes:
-        path: the file.
-        lines: where each row begins, from 1.
-        texts: a text a row, or the two of a pair.
-        labels: as the file writes them.
+        path: File that was read.
+        lines: Line number at which each row begins, from 1.
+        texts: The text, or the pair of texts, of each row.
+        labels: Label of each row as written in the file.
     """
 
     path: Path
@@ -56,7 +56,7 @@ class Rows:
 
     @property
     def pairs(self) -> bool:
-        """Whether the queries are pairs of texts."""
+        """Whether rows have pairs of texts."""
         return len(self.texts[0]) == 2
 
 
@@ -64,16 +64,16 @@ def read_rows(path: Path, columns: Columns) -> Rows:
     """Read a labelled file.
 
     Args:
-        path: .tsv (unquoted), .csv or .jsonl, each also .gz.
-        columns: names of its columns; there are pairs where one is named, or found by its usual name.
+        path: File ending in .tsv (unquoted), .csv or .jsonl, or one of these with .gz.
+        columns: Names of its columns. Rows are pairs if a second column is named, or exists by its default name.
 
     Raises:
-        InvalidArgument: the file or a column cannot be found, or a row is wrong (named by its line).
+        InvalidArgument: The file or a column does not exist, or a row is wrong; names its line.
     """
     rows = _reader(path)(path, _content(path))
     first = next(rows, None)
     if first is None:
-        raise InvalidArgument(f"field 'data': {path} holds no rows")
+        raise InvalidArgument(f"field 'data': {path} contains no rows")
     known = list(first[1])
     names = [_column(path, known, columns.text, _TEXT, "text")]
     if columns.pair is not None or any(each in known for each in _PAIR):
@@ -90,9 +90,9 @@ def read_rows(path: Path, columns: Columns) -> Rows:
         for name in names:
             value = row.get(name)
             if not isinstance(value, str) or not value.strip():
-                wrong.append(f"line {line}: '{name}' is {_shown(value)}, expected a text of at least one word")
+                wrong.append(f"line {line}: '{name}' is {_shown(value)}, expected a text with at least one word")
             elif not _encodable(value):
-                wrong.append(f"line {line}: '{name}' holds half of a surrogate pair, which is no character")
+                wrong.append(f"line {line}: '{name}' contains an unpaired surrogate, which is not a character")
         if not labels[-1]:
             wrong.append(f"line {line}: '{label}' is {_shown(row.get(label))}, expected a name or a number")
     refuse(path, wrong)
@@ -100,12 +100,19 @@ def read_rows(path: Path, columns: Columns) -> Rows:
 
 
 def label_numbers(rows: Rows, labels: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The label of each row as its place in `labels`, int64 [n].
+    """The label of each row as its index in `labels`.
 
-    A file names its labels or numbers them from 0. Where any row has a name all must, for names may look like numbers.
+    A file uses names or numbers from 0 for all of its labels, because names may look like numbers.
+
+    Args:
+        rows: Rows of a labelled file.
+        labels: Names of the labels.
+
+    Returns:
+        int64 array of shape [rows].
 
     Raises:
-        InvalidArgument: a row has another label; names its line and what is accepted.
+        InvalidArgument: A row has another label; names its line and what is accepted.
     """
     by_name = {name: number for number, name in enumerate(labels)}
     by_number = {str(number): number for number in range(len(labels))}
@@ -125,10 +132,18 @@ def label_numbers(rows: Rows, labels: Sequence[str]) -> npt.NDArray[np.int64]:
 
 
 def refuse(path: Path, wrong: Sequence[str]) -> None:
-    """Raise InvalidArgument if there are bad rows, each described by a clause that begins with its line."""
+    """Refuse a file with wrong rows.
+
+    Args:
+        path: The file.
+        wrong: One clause per wrong row, which begins with its line.
+
+    Raises:
+        InvalidArgument: There are wrong rows.
+    """
     if wrong:
-        more = f"; and {len(wrong) - _TOLD} more" if len(wrong) > _TOLD else ""
-        raise InvalidArgument(f"field 'data': {path}: {'; '.join(wrong[:_TOLD])}{more}")
+        more = f"; and {len(wrong) - _LISTED} more" if len(wrong) > _LISTED else ""
+        raise InvalidArgument(f"field 'data': {path}: {'; '.join(wrong[:_LISTED])}{more}")
 
 
 def _column(path: Path, known: Sequence[str], wanted: str | None, usual: Sequence[str], role: str) -> str:
@@ -143,7 +158,7 @@ def _column(path: Path, known: Sequence[str], wanted: str | None, usual: Sequenc
 
 
 def _label(value: object) -> str:
-    """A label as text: a name, or a number as it is written; empty for anything else."""
+    """A label as text: a name, or a number as written; empty for any other value."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -152,7 +167,7 @@ def _label(value: object) -> str:
 
 
 def _encodable(text: str) -> bool:
-    """Whether it can be sent as UTF-8; JSON can spell what cannot."""
+    """Whether a text can be encoded as UTF-8; JSON escapes can write texts that cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -187,7 +202,7 @@ def _reader(path: Path) -> Callable[[Path, str], Iterator[_Row]]:
 
 
 def _tsv(path: Path, content: str) -> Iterator[_Row]:
-    # Nothing but \n and \r\n ends a line: the other characters that Python takes for line ends occur in texts.
+    # Lines end with \n or \r\n only: other characters that `splitlines` splits at occur in texts.
     lines = ((number, line.removesuffix("\r")) for number, line in enumerate(content.split("\n"), 1))
     return _table(path, ((number, line.split("\t")) for number, line in lines if line))
 
@@ -212,8 +227,8 @@ def _csv(path: Path, content: str) -> Iterator[_Row]:
 def _table(path: Path, records: Iterator[tuple[int, list[str]]]) -> Iterator[_Row]:
     """Rows by column; the first record names the columns."""
     _, header = next(records, (0, []))
-    if twice := next((name for name in header if header.count(name) > 1), None):
-        raise InvalidArgument(f"field 'data': {path} has several columns '{twice}'")
+    if duplicate := next((name for name in header if header.count(name) > 1), None):
+        raise InvalidArgument(f"field 'data': {path} has several columns '{duplicate}'; rename all but one")
     for line, record in records:
         if len(record) != len(header):
             raise InvalidArgument(
@@ -232,7 +247,7 @@ def _jsonl(path: Path, content: str) -> Iterator[_Row]:
         except ValueError as error:
             raise InvalidArgument(f"field 'data': {path}: line {number} is not valid JSON: {error}") from None
         if not isinstance(row, dict):
-            raise InvalidArgument(f"field 'data': {path}: line {number} is no JSON object")
+            raise InvalidArgument(f"field 'data': {path}: line {number} is not a JSON object")
         yield number, row
 
 

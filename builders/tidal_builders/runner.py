@@ -100,7 +100,7 @@ class BuildRun(Generic[SpecT, PlanT]):
         """The workspace with the finished stages, opened at first use."""
         if self._workspace is None:
             name = self._workspace_name or self.plan.fingerprint
-            self._workspace = open_workspace(self.plan.entry.folder, name, anew=self.force)
+            self._workspace = open_workspace(self.plan.entry.folder, name, discard=self.force)
         return self._workspace
 
     @property

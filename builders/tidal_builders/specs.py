@@ -31,8 +31,11 @@ def spec_schema() -> dict[str, Any]:
 def load_spec(path: Path) -> ModelSpec:
     """Read one spec file.
 
+    Args:
+        path: Spec file.
+
     Raises:
-        InvalidArgument: the file is missing or no YAML mapping, or a field is unknown, missing or wrong.
+        InvalidArgument: The file is missing or not a YAML mapping, or a field is unknown, missing or wrong.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -44,39 +47,43 @@ def load_spec(path: Path) -> ModelSpec:
 
 
 def parse_spec(content: object, origin: str) -> ModelSpec:
-    """Check a spec's content; `origin` names it in errors.
+    """Validate a spec's content.
+
+    Args:
+        content: Parsed YAML.
+        origin: Name of the spec in errors.
 
     Raises:
-        InvalidArgument: names the field, what came and what is accepted.
+        InvalidArgument: The content is wrong; names the field, the value and what is accepted.
     """
     if not isinstance(content, dict):
         raise InvalidArgument(f"spec {origin} must be a mapping of fields, got {type(content).__name__}")
     kind = content.get("kind")
     if kind is None:
-        raise InvalidArgument(f"spec {origin} names no kind; accepted: {', '.join(sorted(KINDS))}")
+        raise InvalidArgument(f"spec {origin} has no field 'kind'; accepted: {', '.join(sorted(KINDS))}")
     if kind not in KINDS:
         raise InvalidArgument(f"spec {origin} has the unknown kind '{kind}': {did_you_mean(str(kind), KINDS)}")
     model = KINDS[kind].spec_type
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        problems = "; ".join(_sentence(problem, model, problem["loc"]) for problem in error.errors())
+        problems = "; ".join(_problem(problem, model, problem["loc"]) for problem in error.errors())
         raise InvalidArgument(f"spec {origin}: {problems}") from None
 
 
-def _sentence(problem: Any, model: type[BaseModel], place: tuple[str | int, ...]) -> str:
-    """What is wrong with a field; `place` says where it is, from `model` on."""
-    if not place:
+def _problem(problem: Any, model: type[BaseModel], location: tuple[str | int, ...]) -> str:
+    """One problem that pydantic found, as a clause; `location` is the path of the field within `model`."""
+    if not location:
         return str(problem["msg"]).removeprefix("Value error, ")
-    name = str(place[0])
+    name = str(location[0])
     field = model.model_fields.get(name)
-    inner = place[1:]
+    inner = location[1:]
     entry = ""
     if inner and isinstance(inner[0], int):
         entry, inner = f" entry {inner[0] + 1}", inner[1:]
     nested = _nested(field.annotation) if field is not None else None
     if nested is not None and inner:
-        return f"field '{name}'{entry}: {_sentence(problem, nested, inner)}"
+        return f"field '{name}'{entry}: {_problem(problem, nested, inner)}"
     if problem["type"] == "extra_forbidden":
         return f"unknown field '{name}': {did_you_mean(name, model.model_fields)}"
     message = str(problem["msg"]).removeprefix("Value error, ")
@@ -85,7 +92,7 @@ def _sentence(problem: Any, model: type[BaseModel], place: tuple[str | int, ...]
 
 
 def _nested(annotation: Any) -> type[BaseModel] | None:
-    """The model that a field holds: itself, one or none, or any number."""
+    """The model in a field's annotation, which may be optional or a collection of it."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for each in typing.get_args(annotation) if (found := _nested(each)) is not None), None)

@@ -1,4 +1,4 @@
-"""English text that the builder makes, for models whose spec names no samples."""
+"""Generates English text, for models whose spec names no samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENDS = ".|.|.|.|.|.|?|!"
 
 
 def make_texts(count: int, seed: int) -> list[str]:
-    """Sentences with names, numbers and signs; the same for the same seed."""
+    """Generate sentences with names, numbers and punctuation; equal seeds give equal sentences."""
     draw = random.Random(seed)
     parts = [part.split("|") for part in (_ASIDES, _WHO, _DID, _WHAT, _WHEN, _ENDS)]
 

@@ -1,4 +1,4 @@
-"""Finished stages of a build, kept so that a build that was killed goes on where it stopped."""
+"""Finished stages of a build, kept on disk so that an interrupted build resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -21,31 +21,33 @@ Record = TypeVar("Record", bound=BaseModel)
 
 
 class Workspace:
-    """Stages of one build, by name, in a folder of their own.
+    """Stages of one build, by name. Use it while holding the model's build lock.
 
-    A stage is a file or a folder that appears under its name only when it is complete. Use it while holding the
-    model's build lock.
+    A stage is a file or a folder that appears under its name only when it is complete.
+
+    Args:
+        folder: Folder of the stages; it is created if it does not exist.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._found: list[str] = []
-        self._made: set[str] = set()
+        self._reused: list[str] = []
+        self._run: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(path, ignore_errors=True)
 
     @property
     def reused(self) -> tuple[str, ...]:
-        """Stages that an earlier process finished and this one used."""
-        return tuple(name for name in dict.fromkeys(self._found) if name not in self._made)
+        """Names of stages that an earlier process finished and this one used."""
+        return tuple(name for name in dict.fromkeys(self._reused) if name not in self._run)
 
     def stages(self, prefix: str) -> list[str]:
-        """Names of finished stages that begin so."""
+        """Names of finished stages that begin with `prefix`."""
         return sorted(path.name for path in self._folder.iterdir() if path.name.startswith(prefix))
 
     def retain(self, prefixes: Collection[str]) -> None:
-        """Remove the stages whose names begin with none of these."""
+        """Remove all stages except those whose names begin with one of `prefixes`."""
         for path in self._folder.iterdir():
             if not path.name.startswith(tuple(prefixes)):
                 if path.is_dir():
@@ -54,43 +56,60 @@ class Workspace:
                     path.unlink()
 
     def record(self, name: str, kind: type[Record], make: Callable[[], Record]) -> Record:
-        """The record of this name, made only if it is not there."""
+        """The result of a stage as data; the stage is run only if its record does not exist.
+
+        Args:
+            name: Name of the stage.
+            kind: Class of the record.
+            make: Runs the stage.
+        """
         path = self._folder / f"{name}.json"
         if path.exists():
-            self._found.append(name)
+            self._reused.append(name)
             return kind.model_validate_json(path.read_bytes())
         value = make()
-        self._made.add(name)
+        self._run.add(name)
         write_atomically(path, value.model_dump_json())
         return value
 
     def directory(self, name: str, fill: Callable[[Path], None]) -> Path:
-        """The folder of this name, filled only if it is not there."""
+        """The result of a stage as a folder; the stage is run only if the folder does not exist.
+
+        Args:
+            name: Name of the stage.
+            fill: Runs the stage, and writes into an empty folder.
+        """
         path = self._folder / name
         if path.exists():
-            self._found.append(name)
+            self._reused.append(name)
             return path
         unfinished = self._folder / f"{_UNFINISHED}{name}"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
         fill(unfinished)
-        self._made.add(name)
+        self._run.add(name)
         unfinished.rename(path)
         return path
 
 
-def open_workspace(model_folder: Path, fingerprint: str, *, anew: bool) -> Workspace:
-    """The workspace of a build; those of other fingerprints are removed, and its own too with `anew`."""
+def open_workspace(model_folder: Path, fingerprint: str, *, discard: bool) -> Workspace:
+    """Open the workspace of a build, and remove those of other builds of the model.
+
+    Args:
+        model_folder: Folder of the model in the repository.
+        fingerprint: Fingerprint of the build, or the name of a workspace that later builds share.
+        discard: Whether to remove the finished stages of this build as well.
+    """
     root = model_folder / WORK_FOLDER
     folder = root / fingerprint[:16]
     for other in root.iterdir() if root.is_dir() else ():
-        if other.is_dir() and (anew or other != folder):
+        if other.is_dir() and (discard or other != folder):
             shutil.rmtree(other, ignore_errors=True)
     return Workspace(folder)
 
 
 def drop_workspaces(model_folder: Path) -> None:
-    """Remove the stages of builds that are published."""
+    """Remove all workspaces of a model, once its build is published."""
     for path in (model_folder / WORK_FOLDER).iterdir():
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -98,11 +117,11 @@ def drop_workspaces(model_folder: Path) -> None:
 
 @contextmanager
 def build_lock(model_folder: Path, waiting: Callable[[str], None]) -> Iterator[None]:
-    """Hold the model's build lock. The kernel frees it when its process ends, however it ends.
+    """Hold the model's build lock. The kernel releases it when the process ends or crashes.
 
     Args:
-        model_folder: the model's folder in the repository.
-        waiting: told who holds the lock, when somebody else does.
+        model_folder: Folder of the model in the repository.
+        waiting: Called with a message if another process holds the lock, before waiting for it.
     """
     root = model_folder / WORK_FOLDER
     root.mkdir(parents=True, exist_ok=True)

@@ -52,7 +52,7 @@ def _families(folder: Path, system: str) -> list[_Family]:
 
 
 def _controller_families() -> list[_Family]:
-    from tidal.controller.meters import Meters
+    from tidal.controller.metrics import ControllerMetrics
 
     return [
         _Family(
@@ -61,14 +61,14 @@ def _controller_families() -> list[_Family]:
             tuple(_label_names(each.name)),
             each.documentation.rstrip("."),
         )
-        for each in Meters().registry.collect()
+        for each in ControllerMetrics().registry.collect()
     ]
 
 
 def _label_names(family: str) -> Sequence[str]:
-    from tidal.controller.meters import Meters
+    from tidal.controller.metrics import ControllerMetrics
 
-    for collector in Meters().registry._collector_to_names:
+    for collector in ControllerMetrics().registry._collector_to_names:
         if getattr(collector, "_name", None) == family:
             return tuple(getattr(collector, "_labelnames", ()))
     return ()

@@ -1,11 +1,11 @@
-"""Client library for Tidal's models on Triton.
+"""Python client for Tidal's models on Triton, over HTTP and gRPC. Imports neither `tidal` nor `tidal_builders`.
 
     from tidal_client import Client
 
     with Client("grpc://127.0.0.1:8001") as client:
         print(client.classify("intent", "book a table for two", latency_ms=50).label)
 
-Names are imported when first used, so that the `tidal` command starts without what only the library needs.
+Names are imported on first use, so that the `tidal` command starts without the library's dependencies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The asyncio client: the methods of `Client`, awaited."""
+"""Asyncio client with the methods of `Client`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """Calls to one server from one event loop, the one of the first call; any number may be in flight.
+    """Asyncio client of one server, for the event loop of its first call; any number of calls may be in flight.
 
-    Methods, arguments and errors are those of `Client`. Cancelling the task of a call over gRPC cancels the request
-    on the server too, also when it waits there; over HTTP the server works on to the end.
+    Methods, arguments and errors are those of `Client`. Over gRPC, cancelling a task cancels its request on the server
+    too, queued or running. Over HTTP, the server completes the request.
     """
 
     def __init__(self, url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, retries: int = 0) -> None:
-        """Prepare a client; see `Client`."""
+        """Create a client; see `Client`."""
         self._retries = checked_retries(retries)
         self._address = parse_url(url)
         self._timeout_s = timeout_s
@@ -39,7 +39,7 @@ class AsyncClient:
     def _transport(self) -> AsyncTransport:
         if self._closed:
             raise RuntimeError("this client is closed")
-        # Both libraries bind to the running event loop, which there may not be when the client is made.
+        # Both libraries bind to the running event loop, which may not exist when the client is created.
         return self._address.connect_async()
 
     async def classify(
@@ -71,7 +71,7 @@ class AsyncClient:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> list[Classification]:
-        """Classify texts, 64 to a request, one request after the other; see `Client.classify_many`."""
+        """Classify texts in requests of up to 64, one after the other; see `Client.classify_many`."""
         parameters = request_parameters(options)
         results: list[Classification] = []
         for inputs in chunks(texts, pairs):
@@ -125,7 +125,7 @@ class AsyncClient:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> Generated | list[Generated]:
-        """Generate a text, and wait for all of it; see `Client.generate`."""
+        """Generate text from a prompt and return it when it is complete; see `Client.generate`."""
         request = generation_request(model, prompt, stream=False, request_id=request_id, options=options)
 
         async def whole(each: InferRequest, left_s: float) -> list[dict[str, Array]]:
@@ -144,10 +144,10 @@ class AsyncClient:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> AsyncGenerator[Generated, None]:
-        """Generate a text, and give its parts as they come; see `Client.generate_stream`.
+        """Generate text from a prompt and yield its parts as they arrive; see `Client.generate_stream`.
 
-        Cancelling the task, or `aclose`, withdraws the request; an iterator that is only left lives until it is
-        collected.
+        Cancelling the task or calling `aclose` cancels the request. An iterator that is abandoned without `aclose`
+        holds its request until it is garbage-collected.
         """
         request = generation_request(model, prompt, stream=True, request_id=request_id, options=options)
         tries = attempts(self._retries, self._timeout(timeout_s), request)
@@ -172,21 +172,21 @@ class AsyncClient:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> dict[str, Array]:
-        """Send arrays, get arrays; see `Client.infer`."""
+        """Send one request of arrays; see `Client.infer`."""
         request = InferRequest(model, inputs, outputs, request_parameters(options), request_id)
         return await self._infer(request, timeout_s)
 
     async def ready(self, model: str | None = None, *, timeout_s: float | None = None) -> bool:
-        """Whether the model, or the server when none is named, takes requests; see `Client.ready`."""
+        """Whether a model or the server is ready to serve; see `Client.ready`."""
         return await self._transport.ready(model, self._timeout(timeout_s))
 
     async def metadata(self, model: str, *, timeout_s: float | None = None) -> ModelMetadata:
-        """What a model takes and returns."""
+        """Return a model's versions, inputs and outputs; see `Client.metadata`."""
         tries = Attempts(self._retries, self._timeout(timeout_s))
         return await with_retries_async(tries, lambda: self._transport.metadata(model, self._timeout(tries.left_s)))
 
     async def close(self) -> None:
-        """Close the connections. Later calls raise `RuntimeError`."""
+        """Close the connections; later calls raise `RuntimeError`."""
         self._closed = True
         if "_transport" in self.__dict__:
             await self._transport.close()
@@ -210,7 +210,7 @@ class AsyncClient:
     async def _call(
         self, request: InferRequest, timeout_s: float | None, send: Callable[[InferRequest, float], Awaitable[T]]
     ) -> T:
-        """Send a request until it is answered or another attempt makes no sense."""
+        """Send a request, with retries."""
         tries = attempts(self._retries, self._timeout(timeout_s), request)
         try:
             return await with_retries_async(tries, lambda: send(tries.request(request), self._timeout(tries.left_s)))
@@ -218,7 +218,7 @@ class AsyncClient:
             raise await self._with_expected_inputs(error, request) from None
 
     async def _with_expected_inputs(self, error: RequestError, request: InferRequest) -> RequestError:
-        """The error, with what the model takes where the request was of another kind."""
+        """Return the error; if the request had unknown inputs, one that names the model's inputs."""
         if not may_be_unknown_input(error):
             return error
         try:

@@ -1,4 +1,4 @@
-"""The blocking client."""
+"""Blocking client."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from tidal_client.results import Array, Classification, Generated, ModelMetadata
 from tidal_client.retrying import Attempts, attempts, checked_retries, stream_with_retries, with_retries
 from tidal_client.transports import parse_url
 
-#: Seconds a call waits for its answer unless told otherwise: a server that lost a request cannot say so.
+#: Default timeout of a call, in seconds.
 DEFAULT_TIMEOUT_S: Final = 30.0
 
 T = TypeVar("T")
 
 
 class Client:
-    """Blocking calls to one server.
+    """Blocking client of one server; safe to share between threads.
 
-    Threads may share a client. A blocking call cannot be cancelled from outside: bound it with `timeout_s`, after
-    which gRPC also withdraws the request on the server, or use `AsyncClient`.
+    A blocking call cannot be cancelled from another thread. Limit it with `timeout_s` (over gRPC the request is then
+    cancelled on the server too), or use `AsyncClient`.
 
     Every method raises a `RequestError`: `InvalidArgument`, `NotFound`, `Unavailable`, `Cancelled`, `Unsupported`,
     `ServerError`, `DeadlineExceeded` after `timeout_s`, or `ConnectionFailed`.
     """
 
     def __init__(self, url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, retries: int = 0) -> None:
-        """Prepare a client; it connects at the first call.
+        """Create a client; it connects on the first call.
 
         Args:
             url: ``grpc://HOST:PORT`` or ``http://HOST:PORT``.
-            timeout_s: seconds that a call waits for its answer, retries included, unless the call says otherwise.
-            retries: how often a request that ends in `Unavailable` or `ConnectionFailed` is sent again, after pauses
-                that double from 0.2 s up to 5 s, less up to half of them at random. A request is sent again within
-                its `timeout_s` and `latency_ms` only, and not once a stream has begun.
+            timeout_s: Default timeout of a call in seconds, retries included.
+            retries: Maximum number of retries of a request that ends in `Unavailable` or `ConnectionFailed`. Pauses
+                double from 0.2 s up to 5 s, minus a random part of up to half. Retries stay within `timeout_s` and
+                `latency_ms`, and a stream that has begun is not retried.
 
         Raises:
-            InvalidArgument: the url is of another form, or `retries` is not a whole number of at least 0.
+            InvalidArgument: The URL is malformed, or `retries` is not a whole number of at least 0.
         """
         self._retries = checked_retries(retries)
         self._transport = parse_url(url).connect()
@@ -64,13 +64,13 @@ class Client:
         """Classify one text.
 
         Args:
-            model: the model's name.
-            text: the text.
-            pair: second text, for models that compare two.
-            outputs: names of the wanted outputs; None asks for all that the model returns.
-            request_id: a name for the request in the server's logs.
-            timeout_s: seconds to wait for the answer.
-            options: options common to Tidal's models, see `Options`.
+            model: Name of the model.
+            text: Text to classify.
+            pair: Second text, for models that compare two texts.
+            outputs: Names of the outputs to request; None: all.
+            request_id: Id of the request in the server's logs.
+            timeout_s: Timeout in seconds; None: the client's.
+            options: Request options, see `Options`.
         """
         pairs = None if pair is None else [pair]
         return self.classify_many(
@@ -88,19 +88,19 @@ class Client:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> list[Classification]:
-        """Classify texts, 64 to a request, one request after the other.
+        """Classify texts in requests of up to 64, one request after the other.
 
         Args:
-            model: the model's name.
-            texts: any number of texts; of none, no request is made.
-            pairs: a second text for each.
-            outputs: as in `classify`.
-            request_id: as in `classify`; all requests carry it.
-            timeout_s: seconds to wait for each request's answer.
-            options: as in `classify`; they hold for each request, so a deadline starts anew with each.
+            model: Name of the model.
+            texts: Texts to classify; an empty list sends no request.
+            pairs: Second texts, one per text.
+            outputs: See `classify`.
+            request_id: Id of every request in the server's logs.
+            timeout_s: Timeout of each request in seconds; None: the client's.
+            options: Request options of each request; a deadline counts from the arrival of each.
 
         Returns:
-            One result for each text, in order. A text that the server refuses fails the whole call.
+            One result per text, in order. An error for one text fails the whole call.
         """
         parameters = request_parameters(options)
         results: list[Classification] = []
@@ -123,12 +123,12 @@ class Client:
         """Classify one image.
 
         Args:
-            model: the model's name.
-            image: content of a JPEG, PNG or WebP file.
-            outputs: as in `classify`.
-            request_id: as in `classify`.
-            timeout_s: as in `classify`.
-            options: as in `classify`.
+            model: Name of the model.
+            image: Content of a JPEG, PNG or WebP file.
+            outputs: See `classify`.
+            request_id: See `classify`.
+            timeout_s: See `classify`.
+            options: See `classify`.
         """
         request = InferRequest(model, image_inputs(image), outputs, request_parameters(options), request_id)
         return read_classifications(self._infer(request, timeout_s), 1)[0]
@@ -164,22 +164,22 @@ class Client:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> Generated | list[Generated]:
-        """Generate a text, and wait for all of it.
+        """Generate text from a prompt and return it when it is complete.
 
         Args:
-            model: the model's name.
-            prompt: a text, token ids, or a list of texts, which are one request.
-            request_id: as in `classify`.
-            timeout_s: seconds to wait for the whole text.
-            options: as in `classify`.
+            model: Name of the model.
+            prompt: Text, token ids, or a list of texts to send in one request.
+            request_id: See `classify`.
+            timeout_s: Timeout for the complete text in seconds; None: the client's.
+            options: See `classify`.
 
         Returns:
-            What was generated; of a list of texts one for each, in their order.
+            The generated text; for a list of texts, a list of them in the same order.
         """
         request = generation_request(model, prompt, stream=False, request_id=request_id, options=options)
         (outputs,) = self._call(request, timeout_s, lambda each, left_s: list(self._transport.stream(each, left_s)))
-        found = read_generated(outputs)
-        return found if are_texts(prompt) else found[0]
+        generated = read_generated(outputs)
+        return generated if are_texts(prompt) else generated[0]
 
     def generate_stream(
         self,
@@ -190,17 +190,17 @@ class Client:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> Generator[Generated, None, None]:
-        """Generate a text, and give its parts as they come; the last one has a `finish_reason`.
+        """Generate text from a prompt and yield its parts as they arrive; the last part has a `finish_reason`.
 
-        Parts of several prompts come mixed, each with the `index` of its prompt. With beams a prompt has one part, all
-        of its text. To leave the loop, or to close the iterator, withdraws the request.
+        Parts of several prompts are interleaved; each has the `index` of its prompt. Beam search yields one part per
+        prompt. Leaving the loop or closing the iterator cancels the request.
 
         Args:
-            model: the model's name.
-            prompt: as in `generate`.
-            request_id: as in `classify`.
-            timeout_s: seconds to wait for each part; retries begin within as many seconds of the first attempt.
-            options: as in `classify`.
+            model: Name of the model.
+            prompt: See `generate`.
+            request_id: See `classify`.
+            timeout_s: Timeout for each part, and for the start of the last retry, in seconds; None: the client's.
+            options: See `classify`.
         """
         request = generation_request(model, prompt, stream=True, request_id=request_id, options=options)
         return self._parts(request, self._timeout(timeout_s))
@@ -215,16 +215,16 @@ class Client:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> dict[str, Array]:
-        """Send arrays, get arrays.
+        """Send one request of arrays.
 
         Args:
-            model: the model's name.
-            inputs: arrays by input name, the batch axis first where the model has one. Texts are arrays of `bytes` or
-                `str`.
-            outputs: as in `classify`.
-            request_id: as in `classify`.
-            timeout_s: as in `classify`.
-            options: as in `classify`.
+            model: Name of the model.
+            inputs: Arrays by input name, with the batch axis first if the model has one. Texts are arrays of `bytes`
+                or `str`.
+            outputs: See `classify`.
+            request_id: See `classify`.
+            timeout_s: See `classify`.
+            options: See `classify`.
 
         Returns:
             Read-only arrays by output name; texts are arrays of `bytes`.
@@ -233,16 +233,26 @@ class Client:
         return self._infer(request, timeout_s)
 
     def ready(self, model: str | None = None, *, timeout_s: float | None = None) -> bool:
-        """Whether the model, or the server when none is named, takes requests. An unknown model is not ready."""
+        """Whether a model is ready to serve; an unknown model is not.
+
+        Args:
+            model: Name of the model; None: the server as a whole.
+            timeout_s: Timeout in seconds; None: the client's.
+        """
         return self._transport.ready(model, self._timeout(timeout_s))
 
     def metadata(self, model: str, *, timeout_s: float | None = None) -> ModelMetadata:
-        """What a model takes and returns."""
+        """Return a model's versions, inputs and outputs.
+
+        Args:
+            model: Name of the model.
+            timeout_s: Timeout in seconds, retries included; None: the client's.
+        """
         tries = Attempts(self._retries, self._timeout(timeout_s))
         return with_retries(tries, lambda: self._transport.metadata(model, self._timeout(tries.left_s)))
 
     def close(self) -> None:
-        """Close the connection. Calls of other threads end in `Cancelled`; later ones raise `RuntimeError`."""
+        """Close the connections. Calls in other threads end in `Cancelled`, later calls raise `RuntimeError`."""
         self._closed = True
         self._transport.close()
 
@@ -263,7 +273,7 @@ class Client:
         return self._call(request, timeout_s, self._transport.infer)
 
     def _call(self, request: InferRequest, timeout_s: float | None, send: Callable[[InferRequest, float], T]) -> T:
-        """Send a request until it is answered or another attempt makes no sense."""
+        """Send a request, with retries."""
         tries = attempts(self._retries, self._timeout(timeout_s), request)
         try:
             return with_retries(tries, lambda: send(tries.request(request), self._timeout(tries.left_s)))
@@ -283,7 +293,7 @@ class Client:
             raise self._with_expected_inputs(error, request) from None
 
     def _with_expected_inputs(self, error: RequestError, request: InferRequest) -> RequestError:
-        """The error, with what the model takes where the request was of another kind."""
+        """Return the error; if the request had unknown inputs, one that names the model's inputs."""
         if not may_be_unknown_input(error):
             return error
         try:

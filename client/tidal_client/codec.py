@@ -1,4 +1,4 @@
-"""Requests and answers between the caller's values and tritonclient's, the same for all four transports."""
+"""Conversion between callers' values and tritonclient's, the same for all transports."""
 
 from __future__ import annotations
 
@@ -13,41 +13,45 @@ from tidal_client.errors import InvalidArgument
 from tidal_client.options import Parameter
 from tidal_client.results import Array, Classification, ModelMetadata, TensorSpec
 
-# Rows of one request; Tidal's models accept this many.
+# Maximum number of rows per request that Tidal's models accept.
 MAX_ROWS = 64
 _NAMED = frozenset({"label", "logits", "probabilities", "max_length"})
 
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """One request, free of any protocol."""
+    """A request, independent of the protocol."""
 
     model: str
     inputs: Mapping[str, Array]
-    #: Names of the wanted outputs; None asks for all.
+    #: Names of the outputs to request; None: all.
     outputs: Sequence[str] | None
     parameters: Mapping[str, Parameter]
     request_id: str
 
     def __post_init__(self) -> None:
         if not self.model:
-            raise InvalidArgument("model: expected the name of a model, got an empty text")
+            raise InvalidArgument("model: expected the name of a model, got an empty string")
         if isinstance(self.outputs, str):
-            raise InvalidArgument(f"outputs: expected a list of names, got the text '{self.outputs}'")
+            raise InvalidArgument(f"outputs: expected a list of names, got the string '{self.outputs}'")
 
 
 def chunks(texts: Sequence[str], pairs: Sequence[str] | None) -> Iterator[dict[str, Array]]:
-    """Inputs of the requests that carry these texts, at most `MAX_ROWS` in each.
+    """Yield the inputs of requests of up to `MAX_ROWS` texts.
+
+    Args:
+        texts: First texts.
+        pairs: Second texts, one per text; None: no pairs.
 
     Raises:
-        InvalidArgument: one text where a list is expected, as many pairs as texts are not there, or a text that is
+        InvalidArgument: An argument is a string instead of a list, the numbers of texts and pairs differ, or a text is
             not valid Unicode.
     """
     for name, values in (("texts", texts), ("pairs", pairs)):
         if isinstance(values, str | bytes):
-            raise InvalidArgument(f"{name}: expected a list of texts, got one text")
+            raise InvalidArgument(f"{name}: expected a list of texts, got a single text")
     if pairs is not None and len(pairs) != len(texts):
-        raise InvalidArgument(f"pairs: expected one for each of the {len(texts)} texts, got {len(pairs)}")
+        raise InvalidArgument(f"pairs: expected one per text ({len(texts)}), got {len(pairs)}")
     columns = {"text_input": _bytes("texts", texts)}
     if pairs is not None:
         columns["text_pair"] = _bytes("pairs", pairs)
@@ -68,10 +72,10 @@ def _bytes(name: str, texts: Sequence[str]) -> Array:
 
 
 def image_inputs(image: bytes) -> dict[str, Array]:
-    """Inputs of the request that carries an encoded image.
+    """Return the inputs of a request for one encoded image.
 
     Raises:
-        InvalidArgument: it is not of bytes.
+        InvalidArgument: The image is not `bytes`.
     """
     if not isinstance(image, bytes):
         raise InvalidArgument(f"image: expected the bytes of a file, got {type(image).__name__}")
@@ -81,10 +85,14 @@ def image_inputs(image: bytes) -> dict[str, Array]:
 
 
 def infer_arguments(request: InferRequest, library: Any) -> dict[str, Any]:
-    """Keyword arguments of `infer` in tritonclient's `http` or `grpc` library (their classes differ, names do not).
+    """Return keyword arguments for `infer` of tritonclient's `http` or `grpc` library.
+
+    Args:
+        request: Request to send.
+        library: Module `tritonclient.http` or `tritonclient.grpc`: their classes differ, the names do not.
 
     Raises:
-        InvalidArgument: an array of a type that Triton does not know.
+        InvalidArgument: Triton has no datatype for an array.
     """
     tensors = []
     for name, value in request.inputs.items():
@@ -93,7 +101,7 @@ def infer_arguments(request: InferRequest, library: Any) -> dict[str, Any]:
             array = array.astype(np.object_)
         datatype = np_to_triton_dtype(array.dtype)
         if datatype is None:
-            raise InvalidArgument(f"input '{name}': Triton has no type for numpy's {array.dtype}")
+            raise InvalidArgument(f"input '{name}': Triton has no datatype for numpy's {array.dtype}")
         tensor = library.InferInput(name, array.shape, datatype)
         tensor.set_data_from_numpy(array)
         tensors.append(tensor)
@@ -108,19 +116,19 @@ def infer_arguments(request: InferRequest, library: Any) -> dict[str, Any]:
 
 
 def read_outputs(result: Any) -> dict[str, Array]:
-    """Arrays of an answer by output name."""
+    """Return the arrays of a response by output name."""
     response = result.get_response()
-    # HTTP answers are parsed JSON, gRPC answers are messages.
+    # HTTP responses are parsed JSON, gRPC responses are messages.
     names = [o["name"] for o in response.get("outputs", ())] if isinstance(response, dict) else None
     return {name: result.as_numpy(name) for name in names or [o.name for o in response.outputs]}
 
 
 def read_classifications(outputs: Mapping[str, Array], rows: int) -> list[Classification]:
-    """Split an answer into one result a row.
+    """Split a response into one result per row.
 
     Args:
-        outputs: arrays whose first axis is the row.
-        rows: number of texts that were asked.
+        outputs: Arrays of shape [rows, ...] by output name.
+        rows: Number of rows of the request.
     """
     labels, lengths = outputs.get("label"), outputs.get("max_length")
     logits, probabilities = outputs.get("logits"), outputs.get("probabilities")
@@ -137,7 +145,7 @@ def read_classifications(outputs: Mapping[str, Array], rows: int) -> list[Classi
 
 
 def read_metadata(metadata: Mapping[str, Any]) -> ModelMetadata:
-    """Model metadata from either protocol's JSON (gRPC's writes sizes as text)."""
+    """Convert model metadata from either protocol's JSON (gRPC writes sizes as strings)."""
 
     def specs(key: str) -> tuple[TensorSpec, ...]:
         return tuple(

@@ -1,4 +1,4 @@
-"""What can go wrong with a request, the same over HTTP and gRPC."""
+"""Errors of requests, the same over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -7,63 +7,63 @@ from typing import ClassVar
 
 
 class RequestError(Exception):
-    """A request that got no answer. The message is one sentence, the server's own where the server refused it."""
+    """Base class of all request errors. The message is one sentence; the server's own if the server sent one."""
 
     code: ClassVar[str] = "UNKNOWN"
 
 
 class InvalidArgument(RequestError):
-    """The request cannot be accepted as it is: input, shape, option or model configuration."""
+    """The request is invalid: an input, a shape, an option, or the model's configuration."""
 
     code = "INVALID_ARG"
 
 
 class NotFound(RequestError):
-    """The server has no such model or version, or nothing at this address."""
+    """The server has no such model, version or URL path."""
 
     code = "NOT_FOUND"
 
 
 class Unavailable(RequestError):
-    """Overload, a missed `latency_ms`, or a model that is being loaded again; the same request may succeed later."""
+    """Overload, a missed `latency_ms`, or a model that is being reloaded; the request may succeed later."""
 
     code = "UNAVAILABLE"
 
 
 class Cancelled(RequestError):
-    """The request was withdrawn, or the client closed, before the answer came."""
+    """The request was cancelled, or the client closed, before the response arrived."""
 
     code = "CANCELLED"
 
 
 class Unsupported(RequestError):
-    """This model or protocol does not offer what was asked for."""
+    """The model or the protocol does not support the request."""
 
     code = "UNSUPPORTED"
 
 
 class ServerError(RequestError):
-    """The server failed on a request that was well formed."""
+    """The server failed on a valid request."""
 
     code = "INTERNAL"
 
 
 class DeadlineExceeded(RequestError, TimeoutError):
-    """No answer within the client's `timeout_s`; whether the server worked on the request is not known."""
+    """No response within the client's `timeout_s`; the server may have run the request or not."""
 
     code = "DEADLINE_EXCEEDED"
 
 
 class ConnectionFailed(RequestError, ConnectionError):
-    """Nobody answers at the address, or the connection broke before the answer came."""
+    """No server answers at the address, or the connection broke before the response arrived."""
 
     code = "CONNECTION_FAILED"
 
 
-# What Triton puts in front of what a model says: the request, and the ensembles that it came through.
+# Prefix of Triton's before a model's message: the request id and the ensembles.
 _WHERE = r"(\[request id: .*?\] )?(in ensemble '[^']*', )*"
 
-# Triton's HTTP reports CANCELLED as 400, like INVALID_ARG, so only its sentence tells the two apart.
+# Triton's HTTP reports CANCELLED as 400, like INVALID_ARG; only the message differs.
 _CANCELLED = re.compile(
     _WHERE + r"(the )?(request (was |has been )?cancell?ed|client cancell?ed the request)\b",
     re.IGNORECASE,
@@ -72,7 +72,7 @@ _CANCELLED = re.compile(
 _HTTP: dict[int, type[RequestError]] = {
     404: NotFound,
     501: Unsupported,
-    # 429, 502 and 504 are a proxy's words for it.
+    # 429, 502 and 504 come from proxies.
     429: Unavailable,
     502: Unavailable,
     503: Unavailable,
@@ -88,43 +88,43 @@ _GRPC: dict[str, type[RequestError]] = {
     "DEADLINE_EXCEEDED": DeadlineExceeded,
 }
 
-# gRPC reports a server's UNAVAILABLE and a broken connection by one code; these sentences are gRPC's own.
+# gRPC uses one code for a server's UNAVAILABLE and for a broken connection; these messages are gRPC's own.
 _GRPC_CONNECTION = re.compile(
     r"failed to connect to|errors resolving|DNS resolution failed|Stream removed|Socket closed|recvmsg:|sendmsg:"
     r"|Connection (reset|refused)|Broken pipe|GOAWAY received|Endpoint closing|No route to host|Transport closed",
 )
 
 
-# What Triton says while the process of a Python model has crashed (INTERNAL), and while that model is loaded again or
-# is unloaded (NOT_FOUND): the request was not run.
+# Triton's messages after the process of a Python model crashed (INTERNAL), and while the model is reloaded or unloaded
+# (NOT_FOUND): the request was not run.
 _RESTARTING = re.compile(
     _WHERE + r"(Failed to process the request\(s\) for model instance '[^']*', message: )?"
     r"(Stub process( '[^']*')? is not healthy|Request for unknown model: '[^']*' has no available versions)"
 )
 
-# Triton's sentence for `infer` on a model that may send several responses, of either protocol.
+# Triton's message, over both protocols, for `infer` on a model that may send several responses.
 _DECOUPLED = re.compile(r"doesn't support models with decoupled transaction policy")
-_DECOUPLED_HELP = "this model streams its answers: use Client.generate or `tidal generate` instead of infer"
+_DECOUPLED_HELP = "this model streams its responses: use Client.generate or `tidal generate` instead of infer"
 
-# Triton passes a model's error on without its code in streams and through `generate`: Tidal's models put it in front.
+# In streams and in `generate`, Triton drops the code of a model's error, so Tidal's models prepend it to the message.
 _CODED = re.compile(_WHERE + r"\[(?P<code>[A-Z_]+)\] (?P<message>.*)", re.DOTALL)
 _CODES: dict[str, type[RequestError]] = {
     each.code: each for each in (InvalidArgument, NotFound, Unavailable, Cancelled, Unsupported, ServerError)
 }
-# What Triton itself says of a request that it does not hand to the model.
+# Triton's own messages about requests that do not reach the model.
 _NO_MODEL = re.compile(r"unknown model|is not found|is not ready", re.IGNORECASE)
 _BROKEN = re.compile(r"Failed to process", re.IGNORECASE)
 
 
 def from_coded(message: str) -> RequestError | None:
-    """The error of a model that puts its code in front of its message, else None."""
+    """Return the error for a message with a code prepended, else None."""
     found = _CODED.fullmatch(message)
     kind = None if found is None else _CODES.get(found["code"])
     return None if found is None or kind is None else kind(found["message"])
 
 
 def from_stream(message: str) -> RequestError:
-    """The error for a message in a stream, which comes without a code."""
+    """Return the error for a message in a stream, where Triton sends no code."""
     if _RESTARTING.match(message):
         return Unavailable(message)
     if _BROKEN.search(message):
@@ -133,7 +133,7 @@ def from_stream(message: str) -> RequestError:
 
 
 def from_http(status: int, message: str) -> RequestError:
-    """The error for an HTTP status. 400 stands for INVALID_ARG, UNKNOWN and ALREADY_EXISTS alike."""
+    """Return the error for an HTTP status; 400 covers INVALID_ARG, UNKNOWN and ALREADY_EXISTS."""
     if status == 400 and _CANCELLED.match(message):
         return Cancelled(message)
     if (known := _known(message)) is not None:
@@ -143,7 +143,7 @@ def from_http(status: int, message: str) -> RequestError:
 
 
 def from_grpc(status: str, message: str) -> RequestError:
-    """The error for a gRPC status code's name, for example ``UNAVAILABLE``; other codes are a `ServerError`."""
+    """Return the error for the name of a gRPC status code, such as ``UNAVAILABLE``; unknown codes: `ServerError`."""
     if status == "UNAVAILABLE" and _GRPC_CONNECTION.match(message):
         return ConnectionFailed(message)
     if (known := _known(message)) is not None:
@@ -152,7 +152,7 @@ def from_grpc(status: str, message: str) -> RequestError:
 
 
 def _known(message: str) -> RequestError | None:
-    """The error for a sentence of Triton's own whose code does not say what to do, else None."""
+    """Return the error for a message of Triton's whose code is misleading, else None."""
     if _RESTARTING.match(message):
         return Unavailable(message)
     if _DECOUPLED.search(message):

@@ -1,11 +1,11 @@
-"""Exit codes that the subcommands of `tidal` share, so that scripts can tell what happened."""
+"""Exit codes that the subcommands of `tidal` share."""
 
 from __future__ import annotations
 
 from typing import Final
 
 OK: Final = 0
-# The thing asked for is not so, or was not done: a request failed, a check found something stale.
+# A request or an operation failed, or a check did not pass.
 FAILED: Final = 1
-# Nothing was tried: wrong arguments, or an extra that is not installed.
+# Wrong usage or a missing extra; nothing was done.
 USAGE: Final = 2

@@ -1,4 +1,4 @@
-"""A generation's request and what comes back, between the caller's values and arrays."""
+"""Requests for generated text, and their responses."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tidal_client.errors import InvalidArgument
 from tidal_client.options import Parameter, request_parameters
 from tidal_client.results import Array, Generated
 
-#: A text, token ids, or several texts.
+#: A prompt as text or token ids, or several texts.
 Prompts = str | Sequence[int] | Sequence[str]
 
-# Asks a model of Tidal to put their code in front of its errors, see `tidal_client.errors.from_coded`.
+# Parameter that makes Tidal's models prepend the code to error messages, see `tidal_client.errors.from_coded`.
 CODED_ERRORS: Final = "tidal_coded_errors"
 
 
 def are_texts(prompt: Prompts) -> TypeGuard[Sequence[str]]:
-    """Whether these are several prompts, or a list of one."""
+    """Whether a prompt is a list of texts."""
     if isinstance(prompt, str) or not isinstance(prompt, Sequence):
         return False
     return len(prompt) > 0 and all(isinstance(each, str) for each in prompt)
@@ -29,17 +29,17 @@ def are_texts(prompt: Prompts) -> TypeGuard[Sequence[str]]:
 def generation_request(
     model: str, prompt: Prompts, *, stream: bool, request_id: str, options: Mapping[str, object]
 ) -> InferRequest:
-    """The request for a generation.
+    """Return the request for a generation.
 
     Args:
-        model: the model's name.
-        prompt: a text, token ids, or several texts.
-        stream: whether parts are wanted.
-        request_id: a name for it in the server's logs.
-        options: as `request_parameters` takes them.
+        model: Name of the model.
+        prompt: Text, token ids, or several texts.
+        stream: Whether the server sends the text in parts.
+        request_id: Id of the request in the server's logs.
+        options: Request options, see `tidal_client.options.Options`.
 
     Raises:
-        InvalidArgument: a prompt or an option of another type.
+        InvalidArgument: The prompt or an option has a wrong type.
     """
     inputs: dict[str, Array] = {"stream": np.array([stream])}
     if isinstance(prompt, str) or are_texts(prompt):
@@ -60,28 +60,28 @@ def generation_request(
 
 
 def read_generated(outputs: Mapping[str, Array]) -> list[Generated]:
-    """What a response says of each prompt that it is about: of all, or in a stream of one."""
+    """Return the generated text of each prompt in a response: all prompts, or in a stream one."""
     texts, finishes = outputs.get("text_output"), outputs.get("finish_reason")
     tokens = outputs["token_ids"].tolist() if "token_ids" in outputs else []
     indices = outputs["index"].tolist() if "index" in outputs else [0]
-    found = []
-    for place, index in enumerate(indices):
-        count = _count(outputs, "generated_tokens", place)
-        # Tokens of several prompts come one after the other.
-        mine = tokens if len(indices) == 1 or count is None else tokens[:count]
-        tokens = tokens[len(mine) :]
-        found.append(
+    generated = []
+    for row, index in enumerate(indices):
+        count = _count(outputs, "generated_tokens", row)
+        # Tokens of several prompts are concatenated.
+        own = tokens if len(indices) == 1 or count is None else tokens[:count]
+        tokens = tokens[len(own) :]
+        generated.append(
             Generated(
-                text="" if texts is None else bytes(texts[place]).decode(),
-                tokens=tuple(mine),
-                finish_reason=None if finishes is None else bytes(finishes[place]).decode(),
-                prompt_tokens=_count(outputs, "prompt_tokens", place),
+                text="" if texts is None else bytes(texts[row]).decode(),
+                tokens=tuple(own),
+                finish_reason=None if finishes is None else bytes(finishes[row]).decode(),
+                prompt_tokens=_count(outputs, "prompt_tokens", row),
                 generated_tokens=count,
                 index=int(index),
             )
         )
-    return found
+    return generated
 
 
-def _count(outputs: Mapping[str, Array], name: str, place: int) -> int | None:
-    return int(outputs[name][place]) if name in outputs else None
+def _count(outputs: Mapping[str, Array], name: str, row: int) -> int | None:
+    return int(outputs[name][row]) if name in outputs else None

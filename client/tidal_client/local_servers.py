@@ -1,7 +1,7 @@
-"""Servers that `tidal serve` of this user runs on this machine, by the state file that each writes.
+"""Discovery of this user's running `tidal serve` processes by their state files.
 
-A state file is JSON, `<folder>/<HTTP port>.json`; `tidal.server.state` writes it, and both sides find and judge it by
-the functions here. Names that this version does not know are left out.
+A state file is JSON, `<folder>/<HTTP port>.json`. `tidal.server.state` writes it and uses the functions here to read
+it. Unknown members are ignored.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ _DEFAULT_PORTS: Final = {"http": 8000, "grpc": 8001}
 
 @dataclass(frozen=True, slots=True)
 class LocalServer:
-    """Where a running server listens, host:port each."""
+    """Addresses of a running server, each as HOST:PORT."""
 
     http: str
     grpc: str
-    #: Whether the gRPC endpoint accepts TLS connections only, which the client does not make.
+    #: Whether the gRPC endpoint accepts only TLS connections, which the client does not support.
     grpc_tls: bool = False
 
     def url(self, protocol: Literal["http", "grpc"]) -> str:
-        """URL for a client: of this protocol, or of HTTP where the gRPC endpoint accepts TLS connections only."""
+        """Return the URL for a client; over HTTP if the gRPC endpoint accepts only TLS connections."""
         plain_grpc = protocol == "grpc" and not self.grpc_tls
         return f"grpc://{self.grpc}" if plain_grpc else f"http://{self.http}"
 
 
 def state_folder() -> Path:
-    """Path of the folder with the state files: `$XDG_RUNTIME_DIR/tidal`, else one of this user's among temporary files.
+    """Return the folder of the state files: `$XDG_RUNTIME_DIR/tidal`, else `tidal-<uid>` in the temporary folder.
 
-    It need not exist.
+    The folder may not exist.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     return Path(runtime) / "tidal" if runtime else Path(tempfile.gettempdir()) / f"tidal-{os.getuid()}"
 
 
 def is_private(folder: Path) -> bool:
-    """Whether a path is a folder of this user that nobody else may read or write.
+    """Whether a path is a folder of this user that no other user may read or write.
 
     Raises:
-        OSError: it cannot be looked up.
+        OSError: The path cannot be read.
     """
-    found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 def process_started(pid: int) -> float | None:
-    """Start time of a process in seconds since the epoch; None where it does not run."""
+    """Return the start time of a process in seconds since the epoch; None if it is not running."""
     try:
-        # Its name, which may hold spaces and brackets, comes before the last bracket; the start time is field 22.
+        # The name may contain spaces and parentheses and ends at the last parenthesis; the start time is field 22.
         ticks = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
         (boot,) = (line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
     except (OSError, ValueError, IndexError):
@@ -67,19 +67,19 @@ def process_started(pid: int) -> float | None:
 
 
 def is_alive(pid: int, started: float) -> bool:
-    """Whether the process of this id still runs and is not a later one.
+    """Whether a process is still running, and its id was not reused.
 
     Args:
-        pid: process id.
-        started: its start time in seconds since the epoch.
+        pid: Process id.
+        started: Start time of the process, in seconds since the epoch.
     """
-    found = process_started(pid)
-    return found is not None and abs(found - started) < 1.0
+    actual = process_started(pid)
+    return actual is not None and abs(actual - started) < 1.0
 
 
 def running_servers() -> list[LocalServer]:
-    """Servers of this user that run, by HTTP port; none where the folder of the state files is not this user's own."""
-    if sys.platform != "linux":  # where `tidal serve` does not run, and user ids and /proc may be missing
+    """Return this user's running servers by HTTP port; none if the state folder is not private to this user."""
+    if sys.platform != "linux":  # `tidal serve` requires Linux; other systems lack /proc
         return []
     folder = state_folder()
     try:
@@ -92,10 +92,13 @@ def running_servers() -> list[LocalServer]:
 
 
 def choose_url(protocol: Literal["http", "grpc"]) -> str:
-    """URL of the only server that runs; that of the default port where none does.
+    """Return the URL of the only running server; if none is running, the one of the default port.
+
+    Args:
+        protocol: Protocol of the URL.
 
     Raises:
-        InvalidArgument: several servers run.
+        InvalidArgument: Several servers are running.
     """
     servers = running_servers()
     if len(servers) > 1:
@@ -105,7 +108,7 @@ def choose_url(protocol: Literal["http", "grpc"]) -> str:
 
 
 def _read(file: Path) -> Iterator[LocalServer]:
-    """The server of a state file, or nothing where it has ended or the file is no state."""
+    """Yield the server of a state file if it is running and the file is valid."""
     try:
         state: Any = json.loads(file.read_bytes())
         server = LocalServer(state["http"], state["grpc"], bool(state.get("grpc_tls")))

@@ -1,4 +1,4 @@
-"""The root of the `tidal` command. Subcommands come from the entry-point group `tidal.commands`, imported on call."""
+"""Root of the `tidal` command: subcommands of the entry-point group `tidal.commands`, imported when called."""
 
 from __future__ import annotations
 
@@ -18,61 +18,61 @@ _MARKUP: Final = "markdown"
 GROUP = "tidal.commands"
 _OWN_PACKAGES = frozenset({"tidal", "tidal_builders", "tidal_client"})
 
-HELP = """Elastic transformer serving on NVIDIA Triton: build models, serve them, ask them.
+HELP = """Elastic transformer serving on NVIDIA Triton: build models, serve them, send requests.
 
-A first tour:
+Getting started:
 
 ```
-tidal doctor                            what this machine has, and lacks
+tidal doctor                            check this machine
 tidal build SPEC.yaml                   compile, verify and publish a model
-tidal serve model_repository            serve it with a real tritonserver
-tidal infer MODEL --text "a question"   ask it
+tidal serve model_repository            serve it with tritonserver
+tidal infer MODEL --text "a question"   send a request
 ```
 
-`tidal COMMAND --help` is each command's manual.
+`tidal COMMAND --help` documents each command.
 
 Exit codes of every command:
 
-- **0** done, and what was asked for is so
-- **1** it is not so, or a request failed
-- **2** nothing was tried: wrong arguments, or an extra that is not installed
-- **3** and above: explained in the command's own help
+- **0** success
+- **1** a request or an operation failed, or a check did not pass
+- **2** wrong usage or a missing extra; nothing was done
+- **3** and above: documented in the command's help
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the root says of a subcommand without importing it."""
+    """Summary of a subcommand, and the extra that it requires; shown without importing it."""
 
     summary: str
     extra: str
 
 
 _KNOWN = {
-    "doctor": _Known("Say what this machine has for Tidal, and what to do about what is missing.", "serve"),
+    "doctor": _Known("Check this machine and list what to install or change.", "serve"),
     "build": _Known("Compile, verify, profile and publish a model from its spec.", "build"),
-    "serve": _Known("Serve a model repository with a real tritonserver.", "serve"),
-    "models": _Known("List, load, unload and reload the models of a running server.", "serve"),
+    "serve": _Known("Serve a model repository with tritonserver.", "serve"),
+    "models": _Known("List, load, unload and reload models of a running server.", "serve"),
     "tasks": _Known("List, add and remove the fine-tuned tasks of a model.", "serve"),
-    "controller": _Known("Fit instances to the lengths of the queries, beside a running server.", "serve"),
-    "simulate": _Known("Say what the serving policies would do on GPUs that are not at hand.", "serve"),
-    "infer": _Known("Send texts to a model and print its answers.", "client"),
-    "generate": _Known("Let a model write on behind a text, and print it as it comes.", "client"),
-    "load": _Known("Send requests on a schedule and say how the server did.", "client"),
+    "controller": _Known("Rebalance instances across input lengths.", "serve"),
+    "simulate": _Known("Simulate serving policies on GPU clusters of any size.", "serve"),
+    "infer": _Known("Classify texts or images and print the results.", "client"),
+    "generate": _Known("Generate text from a prompt and print it as it arrives.", "client"),
+    "load": _Known("Run a load test: send requests on a schedule, measure latency and throughput.", "client"),
 }
 
 
 def _entries() -> dict[str, EntryPoint]:
-    """Installed subcommands by name: the known ones in the order of use, then others by name."""
-    # Tidal's own first, wherever they lie on the path, so that another distribution's command replaces one of them.
+    """Return installed subcommands by name: Tidal's own in the order of use, then others in alphabetical order."""
+    # Tidal's own entries first: an entry of another distribution with the same name replaces them.
     entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.dist is None or entry.dist.name != "tidal")
-    found = {entry.name: entry for entry in entries}
-    order = [*_KNOWN, *sorted(found)]
-    return {name: found[name] for name in dict.fromkeys(order) if name in found}
+    by_name = {entry.name: entry for entry in entries}
+    order = [*_KNOWN, *sorted(by_name)]
+    return {name: by_name[name] for name in dict.fromkeys(order) if name in by_name}
 
 
 def _load(entry: EntryPoint) -> Any:
-    """The subcommand as a command of this tree: a plain function, or a Typer with subcommands of its own."""
+    """Import a subcommand, which is a function or a Typer with subcommands, and return it as a click command."""
     target = entry.load()
     app = target
     if not isinstance(target, typer.Typer):
@@ -84,10 +84,10 @@ def _load(entry: EntryPoint) -> Any:
 
 
 class LazyGroup(TyperGroup):
-    """Shows all subcommands by their summaries, and imports the one that is called."""
+    """Lists subcommands by their summaries, and imports only the one that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Put the real command in the place of its summary."""
+        """Import the called subcommand in place of its summary."""
         entry = _entries().get(args[0]) if args else None
         if entry is not None:
             ctx.invoked_subcommand = entry.name
@@ -95,7 +95,7 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the subcommand; one that lacks a third-party module says how to install it."""
+        """Run the subcommand; if it lacks a third-party module, print how to install it and exit with 2."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
@@ -105,12 +105,14 @@ class LazyGroup(TyperGroup):
             name = str(ctx.invoked_subcommand)
             known = _KNOWN.get(name)
             remedy = install_command(known.extra) if known else f"pip install {missing}"
-            typer.echo(f"tidal {name} needs the Python module '{missing}', which is missing: {remedy}", err=True)
+            typer.echo(
+                f"tidal {name} requires the Python module '{missing}', which is not installed: {remedy}", err=True
+            )
             raise typer.Exit(exit_codes.USAGE) from None
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"tidal {version('tidal')}")
         raise typer.Exit(exit_codes.OK)
 
@@ -124,11 +126,11 @@ def _root(
 
 
 def _summary_only() -> None:
-    """Stands for a subcommand in the root's help."""
+    """Placeholder for a subcommand that is not imported yet."""
 
 
 def build_app() -> typer.Typer:
-    """The root command with every installed subcommand, none of them imported."""
+    """Return the root command with every installed subcommand, none of them imported."""
     app = typer.Typer(
         cls=LazyGroup,
         help=HELP,

@@ -1,4 +1,4 @@
-"""Options of a request as keyword arguments; they travel as Triton request parameters and the server checks them."""
+"""Request options as keyword arguments. They are sent as Triton request parameters; the server validates them."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ Parameter = str | int | float
 
 
 class Options(TypedDict, total=False):
-    """Options common to all of Tidal's models. Absent and None both mean the model's default."""
+    """Options of Tidal's models; absent or None: the model's default."""
 
-    #: Task that the query belongs to.
+    #: Name of the task.
     task: str | None
-    #: Deadline in milliseconds after the request's arrival; missing it is `Unavailable`.
+    #: Deadline in milliseconds after the request's arrival; a missed deadline ends in `Unavailable`.
     latency_ms: float | None
-    #: Worth of an answer in time.
+    #: Utility of a response that meets the deadline.
     utility: float | None
-    #: Least score, on the model's own measure, that a cascade is to answer with.
+    #: Cascades: minimum score to reach, in the metric that the cascade was built with.
     accuracy: float | None
-    #: Last level of a cascade that may be asked, from 1.
+    #: Cascades: highest level to use, from 1.
     max_level: int | None
-    #: Tokens to generate at most.
+    #: Maximum number of tokens to generate.
     max_tokens: int | None
-    #: Sampling temperature, 0 is greedy.
+    #: Sampling temperature; 0: greedy decoding.
     temperature: float | None
-    #: Sample among the k likeliest tokens.
+    #: Sample from the k most likely tokens.
     top_k: int | None
-    #: Sample among the likeliest tokens that have this probability together, above 0 to 1.
+    #: Sample from the most likely tokens whose probabilities sum to this, above 0 and up to 1.
     top_p: float | None
-    #: Above 1 makes tokens that the text has less likely, below 1 likelier.
+    #: Penalty on tokens that already occur in the text: above 1 less likely, below 1 more likely.
     repetition_penalty: float | None
     #: Seed of the sampling.
     seed: int | None
-    #: Text that ends the generation and is no part of it, or several.
+    #: Text or texts that end the generation; not part of the result.
     stop: str | Sequence[str] | None
-    #: Texts to follow at the same time in beam search.
+    #: Number of beams; above 1: beam search.
     num_beams: int | None
-    #: Above 0 makes beam search favour long texts, below 0 short ones.
+    #: Beam search: above 0 favors long texts, below 0 short ones.
     length_penalty: float | None
-    #: When beam search ends: see the server's documentation.
+    #: Beam search: stop condition, see docs/flover.md.
     early_stopping: bool | Literal["never"] | None
 
 
@@ -54,7 +54,7 @@ def _text(value: object) -> str:
 
 
 def _stops(value: object) -> str:
-    """One text as it is where it does not look like a list, others as a JSON list."""
+    """Return one stop text as is, unless it begins like a JSON list; several as a JSON list."""
     texts = [value] if isinstance(value, str) else list(map(_text, value)) if isinstance(value, Sequence) else None
     if texts is None:
         raise TypeError
@@ -80,7 +80,7 @@ def _early_stopping(value: object) -> Parameter:
     return value if isinstance(value, bool) else "never"
 
 
-# tritonclient takes exactly these Python types, so numpy's numbers are made plain.
+# tritonclient accepts exactly these Python types, so numpy's numbers are converted.
 _KINDS: dict[str, tuple[Callable[[Any], Parameter], str]] = {
     "task": (_text, "text"),
     "latency_ms": (_number, "a number"),
@@ -101,11 +101,14 @@ _KINDS: dict[str, tuple[Callable[[Any], Parameter], str]] = {
 
 
 def request_parameters(options: Mapping[str, object]) -> dict[str, Parameter]:
-    """Triton request parameters for the options that were given.
+    """Return the Triton request parameters of options.
+
+    Args:
+        options: Values by option name; None: not sent.
 
     Raises:
-        TypeError: a keyword that is no option.
-        InvalidArgument: a value of the wrong type.
+        TypeError: A name is not an option.
+        InvalidArgument: A value has a wrong type.
     """
     parameters: dict[str, Parameter] = {}
     for name, value in options.items():

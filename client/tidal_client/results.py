@@ -1,4 +1,4 @@
-"""What a client hands back."""
+"""Results of the client's calls."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 
-# Arrays have no single truth value, so results compare by identity.
+# Arrays have no single truth value, so results are compared by identity.
 @dataclass(frozen=True, slots=True, eq=False)
 class Classification:
-    """One text's or image's answer. What the model does not return, or the call did not ask for, is None."""
+    """Result for one text or image. Outputs that the model does not return, or that were not requested, are None."""
 
     label: str | None
     #: Scores by class, [classes] float32.
     logits: npt.NDArray[np.float32] | None
     #: Probabilities by class, [classes] float32.
     probabilities: npt.NDArray[np.float32] | None
-    #: Longest input in tokens of the runtime that served it.
+    #: Maximum input length of the runtime that served the query, in tokens.
     max_length: int | None
-    #: This text's part of every other output, by name.
+    #: This row of every further output, by name.
     other: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def top_probability(self) -> float | None:
-        """Probability of the likeliest class."""
+        """Probability of the most likely class."""
         return None if self.probabilities is None else float(self.probabilities.max())
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A generated text, or a part of one: what came since the part before it."""
+    """A generated text, or one part of a stream."""
 
-    #: Behind the prompt; never half a character.
+    #: Generated text without the prompt; contains complete characters only.
     text: str
-    #: Token ids, the one that ended the text included.
+    #: Generated token ids, including the one that ended the text.
     tokens: tuple[int, ...]
-    #: ``eos``, ``stop`` or ``length``; None in a part that is not the last.
+    #: ``eos``, ``stop`` or ``length``; None except in the last part.
     finish_reason: str | None
-    #: Tokens of the prompt; in the last part.
+    #: Number of tokens of the prompt; None except in the last part.
     prompt_tokens: int | None
-    #: Tokens of the whole generation; in the last part.
+    #: Number of generated tokens in total; None except in the last part.
     generated_tokens: int | None
-    #: Of its prompt among those of the request.
+    #: Index of the prompt within the request.
     index: int = 0
 
 
@@ -56,15 +56,15 @@ class TensorSpec:
     """An input or output of a model."""
 
     name: str
-    #: Triton's name of the type, for example ``FP32`` or ``BYTES``.
+    #: Triton datatype, such as ``FP32`` or ``BYTES``.
     datatype: str
-    #: Sizes, the batch axis first where the model has one; -1 is any size.
+    #: Sizes, with the batch axis first if the model has one; -1: any size.
     shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """What a model takes and returns."""
+    """A model's versions, inputs and outputs."""
 
     name: str
     versions: tuple[str, ...]

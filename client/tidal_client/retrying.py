@@ -1,4 +1,4 @@
-"""When a call is tried again, and with what: exponential backoff with jitter, within the call's own time."""
+"""Retries of calls: exponential backoff with jitter, within the call's timeout."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Final, TypeVar
 from tidal_client.codec import InferRequest
 from tidal_client.errors import ConnectionFailed, InvalidArgument, RequestError, Unavailable
 
-#: Retries of `tidal load --retry`: their pauses, 11 to 21 s together, outlast the restart of a model's process.
+#: Retries of `tidal load --retry`: their pauses, 11 to 21 s in total, exceed the restart time of a model's process.
 LOAD_RETRIES: Final = 8
-#: Errors after which the same request may succeed.
+#: Errors after which a retry may succeed.
 RETRYABLE: Final = (Unavailable, ConnectionFailed)
 
 T = TypeVar("T")
@@ -26,10 +26,10 @@ _LONGEST_PAUSE_S: Final = 5.0
 
 
 def checked_retries(retries: object) -> int:
-    """The number of retries that a caller gave.
+    """Validate a number of retries.
 
     Raises:
-        InvalidArgument: it is not a whole number of at least 0.
+        InvalidArgument: It is not a whole number of at least 0.
     """
     try:
         count = -1 if isinstance(retries, bool) else operator.index(retries)  # type: ignore[arg-type]
@@ -41,23 +41,23 @@ def checked_retries(retries: object) -> int:
 
 
 def pause_s(attempt: int, jitter: float) -> float:
-    """Seconds to wait after a failed attempt: they double from 0.2 s up to 5 s, less up to a half of them at random.
+    """Return the pause after a failed attempt: it doubles from 0.2 s up to 5 s, minus a random part of up to half.
 
     Args:
-        attempt: number of attempts that failed before this one.
-        jitter: uniform random number in [0, 1), so that clients of one failed server do not return together.
+        attempt: Number of attempts that failed before this one.
+        jitter: Uniform random number in [0, 1), so that the clients of a failed server do not all retry at once.
     """
     return float(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(attempt, 10)) * (1 - jitter / 2))
 
 
 class Attempts:
-    """The attempts at one call; its time runs from here.
+    """The attempts of one call; its timeout starts when this object is created.
 
     Args:
-        retries: how often the call may be tried again.
-        timeout_s: seconds that all attempts may take together.
-        latency_ms: the request's deadline on the server in milliseconds, which later attempts get the rest of.
-        clock: current time in seconds.
+        retries: Maximum number of retries.
+        timeout_s: Timeout of all attempts together, in seconds.
+        latency_ms: Deadline of the request in milliseconds; retries send what remains of it. None: no deadline.
+        clock: Returns the current time in seconds.
     """
 
     def __init__(
@@ -73,29 +73,32 @@ class Attempts:
 
     @property
     def left_s(self) -> float:
-        """Seconds that the next attempt may wait for its answer."""
+        """Timeout of the next attempt, in seconds."""
         return self._timeout_s if not self._failed else max(0.001, self._timeout_s - self._elapsed_s())
 
     @property
     def left_ms(self) -> float | None:
-        """Milliseconds left of the request's deadline for the next attempt; None where it has none."""
+        """Rest of the request's deadline for the next attempt, in milliseconds; None: no deadline."""
         if not self._failed or self._latency_ms is None:
             return self._latency_ms
         return max(0.001, self._latency_ms - 1000 * self._elapsed_s())
 
     def request(self, request: InferRequest) -> InferRequest:
-        """The request as the next attempt sends it: with what is left of its deadline."""
+        """Return the request for the next attempt, with the rest of its deadline."""
         left_ms = self.left_ms
         if not self._failed or left_ms is None:
             return request
         return replace(request, parameters={**request.parameters, "latency_ms": left_ms})
 
     def pause_s(self, error: RequestError) -> float:
-        """Seconds to wait before the next attempt.
+        """Return the pause before the next attempt, in seconds.
+
+        Args:
+            error: Error of the last attempt.
 
         Raises:
-            RequestError: the one given, where no further attempt is made: it is not of `RETRYABLE`, all retries are
-                used up, or the pause would not end in time.
+            RequestError: The given error, if there is no further attempt: it is not `RETRYABLE`, no retries are left,
+                or the pause would exceed the timeout or the deadline.
         """
         if not isinstance(error, RETRYABLE) or self._failed == self._retries:
             raise error
@@ -111,16 +114,20 @@ class Attempts:
 
 
 def attempts(retries: int, timeout_s: float, request: InferRequest) -> Attempts:
-    """The attempts at one request."""
+    """Return the attempts of one request."""
     latency_ms = request.parameters.get("latency_ms")
     return Attempts(retries, timeout_s, None if latency_ms is None else float(latency_ms))
 
 
 def with_retries(tries: Attempts, call: Callable[[], T]) -> T:
-    """What a blocking call returns, tried as often as `tries` allows.
+    """Call a function until it succeeds or no attempts are left, and return its result.
+
+    Args:
+        tries: Attempts of the call.
+        call: Blocking call to retry.
 
     Raises:
-        RequestError: that of the last attempt.
+        RequestError: Error of the last attempt.
     """
     while True:
         try:
@@ -130,7 +137,7 @@ def with_retries(tries: Attempts, call: Callable[[], T]) -> T:
 
 
 async def with_retries_async(tries: Attempts, call: Callable[[], Awaitable[T]]) -> T:
-    """See `with_retries`; for asyncio."""
+    """Asyncio variant of `with_retries`."""
     while True:
         try:
             return await call()
@@ -141,10 +148,15 @@ async def with_retries_async(tries: Attempts, call: Callable[[], Awaitable[T]]) 
 def stream_with_retries(
     tries: Attempts, request: InferRequest, start: Callable[[InferRequest], Generator[T, None, None]]
 ) -> Generator[T, None, None]:
-    """What a blocking stream yields; one that fails before its first item is started again.
+    """Yield the items of a blocking stream; retry it if it fails before its first item.
+
+    Args:
+        tries: Attempts of the request.
+        request: Request to send.
+        start: Starts the stream of a request.
 
     Raises:
-        RequestError: that of the last attempt.
+        RequestError: Error of the last attempt, or of a stream that had begun.
     """
     while True:
         begun = False
@@ -163,7 +175,7 @@ def stream_with_retries(
 async def stream_with_retries_async(
     tries: Attempts, request: InferRequest, start: Callable[[InferRequest], AsyncGenerator[T, None]]
 ) -> AsyncGenerator[T, None]:
-    """See `stream_with_retries`; for asyncio."""
+    """Asyncio variant of `stream_with_retries`."""
     while True:
         begun = False
         try:

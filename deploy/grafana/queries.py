@@ -1,4 +1,4 @@
-"""Panels, and the queries that they are made of."""
+"""Panels of the dashboard and their queries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 RANGE = "[$__rate_interval]"
-#: What each query selects by: the instances, and of families that have the label the models, chosen at the top.
+#: Selectors of each query: the instances and, of metrics with that label, the models that are chosen at the top.
 INSTANCE = 'instance=~"$instance"'
 SELECTED = f'model=~"$model", {INSTANCE}'
 
@@ -38,7 +38,7 @@ class Panel:
 
 
 def rate(family: str, by: str, title: str, where: str = "") -> Query:
-    """A counter's increase a second, by labels."""
+    """Rate of a counter per second, by labels."""
     return f"sum by ({by}) (rate({family}{{{SELECTED}{where}}}{RANGE}))", title
 
 

@@ -1,1 +1,1 @@
-"""Requests that no server may accept: made from valid ones by one thing that is wrong, the same ones for a seed."""
+"""Malformed and hostile requests, the same ones for the same seed. `reliability` and its tests import it."""

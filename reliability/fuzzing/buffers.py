@@ -1,4 +1,4 @@
-"""Bodies of any size out of a few buffers in shared memory, so that sending them costs the sender almost nothing."""
+"""Bodies of any size from a few shared memory buffers, which are cheap to send."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 
 MIB = 1 << 20
-#: What large bodies repeat. A form of many fields takes tritonserver 33 bytes of memory a byte, see `hostile_http`.
+#: Repeated patterns of large bodies. A form of many fields costs tritonserver 33 bytes of memory per byte, see
+#: `hostile_http`.
 PATTERNS: dict[str, bytes] = {
     "letters": b"a",
     "zeros": b"\x00",
@@ -24,44 +25,58 @@ PATTERNS: dict[str, bytes] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
-    """A body as the views it is sent in, one after the other; nothing is copied.
+class RequestBody:
+    """A request body as a sequence of memory views, which are sent without copies.
 
     Attributes:
-        parts: of the body, in order.
+        parts: Parts of the body, in order.
     """
 
     parts: tuple[memoryview, ...]
 
     @property
     def size(self) -> int:
-        """Bytes of all parts."""
+        """Size of the body, bytes."""
         return sum(map(len, self.parts))
 
-    def halves(self) -> tuple[Body, Body]:
-        """The body in two pieces of about the same size."""
+    def halves(self) -> tuple[RequestBody, RequestBody]:
+        """Split the body into two parts of about the same size."""
         middle = self.size // 2
-        return Body(tuple(_slice(self.parts, 0, middle))), Body(tuple(_slice(self.parts, middle, self.size)))
+        return RequestBody(tuple(_slice(self.parts, 0, middle))), RequestBody(
+            tuple(_slice(self.parts, middle, self.size))
+        )
 
 
-def whole(content: bytes) -> Body:
-    """A body that exists already."""
-    return Body((memoryview(content),))
+def whole(content: bytes) -> RequestBody:
+    """Return existing content as a body."""
+    return RequestBody((memoryview(content),))
 
 
-def repeated(pattern: str, size: int, before: bytes = b"", after: bytes = b"") -> Body:
-    """A body of `size` bytes of a pattern, between `before` and `after`."""
+def repeated(pattern: str, size: int, before: bytes = b"", after: bytes = b"") -> RequestBody:
+    """Return a body that repeats a pattern.
+
+    Args:
+        pattern: Name of the pattern, a key of `PATTERNS`.
+        size: Bytes of the repeated pattern.
+        before: Content before the pattern.
+        after: Content after the pattern.
+    """
     view = _shared(PATTERNS[pattern])
     full, rest = divmod(size, len(view))
     parts = [memoryview(before), *[view] * full, view[:rest], memoryview(after)]
-    return Body(tuple(part for part in parts if len(part)))
+    return RequestBody(tuple(part for part in parts if len(part)))
 
 
-def noise(draw: random.Random, size: int) -> Body:
-    """A body of bytes that follow no format."""
+def noise(draw: random.Random, size: int) -> RequestBody:
+    """Return a body of random bytes.
+
+    Args:
+        draw: Random generator.
+        size: Size of the body, bytes.
+    """
     view = _random_bytes()
     begin = draw.randrange(len(view))
-    return Body(tuple(_slice([view] * (size // len(view) + 2), begin, begin + size)))
+    return RequestBody(tuple(_slice([view] * (size // len(view) + 2), begin, begin + size)))
 
 
 def _slice(parts: tuple[memoryview, ...] | list[memoryview], begin: int, end: int) -> Iterator[memoryview]:
@@ -75,7 +90,7 @@ def _slice(parts: tuple[memoryview, ...] | list[memoryview], begin: int, end: in
 
 @cache
 def _shared(pattern: bytes) -> memoryview:
-    """About 1 MiB of a pattern, whole repetitions of it."""
+    """Return about 1 MiB of whole repetitions of a pattern."""
     return _in_shared_memory(pattern * (MIB // len(pattern)))
 
 

@@ -1,4 +1,4 @@
-"""Hostile requests sent, each over a connection or call of its own, and what became of them."""
+"""Sends hostile requests, each over its own connection or call, and records their outcomes."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from dataclasses import dataclass
 
 import grpc
 
-from reliability.fuzzing.hostile_grpc import Message
-from reliability.fuzzing.hostile_http import Flood
+from reliability.fuzzing.hostile_grpc import HostileGrpcMessage
+from reliability.fuzzing.hostile_http import HostileHttpRequest
 
 _TIMEOUT_S = 60.0
-# Else thousands of requests find no server while one is started again.
-_AWAY_S = 0.5
+# Pause after a failed connection: otherwise thousands of requests fail while a server restarts.
+_RESTART_PAUSE_S = 0.5
 _NO_SERVER = "failed to connect"
 _METHOD = "/inference.GRPCInferenceService/ModelInfer"
-ABANDONED, CLOSED, SILENT, AWAY = "abandoned", "closed", "no answer", "no server"
+ABANDONED, CLOSED, TIMED_OUT, UNREACHABLE = "abandoned", "closed", "no answer", "no server"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a request.
+class HostileOutcome:
+    """The outcome of a hostile request.
 
     Attributes:
-        what: its kind.
-        size: bytes of its body.
-        end: the status or code of its answer, or one of the words above. A connection that the server closes without
-            an answer is one way to refuse.
+        what: Kind of the request.
+        size: Size of its body, bytes.
+        end: Status or code of its answer, or one of the constants above. A server may also reject a request by closing
+            the connection without an answer.
     """
 
     what: str
@@ -37,30 +37,40 @@ class Outcome:
 
     @property
     def unanswered(self) -> bool:
-        """Whether the client would wait, or found no server."""
-        return self.end in (SILENT, AWAY)
+        """Whether the client timed out or could not connect."""
+        return self.end in (TIMED_OUT, UNREACHABLE)
 
 
-def flood_http(address: str, floods: Iterator[Flood]) -> list[Outcome]:
-    """Send requests one after the other, to `host:port`."""
+def flood_http(address: str, floods: Iterator[HostileHttpRequest]) -> list[HostileOutcome]:
+    """Send HTTP requests one after the other.
+
+    Args:
+        address: Address of the server, `host:port`.
+        floods: Requests to send.
+    """
     host, _, port = address.partition(":")
-    return [Outcome(flood.what, flood.body.size, _sent((host, int(port)), flood)) for flood in floods]
+    return [HostileOutcome(flood.what, flood.body.size, _sent((host, int(port)), flood)) for flood in floods]
 
 
-def flood_grpc(address: str, calls: Iterator[Message]) -> list[Outcome]:
-    """Send messages one after the other over one channel, to `host:port`."""
+def flood_grpc(address: str, calls: Iterator[HostileGrpcMessage]) -> list[HostileOutcome]:
+    """Send gRPC messages one after the other over one channel.
+
+    Args:
+        address: Address of the server, `host:port`.
+        calls: Messages to send.
+    """
     options = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
     with grpc.insecure_channel(address, options=options) as channel:
         infer = channel.unary_unary(_METHOD)  # bytes in, bytes out
-        return [Outcome(call.what, len(call.content), _called(infer, call)) for call in calls]
+        return [HostileOutcome(call.what, len(call.content), _called(infer, call)) for call in calls]
 
 
-def _sent(address: tuple[str, int], flood: Flood) -> str:
+def _sent(address: tuple[str, int], flood: HostileHttpRequest) -> str:
     try:
         connection = socket.create_connection(address, _TIMEOUT_S)
     except OSError:
-        time.sleep(_AWAY_S)
-        return AWAY
+        time.sleep(_RESTART_PAUSE_S)
+        return UNREACHABLE
     with connection:
         try:
             connection.sendall(flood.head)
@@ -68,15 +78,15 @@ def _sent(address: tuple[str, int], flood: Flood) -> str:
                 connection.sendall(part)
                 time.sleep(flood.pause_s)
         except TimeoutError:
-            return SILENT
+            return TIMED_OUT
         except OSError:
-            # Closed by a server that had read enough; its answer may be here all the same.
+            # The server has closed the connection early; its answer may have arrived.
             return _answer(connection)
         return _answer(connection) if flood.waits else ABANDONED
 
 
 def _answer(connection: socket.socket) -> str:
-    """The status of an answer, as its first line says it."""
+    """Return the status from the first line of an answer."""
     found = b""
     try:
         while b"\r\n" not in found and len(found) < 1000:
@@ -85,14 +95,14 @@ def _answer(connection: socket.socket) -> str:
                 break
             found += more
     except TimeoutError:
-        return SILENT
+        return TIMED_OUT
     except OSError:
         return CLOSED
     words = found.split(None, 2)
     return words[1].decode("ascii", "replace") if len(words) > 1 and words[0].startswith(b"HTTP/") else CLOSED
 
 
-def _called(infer: grpc.UnaryUnaryMultiCallable, call: Message) -> str:
+def _called(infer: grpc.UnaryUnaryMultiCallable, call: HostileGrpcMessage) -> str:
     try:
         if call.cancelled:
             infer.future(call.content, timeout=_TIMEOUT_S).cancel()
@@ -101,7 +111,7 @@ def _called(infer: grpc.UnaryUnaryMultiCallable, call: Message) -> str:
     except grpc.RpcError as error:
         code = str(error.code().name)
         if code == "UNAVAILABLE" and _NO_SERVER in str(error.details()):
-            time.sleep(_AWAY_S)
-            return AWAY
-        return {"UNAVAILABLE": CLOSED, "DEADLINE_EXCEEDED": SILENT}.get(code, code)
+            time.sleep(_RESTART_PAUSE_S)
+            return UNREACHABLE
+        return {"UNAVAILABLE": CLOSED, "DEADLINE_EXCEEDED": TIMED_OUT}.get(code, code)
     return "OK"

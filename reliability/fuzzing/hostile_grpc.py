@@ -1,4 +1,4 @@
-"""gRPC messages that try to exhaust a server: by their size, by how much is in them, or by being no message."""
+"""gRPC messages that try to exhaust a server: by size, by number of fields, or by invalid protobuf."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _COUNTS = (100, 10_000)
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """A message to `ModelInfer` as its bytes.
+class HostileGrpcMessage:
+    """A message to `ModelInfer`.
 
     Attributes:
-        what: its kind, for the report.
-        content: sent as they are, a protobuf message or not.
-        metadata: of the call.
-        cancelled: whether the client withdraws the call at once.
+        what: Kind of the message, for the report.
+        content: Bytes to send, a protobuf message or not.
+        metadata: Metadata of the call.
+        cancelled: Whether the client cancels the call at once.
     """
 
     what: str
@@ -35,16 +35,16 @@ class Message:
     cancelled: bool = False
 
 
-Kind = Callable[[random.Random, str], Message]
+Kind = Callable[[random.Random, str], HostileGrpcMessage]
 
 
-def many(draw: random.Random, model: str) -> Message:
-    """Ten thousand inputs, outputs, options, axes or rows in one message."""
-    return Message("many of one thing", _many(draw.randrange(5), draw.choice(_COUNTS), model))
+def many(draw: random.Random, model: str) -> HostileGrpcMessage:
+    """Make a message with up to ten thousand inputs, outputs, options, axes or rows."""
+    return HostileGrpcMessage("many of one thing", _many(draw.randrange(5), draw.choice(_COUNTS), model))
 
 
-def huge_shape(draw: random.Random, model: str) -> Message:
-    """A shape beyond all memory with a few bytes of data."""
+def huge_shape(draw: random.Random, model: str) -> HostileGrpcMessage:
+    """Make a message with a shape that exceeds any memory and a few bytes of data."""
     request = messages.ModelInferRequest(model_name=model)
     shape = draw.choice(([1, 1 << 33], [1 << 40, 1 << 40], [64, 1 << 57], [1 << 62, 2]))
     tensor = request.inputs.add(name="input_ids", datatype="INT64", shape=shape)
@@ -52,49 +52,56 @@ def huge_shape(draw: random.Random, model: str) -> Message:
         tensor.contents.int64_contents.append(1)
     else:
         request.raw_input_contents.append(bytes(8))
-    return Message("huge shape", request.SerializeToString())
+    return HostileGrpcMessage("huge shape", request.SerializeToString())
 
 
-def long_option(draw: random.Random, model: str) -> Message:
-    """An option whose name or value has up to 10 MB."""
+def long_option(draw: random.Random, model: str) -> HostileGrpcMessage:
+    """Make a message with an option whose name or value has up to 10 MB."""
     size = draw.choice((300, 100_000, 1_000_000)) if draw.random() < 0.95 else 10_000_000
-    return Message("long option", _long_option(draw.randrange(4), size, model))
+    return HostileGrpcMessage("long option", _long_option(draw.randrange(4), size, model))
 
 
-def no_message(draw: random.Random, model: str) -> Message:
-    """Bytes that are no protobuf message, or the first half of one."""
+def no_message(draw: random.Random, model: str) -> HostileGrpcMessage:
+    """Make bytes that are not a protobuf message, or the first half of one."""
     whole = to_grpc(valid(model, 1)).SerializeToString()
     content = draw.choice((whole[: len(whole) // 2], draw.randbytes(1000), b"\xff" * 1000, b"\x0a\xff\xff\xff\xff\x0f"))
-    return Message("no message", content)
+    return HostileGrpcMessage("no message", content)
 
 
-def metadata(draw: random.Random, model: str) -> Message:
-    """Many entries of metadata, or a long one."""
+def metadata(draw: random.Random, model: str) -> HostileGrpcMessage:
+    """Make a message with many entries of metadata, or a long one."""
     entries = draw.choice((
         tuple((f"key-{number}", "value") for number in range(draw.choice((50, 1000)))),
         (("long", "v" * draw.choice((5_000, 100_000))),),
     ))  # fmt: skip
-    return Message("metadata", to_grpc(valid(model, 1)).SerializeToString(), entries)
+    return HostileGrpcMessage("metadata", to_grpc(valid(model, 1)).SerializeToString(), entries)
 
 
-def withdrawn(draw: random.Random, model: str) -> Message:
-    """A call that its client leaves at once."""
-    return Message("withdrawn", _large("letters", draw.choice((1_000, 1_000_000)), model), cancelled=True)
+def cancelled_at_once(draw: random.Random, model: str) -> HostileGrpcMessage:
+    """Make a call that its client cancels at once."""
+    return HostileGrpcMessage("cancelled", _large("letters", draw.choice((1_000, 1_000_000)), model), cancelled=True)
 
 
-def large(draw: random.Random, model: str) -> Message:
-    """A message above 4 MB: a text, or bytes that are no message."""
+def large(draw: random.Random, model: str) -> HostileGrpcMessage:
+    """Make a message above 4 MB: a text, or bytes that are not a message."""
     size = draw.choice(_SIZES)
     if draw.random() < 0.2:
-        return Message("large, no message", _repeated(draw.choice(("letters", "zeros", "emoji")), size))
-    return Message("large text", _large(draw.choice(("letters", "emoji", "lines", "brackets")), size, model))
+        return HostileGrpcMessage("large, no message", _repeated(draw.choice(("letters", "zeros", "emoji")), size))
+    return HostileGrpcMessage("large text", _large(draw.choice(("letters", "emoji", "lines", "brackets")), size, model))
 
 
-SMALL_KINDS: tuple[Kind, ...] = (many, huge_shape, long_option, no_message, metadata, withdrawn)
+SMALL_KINDS: tuple[Kind, ...] = (many, huge_shape, long_option, no_message, metadata, cancelled_at_once)
 
 
-def hostile_grpc(seed: int, small: int, big: int, models: Collection[str]) -> Iterator[Message]:
-    """Messages, the same ones for the same seed; see `hostile_http`."""
+def hostile_grpc(seed: int, small: int, big: int, models: Collection[str]) -> Iterator[HostileGrpcMessage]:
+    """Yield hostile messages, the same ones for the same seed.
+
+    Args:
+        seed: Seed of the messages.
+        small: Number of messages of `SMALL_KINDS`.
+        big: Number of messages of `large`, in random order with the small ones.
+        models: Names of the models to send them to.
+    """
     draw, names = random.Random(seed), sorted(models)
     order = [True] * big + [False] * small
     draw.shuffle(order)
@@ -109,7 +116,7 @@ def _repeated(pattern: str, size: int) -> bytes:
 
 
 def _large(pattern: str, size: int, model: str) -> bytes:
-    """A request with a text of this size."""
+    """Return a request with a text of a given size."""
     text = _repeated(pattern, size)
     request = to_grpc(text_wire(model, 0))
     request.raw_input_contents[0] = element(text)

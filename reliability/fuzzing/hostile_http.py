@@ -1,4 +1,4 @@
-"""HTTP requests that try to exhaust a server: by their size, their pieces, their headers or the depth of their JSON."""
+"""HTTP requests that try to exhaust a server: by size, chunks, headers or the depth of their JSON."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
-from reliability.fuzzing.buffers import PATTERNS, Body, noise, repeated, whole
+from reliability.fuzzing.buffers import PATTERNS, RequestBody, noise, repeated, whole
 from reliability.fuzzing.mutations import valid
 from reliability.fuzzing.wire import to_http
 
 LARGE = 4_000_000
-#: What clients say of a body: curl's default, forms, text, JSON in several spellings, nothing, and what is no type.
+#: Content types: curl's default, forms, text, JSON in several spellings, none, and invalid ones.
 CONTENT_TYPES: tuple[str | None, ...] = (
     "application/x-www-form-urlencoded", "text/plain", "application/octet-stream", None, "application/json",
     "application/json; charset=utf-8", "application/json;charset=utf-16", "multipart/form-data; boundary=x",
     "multipart/form-data", "application/xml", "image/png", "x" * 4000, "", "application/x-www-form-urlencoded; a=b",
 )  # fmt: skip
 _MULTIPART = b'--x\r\nContent-Disposition: form-data; name="f"\r\n\r\n'
-# Bytes of bodies above 4 MB; the largest are rare, for they take seconds.
+# Sizes of bodies above 4 MB, bytes; the largest are rare, because they take seconds.
 _SIZES = [4_200_000] * 40 + [5_000_000] * 40 + [16_000_000] * 8 + [64_000_000] * 3 + [128_000_000] * 2
 _DEPTHS = (10, 1_000, 10_000, 100_000)
-# A form of many short fields costs tritonserver 33 bytes of memory a byte.
-_MOST_FIELDS = 8_000_000
+# A form of many short fields costs tritonserver 33 bytes of memory per byte.
+_MAX_FIELDS_BYTES = 8_000_000
 # Ten thousand options take tritonserver 1.5 s.
 _COUNTS = (100,) * 6 + (1_000,) * 3 + (10_000,)
 # Elements of INT64 that a shape declares, at 8 bytes each. An unprotected tritonserver 2.51 allocates them before it
@@ -33,35 +33,35 @@ _DECLARED = (10_000, 1_000_000, 4_000_000, 1 << 28, 1 << 33, 1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
-class Flood:
-    """An HTTP request as it is sent over a connection of its own.
+class HostileHttpRequest:
+    """An HTTP request for a connection of its own.
 
     Attributes:
-        what: its kind, for the report.
-        head: request line and headers, the blank line included.
-        body: what follows, framed where it is chunked.
-        pause_s: waiting time between the parts of the body.
-        waits: whether the client waits for an answer; else it leaves when the body is sent.
+        what: Kind of the request, for the report.
+        head: Request line and headers, including the blank line.
+        body: Body, framed if it is chunked.
+        pause_s: Pause between the parts of the body, seconds.
+        waits: Whether the client waits for an answer; otherwise it disconnects after the body.
     """
 
     what: str
     head: bytes
-    body: Body
+    body: RequestBody
     pause_s: float = 0.0
     waits: bool = True
 
 
-Kind = Callable[[random.Random, str], Flood]
+Kind = Callable[[random.Random, str], HostileHttpRequest]
 
 
-def content_type(draw: random.Random, model: str) -> Flood:
-    """A valid body, or a broken one, with a content type that may be another one's."""
+def content_type(draw: random.Random, model: str) -> HostileHttpRequest:
+    """Make a request with a valid or broken body and any content type."""
     body = draw.choice((_valid_json(model), _valid_json(model)[:-3], b"", b"{}", b"a=b&c=d", _MULTIPART))
     return _post("content type", model, whole(body), draw.choice(CONTENT_TYPES))
 
 
-def chunked(draw: random.Random, model: str) -> Flood:
-    """A body in chunks of a byte each, in odd chunks, or in chunks that are framed wrongly."""
+def chunked(draw: random.Random, model: str) -> HostileHttpRequest:
+    """Make a request in chunks of one byte, in unusual chunks, or in chunks with wrong framing."""
     content = draw.choice((_valid_json(model), b"a" * draw.choice((100, 1_000, 20_000))))
     match draw.randrange(4):
         case 0:
@@ -78,8 +78,8 @@ def chunked(draw: random.Random, model: str) -> Flood:
     return _chunks("chunked", model, whole(body), draw.choice(CONTENT_TYPES[:6]))
 
 
-def headers(draw: random.Random, model: str) -> Flood:
-    """Very many headers, very long ones, or ones that contradict each other."""
+def headers(draw: random.Random, model: str) -> HostileHttpRequest:
+    """Make a request with many, long or contradictory headers."""
     body = _valid_json(model)
     match draw.randrange(5):
         case 0:
@@ -95,8 +95,8 @@ def headers(draw: random.Random, model: str) -> Flood:
     return _post("headers", model, whole(body), "application/json", added)
 
 
-def deep_json(draw: random.Random, model: str) -> Flood:
-    """JSON nested up to 100,000 levels, closed or not, wherever JSON may stand."""
+def deep_json(draw: random.Random, model: str) -> HostileHttpRequest:
+    """Make a request with JSON nested up to 100,000 levels, closed or not, at any position."""
     depth = draw.choice(_DEPTHS)
     nested = draw.choice((b"[" * depth + b"]" * depth, b"[" * depth, b'{"a":' * depth + b"1" + b"}" * depth))
     around = draw.choice((
@@ -108,21 +108,21 @@ def deep_json(draw: random.Random, model: str) -> Flood:
     return _post("deep JSON", model, whole(around.replace(b"%s", nested)), "application/json", path=_path(draw, model))
 
 
-def many(draw: random.Random, model: str) -> Flood:
-    """Ten thousand inputs, outputs, options, axes or rows in one request."""
+def many(draw: random.Random, model: str) -> HostileHttpRequest:
+    """Make a request with up to ten thousand inputs, outputs, options, axes or rows."""
     body = _many(draw.randrange(6), draw.choice(_COUNTS))
     return _post("many of one thing", model, whole(body), "application/json")
 
 
-def huge_shape(draw: random.Random, model: str) -> Flood:
-    """A shape of up to 2**62 elements with one number of data."""
+def huge_shape(draw: random.Random, model: str) -> HostileHttpRequest:
+    """Make a request with a shape of up to 2**62 elements and one number of data."""
     shape = [1, draw.choice(_DECLARED)]
     tensor = {"name": "input_ids", "shape": shape, "datatype": "INT64", "data": [1]}
     return _post("huge shape", model, whole(json.dumps({"inputs": [tensor]}).encode()), "application/json")
 
 
-def long_option(draw: random.Random, model: str) -> Flood:
-    """An option whose name or value has up to 10 MB."""
+def long_option(draw: random.Random, model: str) -> HostileHttpRequest:
+    """Make a request with an option whose name or value has up to 10 MB."""
     size = draw.choice((300, 100_000, 1_000_000)) if draw.random() < 0.95 else 10_000_000
     name, before, after = draw.choice((
         ("letters", b'"task":"', b'"'), ("brackets", b'"stop":"', b'"'), ("letters", b'"', b'":1'),
@@ -134,20 +134,20 @@ def long_option(draw: random.Random, model: str) -> Flood:
     return _post("long option", model, body, "application/json")
 
 
-def slow(draw: random.Random, model: str) -> Flood:
-    """A body that drips, or stops half way."""
+def slow(draw: random.Random, model: str) -> HostileHttpRequest:
+    """Make a request whose body is sent slowly, or stops half way."""
     content = _valid_json(model)
     step = max(1, len(content) // 6)
     parts = tuple(memoryview(content)[at : at + step] for at in range(0, len(content), step))
     leave = draw.random() < 0.5
-    return _post("slow", model, Body(parts), "application/json", pause_s=0.01, abandoned=leave)
+    return _post("slow", model, RequestBody(parts), "application/json", pause_s=0.01, abandoned=leave)
 
 
-def large(draw: random.Random, model: str) -> Flood:
-    """A body above 4 MB of any content type: of one pattern, of noise, or a valid request with a text of that size."""
+def large(draw: random.Random, model: str) -> HostileHttpRequest:
+    """Make a request above 4 MB with any content type: a pattern, random bytes, or a valid request with a long text."""
     size, kind, pattern = draw.choice(_SIZES), draw.choice(CONTENT_TYPES), draw.choice(list(PATTERNS))
     if pattern == "fields":
-        size = min(size, _MOST_FIELDS)
+        size = min(size, _MAX_FIELDS_BYTES)
     match draw.randrange(10):
         case 0:
             return _post("large noise", model, noise(draw, size), kind)
@@ -155,7 +155,7 @@ def large(draw: random.Random, model: str) -> Flood:
             before = b'{"inputs":[{"name":"text_input","shape":[1,1],"datatype":"BYTES","data":["'
             return _post("large text", model, repeated("letters", size, before, b'"]}]}'), kind)
         case 2:
-            body = Body(tuple(_framed(repeated(pattern, size), draw.choice((16_384, 65_536)))))
+            body = RequestBody(tuple(_framed(repeated(pattern, size), draw.choice((16_384, 65_536)))))
             return _chunks("large, chunked", model, body, kind)
         case 3:
             return _post("large, abandoned", model, repeated(pattern, size), kind, abandoned=True)
@@ -169,14 +169,14 @@ def large(draw: random.Random, model: str) -> Flood:
 SMALL_KINDS: tuple[Kind, ...] = (content_type, chunked, headers, deep_json, many, huge_shape, long_option, slow)
 
 
-def hostile_http(seed: int, small: int, big: int, models: Collection[str]) -> Iterator[Flood]:
-    """Requests over HTTP, the same ones for the same seed.
+def hostile_http(seed: int, small: int, big: int, models: Collection[str]) -> Iterator[HostileHttpRequest]:
+    """Yield hostile requests, the same ones for the same seed.
 
     Args:
-        seed: chooses them.
-        small: how many of `SMALL_KINDS`.
-        big: how many of `large`; they come at random places among the small ones.
-        models: names of models to send them to.
+        seed: Seed of the requests.
+        small: Number of requests of `SMALL_KINDS`.
+        big: Number of requests of `large`, in random order with the small ones.
+        models: Names of the models to send them to.
     """
     draw, names = random.Random(seed), sorted(models)
     order = [True] * big + [False] * small
@@ -185,9 +185,9 @@ def hostile_http(seed: int, small: int, big: int, models: Collection[str]) -> It
         yield (large if is_large else draw.choice(SMALL_KINDS))(draw, draw.choice(names))
 
 
-def tiny_chunks(models: Collection[str]) -> Iterator[Flood]:
-    """A million chunks of one byte to each model: 6 MB, which take an unprotected tritonserver 2.51 1.3 GB."""
-    body = Body((memoryview(_chunk(b"a") * 100_000),) * 10 + (memoryview(b"0\r\n\r\n"),))
+def tiny_chunks(models: Collection[str]) -> Iterator[HostileHttpRequest]:
+    """Yield a million chunks of one byte for each model: 6 MB, which cost an unprotected tritonserver 2.51 1.3 GB."""
+    body = RequestBody((memoryview(_chunk(b"a") * 100_000),) * 10 + (memoryview(b"0\r\n\r\n"),))
     for model, kind in zip(sorted(models), CONTENT_TYPES, strict=False):
         yield _chunks("a million chunks", model, body, kind)
 
@@ -228,7 +228,7 @@ def _many(which: int, count: int) -> bytes:
 
 
 def _path(draw: random.Random, model: str) -> str:
-    """Somewhere else than `infer`."""
+    """Return a path other than `infer`."""
     return draw.choice((
         f"/v2/models/{model}/generate", f"/v2/models/{model}/generate_stream", "/v2/models/writer/generate",
         "/v2/repository/index", f"/v2/repository/models/{model}/load", "/v2/logging", "/v2/health/ready", "/nowhere",
@@ -240,8 +240,8 @@ def _chunk(content: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(content), content)
 
 
-def _framed(body: Body, size: int) -> Iterator[memoryview]:
-    """A body as chunks of at most `size` bytes."""
+def _framed(body: RequestBody, size: int) -> Iterator[memoryview]:
+    """Split a body into HTTP chunks of at most `size` bytes."""
     for part in body.parts:
         for at in range(0, len(part), size):
             piece = part[at : at + size]
@@ -252,16 +252,16 @@ def _framed(body: Body, size: int) -> Iterator[memoryview]:
 
 
 def _post(
-    what: str, model: str, body: Body, kind: str | None, added: bytes = b"", *,
+    what: str, model: str, body: RequestBody, kind: str | None, added: bytes = b"", *,
     path: str = "", pause_s: float = 0.0, abandoned: bool = False,
-) -> Flood:  # fmt: skip
+) -> HostileHttpRequest:  # fmt: skip
     length = b"" if b"Content-Length" in added and b"Inference" not in added else b"Content-Length: %d\r\n" % body.size
     head = _head(path or f"/v2/models/{model}/infer", kind, added + length)
-    return Flood(what, head, body.halves()[0] if abandoned else body, pause_s, waits=not abandoned)
+    return HostileHttpRequest(what, head, body.halves()[0] if abandoned else body, pause_s, waits=not abandoned)
 
 
-def _chunks(what: str, model: str, body: Body, kind: str | None) -> Flood:
-    return Flood(what, _head(f"/v2/models/{model}/infer", kind, b"Transfer-Encoding: chunked\r\n"), body)
+def _chunks(what: str, model: str, body: RequestBody, kind: str | None) -> HostileHttpRequest:
+    return HostileHttpRequest(what, _head(f"/v2/models/{model}/infer", kind, b"Transfer-Encoding: chunked\r\n"), body)
 
 
 def _head(path: str, kind: str | None, added: bytes) -> bytes:

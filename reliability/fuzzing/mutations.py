@@ -1,4 +1,4 @@
-"""What may be wrong with a request: each changes a valid one so that it cannot be accepted."""
+"""Mutations: each changes a valid request so that it cannot be accepted."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from reliability.fuzzing.wire import Tensor, Wire, element
+from reliability.fuzzing.wire import WireRequest, WireTensor, element
 from reliability.models import ENGINE_LENGTH, IMAGE_TASK, SMALL, TASK, engine_inputs, png, text
 
-Mutation = Callable[[random.Random, Wire], None]
+Mutation = Callable[[random.Random, WireRequest], None]
 
 _NAMES = ("", "x", "text_inputs", "../../etc/passwd", "TEXT_INPUT", "é" * 50, "a" * 5000, "%s%n", "'; --", "\x01")
 _MODELS = ("no-such-model", "..", "%2e%2e", "c_small/", "a" * 3000, "é", "models", "c_small\x01", "-1")
@@ -31,106 +31,108 @@ _OPTIONS: tuple[tuple[str, str | int | float | bool], ...] = (
 _TASKS = ("no-such-task", "..", "../../etc/passwd", "a/b", ".", "é" * 60, "tasks\x00", "bitfit_0/", "-", "CON", "%00")
 
 
-def text_wire(model: str, number: int) -> Wire:
-    """A valid request with a text."""
-    return Wire(model, [Tensor("text_input", "BYTES", [1, 1], element(text(number).encode()))])
+def text_wire(model: str, number: int) -> WireRequest:
+    """Return a valid request with a text."""
+    return WireRequest(model, [WireTensor("text_input", "BYTES", [1, 1], element(text(number).encode()))])
 
 
-def valid(model: str, number: int) -> Wire:
-    """A valid request to one of the models that answer once."""
+def valid(model: str, number: int) -> WireRequest:
+    """Return a valid request to one of the models that answer once."""
     if model == "images":
-        image = Tensor("image", "BYTES", [1, 1], element(png(number)))
-        return Wire(model, [image], parameters={"task": IMAGE_TASK})
+        image = WireTensor("image", "BYTES", [1, 1], element(png(number)))
+        return WireRequest(model, [image], parameters={"task": IMAGE_TASK})
     if model == "engine":
         inputs = engine_inputs(number).items()
-        return Wire(model, [Tensor(name, "INT64", list(array.shape), array.tobytes()) for name, array in inputs])
+        return WireRequest(
+            model, [WireTensor(name, "INT64", list(array.shape), array.tobytes()) for name, array in inputs]
+        )
     wire = text_wire(model, number)
     if model == "tasks":
         wire.parameters["task"] = TASK
     return wire
 
 
-def unknown_model(draw: random.Random, wire: Wire) -> None:
-    """A model that there is not."""
+def unknown_model(draw: random.Random, wire: WireRequest) -> None:
+    """Use a model that does not exist."""
     wire.model = draw.choice(_MODELS)
 
 
-def unknown_version(draw: random.Random, wire: Wire) -> None:
-    """A version that there is not, or no number."""
+def unknown_version(draw: random.Random, wire: WireRequest) -> None:
+    """Use a version that does not exist or is not a number."""
     wire.version = draw.choice(_VERSIONS)
 
 
-def unknown_input(draw: random.Random, wire: Wire) -> None:
-    """An input of another name."""
+def unknown_input(draw: random.Random, wire: WireRequest) -> None:
+    """Rename an input."""
     draw.choice(wire.inputs).name = draw.choice(_NAMES)
 
 
-def no_input(draw: random.Random, wire: Wire) -> None:
-    """Nothing to read."""
+def no_input(draw: random.Random, wire: WireRequest) -> None:
+    """Remove all inputs."""
     wire.inputs.clear()
 
 
-def input_twice(draw: random.Random, wire: Wire) -> None:
-    """An input that is there two times."""
+def input_twice(draw: random.Random, wire: WireRequest) -> None:
+    """Repeat an input."""
     wire.inputs.append(draw.choice(wire.inputs))
 
 
-def wrong_type(draw: random.Random, wire: Wire) -> None:
-    """A tensor of another type, of the right size for that."""
+def wrong_type(draw: random.Random, wire: WireRequest) -> None:
+    """Use another datatype, with content of its size."""
     tensor = draw.choice(wire.inputs)
     tensor.datatype, size = draw.choice((("FP32", 4), ("INT32", 4), ("FP16", 2), ("BOOL", 1), ("UINT64", 8)))
     tensor.content = draw.randbytes(size * int(np.prod(tensor.shape)))
 
 
-def unknown_type(draw: random.Random, wire: Wire) -> None:
-    """A type that there is not."""
+def unknown_type(draw: random.Random, wire: WireRequest) -> None:
+    """Use a datatype that does not exist."""
     draw.choice(wire.inputs).datatype = draw.choice(("", "FOO", "bytes", "INT65", "FP32 ", "BYTES" * 500, "é"))
 
 
-def wrong_rank(draw: random.Random, wire: Wire) -> None:
-    """More axes or fewer."""
+def wrong_rank(draw: random.Random, wire: WireRequest) -> None:
+    """Use more or fewer axes."""
     tensor = draw.choice(wire.inputs)
     tensor.shape = draw.choice(([], [tensor.shape[-1]], [*tensor.shape, 1], [1] * 20 + tensor.shape))
 
 
-def wrong_size(draw: random.Random, wire: Wire) -> None:
-    """A shape of other size than the content: negative, nothing, more, or beyond all memory."""
+def wrong_size(draw: random.Random, wire: WireRequest) -> None:
+    """Use a shape that does not match the content: negative, empty, larger, or beyond any memory."""
     sizes = ([-1, 1], [1, -5], [1, 3], [1 << 62, 4], [1 << 40, 1 << 40], [(1 << 63) - 1], [1, 0])
     tensor = draw.choice(wire.inputs)
     tensor.shape = list(draw.choice([size for size in sizes if size != tensor.shape]))
 
 
-def too_many_rows(draw: random.Random, wire: Wire) -> None:
-    """More rows than a model takes."""
+def too_many_rows(draw: random.Random, wire: WireRequest) -> None:
+    """Send more rows than the model accepts."""
     for tensor in wire.inputs:
         rows = draw.choice((65, 100, 1000))
         tensor.content, tensor.shape = tensor.content * rows, [rows, *tensor.shape[1:]]
 
 
-def cut_content(draw: random.Random, wire: Wire) -> None:
-    """Less content than the shape says."""
+def cut_content(draw: random.Random, wire: WireRequest) -> None:
+    """Send less content than the shape declares."""
     tensor = draw.choice(wire.inputs)
     tensor.content = tensor.content[: draw.randrange(len(tensor.content))]
 
 
-def more_content(draw: random.Random, wire: Wire) -> None:
-    """More content than the shape says."""
+def more_content(draw: random.Random, wire: WireRequest) -> None:
+    """Send more content than the shape declares."""
     draw.choice(wire.inputs).content += draw.randbytes(draw.choice((1, 3, 8, 1000)))
 
 
-def unknown_output(draw: random.Random, wire: Wire) -> None:
-    """An output that the model does not have."""
+def unknown_output(draw: random.Random, wire: WireRequest) -> None:
+    """Request an output that the model does not have."""
     wire.outputs = ["label", draw.choice([name for name in _NAMES if name])]
 
 
-def bad_option(draw: random.Random, wire: Wire) -> None:
-    """An option that there is not, or a value that is not accepted."""
+def bad_option(draw: random.Random, wire: WireRequest) -> None:
+    """Use an unknown option, or a value that is not accepted."""
     name, value = draw.choice(_OPTIONS)
     wire.parameters[name] = value
 
 
-def lying_length(draw: random.Random, wire: Wire) -> None:
-    """A text whose length is said to be another one, or more texts than there are, or none."""
+def mismatched_length(draw: random.Random, wire: WireRequest) -> None:
+    """Declare a wrong length of a text, or a wrong number of texts."""
     if draw.random() < 0.3:
         wire.inputs[0].shape = draw.choice(([2, 1], [0, 1], [64, 1]))
         return
@@ -138,54 +140,54 @@ def lying_length(draw: random.Random, wire: Wire) -> None:
     wire.inputs[0].content = struct.pack("<I", lie) + b"abc"
 
 
-def not_unicode(draw: random.Random, wire: Wire) -> None:
-    """A text that is no UTF-8."""
+def not_unicode(draw: random.Random, wire: WireRequest) -> None:
+    """Send a text that is not valid UTF-8."""
     bad = draw.choice((b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80", b"\xc0\x80", b"\x80"))
     place = draw.randint(0, 4)
     wire.inputs[0].content = element(b"good"[:place] + bad + b"good"[place:])
 
 
-def too_long(draw: random.Random, wire: Wire) -> None:
-    """A text of more tokens than the model reads."""
+def too_long(draw: random.Random, wire: WireRequest) -> None:
+    """Send a text longer than the model's maximum length."""
     words = draw.choice((100, 1000, 30_000, 200_000))
     wire.inputs[0].content = element(b"good " * words)
 
 
-def no_such_task(draw: random.Random, wire: Wire) -> None:
-    """A task that there is not, or none."""
+def no_such_task(draw: random.Random, wire: WireRequest) -> None:
+    """Use a task that does not exist, or none."""
     wire.parameters["task"] = draw.choice(_TASKS)
     if draw.random() < 0.1:
         del wire.parameters["task"]
 
 
-def bad_ids(draw: random.Random, wire: Wire) -> None:
-    """Token ids outside the vocabulary, or a mask of other numbers."""
+def bad_ids(draw: random.Random, wire: WireRequest) -> None:
+    """Send token ids outside the vocabulary, or a mask with other values than 0 and 1."""
     values = np.ones((1, ENGINE_LENGTH), np.int64)
     values[0, draw.randrange(ENGINE_LENGTH)] = draw.choice((-1, -(1 << 63), (1 << 63) - 1, 1 << 31, 1 << 20))
     draw.choice(wire.inputs).content = values.tobytes()
 
 
-def wrong_length(draw: random.Random, wire: Wire) -> None:
-    """Ids of a length that the engine was not made for."""
+def wrong_length(draw: random.Random, wire: WireRequest) -> None:
+    """Send token ids of a length that the engine does not support."""
     length = draw.choice((1, 8, 17, 32, 5000))
     inputs = engine_inputs(1, length).items()
-    wire.inputs = [Tensor(name, "INT64", list(array.shape), array.tobytes()) for name, array in inputs]
+    wire.inputs = [WireTensor(name, "INT64", list(array.shape), array.tobytes()) for name, array in inputs]
 
 
-def bad_pixels(draw: random.Random, wire: Wire) -> None:
-    """Pixel values that are not finite, or not of the model's size."""
+def bad_pixels(draw: random.Random, wire: WireRequest) -> None:
+    """Send pixel values that are not finite or not of the model's size."""
     values = np.zeros((1, 3, *draw.choice(((32, 32), (32, 31), (1, 1), (500, 500)))), np.float32)
     values.reshape(-1)[draw.randrange(values.size)] = draw.choice((np.nan, np.inf, -np.inf))
-    wire.inputs = [Tensor("pixel_values", "FP32", list(values.shape), values.tobytes())]
+    wire.inputs = [WireTensor("pixel_values", "FP32", list(values.shape), values.tobytes())]
 
 
-def bad_image(draw: random.Random, wire: Wire) -> None:
-    """Bytes that are no image, or one that must not be decoded."""
+def bad_image(draw: random.Random, wire: WireRequest) -> None:
+    """Send bytes that are not an image, or an image that must not be decoded."""
     wire.inputs[0].content = element(hostile_image(draw))
 
 
 def hostile_image(draw: random.Random) -> bytes:
-    """A file that is damaged, no image, of another format, or that would unfold to gigabytes."""
+    """Return a file that is damaged, not an image, of another format, or that would decode to gigabytes."""
     good = png(draw.randrange(7))
     kinds: tuple[Callable[[], bytes], ...] = (
         lambda: b"",
@@ -204,7 +206,7 @@ def hostile_image(draw: random.Random) -> bytes:
 
 
 def _bomb(width: int, height: int) -> bytes:
-    """A PNG of few bytes that says to be this large."""
+    """Return a small PNG that declares a large size."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -224,15 +226,15 @@ ANY: tuple[Mutation, ...] = (
     unknown_model, unknown_version, unknown_input, no_input, input_twice, wrong_type, unknown_type, wrong_rank,
     wrong_size, too_many_rows, cut_content, more_content, unknown_output, bad_option,
 )  # fmt: skip
-TEXTS: tuple[Mutation, ...] = (lying_length, not_unicode, too_long)
-#: tritonserver's own check of BYTES, behind its batcher, answers a whole batch with the error of one request in it.
-HARM_THEIR_BATCH: tuple[Mutation, ...] = (lying_length, cut_content, more_content)
-#: What may be wrong with a request to each model that answers once.
+TEXTS: tuple[Mutation, ...] = (mismatched_length, not_unicode, too_long)
+#: tritonserver checks BYTES behind its batcher, and answers a whole batch with the error of one request in it.
+HARM_THEIR_BATCH: tuple[Mutation, ...] = (mismatched_length, cut_content, more_content)
+#: Mutations of requests to each model that answers once.
 MUTATIONS: dict[str, tuple[Mutation, ...]] = {
     SMALL: ANY + TEXTS,
     "split": ANY + TEXTS,
     "cascade": ANY + TEXTS,
     "tasks": (*ANY, *TEXTS, no_such_task),
-    "images": (*ANY, lying_length, bad_image, bad_image, bad_pixels, no_such_task),
+    "images": (*ANY, mismatched_length, bad_image, bad_image, bad_pixels, no_such_task),
     "engine": (*ANY, bad_ids, wrong_length),
 }

@@ -1,4 +1,4 @@
-"""What may be wrong with a request as a protocol carries it, and requests to a model that generates."""
+"""Mutations that depend on the protocol, and malformed requests to a model that generates text."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2 as messages
 
-from reliability.fuzzing.wire import HttpRequest, Wire, element, head, path, to_grpc, with_head
+from reliability.fuzzing.wire import HttpRequest, WireRequest, element, head, path, to_grpc, with_head
 
-HttpMutation = Callable[[random.Random, Wire], HttpRequest]
-GrpcMutation = Callable[[random.Random, Wire], Any]
+HttpMutation = Callable[[random.Random, WireRequest], HttpRequest]
+GrpcMutation = Callable[[random.Random, WireRequest], Any]
 
 
-def broken_json(draw: random.Random, wire: Wire) -> HttpRequest:
-    """A JSON part that ends too early or has something else inside."""
+def broken_json(draw: random.Random, wire: WireRequest) -> HttpRequest:
+    """Truncate the JSON part, or insert other bytes."""
     whole = json.dumps(head(wire)).encode()
     place = draw.randrange(1, len(whole) - 1)
     return with_head(wire, draw.choice((whole[:place], whole[:place] + b"\x00\xff" + whole[place:], b"[" * 100, b"")))
 
 
-def other_json(draw: random.Random, wire: Wire) -> HttpRequest:
-    """JSON of another form."""
+def other_json(draw: random.Random, wire: WireRequest) -> HttpRequest:
+    """Use JSON with a wrong structure."""
     found = head(wire)
     tensor = found["inputs"][0]
     match draw.randrange(9):
@@ -48,8 +48,8 @@ def other_json(draw: random.Random, wire: Wire) -> HttpRequest:
     return with_head(wire, json.dumps(found).encode())
 
 
-def wrong_headers(draw: random.Random, wire: Wire) -> HttpRequest:
-    """Headers that do not fit the body."""
+def wrong_headers(draw: random.Random, wire: WireRequest) -> HttpRequest:
+    """Use headers that do not match the body."""
     whole = json.dumps(head(wire)).encode()
     match draw.randrange(3):
         case 0:
@@ -61,8 +61,8 @@ def wrong_headers(draw: random.Random, wire: Wire) -> HttpRequest:
             return HttpRequest(path(wire), {}, draw.choice((b"", draw.randbytes(300), b"\x00" * 50, b"{}")))
 
 
-def other_path(draw: random.Random, wire: Wire) -> HttpRequest:
-    """Nothing that the server has."""
+def other_path(draw: random.Random, wire: WireRequest) -> HttpRequest:
+    """Use a path that the server does not have."""
     paths = (
         "/v2/models",
         "/v2/models//infer",
@@ -78,8 +78,8 @@ def other_path(draw: random.Random, wire: Wire) -> HttpRequest:
 HTTP: tuple[HttpMutation, ...] = (broken_json, other_json, wrong_headers, other_path)
 
 
-def wrong_count(draw: random.Random, wire: Wire) -> Any:
-    """Fewer contents than inputs."""
+def wrong_count(draw: random.Random, wire: WireRequest) -> Any:
+    """Send fewer contents than inputs."""
     request = to_grpc(wire)
     del request.raw_input_contents[-1]
     if len(wire.inputs) == 1:
@@ -87,8 +87,8 @@ def wrong_count(draw: random.Random, wire: Wire) -> Any:
     return request
 
 
-def two_contents(draw: random.Random, wire: Wire) -> Any:
-    """Contents in both places, or of another type."""
+def two_contents(draw: random.Random, wire: WireRequest) -> Any:
+    """Send contents in both fields, or of another type."""
     request = to_grpc(wire)
     if draw.random() < 0.5:
         del request.raw_input_contents[:]
@@ -96,8 +96,8 @@ def two_contents(draw: random.Random, wire: Wire) -> Any:
     return request
 
 
-def no_region(draw: random.Random, wire: Wire) -> Any:
-    """Shared memory that nobody registered."""
+def no_region(draw: random.Random, wire: WireRequest) -> Any:
+    """Use shared memory that is not registered."""
     request = to_grpc(wire)
     del request.raw_input_contents[:]
     for tensor in request.inputs:
@@ -123,13 +123,13 @@ _BODIES = (b"", b"[]", b"{", b'{"text_input": "\xff\xfe"}', b"5", b"null", b'"a"
 
 
 def generation_http(draw: random.Random) -> HttpRequest:
-    """A request for a text that cannot be."""
+    """Return a malformed HTTP request to generate text."""
     body = draw.choice(_BODIES) if draw.random() < 0.2 else json.dumps(draw.choice(_GENERATE)).encode()
     return HttpRequest("/v2/models/writer/generate_stream", {}, body)
 
 
 def generation_grpc(draw: random.Random) -> Any:
-    """The same as a message of a stream; errors are to say their code."""
+    """Return a malformed stream message to generate text, which requests coded errors."""
     request = messages.ModelInferRequest(model_name="writer")
     request.parameters["tidal_coded_errors"].bool_param = True
     fields = draw.choice([each for each in _GENERATE if "text" not in each])

@@ -1,4 +1,4 @@
-"""Malformed requests sent, and how each was answered."""
+"""Sends malformed requests, and records how each was answered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from reliability.fuzzing.mutations import HARM_THEIR_BATCH, MUTATIONS, Mutation, valid
 from reliability.fuzzing.protocols import GRPC, HTTP, generation_grpc, generation_http
-from reliability.fuzzing.wire import HttpRequest, Wire, to_grpc, to_http
+from reliability.fuzzing.wire import HttpRequest, WireRequest, to_grpc, to_http
 from tidal_client.errors import from_stream
 
 T = TypeVar("T")
@@ -26,36 +26,53 @@ _OWN = re.compile(
     r"failed to parse the request JSON buffer|Unable to parse|attempt to (access|get)|not found in the JSON"
 )
 _STREAM_FAULTS = ("INVALID_ARG", "NOT_FOUND")
-# Shares of requests that only a protocol can have, and of those to the model that generates.
+# Shares of requests with mutations of the protocol, and of requests to generate text.
 _RAW, _GENERATED = 0.2, 0.12
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """What was sent, and how it was answered; `kept` when that was an error of the class 4xx.
+class MalformedOutcome:
+    """The outcome of a malformed request.
 
-    tritonserver's HTTP front end answers JSON that it cannot read with status 500, which is not Tidal's to change:
-    `own` is for these.
+    Attributes:
+        what: Model and mutation.
+        kept: Whether it was rejected with an error of the class 4xx.
+        answer: Status or code, with the message.
+        own: Whether tritonserver's HTTP front end rejected unreadable JSON with status 500, which Tidal cannot change.
     """
 
     what: str
-    kept: bool
+    rejected: bool
     answer: str
     own: bool = False
 
 
 def harmless(model: str) -> tuple[Mutation, ...]:
-    """What may be wrong with a request to a model without harm to others in its batch."""
+    """Return the mutations of requests to a model that do not affect other requests in the batch.
+
+    Args:
+        model: Name of the model.
+    """
     return tuple(each for each in MUTATIONS[model] if model == "engine" or each not in HARM_THEIR_BATCH)
 
 
 def harmful(model: str) -> tuple[Mutation, ...]:
-    """The rest of it."""
+    """Return the other mutations.
+
+    Args:
+        model: Name of the model.
+    """
     return tuple(each for each in MUTATIONS[model] if each not in harmless(model))
 
 
-def lying_requests(seed: int, count: int, models: Collection[str] = MUTATIONS) -> Iterator[tuple[str, Any]]:
-    """Requests over gRPC whose texts or images are longer or shorter than they say."""
+def mismatched_requests(seed: int, count: int, models: Collection[str] = MUTATIONS) -> Iterator[tuple[str, Any]]:
+    """Yield gRPC requests whose texts or images are longer or shorter than declared.
+
+    Args:
+        seed: Seed of the requests.
+        count: Number of requests.
+        models: Names of the models.
+    """
     draw = random.Random(seed)
     able = [model for model in MUTATIONS if model in models and harmful(model)]
     for number in range(count):
@@ -66,18 +83,18 @@ def lying_requests(seed: int, count: int, models: Collection[str] = MUTATIONS) -
 
 
 def http_requests(seed: int, count: int, models: Collection[str] = MUTATIONS) -> Iterator[tuple[str, HttpRequest]]:
-    """Malformed requests over HTTP, the same for the same seed, each with a word on what is wrong.
+    """Yield malformed HTTP requests with their descriptions, the same ones for the same seed.
 
     Args:
-        seed: chooses them.
-        count: how many.
-        models: whom they are for, of those that answer once; the one that generates gets its share in any case.
+        seed: Seed of the requests.
+        count: Number of requests.
+        models: Names of the models that answer once; the model that generates always gets its share.
     """
     return _requests(seed, count, models, generation_http, HTTP, to_http)
 
 
 def grpc_requests(seed: int, count: int, models: Collection[str] = MUTATIONS) -> Iterator[tuple[str, Any]]:
-    """The same over gRPC."""
+    """Yield malformed gRPC requests, with arguments as for `http_requests`."""
     return _requests(seed, count, models, generation_grpc, GRPC, _carried_by_grpc)
 
 
@@ -86,8 +103,8 @@ def _requests(
     count: int,
     models: Collection[str],
     generation: Callable[[random.Random], T],
-    raws: Sequence[Callable[[random.Random, Wire], T]],
-    carry: Callable[[Wire], T],
+    raws: Sequence[Callable[[random.Random, WireRequest], T]],
+    carry: Callable[[WireRequest], T],
 ) -> Iterator[tuple[str, T]]:
     draw, able = random.Random(seed), [model for model in MUTATIONS if model in models]
     for number in range(count):
@@ -106,16 +123,21 @@ def _requests(
         yield f"{model} {mutation.__name__}", carry(wire)
 
 
-def _carried_by_grpc(wire: Wire) -> Any:
-    """The request, or one without inputs where protobuf itself cannot carry it."""
+def _carried_by_grpc(wire: WireRequest) -> Any:
+    """Return the request, or one without inputs if protobuf cannot represent it."""
     try:
         return to_grpc(wire)
     except ValueError:
         return to_grpc(type(wire)(wire.model, []))
 
 
-def send_http(address: str, requests: Iterator[tuple[str, HttpRequest]]) -> list[Refusal]:
-    """Send them over one connection, which is opened anew where the server closes it."""
+def send_http(address: str, requests: Iterator[tuple[str, HttpRequest]]) -> list[MalformedOutcome]:
+    """Send requests over one connection, which is reopened if the server closes it.
+
+    Args:
+        address: Address of the server, `host:port`.
+        requests: Descriptions and requests.
+    """
     connection = http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
     found = []
     for what, request in requests:
@@ -125,18 +147,25 @@ def send_http(address: str, requests: Iterator[tuple[str, HttpRequest]]) -> list
             status, body = response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            found.append(Refusal(what, False, f"{type(error).__name__}: {error}"))
+            found.append(MalformedOutcome(what, False, f"{type(error).__name__}: {error}"))
             continue
-        said = body[:200].decode(errors="replace")
+        output = body[:200].decode(errors="replace")
         found.append(
-            Refusal(what, 400 <= status < 500, f"{status} {said}", status == 500 and _OWN.search(said) is not None)
+            MalformedOutcome(
+                what, 400 <= status < 500, f"{status} {output}", status == 500 and _OWN.search(output) is not None
+            )
         )
     connection.close()
     return found
 
 
-def send_grpc(address: str, requests: Iterator[tuple[str, Any]]) -> list[Refusal]:
-    """Send them over one channel; those for a text through a stream each."""
+def send_grpc(address: str, requests: Iterator[tuple[str, Any]]) -> list[MalformedOutcome]:
+    """Send requests over one channel, requests to generate text through a stream each.
+
+    Args:
+        address: Address of the server, `host:port`.
+        requests: Descriptions and requests.
+    """
     options = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
     found = []
     with grpc.insecure_channel(address, options=options) as channel:
@@ -145,13 +174,13 @@ def send_grpc(address: str, requests: Iterator[tuple[str, Any]]) -> list[Refusal
             try:
                 if what == "generation":
                     answers = stub.ModelStreamInfer(iter([request]), timeout=_TIMEOUT_S)
-                    said = [each.error_message for each in answers]
-                    code = from_stream(said[0]).code if said and said[0] else "OK"
-                    found.append(Refusal(what, code in _STREAM_FAULTS, f"{code} {said[:1]}"[:200]))
+                    output = [each.error_message for each in answers]
+                    code = from_stream(output[0]).code if output and output[0] else "OK"
+                    found.append(MalformedOutcome(what, code in _STREAM_FAULTS, f"{code} {output[:1]}"[:200]))
                 else:
                     stub.ModelInfer(request, timeout=_TIMEOUT_S)
-                    found.append(Refusal(what, False, "OK"))
+                    found.append(MalformedOutcome(what, False, "OK"))
             except grpc.RpcError as error:
                 code = error.code().name
-                found.append(Refusal(what, code in _CLIENT_FAULTS, f"{code} {error.details()}"[:200]))
+                found.append(MalformedOutcome(what, code in _CLIENT_FAULTS, f"{code} {error.details()}"[:200]))
     return found

@@ -1,4 +1,4 @@
-"""A request as its tensors and parameters, and as the bytes of either protocol, whatever is wrong with it."""
+"""A request as tensors and parameters, valid or not, and its encoding in both protocols."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Parameter = str | int | float | bool
 
 
 @dataclass
-class Tensor:
-    """An input; `content` may be other than what `shape` and `datatype` say."""
+class WireTensor:
+    """An input; `content` may contradict `shape` and `datatype`."""
 
     name: str
     datatype: str
@@ -24,11 +24,11 @@ class Tensor:
 
 
 @dataclass
-class Wire:
-    """A request to a model."""
+class WireRequest:
+    """A request to a model, before it is encoded."""
 
     model: str
-    inputs: list[Tensor]
+    inputs: list[WireTensor]
     version: str = ""
     outputs: list[str] = field(default_factory=list)
     parameters: dict[str, Parameter] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """Method, path, headers and body as they are sent."""
+    """An encoded HTTP request: method, path, headers and body."""
 
     path: str
     headers: dict[str, str]
@@ -45,12 +45,12 @@ class HttpRequest:
 
 
 def element(content: bytes) -> bytes:
-    """One element of a BYTES tensor."""
+    """Encode one element of a BYTES tensor."""
     return struct.pack("<I", len(content)) + content
 
 
-def head(wire: Wire) -> dict[str, Any]:
-    """The JSON part of a request over HTTP."""
+def head(wire: WireRequest) -> dict[str, Any]:
+    """Return the JSON part of a request over HTTP."""
     found: dict[str, Any] = {
         "inputs": [
             {
@@ -68,26 +68,32 @@ def head(wire: Wire) -> dict[str, Any]:
     return found
 
 
-def to_http(wire: Wire) -> HttpRequest:
-    """A request as HTTP carries it."""
+def to_http(wire: WireRequest) -> HttpRequest:
+    """Encode a request for HTTP."""
     return with_head(wire, json.dumps(head(wire)).encode())
 
 
-def with_head(wire: Wire, description: bytes, **headers: str) -> HttpRequest:
-    """A request with this in place of its JSON part."""
+def with_head(wire: WireRequest, description: bytes, **headers: str) -> HttpRequest:
+    """Encode a request for HTTP with another JSON part.
+
+    Args:
+        wire: Request to encode.
+        description: Bytes that replace the JSON part.
+        headers: Further headers.
+    """
     body = description + b"".join(each.content for each in wire.inputs)
     named = {"Inference-Header-Content-Length": str(len(description))}
     return HttpRequest(path(wire), named | {k.replace("_", "-"): v for k, v in headers.items()}, body)
 
 
-def path(wire: Wire) -> str:
-    """Where a request goes."""
+def path(wire: WireRequest) -> str:
+    """Return the path of a request."""
     version = f"/versions/{quote(wire.version, safe='')}" if wire.version else ""
     return f"/v2/models/{quote(wire.model, safe='')}{version}/infer"
 
 
-def to_grpc(wire: Wire) -> Any:
-    """A request as a gRPC message."""
+def to_grpc(wire: WireRequest) -> Any:
+    """Encode a request as a gRPC message."""
     request = messages.ModelInferRequest(model_name=wire.model, model_version=wire.version)
     for each in wire.inputs:
         request.inputs.add(name=each.name, datatype=each.datatype, shape=each.shape)

@@ -1,1 +1,1 @@
-"""One module for each thing that happens to a server: `run(bench)` lets it happen and gives the rows of the table."""
+"""One module per failure scenario: `run(target)` runs it on the server under test and returns rows of the table."""

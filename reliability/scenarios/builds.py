@@ -1,4 +1,4 @@
-"""Builders that are killed, or find the disk full, beside a server of what they build."""
+"""Builders that are killed, or find the disk full, while a server serves the model that they build."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from reliability.bench import Bench
-from reliability.rows import LEAST_REQUESTS, Row, none_failed
+from reliability.rows import MIN_REQUESTS, Guarantee, none_failed
+from reliability.server_under_test import ServerUnderTest
 from testing.waiting import until
 from tidal import device
 from tidal.errors import TidalError
@@ -21,12 +21,12 @@ from tidal_builders.commands.build import FAILED
 
 _MODEL = "writer"
 _KILLS, _QUICK_KILLS = 4, 1
-# Bytes that a file may have: too few for a manifest, for a tokenizer, for the weights.
+# Maximum file sizes in bytes: too small for a manifest, for a tokenizer, for the weights.
 _LIMITS, _QUICK_LIMITS = (1_000, 4_000, 16_000), (4_000,)
 _BUILD_S = 300
-# Kills in the publish itself, so many seconds at most after a version came.
+# Kills during publication, and the maximum delay after a version was published, seconds.
 _PUBLISH_KILLS, _QUICK_PUBLISH_KILLS, _PUBLISH_S = 20, 3, 0.05
-# What the end of every build does, over and over.
+# Repeats the end of every build.
 _PUBLISHING = """
 import shutil, sys
 from pathlib import Path
@@ -37,7 +37,7 @@ while True:
     shutil.copytree(entry.latest(), staging, dirs_exist_ok=True)
     entry.publish(staging)
 """
-# Python ignores the signal that comes with it, so that writing fails as it does on a full disk.
+# Python ignores the signal of the limit, so that writing fails as on a full disk.
 _LIMITED = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
@@ -45,15 +45,15 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-def run(bench: Bench) -> list[Row]:
-    """Kill builders at random moments and in the publish, fill the disk of others, then let one go through."""
+def run(target: ServerUnderTest) -> list[Guarantee]:
+    """Kill builders at random times and during publication, let others run out of disk, then let one succeed."""
     draw = random.Random(7)
     wrong = list[str]()
-    kills, limits = (_QUICK_KILLS, _QUICK_LIMITS) if bench.quick else (_KILLS, _LIMITS)
-    folder, control = bench.repository.folder, bench.control
+    kills, limits = (_QUICK_KILLS, _QUICK_LIMITS) if target.quick else (_KILLS, _LIMITS)
+    folder, control = target.repository.folder, target.control
     entry = ModelEntry(folder / _MODEL)
 
-    def look(when: str) -> None:
+    def check(when: str) -> None:
         wrong.extend(f"{when}: {each}" for each in _incomplete(entry))
         try:
             reload(control, folder, _MODEL)
@@ -62,44 +62,49 @@ def run(bench: Bench) -> list[Row]:
         if serving_versions(control, _MODEL) != entry.versions()[-1:]:
             wrong.append(f"{when}: {serving_versions(control, _MODEL)} of {entry.versions()} serve")
 
-    with bench.load() as load:
+    with target.load() as load:
         for _ in range(kills):
             before = entry.versions()
-            builder = _build(bench)
+            builder = _build(target)
             time.sleep(draw.uniform(0.5, 6))
             builder.send_signal(signal.SIGKILL)
             builder.wait()
-            look(f"a builder killed that found {before}")
-        publishes = _QUICK_PUBLISH_KILLS if bench.quick else _PUBLISH_KILLS
+            check(f"a builder killed that found {before}")
+        publishes = _QUICK_PUBLISH_KILLS if target.quick else _PUBLISH_KILLS
         for _ in range(publishes):
             before = entry.versions()
             if not publish_until_killed(entry, draw.uniform(0, _PUBLISH_S)):
                 wrong.append(f"nothing was published after {before}")
             wrong.extend(f"killed while it published: {each}" for each in _incomplete(entry))
-        look("builders killed while they published")
+        check("builders killed while they published")
         for limit in limits:
             before = entry.versions()
-            builder = _build(bench, limit)
-            said = builder.communicate(timeout=_BUILD_S)[1]
-            if builder.returncode != FAILED or "there is no room to write" not in said:
-                wrong.append(f"a disk with room for {limit} bytes: {builder.returncode}, {said.splitlines()[-1:]}")
+            builder = _build(target, limit)
+            output = builder.communicate(timeout=_BUILD_S)[1]
+            if builder.returncode != FAILED or "the disk is full" not in output:
+                wrong.append(f"a disk with room for {limit} bytes: {builder.returncode}, {output.splitlines()[-1:]}")
             if entry.versions() != before:
                 wrong.append(f"a disk with room for {limit} bytes: published {entry.versions()}")
-            look(f"a disk with room for {limit} bytes")
+            check(f"a disk with room for {limit} bytes")
         before = entry.versions()
-        builder = _build(bench)
-        said = builder.communicate(timeout=_BUILD_S)[1]
+        builder = _build(target)
+        output = builder.communicate(timeout=_BUILD_S)[1]
         if builder.returncode != 0 or entry.versions()[-1:] <= before[-1:]:
-            wrong.append(f"the build after them: {said.splitlines()[-1:]}")
-        look("the build after them")
-        load.goes_on(20 if bench.quick else LEAST_REQUESTS - len(load.sent))
+            wrong.append(f"the build after them: {output.splitlines()[-1:]}")
+        check("the build after them")
+        load.wait_for(20 if target.quick else MIN_REQUESTS - len(load.sent))
     changes = kills + publishes + len(limits) + 1
     what = "builders killed, and out of disk, beside the server"
-    return [none_failed(what, len(load.sent), changes, [*wrong, *load.failures()], quick=bench.quick)]
+    return [none_failed(what, len(load.sent), changes, [*wrong, *load.failures()], quick=target.quick)]
 
 
 def publish_until_killed(entry: ModelEntry, seconds: float) -> bool:
-    """Kill a process that publishes one version after the other, so many seconds after its first; whether one came."""
+    """Kill a process that publishes versions repeatedly; return whether it published one.
+
+    Args:
+        entry: Repository entry of the model.
+        seconds: Delay of the kill after its first version.
+    """
     before = entry.versions()
     builder = subprocess.Popen([sys.executable, "-c", _PUBLISHING, entry.folder])
     try:
@@ -111,17 +116,17 @@ def publish_until_killed(entry: ModelEntry, seconds: float) -> bool:
     return published
 
 
-def _build(bench: Bench, limit: int | None = None) -> subprocess.Popen[str]:
-    """`tidal build` of the model into the served repository, whose files may have so many bytes."""
-    build = ["-m", "tidal_client.main", "build", str(bench.repository.writer_spec), "--force"]
-    command = [sys.executable, *build, "--repository", str(bench.repository.folder)]
+def _build(target: ServerUnderTest, limit: int | None = None) -> subprocess.Popen[str]:
+    """Start `tidal build` of the model into the served repository, with a limit of file sizes in bytes."""
+    build = ["-m", "tidal_client.main", "build", str(target.repository.writer_spec), "--force"]
+    command = [sys.executable, *build, "--repository", str(target.repository.folder)]
     if limit is not None:
         command = [sys.executable, "-c", _LIMITED, str(limit), *command]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 def _incomplete(entry: ModelEntry) -> list[str]:
-    """Versions that are there and not whole."""
+    """Return the published versions that are incomplete."""
     found = []
     for version in entry.versions():
         folder: Path = entry.version_dir(version)

@@ -1,4 +1,4 @@
-"""tritonserver, or `tidal serve` around it, killed under load: nothing of it is left, and the first comes back."""
+"""tritonserver, or `tidal serve` around it, killed under load: nothing of it is left, and the former is restarted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from reliability.bench import Bench
-from reliability.rows import Row
+from reliability.rows import Guarantee
+from reliability.server_under_test import ServerUnderTest
 from testing.serving import Served
 from testing.waiting import until
 from tidal.server.cleanup import SHARED_MEMORY
@@ -22,8 +22,15 @@ _CLEAN_WITHIN_S = 30.0
 
 
 @dataclass
-class _Killed:
-    """What several rounds showed."""
+class _KillResult:
+    """Results of several rounds.
+
+    Attributes:
+        left: Processes and files that were left.
+        clean_s: Longest time until nothing was left, seconds.
+        served_s: Time until all models were served again, by round, seconds.
+        requests: Number of requests that were sent.
+    """
 
     left: list[str] = field(default_factory=list)
     clean_s: float = 0.0
@@ -31,41 +38,57 @@ class _Killed:
     requests: int = 0
 
 
-def run(bench: Bench) -> list[Row]:
-    """Kill the one, then the other; a fresh server each time."""
-    rounds = 1 if bench.quick else _ROUNDS
-    found = _Killed()
+def run(target: ServerUnderTest) -> list[Guarantee]:
+    """Kill tritonserver, then `tidal serve`, with a fresh server each time."""
+    rounds = 1 if target.quick else _ROUNDS
+    found = _KillResult()
     for _ in range(rounds):
-        _kill_server(bench, found)
-        bench.stop()
+        _kill_server(target, found)
+        target.stop()
     rows = [
         _none_left("tritonserver", found, rounds),
-        Row("a killed tritonserver serves all models again by itself", found.requests, rounds, 0,
-            max(found.served_s), "s", f"<= {SERVED_AGAIN_S:g}", ", ".join(f"{each:.1f}" for each in found.served_s)),
-    ]  # fmt: skip
-    if bench.quick:
+        Guarantee(
+            "a killed tritonserver serves all models again by itself",
+            found.requests,
+            rounds,
+            0,
+            max(found.served_s),
+            "s",
+            f"<= {SERVED_AGAIN_S:g}",
+            ", ".join(f"{each:.1f}" for each in found.served_s),
+        ),
+    ]
+    if target.quick:
         return rows
-    found = _Killed()
+    found = _KillResult()
     for _ in range(rounds):
-        _kill_tidal_serve(bench, found)
-        bench.stop()
+        _kill_tidal_serve(target, found)
+        target.stop()
     return [*rows, _none_left("tidal serve", found, rounds)]
 
 
-def _none_left(what: str, found: _Killed, rounds: int) -> Row:
+def _none_left(what: str, found: _KillResult, rounds: int) -> Guarantee:
     note = found.left[0] if found.left else f"clean after {found.clean_s:.1f} s at most"
-    return Row(f"SIGKILL of {what}: processes, shared memory, files left", found.requests, rounds, 0, len(found.left),
-               "left", "== 0", note)  # fmt: skip
+    return Guarantee(
+        f"SIGKILL of {what}: processes, shared memory, files left",
+        found.requests,
+        rounds,
+        0,
+        len(found.left),
+        "left",
+        "== 0",
+        note,
+    )
 
 
-def _kill_server(bench: Bench, found: _Killed) -> None:
-    """What belonged to the first tritonserver is gone when the second one answers for every model."""
-    served = bench.served
-    with bench.load(timeout_s=5.0) as load:
-        load.goes_on(100)
-        processes, files = _belongings(served)
-        asked, killed = len(load.sent), time.monotonic()
-        os.kill(bench.server_pid, signal.SIGKILL)
+def _kill_server(target: ServerUnderTest, found: _KillResult) -> None:
+    """Kill tritonserver; wait until nothing of it is left and a new one answers for every model."""
+    served = target.served
+    with target.load(timeout_s=5.0) as load:
+        load.wait_for(100)
+        processes, files = _owned(served)
+        sent_before, killed = len(load.sent), time.monotonic()
+        os.kill(target.server_pid, signal.SIGKILL)
 
         def left() -> list[str]:
             return [
@@ -74,8 +97,8 @@ def _kill_server(bench: Bench, found: _Killed) -> None:
             ]
 
         def serve() -> bool:
-            answered = {each.model for each in load.sent[asked:] if each.answered and each.start > killed}
-            return answered == {model.name for model in bench.models}
+            answered = {each.model for each in load.sent[sent_before:] if each.answered and each.start > killed}
+            return answered == {model.name for model in target.models}
 
         until(lambda: not left(), _CLEAN_WITHIN_S)
         found.clean_s = max(found.clean_s, time.monotonic() - killed)
@@ -85,10 +108,10 @@ def _kill_server(bench: Bench, found: _Killed) -> None:
     found.requests += len(load.sent)
 
 
-def _kill_tidal_serve(bench: Bench, found: _Killed) -> None:
-    served = bench.served
-    with bench.load(timeout_s=5.0) as load:
-        load.goes_on(100)
+def _kill_tidal_serve(target: ServerUnderTest, found: _KillResult) -> None:
+    served = target.served
+    with target.load(timeout_s=5.0) as load:
+        load.wait_for(100)
         killed = time.monotonic()
         os.kill(served.process.pid, signal.SIGKILL)
         until(lambda: not left_behind(served), _CLEAN_WITHIN_S)
@@ -97,8 +120,8 @@ def _kill_tidal_serve(bench: Bench, found: _Killed) -> None:
     found.requests += len(load.sent)
 
 
-def _belongings(served: Served) -> tuple[list[psutil.Process], list[Path]]:
-    """Processes and shared memory of the tritonserver that runs."""
+def _owned(served: Served) -> tuple[list[psutil.Process], list[Path]]:
+    """Return the processes and the shared memory of the running tritonserver."""
     server = psutil.Process(served.state["server_pid"])
     return [server, *server.children(recursive=True)], list(SHARED_MEMORY.glob(f"tidal_{served.process.pid}_*"))
 
@@ -111,6 +134,10 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def left_behind(served: Served) -> list[str]:
-    """What is left of a server; the state file of a `tidal serve` that was killed is removed by the next command."""
+    """Return what is left of a server, except the state file, which the next command removes.
+
+    Args:
+        served: Server that was killed.
+    """
     state = {str(path) for path in (served.runtime / "tidal").glob("*.json")}
     return [each for each in served.left_behind() if each not in state]

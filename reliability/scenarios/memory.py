@@ -1,4 +1,4 @@
-"""What a server's memory comes to after rounds of load, on a server of its own, and that a leak would be seen."""
+"""Growth of a fresh server's memory over rounds of load, and a control that a leak would be detected."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import shutil
 import numpy as np
 import psutil
 
-from reliability.bench import Bench
-from reliability.load import Load
-from reliability.models import Model
-from reliability.rows import Row
+from reliability.load import BackgroundLoad
+from reliability.models import ServedModel
+from reliability.rows import Guarantee
+from reliability.server_under_test import ServerUnderTest
 from testing.serving import publish
 
 _ROUNDS = 8
@@ -35,45 +35,61 @@ class TritonPythonModel:
 """
 
 
-def run(bench: Bench) -> list[Row]:
-    """Rounds of load on all models; then the same probe on a model that keeps a MiB of every request."""
-    rounds, requests = (_QUICK_ROUNDS, _QUICK_REQUESTS) if bench.quick else (_ROUNDS, _REQUESTS)
-    bench.stop()  # another one served requests of many sizes: shared memory never shrinks
-    publish(bench.repository.folder, "leaky", code=_LEAKY)
+def run(target: ServerUnderTest) -> list[Guarantee]:
+    """Measure memory over rounds of load on all models, then on a model that leaks a MiB per request."""
+    rounds, requests = (_QUICK_ROUNDS, _QUICK_REQUESTS) if target.quick else (_ROUNDS, _REQUESTS)
+    target.stop()  # a used server has served requests of many sizes: shared memory never shrinks
+    publish(target.repository.folder, "leaky", code=_LEAKY)
     try:
-        return _measure(bench, rounds, requests)
+        return _measure(target, rounds, requests)
     finally:
-        if not bench.quick:
-            bench.stop()
-        shutil.rmtree(bench.repository.folder / "leaky")
+        if not target.quick:
+            target.stop()
+        shutil.rmtree(target.repository.folder / "leaky")
 
 
-def _measure(bench: Bench, rounds: int, requests: int) -> list[Row]:
-    served = bench.served
-    sizes, sent, failures = [memory_mb(bench)], 0, list[str]()
+def _measure(target: ServerUnderTest, rounds: int, requests: int) -> list[Guarantee]:
+    served = target.served
+    sizes, sent, failures = [memory_mb(target)], 0, list[str]()
     for _ in range(rounds):
-        with bench.load(pause_s=0.0) as load:
-            load.goes_on(requests)
-        sizes.append(memory_mb(bench))
+        with target.load(pause_s=0.0) as load:
+            load.wait_for(requests)
+        sizes.append(memory_mb(target))
         sent += len(load.sent)
         failures += load.failures()
-    before = memory_mb(bench)
-    leaks = 10 if bench.quick else _LEAKS
+    before = memory_mb(target)
+    leaks = 10 if target.quick else _LEAKS
     inputs = {"SECONDS": np.zeros(1, np.float32)}
-    leaky = Model("leaky", "", lambda client, n: client.infer("leaky", inputs))
-    with Load(served.report["grpc"], served.report["http"], [leaky], pause_s=0.0) as load:
-        load.goes_on(leaks)
-    seen = memory_mb(bench) - before
+    leaky = ServedModel("leaky", "", lambda client, n: client.infer("leaky", inputs))
+    with BackgroundLoad(served.report["grpc"], served.report["http"], [leaky], pause_s=0.0) as load:
+        load.wait_for(leaks)
+    seen = memory_mb(target) - before
     kept = sum(each.answered for each in load.sent) * _LEAK_MB
     trend = " ".join(f"{size:.0f}" for size in sizes)
     return [
-        Row(f"memory grown over {rounds} rounds of load", sent, 0, len(failures), sizes[-1] - sizes[0], "MiB",
-            f"<= {_MOST_MB:g}", next(iter(failures), f"MiB after each: {trend}")),
-        Row("the probe sees a leak (control)", len(load.sent), 0, 0, seen / max(kept, 1), "of it", ">= 0.9",
-            f"{kept} MiB leaked, {seen:.0f} seen"),
-    ]  # fmt: skip
+        Guarantee(
+            f"memory grown over {rounds} rounds of load",
+            sent,
+            0,
+            len(failures),
+            sizes[-1] - sizes[0],
+            "MiB",
+            f"<= {_MOST_MB:g}",
+            next(iter(failures), f"MiB after each: {trend}"),
+        ),
+        Guarantee(
+            "the probe sees a leak (control)",
+            len(load.sent),
+            0,
+            0,
+            seen / max(kept, 1),
+            "of it",
+            ">= 0.9",
+            f"{kept} MiB leaked, {seen:.0f} seen",
+        ),
+    ]
 
 
-def memory_mb(bench: Bench) -> float:
-    """MiB of the server and its stubs; memory that they share is counted once."""
-    return sum(psutil.Process(pid).memory_full_info().pss for pid in bench.processes()) / _MIB
+def memory_mb(target: ServerUnderTest) -> float:
+    """Return the memory of the server and its stubs, MiB; shared memory is counted once."""
+    return sum(psutil.Process(pid).memory_full_info().pss for pid in target.processes()) / _MIB

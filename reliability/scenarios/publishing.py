@@ -5,34 +5,39 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from reliability.bench import Bench
 from reliability.models import SMALL
-from reliability.rows import LEAST_REQUESTS, Row, none_failed
+from reliability.rows import MIN_REQUESTS, Guarantee, none_failed
+from reliability.server_under_test import ServerUnderTest
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.repository.entries import ModelEntry
 from tidal.server.change import reload, serving_versions
 from tidal_builders.arlo.runtimes import publish_with_runtimes
 
 
-def run(bench: Bench) -> list[Row]:
-    """Publish a version of each model and reload it."""
-    names = [SMALL] if bench.quick else [model.name for model in bench.models]
-    folder, control, wrong = bench.repository.folder, bench.control, list[str]()
-    # Triton forgets what it counted of a version that has left.
-    with bench.load(uncounted={"engine"}) as load:
-        load.goes_on(20)
+def run(target: ServerUnderTest) -> list[Guarantee]:
+    """Publish a new version of each model and reload it."""
+    names = [SMALL] if target.quick else [model.name for model in target.models]
+    folder, control, wrong = target.repository.folder, target.control, list[str]()
+    # Triton drops the counters of an unloaded version.
+    with target.load(uncounted={"engine"}) as load:
+        load.wait_for(20)
         for name in names:
             version = publish_again(folder, name)
             reload(control, folder, name)
             if version not in (serving := serving_versions(control, name)):
                 wrong.append(f"{name}: version {version} was loaded and {serving} serve")
-        load.goes_on(20 if bench.quick else LEAST_REQUESTS - len(load.sent))
+        load.wait_for(20 if target.quick else MIN_REQUESTS - len(load.sent))
     failures = [*load.failures(), *wrong]
-    return [none_failed("publish and reload of versions", len(load.sent), len(names), failures, quick=bench.quick)]
+    return [none_failed("publish and reload of versions", len(load.sent), len(names), failures, quick=target.quick)]
 
 
 def publish_again(repository: Path, name: str) -> int:
-    """The newest version's content as a new version; of a partitioned model also its runtimes'."""
+    """Publish the newest version's content as a new version; for a partitioned model its runtimes' too.
+
+    Args:
+        repository: Model repository.
+        name: Name of the model.
+    """
     entry = ModelEntry(repository / name)
     latest = entry.latest()
     assert latest is not None

@@ -48,7 +48,7 @@ class TestRunning:
 
     def test_a_query_that_nobody_can_take_is_refused(self) -> None:
         policy = simple([1, 1, 1])
-        with pytest.raises(InvalidArgument, match="129 tokens fits no runtime; the longest takes 128"):
+        with pytest.raises(InvalidArgument, match="129 tokens; the longest runtime accepts 128"):
             policy.submit(ArloQuery(129, 0.0))
         assert len(policy) == 0
 

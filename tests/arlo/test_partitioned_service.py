@@ -168,7 +168,7 @@ class TestInstancesThatCannotRun:
             service.submit([other])
             assert answered(other)
         assert isinstance(poison.error, Internal)
-        assert "3 times the process that was to run this query died or was dead" in str(poison.error)
+        assert "the process to run this query crashed or was down 3 times" in str(poison.error)
         assert other.ran_on == 64
 
     def test_an_engines_own_error_is_the_querys_alone(self, tmp_path: Path) -> None:

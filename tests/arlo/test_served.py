@@ -173,7 +173,7 @@ BAD_INPUTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"input_ids": np.array([[1, 2]], np.int32)}, {}, "input_ids"),
     ({"input_ids": np.array([[np.nan, 2.0]], np.float32)}, {}, "input_ids"),
     ({**id_rows([1, 2]), "attention_mask": np.array([[0, 0]], np.int64)}, {}, "attention_mask row 0 is all 0"),
-    ({**id_rows([1, 2]), "attention_mask": np.array([[1, 7]], np.int64)}, {}, "other values than 0 and 1"),
+    ({**id_rows([1, 2]), "attention_mask": np.array([[1, 7]], np.int64)}, {}, "values other than 0 and 1"),
     ({**id_rows([1, 2]), "attention_mask": np.array([[1]], np.int64)}, {}, "attention_mask"),
     (text_rows(*[b"good"] * 65), {}, "64"),
     (text_rows(b"good"), {"latency_ms": -1.0}, "'latency_ms'"),

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks import redraw
 from benchmarks.batcher import plot as of_batcher
 from benchmarks.compositions import plot as of_compositions
-from benchmarks.plots import __main__ as plots
 from benchmarks.plots import bars, headlines, style
 from benchmarks.plots.bars import Bars, save
 from benchmarks.report import RESULTS, machine
@@ -56,10 +56,10 @@ def test_bars_have_the_values_of_all_rounds(drawn: list[Bars], tmp_path: Path) -
     assert is_png(tmp_path / "plot.png")
 
 
-@pytest.mark.parametrize("name", plots.FIGURES)
+@pytest.mark.parametrize("name", redraw.FIGURES)
 def test_kept_results_are_drawn(name: str, drawn: list[Bars], tmp_path: Path) -> None:
     file = tmp_path / "plot.png"
-    plots.FIGURES[name](plots.document(name), file)
+    redraw.FIGURES[name](redraw.document(name), file)
     assert is_png(file)
     for panel in drawn:
         assert all(len(values) == len(panel.groups) for values in panel.systems.values())

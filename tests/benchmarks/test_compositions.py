@@ -17,26 +17,26 @@ from benchmarks.compositions.levels import (
     SYSTEMS,
     write_system,
 )
-from benchmarks.compositions.prepare import CASCADE, PARTITIONED, STATIC, Artefacts, make_queries
-from benchmarks.compositions.rounds import Run
+from benchmarks.compositions.prepare import CASCADE, PARTITIONED, STATIC, CascadeArtefacts, make_queries
+from benchmarks.compositions.rounds import LevelsResult
 from benchmarks.compositions.utility import (
     BY_UTILITY,
-    DEAREST,
+    HIGHEST_UTILITY,
     LEAST_TIME,
     OTAS,
-    DearestFirst,
-    Earned,
-    OtasPlan,
-    Scheduler,
-    System,
+    BatchScheduler,
+    HighestUtilityFirst,
+    OtasOrder,
+    PetsOrder,
     TextCosts,
+    UtilityResult,
     compare,
     draw_queries,
     simulate,
 )
 from benchmarks.report import Report
-from benchmarks.tabi.crowd import Crowd
-from benchmarks.tabi.serial import Cell
+from benchmarks.tabi.crowd import OpenLoopResult
+from benchmarks.tabi.serial import SerialResult
 from demo.texts import LABELS
 from tests.pets.policies.costs import make_profile
 from tests.serve.partitioned import publish_partitioned
@@ -63,7 +63,7 @@ LEVELS = ("l0", "l1")
 
 
 @pytest.fixture
-def artefacts(tmp_path: Path) -> Artefacts:
+def artefacts(tmp_path: Path) -> CascadeArtefacts:
     """Manifests as a build would publish them, without engines."""
     repository = tmp_path / "built"
     write_cascade(repository / CASCADE, cascades())
@@ -72,11 +72,11 @@ def artefacts(tmp_path: Path) -> Artefacts:
         for prefix in (CASCADE, STATIC):
             publish_partitioned(repository, f"{prefix}_{level}", [64, 512], placement="polymorphic")
         publish_partitioned(repository, f"{PARTITIONED}_{level}", [64, 512])
-    return Artefacts(repository, "0")
+    return CascadeArtefacts(repository, "0")
 
 
 class TestSystems:
-    def test_one_cascade_on_levels_that_differ(self, artefacts: Artefacts, tmp_path: Path) -> None:
+    def test_one_cascade_on_levels_that_differ(self, artefacts: CascadeArtefacts, tmp_path: Path) -> None:
         repository = tmp_path / "served"
         systems = {system.name: system for system in SYSTEMS}
         fronts = {}
@@ -100,7 +100,7 @@ class TestSystems:
             apart = name in (ARLO_MODELS, ARLO_PARTITIONED)
             assert called == (tuple(level.model for level in each.levels) if apart else ())
 
-    def test_a_partitioned_level_brings_its_runtimes(self, artefacts: Artefacts, tmp_path: Path) -> None:
+    def test_a_partitioned_level_brings_its_runtimes(self, artefacts: CascadeArtefacts, tmp_path: Path) -> None:
         repository = tmp_path / "served"
         (system,) = (each for each in SYSTEMS if each.name == ARLO_PARTITIONED)
         write_system(repository, artefacts, system)
@@ -114,25 +114,29 @@ class TestSystems:
         assert served == {system.model, *of_levels}
 
 
-def cell(mean: float, levels: list[int]) -> Cell:
-    return Cell([0, 1], [mean - 1, mean + 1], ["a", "b"], levels)
+def cell(mean: float, levels: list[int]) -> SerialResult:
+    return SerialResult([0, 1], [mean - 1, mean + 1], ["a", "b"], levels)
 
 
-def crowd(*latencies: float, errors: dict[str, int] | None = None) -> Crowd:
-    return Crowd(10.0, list(latencies), errors or {}, 0.5, 0.0, "")
+def crowd(*latencies: float, errors: dict[str, int] | None = None) -> OpenLoopResult:
+    return OpenLoopResult(10.0, list(latencies), errors or {}, 0.5, 0.0, "")
 
 
 class TestOutcome:
     def test_ratios_are_of_a_round_and_claims_their_medians(self) -> None:
         systems = [system for system in SYSTEMS if system.name in (PADDED, ONE_ENGINE, ARLO)]
         alone = [
-            {PADDED: cell(40, [1, 2]), ONE_ENGINE: cell(10 * turn, [1, 2]), ARLO: cell(5 * turn, [1, 2])}
-            for turn in (1, 2, 3)
+            {
+                PADDED: cell(40, [1, 2]),
+                ONE_ENGINE: cell(10 * round_number, [1, 2]),
+                ARLO: cell(5 * round_number, [1, 2]),
+            }
+            for round_number in (1, 2, 3)
         ]
         alone[2][ARLO].levels[1] = 1
         loads = {0.7: [{PADDED: crowd(9, 9), ONE_ENGINE: crowd(6, 6), ARLO: crowd(3, 15, errors={"INTERNAL": 1})}]}
         report = Report("compositions", quick=True)
-        outcome.add_levels(report, systems, Run(alone, [100.0], loads))
+        outcome.add_levels(report, systems, LevelsResult(alone, [100.0], loads))
         claims = {claim.name: claim.measured for claim in report.claims}
         assert claims["levels_mean_vs_one_engine[alone]"] == pytest.approx(0.5)
         assert claims["levels_mean_vs_padded[alone]"] == pytest.approx(0.25)
@@ -152,11 +156,11 @@ TABLES = make_profile(
 class TestUtility:
     def test_with_time_for_all_every_system_earns_all(self) -> None:
         queries = draw_queries(TABLES, 40.0, 3.0, seed=1)
-        systems: list[System] = [
-            Scheduler(TABLES, by_utility=False),
-            Scheduler(TABLES, by_utility=True),
-            DearestFirst(TABLES, 16),
-            OtasPlan(TextCosts.of(TABLES, queries)),
+        systems: list[BatchScheduler] = [
+            PetsOrder(TABLES, by_utility=False),
+            PetsOrder(TABLES, by_utility=True),
+            HighestUtilityFirst(TABLES, 16),
+            OtasOrder(TextCosts.of(TABLES, queries)),
         ]
         for system in systems:
             found = simulate(system, queries, TABLES)
@@ -164,8 +168,8 @@ class TestUtility:
             assert (found.in_time, found.late) == (len(queries), 0)
 
     def test_under_overload_whoever_knows_utilities_earns_more(self) -> None:
-        (earned,) = compare(TABLES, [1.5], queries=1200, rounds=1, told=lambda _text: None)[1.5]
-        assert set(earned) == {LEAST_TIME, DEAREST, OTAS, BY_UTILITY}
+        (earned,) = compare(TABLES, [1.5], queries=1200, rounds=1, report_progress=lambda _text: None)[1.5]
+        assert set(earned) == {LEAST_TIME, HIGHEST_UTILITY, OTAS, BY_UTILITY}
         for found in earned.values():
             assert 0 < found.in_time + found.late <= found.queries
             assert 0 < found.share < 1
@@ -176,15 +180,15 @@ class TestUtility:
         assert [(q.arrival, q.length, q.utility) for q in first] == [(q.arrival, q.length, q.utility) for q in again]
 
     def test_claims_are_medians_of_ratios_within_a_round(self) -> None:
-        def earned(utility: float) -> Earned:
-            return Earned(utility, 10.0, 5, 0, 10, 0.1)
+        def earned(utility: float) -> UtilityResult:
+            return UtilityResult(utility, 10.0, 5, 0, 10, 0.1)
 
         rounds = [
-            {LEAST_TIME: earned(4), DEAREST: earned(8), OTAS: earned(5), BY_UTILITY: earned(6)},
-            {LEAST_TIME: earned(2), DEAREST: earned(8), OTAS: earned(5), BY_UTILITY: earned(6)},
+            {LEAST_TIME: earned(4), HIGHEST_UTILITY: earned(8), OTAS: earned(5), BY_UTILITY: earned(6)},
+            {LEAST_TIME: earned(2), HIGHEST_UTILITY: earned(8), OTAS: earned(5), BY_UTILITY: earned(6)},
         ]
         report = Report("compositions", quick=True)
         outcome.add_utility(report, {1.5: rounds})
         claims = {claim.name: claim for claim in report.claims}
         assert claims["utility_vs_pets[150%]"].measured == pytest.approx((1.5 + 3.0) / 2)
-        assert not claims["utility_vs_dearest_first[150%]"].holds
+        assert not claims["utility_vs_highest_utility_first[150%]"].holds

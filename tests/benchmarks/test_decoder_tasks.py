@@ -12,14 +12,14 @@ from benchmarks.compositions import decoder_tasks
 from benchmarks.compositions.decoder_prepare import (
     BASE,
     TASK,
-    Artefacts,
+    BuiltArtefacts,
     merged,
     prepare,
     threads_tried,
     write_own,
     write_shared,
 )
-from benchmarks.compositions.sharing import System
+from benchmarks.compositions.sharing import SharingSystem
 from benchmarks.flover.source import TINY
 from tidal.flover.manifest import load_flover_manifest
 from tidal.repository.entries import ModelEntry
@@ -31,13 +31,13 @@ pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def artefacts(tmp_path_factory: pytest.TempPathFactory) -> Artefacts:
+def artefacts(tmp_path_factory: pytest.TempPathFactory) -> BuiltArtefacts:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIDAL_CACHE", str(tmp_path_factory.mktemp("cache")))
         return prepare(TINY, slots=4, profile_seconds=0.01)
 
 
-def test_systems_have_the_same_tasks(artefacts: Artefacts, tmp_path: Path) -> None:
+def test_systems_have_the_same_tasks(artefacts: BuiltArtefacts, tmp_path: Path) -> None:
     write_shared(tmp_path / "shared", artefacts, 2)
     assert sorted(scan(tasks_folder(tmp_path / "shared" / BASE))) == [f"{TASK}_0", f"{TASK}_1"]
     for threads in threads_tried():
@@ -48,26 +48,26 @@ def test_systems_have_the_same_tasks(artefacts: Artefacts, tmp_path: Path) -> No
     assert {path.name for path in artefacts.repository.iterdir()} == {BASE, *map(merged, threads_tried())}
 
 
-def test_a_task_and_its_model_generate_the_same(artefacts: Artefacts, tmp_path: Path) -> None:
+def test_a_task_and_its_model_generate_the_same(artefacts: BuiltArtefacts, tmp_path: Path) -> None:
     """In bfloat16 they may part where two tokens are all but equally likely, so most first tokens have to agree."""
     systems = decoder_tasks._systems(artefacts, 2)
     draw = random.Random(1)
     queries = [([draw.randrange(400) for _ in range(16)], 12) for _ in range(8)]
 
-    async def ask(url: str, system: System, name: str) -> list[list[int]]:
+    async def send(url: str, system: SharingSystem, name: str) -> list[list[int]]:
         async with AsyncClient(url) as client:
-            return await asyncio.gather(*(system.asking.ask(client, name, each, "id") for each in queries))
+            return await asyncio.gather(*(system.asking.send(client, name, each, "id") for each in queries))
 
     found = []
     for folder, name in (("own", decoder_tasks.own(threads_tried()[0])), ("shared", decoder_tasks.SHARED)):
         system = systems[name]
         system.write(tmp_path / folder)
         with tidal_serve(tmp_path / folder, "--exit-timeout", "3") as server:
-            found.append([asyncio.run(ask(server.grpc, system, each)) for each in system.asked])
+            found.append([asyncio.run(send(server.grpc, system, each)) for each in system.asked])
     own, shared = found
     assert own[0] == own[1]
     agree = sum(one[0] == other[0] for one, other in zip(own[0], shared[0], strict=True))
     assert agree >= 6
     with tidal_serve(tmp_path / "shared", "--exit-timeout", "3") as server:
-        base = asyncio.run(ask(server.grpc, systems[decoder_tasks.own(threads_tried()[0])], BASE))
+        base = asyncio.run(send(server.grpc, systems[decoder_tasks.own(threads_tried()[0])], BASE))
     assert sum(one[0] == other[0] for one, other in zip(base, shared[0], strict=True)) < agree

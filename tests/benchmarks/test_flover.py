@@ -13,10 +13,10 @@ import pytest
 from benchmarks.flover import systems
 from benchmarks.flover.claims import best_peer, growth, make_claims, speedup
 from benchmarks.flover.equality import Equality, compare
-from benchmarks.flover.kept_run import Run
+from benchmarks.flover.kept_run import FloverRun
 from benchmarks.flover.load import Load, Loads, constant, poisson, recorded, uniform
 from benchmarks.flover.outcome import Outcome, Watched, outcome_of
-from benchmarks.flover.plan import FULL, QUICK, REQUESTS, Plan, random_lengths, swept, together
+from benchmarks.flover.plan import FULL, QUICK, REQUESTS, MeasurementPlan, random_lengths, swept, together
 from benchmarks.flover.reference import References
 from benchmarks.flover.rounds import measure
 from benchmarks.flover.sending import Trace
@@ -46,13 +46,13 @@ def made(total_s: float, *, latency_s: float = 1.0) -> Outcome:
     )
 
 
-def made_run(tmp_path: Path, **cases: dict[str, list[float]]) -> Run:
+def made_run(tmp_path: Path, **cases: dict[str, list[float]]) -> FloverRun:
     """A run with these total times by case and system; latencies are the same."""
     outcomes = {
         case: {system: [made(total, latency_s=total) for total in totals] for system, totals in of_case.items()}
         for case, of_case in cases.items()
     }
-    return Run(tmp_path / "run.json", outcomes)
+    return FloverRun(tmp_path / "run.json", outcomes)
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def test_claims_have_their_names_and_goals(tmp_path: Path) -> None:
 
 
 def test_without_what_they_are_made_of_there_are_no_claims(tmp_path: Path) -> None:
-    claims: list[Claim] = make_claims(Run(tmp_path / "run.json"), FULL, Equality(64, 64, 0, 10, 10), None)
+    claims: list[Claim] = make_claims(FloverRun(tmp_path / "run.json"), FULL, Equality(64, 64, 0, 10, 10), None)
     assert [claim.name for claim in claims] == ["token_equality"]
 
 
@@ -173,16 +173,16 @@ def test_recorded_lengths_are_cut(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def searched(tmp_path: Path) -> Run:
+def searched(tmp_path: Path) -> FloverRun:
     """A run whose forms are chosen; transformers is far slower than OpenVINO GenAI."""
-    run = Run(tmp_path / "run.json", peers_s={TRANSFORMERS: 5.0, GENAI: 2.0})
+    run = FloverRun(tmp_path / "run.json", peers_s={TRANSFORMERS: 5.0, GENAI: 2.0})
     run.forms = {model: Form(model, model) for model in (INSTANCES, TRANSFORMERS, GENAI)}
     run.forms[BATCHES] = systems.batches("openvino")
     return run
 
 
-def test_the_first_round_measures_everything_and_others_what_claims_need(searched: Run) -> None:
-    plan = Plan(FULL, Loads(100), searched, None)
+def test_the_first_round_measures_everything_and_others_what_claims_need(searched: FloverRun) -> None:
+    plan = MeasurementPlan(FULL, Loads(100), searched, None)
     first, second = ({case.name: case for case in plan.cases(turn)} for turn in (0, 1))
     assert list(second) == [together(1), together(8), together(32), swept(0.02), random_lengths(128, 512)]
     assert set(second) < set(first)
@@ -196,16 +196,20 @@ def test_the_first_round_measures_everything_and_others_what_claims_need(searche
     assert all(len(case.load) == REQUESTS for name, case in first.items() if "at once" not in name)
 
 
-def test_a_quick_plan_has_what_all_claims_are_made_of(searched: Run) -> None:
-    names = {case.name for turn in range(QUICK.rounds) for case in Plan(QUICK, Loads(100), searched, None).cases(turn)}
+def test_a_quick_plan_has_what_all_claims_are_made_of(searched: FloverRun) -> None:
+    names = {
+        case.name
+        for turn in range(QUICK.rounds)
+        for case in MeasurementPlan(QUICK, Loads(100), searched, None).cases(turn)
+    }
     assert names == {together(1), together(8), together(32), swept(0.02), random_lengths(16, 64)}
 
 
-def test_a_run_goes_on_from_its_file(searched: Run) -> None:
+def test_a_run_goes_on_from_its_file(searched: FloverRun) -> None:
     searched.outcomes = {"case": {TIDAL: [made(1.0), made(2.0)]}}
     searched.searched = [("for", "form", None, False), ("for", "other", 1.0, True)]
     assert searched.fact("cancels", lambda: {"slots_lost": 0}) == {"slots_lost": 0}
-    found = Run.open(searched.file)
+    found = FloverRun.open(searched.file)
     assert found == searched
     assert found.count() == 2
     assert found.fact("cancels", lambda: pytest.fail("it is kept")) == {"slots_lost": 0}
@@ -228,25 +232,25 @@ class Failing:
         assert model == GENAI
 
 
-def test_what_is_kept_is_not_measured_again(searched: Run) -> None:
+def test_what_is_kept_is_not_measured_again(searched: FloverRun) -> None:
     searched.save()
     whole: Any = Failing()
-    other = Run.open(searched.file)
+    other = FloverRun.open(searched.file)
     other.file = searched.file.with_name("other.json")
-    measure(whole, other, Plan(QUICK, Loads(100), other, None))
+    measure(whole, other, MeasurementPlan(QUICK, Loads(100), other, None))
     first: Any = Failing(4)
     with pytest.raises(RuntimeError, match="it ended"):
-        measure(first, searched, Plan(QUICK, Loads(100), searched, None))
-    again, rest = Run.open(searched.file), Failing()
+        measure(first, searched, MeasurementPlan(QUICK, Loads(100), searched, None))
+    again, rest = FloverRun.open(searched.file), Failing()
     assert again.count() == 3
     second: Any = rest
-    measure(second, again, Plan(QUICK, Loads(100), again, None))
+    measure(second, again, MeasurementPlan(QUICK, Loads(100), again, None))
     assert first.asked[:3] + rest.asked == whole.asked
 
 
-def test_a_peer_that_fails_is_left_out_from_then_on(searched: Run) -> None:
+def test_a_peer_that_fails_is_left_out_from_then_on(searched: FloverRun) -> None:
     bench: Any = Failing(2)
-    measure(bench, searched, Plan(QUICK, Loads(100), searched, None))
+    measure(bench, searched, MeasurementPlan(QUICK, Loads(100), searched, None))
     assert bench.asked.count(GENAI) == 1
     assert searched.missing == {GENAI: "8 at once: it ended"}
     assert best_peer(searched, 8) is None

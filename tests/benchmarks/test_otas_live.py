@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2 as messages
 
 from benchmarks.otas.live import figures, tables
 from benchmarks.otas.live.artefacts import BASE, LARGE, SMALL, Artefacts, LiveTask
-from benchmarks.otas.live.bounds import adaptation_gain, most_earned, worth
+from benchmarks.otas.live.bounds import adaptation_gain, expected_utilities, most_earned
 from benchmarks.otas.live.load import LEAST, MEAN, MOST, ON_THE_WAY_S, Load, make_load, schedule_of, shape, types_of
 from benchmarks.otas.live.outcome import Outcome, Watch, outcome_of
 from benchmarks.otas.live.repository import fixed_model, only, write_repository
@@ -256,7 +256,7 @@ class TestBounds:
     def test_by_hand(self) -> None:
         # Two queries of 0.6 s; one that takes 0.5 s and one at the fast γ have room in 0.7 s, with slots of 0.1 s.
         load = a_load((0.0, 2, ""), (0.0, 2, ""))
-        earns = worth(load, self.KNOWN, list(self.GAMMAS))
+        earns = expected_utilities(load, self.KNOWN, list(self.GAMMAS))
         assert most_earned(load, earns, np.array([0.2, 0.5])) == pytest.approx(0.5 + 0.25)
         assert most_earned(load, earns, np.array([0.01, 0.02])) == pytest.approx(1.0)
         assert adaptation_gain(load, earns, 1) == 1
@@ -269,7 +269,7 @@ class TestBounds:
         times = np.array([query.arrival for query in queries])
         load = Load(tuple(trace.types), times, np.array(kinds), [], [])
         gammas = list(LINEAR.gammas)
-        earns = worth(load, LINEAR.accuracies, gammas)
+        earns = expected_utilities(load, LINEAR.accuracies, gammas)
         seconds = np.array([LINEAR.latency_s(gamma, LINEAR.max_batch) / LINEAR.max_batch for gamma in gammas])
         earned = simulate(ParetoPolicy(LINEAR), LINEAR, trace).utility
         assert 0.8 < earned / most_earned(load, earns, seconds) <= 1

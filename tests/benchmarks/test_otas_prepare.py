@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import benchmarks.otas.prepare
-import tidal_builders.otas.registering
+import tidal_builders.otas.registration
 from benchmarks.otas import prompt_forms
 from benchmarks.otas.images import images_of
 from benchmarks.otas.live.artefacts import BASE, LARGE, SMALL, Artefacts, ArtefactsMissing
@@ -77,8 +77,8 @@ class Used:
 
 
 PRETRAINED = Used(benchmarks.otas.prepare.pretrain)
-TRAINED = Used(tidal_builders.otas.registering.train_task)
-PROFILED = Used(tidal_builders.otas.registering.measure_accuracy)
+TRAINED = Used(tidal_builders.otas.registration.train_task)
+PROFILED = Used(tidal_builders.otas.registration.measure_accuracy)
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +86,8 @@ def made(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Artefacts:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIDAL_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(benchmarks.otas.prepare, "pretrain", PRETRAINED)
-        patch.setattr(tidal_builders.otas.registering, "train_task", TRAINED)
-        patch.setattr(tidal_builders.otas.registering, "measure_accuracy", PROFILED)
+        patch.setattr(tidal_builders.otas.registration, "train_task", TRAINED)
+        patch.setattr(tidal_builders.otas.registration, "measure_accuracy", PROFILED)
         with pytest.raises(ArtefactsMissing, match=rf"run python -m benchmarks.otas.prepare --data {data}"):
             load(data, TINY)
         prepare(data, TINY)

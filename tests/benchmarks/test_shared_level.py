@@ -13,7 +13,7 @@ from benchmarks.compositions.shared_prepare import (
     SHARED,
     SMALL,
     TASK,
-    Artefacts,
+    BuiltArtefacts,
     model,
     write_system,
 )
@@ -28,7 +28,7 @@ from tidal.tasks.folder import scan, tasks_folder
 
 
 @pytest.fixture
-def artefacts(tmp_path: Path) -> Artefacts:
+def artefacts(tmp_path: Path) -> BuiltArtefacts:
     """Manifests as a build would publish them, without engines."""
     repository = tmp_path / "built"
     base = small_base()
@@ -43,10 +43,10 @@ def artefacts(tmp_path: Path) -> Artefacts:
     levels = tuple(level.model_copy(update=own) for level, own in zip(made.levels, (shared, large), strict=True))
     write_cascade(repository / CASCADE, cascades(), levels=levels)
     add(repository, CASCADE, backend="tabi")
-    return Artefacts(repository, "0")
+    return BuiltArtefacts(repository, "0")
 
 
-def test_systems_differ_in_their_small_levels_alone(artefacts: Artefacts, tmp_path: Path) -> None:
+def test_systems_differ_in_their_small_levels_alone(artefacts: BuiltArtefacts, tmp_path: Path) -> None:
     fronts = {}
     for system in (OWN, SHARED):
         write_system(tmp_path / system, artefacts, system, 2)

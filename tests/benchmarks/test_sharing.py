@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from benchmarks.compositions import sharing
-from benchmarks.compositions.sharing import Arrived, Asking, Round, Size, System, add_sharing
+from benchmarks.compositions.sharing import (
+    PoissonResult,
+    SharingRound,
+    SharingSize,
+    SharingSystem,
+    Workload,
+    add_sharing,
+)
 from benchmarks.report import Report
 
 OWN, OTHER, SHARED = "own", "other", "shared"
@@ -24,23 +31,26 @@ async def said(_client: Any, name: str, query: Any, request_id: str) -> Any:
     return name, query, request_id
 
 
-def systems(*names: str) -> dict[str, System]:
-    asking = Asking(lambda draw, number: draw.random() + number, said)
-    return {name: System("", nothing, [], ["a", "b"], asking) for name in names}
+def systems(*names: str) -> dict[str, SharingSystem]:
+    workload = Workload(lambda draw, number: draw.random() + number, said)
+    return {name: SharingSystem("", nothing, [], ["a", "b"], workload) for name in names}
 
 
-def arrived(*latencies_ms: float, answers: tuple[int, ...] = (1, 2)) -> Arrived:
-    return Arrived(list(latencies_ms), {f"q{number}": answer for number, answer in enumerate(answers)}, 0, 0.1)
+def arrived(*latencies_ms: float, answers: tuple[int, ...] = (1, 2)) -> PoissonResult:
+    return PoissonResult(list(latencies_ms), {f"q{number}": answer for number, answer in enumerate(answers)}, 0, 0.1)
 
 
-OWN_ROUNDS = [Round(1000, 5, 100, 0, {0.5: arrived(10, 30)}), Round(2000, 5, 50, 1, {0.5: arrived(20, 20)})]
+OWN_ROUNDS = [
+    SharingRound(1000, 5, 100, 0, {0.5: arrived(10, 30)}),
+    SharingRound(2000, 5, 50, 1, {0.5: arrived(20, 20)}),
+]
 SHARED_ROUNDS = [
-    Round(500, 6, 110, 0, {0.5: arrived(10, 20)}),
-    Round(1500, 6, 60, 0, {0.5: arrived(30, 30, answers=(1, 1))}),
+    SharingRound(500, 6, 110, 0, {0.5: arrived(10, 20)}),
+    SharingRound(1500, 6, 60, 0, {0.5: arrived(30, 30, answers=(1, 1))}),
 ]
 
 
-def claims(found: dict[str, list[Round]], **options: Any) -> dict[str, float]:
+def claims(found: dict[str, list[SharingRound]], **options: Any) -> dict[str, float]:
     report = Report("it", quick=True)
     add_sharing(report, systems(*found), found, 100.0, shared=SHARED, prefix="it", **options)
     return {claim.name: claim.measured for claim in report.claims}
@@ -56,7 +66,7 @@ def test_ratios_are_of_a_round_and_claims_their_medians() -> None:
 
 
 def test_it_is_held_against_the_best_of_the_others() -> None:
-    other = [Round(800, 5, 200, 0, {0.5: arrived(40, 40)}), Round(4000, 5, 10, 0, {0.5: arrived(5, 5)})]
+    other = [SharingRound(800, 5, 200, 0, {0.5: arrived(40, 40)}), SharingRound(4000, 5, 10, 0, {0.5: arrived(5, 5)})]
     found = claims({OWN: OWN_ROUNDS, OTHER: other, SHARED: SHARED_ROUNDS})
     assert found["it_memory"] == pytest.approx((500 / 800 + 1500 / 2000) / 2)
     assert found["it_answers"] == pytest.approx((110 / 200 + 60 / 50) / 2)
@@ -81,7 +91,7 @@ class Server:
     grpc = ""
 
 
-def arrive(system: System, seed: int) -> dict[str, Any]:
+def arrive(system: SharingSystem, seed: int) -> dict[str, Any]:
     return asyncio.run(sharing._arrive(Server(), system, 200.0, 0.3, seed=seed)).answers  # type: ignore[arg-type]
 
 
@@ -98,7 +108,7 @@ def test_equal_seeds_give_equal_arrivals(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_it_is_kept_busy_until_enough_were_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing, "AsyncClient", Client)
-    size, asked = Size(2, 1, 1.0, (), in_flight=3), list[tuple[str, float]]()
+    size, asked = SharingSize(2, 1, 1.0, (), in_flight=3), list[tuple[str, float]]()
 
     async def keep(_client: Any, name: str, query: float, _id: str) -> None:
         asked.append((name, query))
@@ -106,7 +116,7 @@ def test_it_is_kept_busy_until_enough_were_answered(monkeypatch: pytest.MonkeyPa
             raise RuntimeError
         await asyncio.sleep(0)
 
-    system = System("", nothing, [], ["a", "b"], Asking(lambda draw, number: draw.random() + number, keep))
+    system = SharingSystem("", nothing, [], ["a", "b"], Workload(lambda draw, number: draw.random() + number, keep))
     per_second, failed = asyncio.run(
         sharing._busy(Server(), system, size, seconds=30.0, seed=1, most=40)  # type: ignore[arg-type]
     )

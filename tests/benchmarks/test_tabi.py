@@ -11,16 +11,17 @@ import pytest
 
 from benchmarks.report import Report
 from benchmarks.tabi import figures, importance, outcome, variants
-from benchmarks.tabi.crowd import Crowd
-from benchmarks.tabi.equality import Equality
+from benchmarks.tabi.claims import add_claims
+from benchmarks.tabi.crowd import OpenLoopResult
+from benchmarks.tabi.equality import RouteEquality
 from benchmarks.tabi.outcome import TaskOutcome
 from benchmarks.tabi.packing import packing
 from benchmarks.tabi.prepare import write_labelled
 from benchmarks.tabi.rounds import FULL, TaskRun
-from benchmarks.tabi.serial import Cell
+from benchmarks.tabi.serial import SerialResult
 from benchmarks.tabi.statistics import paired_difference, resampled, right_by_query
 from benchmarks.tabi.sweeps import Sweeps, equal_share, linear_probability
-from benchmarks.tabi.tasks import HELD_OUT, TASKS, Queries, Task, load
+from benchmarks.tabi.tasks import HELD_OUT, TASKS, DataTask, TaskQueries, load
 from benchmarks.tabi.variants import LARGE, MIDDLE, SMALL, TABI, choose, fronts
 from benchmarks.tabi.voting import find_ensemble
 from tests.tabi.builders.toy import Toy, tokenizer_of
@@ -105,7 +106,7 @@ def test_a_split_shares_no_query_and_keeps_quotes_and_pairs(tmp_path):
     train = [(f'say "{number}', "who", str(number % 2)) for number in range(400)]
     train += train[:40]  # equal queries have to fall on one side
     write_task(tmp_path / "pairs", train, train[:10])
-    split = load(tmp_path, Task("pairs", 1))
+    split = load(tmp_path, DataTask("pairs", 1))
     parts = [set(part.texts) for part in (split.train, split.held_out, split.dev)]
     assert not (parts[0] & parts[1])
     assert not (parts[0] & parts[2])
@@ -117,7 +118,7 @@ def test_a_split_shares_no_query_and_keeps_quotes_and_pairs(tmp_path):
 
 def test_labelled_queries_are_written_as_the_builder_reads_them(tmp_path):
     write_task(tmp_path / "single", [("one", "1"), ("two", "0")], [("x", "0")])
-    split = load(tmp_path, Task("single", 1))
+    split = load(tmp_path, DataTask("single", 1))
     write_labelled(split.dev, tmp_path / "out.jsonl")
     assert json.loads((tmp_path / "out.jsonl").read_text()) == {"text": "x", "label": "no"}
 
@@ -253,8 +254,8 @@ def test_a_query_counts_once_however_often_it_was_sent():
 def a_run() -> TaskRun:
     """Two rounds: the small model is wrong at query 3, the large at none; the cascade returns 0, 1 and 2 early."""
 
-    def cell(ms: list[float], labels: str, levels: list[int]) -> Cell:
-        return Cell([0, 1, 2, 3], ms, list(labels), levels, 0.9, 0.01)
+    def cell(ms: list[float], labels: str, levels: list[int]) -> SerialResult:
+        return SerialResult([0, 1, 2, 3], ms, list(labels), levels, 0.9, 0.01)
 
     one = {
         SMALL: cell([1.0] * 4, "abaa", [0] * 4),
@@ -262,7 +263,7 @@ def a_run() -> TaskRun:
         LARGE: cell([4.0] * 4, "abab", [0] * 4),
         TABI: cell([1.5, 1.5, 1.5, 5.5], "abab", [1, 1, 1, 3]),
     }
-    crowd = {name: Crowd(10.0, ms, {}, 0.5, 0.0, "") for name, ms in ((LARGE, [8.0, 8.0]), (TABI, [4.0, 4.0]))}
+    crowd = {name: OpenLoopResult(10.0, ms, {}, 0.5, 0.0, "") for name, ms in ((LARGE, [8.0, 8.0]), (TABI, [4.0, 4.0]))}
     return TaskRun([one, one], [100.0, 100.0], [crowd, crowd])
 
 
@@ -306,12 +307,12 @@ def an_outcome(name: str) -> TaskOutcome:
     run = a_run()
     ensemble = find_ensemble({SMALL: list("abaa"), MIDDLE: list("abab"), LARGE: list("abab")}, TRUTH, LARGE)
     systems = {each: figures.single_figures(run, each, TRUTH, packings()[LARGE]) for each in run.serial[0]}
-    return TaskOutcome(name, run, TRUTH, LARGE, systems, ensemble, Equality(10, 10, 1e-7))
+    return TaskOutcome(name, run, TRUTH, LARGE, systems, ensemble, RouteEquality(10, 10, 1e-7))
 
 
 def test_claims_have_the_names_and_goals_that_were_asked_for():
     report = Report("tabi", True)
-    outcome.add_claims(report, [an_outcome("sst2"), an_outcome("qnli")])
+    add_claims(report, [an_outcome("sst2"), an_outcome("qnli")])
     claims = {claim.name: (claim.goal, round(claim.measured, 4)) for claim in report.claims}
     assert claims == {
         "mean_vs_large[sst2]": ("<= 0.75", 0.625),
@@ -355,10 +356,10 @@ def test_words_pruned_are_those_of_queries_that_go_on_and_of_all(tmp_path):
     tokenizer = tokenizer_of(tmp_path)
     levels = [ToyLevel(toy, place, tokenizer, []) for place in (0, 1)]
     two = candidate((0, 1), 0.9, 2.0)
-    queries = Queries(data.texts, tuple("ab"[number] for number in data.truth))
+    queries = TaskQueries(data.texts, tuple("ab"[number] for number in data.truth))
     found = Sweeps(manifest(two), two, levels, queries).pruned_words()  # type: ignore[arg-type]
     small = toy.outputs(0, data.texts)
-    goes_on = reroute_probability(confidence(Calibration(temperature=1.7), small.logits), 0.9, 10.0)
+    rerouted = reroute_probability(confidence(Calibration(temperature=1.7), small.logits), 0.9, 10.0)
     for each, scale in zip(found, (0.5, 0.7, 0.9), strict=True):
         stay = [
             kept_words(levels[0].read(text), received, scale)
@@ -367,7 +368,7 @@ def test_words_pruned_are_those_of_queries_that_go_on_and_of_all(tmp_path):
         words, gone = np.array([len(kept) for kept in stay]), np.array([(~kept).sum() for kept in stay])
         assert each.scale == scale
         assert each.every == pytest.approx(gone.sum() / words.sum())
-        assert each.re_routed == pytest.approx((goes_on * gone).sum() / (goes_on * words).sum())
+        assert each.re_routed == pytest.approx((rerouted * gone).sum() / (rerouted * words).sum())
     assert found[0].every < found[2].every
     report = Report("tabi", True)
     outcome.add_pruned_words(report, {"sst2": found, "qnli": found})
@@ -381,4 +382,4 @@ def test_engines_with_and_without_importance_take_turns(tmp_path):
     read = [levels[0].read((text,)) for text in ("w1", "w2", "w3")]
     assert len(importance._round(levels, read)) == 2  # type: ignore[arg-type]
     assert asked[2:] == [(0, "w1"), (1, "w1"), (1, "w2"), (0, "w2"), (0, "w3"), (1, "w3")]
-    assert importance.Importance("small", 3.0, 2.0, (1.4, 1.6, 1.5)).ratio == 1.5
+    assert importance.ImportanceCost("small", 3.0, 2.0, (1.4, 1.6, 1.5)).ratio == 1.5

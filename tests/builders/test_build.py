@@ -65,7 +65,7 @@ def test_published_engines_answer_like_the_source_model(published: Published, ti
     assert got["attention_received"].sum() == pytest.approx(count * 2 * 2, rel=1e-3)
 
 
-def test_the_manifest_says_what_was_built(published: Published) -> None:
+def test_the_manifest_describes_the_version(published: Published) -> None:
     spec, repository, report = published
     _, manifest = _latest(repository)
     assert report.outcome == "published"
@@ -180,7 +180,7 @@ def test_own_samples_and_labels(write_spec: WriteSpec, tmp_path: Path) -> None:
         ({"samples": "nothing.txt"}, "there is no file"),
     ],
 )
-def test_what_cannot_be_built_is_said(
+def test_a_spec_that_cannot_be_built_is_refused(
     write_spec: WriteSpec, tmp_path: Path, fields: dict[str, object], message: str
 ) -> None:
     spec_file = write_spec(**fields)

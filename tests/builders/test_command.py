@@ -37,12 +37,12 @@ def test_build_check_change_and_rebuild(write_spec: WriteSpec, tmp_path: Path) -
 
     stale = tidal_build(spec, "--repository", repository, "--check")
     assert stale.returncode == 1
-    assert "tiny: has to be built: no version is published" in stale.stdout
+    assert "tiny: stale: no version is published" in stale.stdout
     assert not repository.exists()
 
     dry = tidal_build(spec, "--repository", repository, "--dry-run")
     assert dry.returncode == 0
-    assert "has to be built" in dry.stdout
+    assert "tiny: stale: " in dry.stdout
     assert not repository.exists()
 
     built = tidal_build(spec, "--repository", repository)
@@ -53,7 +53,7 @@ def test_build_check_change_and_rebuild(write_spec: WriteSpec, tmp_path: Path) -
 
     current = tidal_build(spec, "--repository", repository)
     assert current.returncode == 0
-    assert current.stdout == "tiny: version 1 is current, nothing to do\n"
+    assert current.stdout == "tiny: version 1 is current\n"
     assert current.stderr == ""
     assert tidal_build(spec, "--repository", repository, "--check").returncode == 0
 
@@ -83,7 +83,7 @@ def test_a_second_run_loads_no_heavy_library(published: tuple[Path, Path, ArloRe
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_only_takes_the_named_specs(write_spec: WriteSpec, tmp_path: Path) -> None:
+def test_only_builds_the_named_specs(write_spec: WriteSpec, tmp_path: Path) -> None:
     specs = [write_spec(name=name) for name in ("one", "two")]
     done = build_here(*specs, "--repository", tmp_path / "r", "--only", "two", "--dry-run", "--json")
     assert [model["name"] for model in json.loads(done.stdout)["models"]] == ["two"]
@@ -123,7 +123,7 @@ def test_a_full_disk_exits_3_and_says_so(
     monkeypatch.setattr("tidal_builders.commands.build._build", full)
     done = build_here(write_spec(), "--repository", tmp_path / "r")
     assert done.code == 3
-    assert done.stderr == f"error: tiny: there is no room to write: {error}\n"
+    assert done.stderr == f"error: tiny: the disk is full: {error}\n"
 
 
 @pytest.mark.parametrize("text", ["kind: arlo\n", "kind: [\n", "kind: tabbi\nname: x\n"])

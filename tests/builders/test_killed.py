@@ -109,7 +109,7 @@ def test_builds_of_a_model_wait_for_each_other(write_spec: WriteSpec, tmp_path: 
     assert _only_complete_versions(repository) == [1]
 
 
-def test_who_waits_is_told_for_whom(tmp_path: Path) -> None:
+def test_a_waiting_build_reports_the_process_that_holds_the_lock(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     script = (
         "import sys, time; from pathlib import Path; from tidal_builders.workspace import build_lock\n"
@@ -122,15 +122,15 @@ def test_who_waits_is_told_for_whom(tmp_path: Path) -> None:
     assert holder.stdout is not None
     try:
         assert holder.stdout.readline() == "held\n"
-        told: list[str] = []
+        messages: list[str] = []
 
         def waiting(message: str) -> None:
-            told.append(message)
+            messages.append(message)
             holder.kill()  # the kernel frees the lock of a process that is killed
 
         with build_lock(folder, waiting):
             pass
-        assert told == [f"another build of m is running (process {holder.pid})"]
+        assert messages == [f"another build of m is running (process {holder.pid})"]
     finally:
         holder.kill()
         holder.wait()

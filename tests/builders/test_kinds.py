@@ -56,7 +56,7 @@ def test_every_entry_names_what_exists(name: str) -> None:
 def test_a_new_kind_is_one_entry(write_toy: WriteToy, tmp_path: Path) -> None:
     repository, spec = tmp_path / "r", write_toy()
     stale = tidal_build(spec, "--repository", repository, "--check")
-    assert (stale.code, stale.stdout) == (1, "copy: has to be built: no version is published\n")
+    assert (stale.code, stale.stdout) == (1, "copy: stale: no version is published\n")
     assert not repository.exists()
 
     built = tidal_build(spec, "--repository", repository)
@@ -74,7 +74,7 @@ def test_a_new_kind_is_one_entry(write_toy: WriteToy, tmp_path: Path) -> None:
     assert json.loads(current.stdout)["models"][0]["outcome"] == "current"
     (tmp_path / "source/text.txt").write_text("hello again")
     stale = tidal_build(spec, "--repository", repository, "--check")
-    assert (stale.code, stale.stdout) == (1, "copy: has to be built: source files changed\n")
+    assert (stale.code, stale.stdout) == (1, "copy: stale: source files changed\n")
     assert tidal_build(spec, "--repository", repository).code == 0
     forced = tidal_build(spec, "--repository", repository, "--force")
     assert "version 3 published" in forced.stdout

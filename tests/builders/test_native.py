@@ -71,7 +71,7 @@ def make_front(folder: Path, files: Sequence[str], tokenizer: Path | None = None
         (("engines/a/a.plan", "engines/b/b.plan"), 4, [0, 0]),
     ],
 )
-def test_one_query_takes_its_lengths_static_profile(
+def test_one_query_runs_on_the_static_profile_of_its_length(
     tmp_path: Path, files: tuple[str, str], max_batch: int, profiles: list[int]
 ) -> None:
     front = make_front(tmp_path, files, max_batch=max_batch)
@@ -79,7 +79,7 @@ def test_one_query_takes_its_lengths_static_profile(
 
 
 def publish_front(tmp_path: Path, tiny: Path) -> Path:
-    """A repository with a native family whose runtimes share a plan."""
+    """A repository with a partitioned native model whose runtimes share a plan."""
     repository = tmp_path / "repository"
     entry = ModelEntry(repository / "tiny")
     entry.folder.mkdir(parents=True)
@@ -152,7 +152,7 @@ def test_more_instances_than_gpus_share_them() -> None:
     assert [instance_gpus(counts, place, 2) for place in range(3)] == [[0], [1], [0]]
 
 
-def test_the_plan_lies_where_tritons_backend_reads_it(repository: Path) -> None:
+def test_the_plan_is_where_tritons_backend_reads_it(repository: Path) -> None:
     for length in LENGTHS:
         version = repository / f"tiny_len{length}" / "1"
         assert (version / "model.plan").samefile(repository / "tiny/1/engines/a/a.plan")

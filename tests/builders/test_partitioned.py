@@ -1,4 +1,4 @@
-"""The family that a partitioned model is published as."""
+"""A partitioned model is published with the models of its runtimes."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ build_arlo(load_spec(spec), Path(sys.argv[2]), spec_file=spec, progress=report)
 """
 
 
-def _settle_ingredients(patch: pytest.MonkeyPatch) -> None:
+def _fix_ingredients(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("os.sched_getaffinity", lambda pid: range(CORES))
     patch.setattr("tidal_builders.fingerprint.hash_code", lambda modules: "code")
 
 
 @pytest.fixture(autouse=True)
 def ingredients(monkeypatch: pytest.MonkeyPatch) -> None:
-    _settle_ingredients(monkeypatch)
+    _fix_ingredients(monkeypatch)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def write_partitioned(write_spec: WriteSpec) -> WriteSpec:
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> tuple[Path, Path]:
-    """A spec and a repository with version 1 of its family. Not to be changed: see `own`."""
+    """A spec and a repository with version 1 of a partitioned model. Not to be changed: see `own`."""
     folder = tmp_path_factory.mktemp("partitioned")
     spec = folder / "tiny.yaml"
     spec.write_text(
@@ -78,7 +78,7 @@ def once(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> tuple[Path, Pa
         "outputs: [logits, attention_received]\n"
     )
     with pytest.MonkeyPatch.context() as patch:
-        _settle_ingredients(patch)
+        _fix_ingredients(patch)
         build_arlo(load_spec(spec), folder / "r", spec_file=spec)
     return spec, folder / "r"
 
@@ -106,7 +106,7 @@ def served(repository: Path, model: str) -> list[int]:
     return [int(found[1])]
 
 
-def check_family(repository: Path) -> None:
+def check_runtime_models(repository: Path) -> None:
     """The newest front and its runtimes' models are complete and of one build."""
     found = ModelGraph.read(repository).partitioned("tiny")
     assert found is not None
@@ -121,10 +121,10 @@ def check_family(repository: Path) -> None:
         assert (manifest.front, manifest.fingerprint, manifest.max_length) == ("tiny", front.fingerprint, length)
 
 
-def test_a_family_is_published(once: tuple[Path, Path]) -> None:
+def test_a_partitioned_model_is_published_with_its_runtimes_models(once: tuple[Path, Path]) -> None:
     _, repository = once
     assert versions(repository) == {"tiny": [1], "tiny_len16": [1], "tiny_len32": [1]}
-    check_family(repository)
+    check_runtime_models(repository)
     front = load_arlo_manifest(repository / "tiny/1")
     assert front.placement == "partitioned"
     assert not any(runtime.dynamic for runtime in front.runtimes)
@@ -156,7 +156,7 @@ def test_engine_files_are_shared(once: tuple[Path, Path]) -> None:
         assert all((repository / f"tiny_len{n}/1/engines" / name).samefile(front) for n in (16, 32))
 
 
-def test_what_a_runtimes_model_lacks_is_noticed_and_made_without_a_build(own: tuple[Path, Path]) -> None:
+def test_what_a_runtimes_model_lacks_is_restored_without_a_build(own: tuple[Path, Path]) -> None:
     spec, repository = own
     assert build(spec, repository).outcome == "current"
     shutil.rmtree(repository / "tiny_len16")
@@ -166,19 +166,19 @@ def test_what_a_runtimes_model_lacks_is_noticed_and_made_without_a_build(own: tu
     assert report.outcome == "published"
     assert report.version == 1
     assert report.reasons[0] == "tiny_len16 lacks version 1"
-    assert "tiny_len32/config.pbtxt is not the one of version 1" in report.reasons[1]
-    check_family(repository)
+    assert "tiny_len32/config.pbtxt is not that of version 1" in report.reasons[1]
+    check_runtime_models(repository)
     assert build(spec, repository).outcome == "current"
     assert check.code == 1
 
 
-def test_a_damaged_runtimes_model_is_made_anew(own: tuple[Path, Path]) -> None:
+def test_a_damaged_model_of_a_runtime_is_restored(own: tuple[Path, Path]) -> None:
     spec, repository = own
     file = repository / "tiny_len16/1/engines/model.bin"
     file.unlink()
     file.write_bytes(b"short")
     assert "model.bin differs from what was published" in build(spec, repository).reasons[0]
-    check_family(repository)
+    check_runtime_models(repository)
 
 
 @pytest.mark.parametrize("stage", ["publish the front", "publish the runtimes' configs"])
@@ -200,7 +200,7 @@ def test_a_builder_killed_between_the_runtimes_and_the_front(own: tuple[Path, Pa
     version = 2 if front_placed else 3
     assert (report.outcome, report.version) == ("published", version)
     assert set(map(tuple, versions(repository).values())) == {(1, version)}
-    check_family(repository)
+    check_runtime_models(repository)
 
 
 def publish_again(repository: Path, **changes: object) -> None:
@@ -225,7 +225,7 @@ def test_old_versions_and_lengths_leave_together(own: tuple[Path, Path]) -> None
         publish_again(repository)
     kept = list(range(2, KEPT_VERSIONS + 2))
     assert versions(repository) == {"tiny": kept, "tiny_len32": kept}
-    check_family(repository)
+    check_runtime_models(repository)
 
 
 def test_a_model_that_is_partitioned_no_more(own: tuple[Path, Path]) -> None:
@@ -258,7 +258,7 @@ def test_another_model_of_a_runtimes_name_is_left_alone(
     other = write_spec(name="tiny_len16")
     build(other, tmp_path / "r")
     spec = write_partitioned()
-    with pytest.raises(InvalidArgument, match=r"tiny_len16 holds another model, and a runtime of tiny is to be"):
+    with pytest.raises(InvalidArgument, match=r"tiny_len16 contains another model, but a runtime of tiny must be"):
         build(spec, tmp_path / "r")
     assert versions(tmp_path / "r") == {"tiny": [], "tiny_len16": [1]}
     assert load_arlo_manifest(tmp_path / "r/tiny_len16/1").name == "tiny_len16"

@@ -107,7 +107,7 @@ def test_builders_share_what_they_accept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "task", "said"),
+    ("kind", "task", "message"),
     [
         ("arlo", "regression", "a cross-encoder or another regression: it gives a score.*num_labels 1"),
         ("arlo", "multi_label", "a multi-label classifier.*problem_type multi_label_classification"),
@@ -129,12 +129,14 @@ def test_builders_share_what_they_accept() -> None:
         ("otas", "vision", "a vision model in transformers' format"),
     ],
 )
-def test_a_build_says_what_the_model_is(models: Path, tmp_path: Path, kind: str, task: str, said: str) -> None:
+def test_a_build_names_the_task_of_a_model_that_it_refuses(
+    models: Path, tmp_path: Path, kind: str, task: str, message: str
+) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(f"kind: {kind}\nname: model\nmodel: {models / task}\n")
     done = tidal_build(spec, "--repository", tmp_path / "r")
     assert done.code == 2
-    with pytest.raises(InvalidArgument, match=f"kind '{kind}' cannot serve .*: it is {said}"):
+    with pytest.raises(InvalidArgument, match=f"kind '{kind}' cannot serve .*: it is {message}"):
         raise InvalidArgument(" ".join(done.stderr.split()))
     assert ModelEntry(tmp_path / "r/model").versions() == []
 
@@ -162,7 +164,7 @@ def test_a_level_of_a_cascade_may_be_a_regression_and_then_declares_no_label(tmp
         ("chat_template.json", '{"chat_template": "{{ messages }}"}'),
     ],
 )
-def test_a_chat_template_is_noticed(tmp_path: Path, name: str, content: str) -> None:
+def test_a_chat_template_is_detected(tmp_path: Path, name: str, content: str) -> None:
     assert not recognise(tmp_path).chat_template
     (tmp_path / name).write_text(content)
     assert recognise(tmp_path).chat_template

@@ -22,7 +22,7 @@ def test_defaults() -> None:
     ("change", "message"),
     [
         ({"kind": "arlow"}, "unknown kind 'arlow': did you mean 'arlo'"),
-        ({"kind": None}, "names no kind; accepted: arlo"),
+        ({"kind": None}, "has no field 'kind'; accepted: arlo"),
         ({"precission": "fp32"}, "unknown field 'precission': did you mean 'precision'"),
         ({"precision": "fp8"}, "field 'precision'.*'fp32', 'fp16', 'bf16', 'int8' or 'auto'"),
         ({"engine": "onnx"}, "field 'engine'.*'openvino', 'torch' or 'tensorrt'"),
@@ -39,7 +39,7 @@ def test_defaults() -> None:
         ),
         (
             {"engine": "tensorrt", "tensorrt": {"native": True}},
-            "fields 'placement' and 'tensorrt': native takes placement partitioned, got auto",
+            "fields 'placement' and 'tensorrt': native requires placement partitioned, got auto",
         ),
         ({"name": "../m"}, "field 'name'"),
         ({"model": ""}, "field 'model'"),
@@ -55,7 +55,7 @@ def test_defaults() -> None:
         ({"threads": 0}, "field 'threads'"),
         ({"labels": []}, "field 'labels'"),
         ({"placement": "split"}, "field 'placement'.*'auto', 'polymorphic' or 'partitioned'"),
-        ({"placement": "partitioned", "form": "dynamic"}, "fields 'placement' and 'form': partitioned takes static"),
+        ({"placement": "partitioned", "form": "dynamic"}, "fields 'placement' and 'form': partitioned requires static"),
         ({"placement": "polymorphic", "slo_ms": 5}, "fields 'placement' and 'slo_ms': polymorphic has no SLO"),
         ({"slo_ms": 0}, "field 'slo_ms'.*greater than 0"),
         ({"slo_ms": float("inf")}, "field 'slo_ms'"),

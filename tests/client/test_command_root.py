@@ -109,7 +109,9 @@ def test_a_missing_extra_is_named(plugins: Path) -> None:
         done = _run(command, path=plugins)
         assert done.returncode == 2
         assert done.stdout == ""
-        expected = f"tidal {command} needs the Python module 'a_module_nobody_has', which is missing: {remedy}\n"
+        expected = (
+            f"tidal {command} requires the Python module 'a_module_nobody_has', which is not installed: {remedy}\n"
+        )
         assert done.stderr == expected
 
 

@@ -78,7 +78,7 @@ def test_what_every_text_would_meet_is_said_once(server: ProbeServer, closed_por
     done = _infer("nope", "--url", server.http, *texts)
     assert done.exit_code == 1
     assert "text 1 of 3: NOT_FOUND" in done.stderr
-    assert done.stderr.endswith("2 more not sent\n")
+    assert done.stderr.endswith("inputs not sent: 2\n")
     done = _infer("probe", "--url", f"grpc://127.0.0.1:{closed_port}", *texts)
     assert done.exit_code == 1
     assert "text 1 of 3: CONNECTION_FAILED: no connection to grpc://127.0.0.1" in done.stderr
@@ -90,11 +90,11 @@ def test_what_every_text_would_meet_is_said_once(server: ProbeServer, closed_por
 @pytest.mark.parametrize(
     ("args", "stdin", "said"),
     [
-        (["probe", "-t", "a", "-p", "b", "-p", "c"], None, "expected one for each of the 1 texts, got 2"),
+        (["probe", "-t", "a", "-p", "b", "-p", "c"], None, "got 2 for 1 texts; expected one per text"),
         (["probe", "-t", "a", "--url", "ftp://x"], None, "grpc://HOST:PORT"),
-        (["probe", "-t", "a", "--file", "x"], None, "--text or --file, not both"),
+        (["probe", "-t", "a", "--file", "x"], None, "--text and --file exclude each other"),
         (["probe", "--file", "/no/such/file"], None, "cannot read the texts"),
-        (["probe"], b"", "no text in the input"),
+        (["probe"], b"", "the input has no text"),
         (["probe"], b"\xff\xfe", "cannot read the texts"),
         (["probe", "-t", "a", "--timeout", "0"], None, "--timeout"),
         ([], None, "Missing argument"),

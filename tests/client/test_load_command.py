@@ -33,9 +33,9 @@ def test_a_table(url: str) -> None:
     assert rows[0][4] == "100.0%"
     assert rows[0][3] == rows[0][5]
     assert all(float(cell) > 0 for cell in rows[0][6:])
-    assert rows[1][0] == "all, from the send"
+    assert rows[1][0] == "all, from send"
     assert float(rows[1][6]) < float(rows[0][6])
-    assert "generator: sends late by p50" in done.stdout
+    assert "generator: send delay p50" in done.stdout
     assert done.stderr == ""
 
 
@@ -84,7 +84,7 @@ def test_a_trace_at_another_rate(server: ProbeServer, tmp_path: Path) -> None:
     assert found["total"]["requests"] == 20
     assert found["offered_rate"] == pytest.approx(20, abs=1.5)
     short = _load("probe", *options, "--rate", "400", "--requests", "300")
-    assert short.stderr == "the trace has 200 of the 300 arrivals that were asked for\n"
+    assert short.stderr == "the trace has only 200 of the 300 requested arrivals\n"
 
 
 @pytest.mark.server
@@ -124,14 +124,14 @@ def test_nothing_is_sent_to_a_model_that_is_not_ready(server: ProbeServer, close
 @pytest.mark.parametrize(
     ("args", "option", "said"),
     [
-        ([], "--rate", "needed unless --trace is given"),
-        (["-r", "0"], "--rate", "above 0, got 0"),
+        ([], "--rate", "required unless --trace is given"),
+        (["-r", "0"], "--rate", "got 0; expected a number above 0"),
         (["-r", "inf"], "--rate", "above 0"),
         (["-r", "x"], "--rate", "valid"),
         (["-r", "5", "-s", "0"], "--seconds", "above 0"),
         (["-r", "5", "-n", "0"], "--requests", "above 0"),
-        (["-r", "5", "-n", "5", "-s", "5"], "--requests", "not both"),
-        (["-r", "0.001", "-s", "0.001"], "--seconds", "no request arrives"),
+        (["-r", "5", "-n", "5", "-s", "5"], "--requests", "exclude each other"),
+        (["-r", "0.001", "-s", "0.001"], "--seconds", "too short for a request"),
         (["-r", "5", "--arrivals", "even"], "--arrivals", "poisson"),
         (["-r", "5", "--arrivals", "bursty", "--burst-factor", "9"], "--burst-factor", "expected 1 to 5"),
         (["-r", "5", "--arrivals", "bursty", "--burst-seconds", "0"], "--burst-seconds", "above 0"),
@@ -139,9 +139,9 @@ def test_nothing_is_sent_to_a_model_that_is_not_ready(server: ProbeServer, close
         (["--trace", "/no/file"], "--trace", "cannot be read"),
         (["--trace", "x", "--trace-unit", "h"], "--trace-unit", "us"),
         (["--trace", "x", "--trace-start", "-1"], "--trace-start", "0"),
-        (["-r", "5", "--trace-column", "t"], "--trace-column", "without --trace"),
+        (["-r", "5", "--trace-column", "t"], "--trace-column", "requires --trace"),
         (["-r", "5", "--file", "/no/file"], "--file", "cannot be read"),
-        (["-r", "5", "--file", "/dev/null", "--ids"], "--ids", "no meaning"),
+        (["-r", "5", "--file", "/dev/null", "--ids"], "--ids", "cannot be combined with --file"),
         (["-r", "5", "--lengths", "9-2"], "--lengths", "LOW-HIGH"),
         (["-r", "5", "--tokenizer", "/no/file"], "--tokenizer", "cannot be read"),
         (["-r", "5", "--ids", "--vocabulary", "1"], "--vocabulary", "at least 2"),
@@ -153,7 +153,7 @@ def test_nothing_is_sent_to_a_model_that_is_not_ready(server: ProbeServer, close
         (["-r", "5", "--seed", "-1"], "--seed", "0"),
         (["-r", "5", "--late-ms", "0"], "--late-ms", "0.001"),
         (["-r", "5", "--plot", "x.doc"], "--plot", "ends in .png"),
-        (["-r", "5", "--plot", "/no/folder/x.png"], "--plot", "no folder /no/folder"),
+        (["-r", "5", "--plot", "/no/folder/x.png"], "--plot", "the folder /no/folder does not exist"),
     ],
 )
 def test_wrong_arguments_are_named_and_nothing_is_sent(

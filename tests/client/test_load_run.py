@@ -319,7 +319,7 @@ class TestFigures:
     [
         ("ftp://x", "m", id_inputs([4]), "url 'ftp://x'"),
         ("http://127.0.0.1:1", "", id_inputs([4]), "model: expected"),
-        ("http://127.0.0.1:1", "m", [{"x": np.array([[1j]])}], "input 'x': Triton has no type"),
+        ("http://127.0.0.1:1", "m", [{"x": np.array([[1j]])}], "input 'x': Triton has no datatype"),
     ],
 )
 def test_what_cannot_be_sent_is_refused(url: str, model: str, inputs: Any, said: str) -> None:

@@ -140,12 +140,12 @@ class TestTraces:
             ("a.txt", "1\nnan\n", {}, "finite"),
             ("a.txt", "", {}, "no times"),
             ("a.csv", "t\n1\n", {}, "name of the column"),
-            ("a.csv", "t\n1\n", {"column": "time"}, "no column 'time'; there are t"),
+            ("a.csv", "t\n1\n", {"column": "time"}, "no column 'time'; the columns are t"),
             ("a.csv", "t,n\n1,x\n", {"column": "t", "count_column": "n"}, "row 1"),
             ("a.csv", "t,n\n1,-1\n", {"column": "t", "count_column": "n"}, "counts of at least 0"),
             ("a.jsonl", "{\n", {"column": "t"}, "cannot be read"),
             ("a.txt.gz", "no gzip", {}, "cannot be read"),
-            ("a.txt", "1\n2\n", {"start_s": 5.0}, "no arrival between 5 s"),
+            ("a.txt", "1\n2\n", {"start_s": 5.0}, "no arrivals in the selected part, which starts at 5 s"),
         ],
     )
     def test_refusals(self, tmp_path: Path, name: str, content: str, options: dict[str, object], said: str) -> None:

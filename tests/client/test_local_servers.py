@@ -109,6 +109,6 @@ def test_where_none_runs_the_commands_say_what_to_do(runtime: Path, monkeypatch:
         done = run(*args)
         assert done.exit_code == 1
         assert "CONNECTION_FAILED: no connection to " in done.stderr
-        assert "no server of this user is running: start one with tidal serve, or name one by --url" in done.stderr
+        assert "no server of this user is running: start one with `tidal serve` or give --url" in done.stderr
     named = run("infer", "m", "-t", "a", "--url", "grpc://127.0.0.1:1")
     assert "start one" not in named.stderr

@@ -21,7 +21,7 @@ from testing.servers import RunningServer, running_server
 from testing.truth import Truth, attention_received
 from testing.waiting import until
 from tests.tabi.builders.command import Done, tidal_build
-from tests.tabi.builders.conftest import LABELS, RUNTIMES, answers_of, settled_code, steady_latencies
+from tests.tabi.builders.conftest import LABELS, RUNTIMES, answers_of, pinned_code, steady_latencies
 from tidal.catalog.graph import ModelGraph
 from tidal.manifest import MANIFEST_FILE
 from tidal.pets.tasks.folder import add_task
@@ -149,7 +149,7 @@ class World:
         return self._large[name]
 
     def build(self, spec: Path) -> Done:
-        with settled_code(), steady_latencies(), pytest.MonkeyPatch.context() as patch:
+        with pinned_code(), steady_latencies(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(search, "SLOPES", search.SLOPES[1:2])
             patch.setattr(search, "SCALES", search.SCALES[1:2])
             return tidal_build(spec, "--repository", self.repository)
@@ -247,7 +247,7 @@ class TestBuild:
 
     def test_nothing_is_done_twice_and_a_replaced_task_is_noticed(self, world: World, tmp_path: Path) -> None:
         spec = world.spec("reviews")
-        with settled_code():
+        with pinned_code():
             assert "is current" in tidal_build(spec, "--repository", world.repository).stdout
             shutil.copytree(world.repository, tmp_path / "r")
             tasks = tasks_folder(tmp_path / "r/base")

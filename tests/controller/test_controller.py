@@ -13,7 +13,7 @@ from testing.controller import Traffic, controller
 from testing.serving import Served, environment_in, serving, tidal
 from testing.waiting import until
 from tidal.repository.allocation import make_allocation, read_allocation, write_allocation
-from tidal.server.allocate import exclusive_change
+from tidal.server.change_lock import exclusive_change
 from tidal.server.gauges import used_instances
 
 pytestmark = pytest.mark.server

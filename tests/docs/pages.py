@@ -36,7 +36,6 @@ REASONS = frozenset(
         "needs models of your own",
         "needs prompts that were trained elsewhere",
         "needs the demo's models",
-        "runs for minutes",
         "starts a server that stays",
         "takes a minute",
         "writes to /srv",

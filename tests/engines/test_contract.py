@@ -93,7 +93,7 @@ def test_static_length(setup: Setup, artifact: Artifacts, reference: Reference) 
     (engine,) = open_engines(static)
     inputs = make_batch(3, STATIC_LENGTH)
     np.testing.assert_allclose(engine.run(inputs)["logits"], reference(inputs), atol=1e-3)
-    with pytest.raises(InvalidArgument, match=r"shape \(3, 23\), declared is \(\(1, 8\), 24\)"):
+    with pytest.raises(InvalidArgument, match=r"shape \(3, 23\); expected \(\(1, 8\), 24\)"):
         engine.run(make_batch(3, STATIC_LENGTH - 1))
 
 
@@ -103,11 +103,11 @@ def test_wrong_inputs_are_named(engine: Engine) -> None:
         engine.run({name: good[name] for name in ("input_ids", "token_type_ids")})
     with pytest.raises(InvalidArgument, match="masks"):
         engine.run({**good, "masks": good["attention_mask"]})
-    with pytest.raises(InvalidArgument, match=r"'input_ids' has dtype int32, declared is int64"):
+    with pytest.raises(InvalidArgument, match=r"'input_ids' has dtype int32; expected int64"):
         engine.run({**good, "input_ids": good["input_ids"].astype(np.int32)})
     with pytest.raises(InvalidArgument, match=r"'input_ids' has shape \(16,\)"):
         engine.run({**good, "input_ids": good["input_ids"].reshape(-1)})
-    with pytest.raises(InvalidArgument, match=r"shape \(9, 8\), declared is \(\(1, 8\), \(1, 64\)\)"):
+    with pytest.raises(InvalidArgument, match=r"shape \(9, 8\); expected \(\(1, 8\), \(1, 64\)\)"):
         engine.run(make_batch(MAX_BATCH + 1, 8))
     with pytest.raises(InvalidArgument, match=r"shape \(1, 65\)"):
         engine.run(make_batch(1, MAX_LENGTH + 1))

@@ -92,14 +92,14 @@ def test_separate_plans_fix_their_length_in_the_network(trt: TensorRt, tmp_path:
     assert trt.profiles == [([1, 8],) * 3, ([1, 16],) * 3]
 
 
-def test_a_plan_is_made_once(trt: TensorRt, tmp_path: Path) -> None:
+def test_a_plan_is_built_once(trt: TensorRt, tmp_path: Path) -> None:
     assert specialise(tmp_path, 8) == specialise(tmp_path, 8)
     assert trt.builder.build_serialized_network.call_count == 1
     trt.network.get_input.side_effect = trt.tensors
     assert specialise(tmp_path, 8, workspace_mb=64) != specialise(tmp_path, 8)
 
 
-def test_options_and_the_network_are_as_asked(trt: TensorRt, tmp_path: Path) -> None:
+def test_options_and_the_network_are_as_specified(trt: TensorRt, tmp_path: Path) -> None:
     specialise(tmp_path, 8, workspace_mb=64, hardware_compatibility="ampere_plus")
     trt.builder.create_network.assert_called_once_with(1 << 1)
     trt.config.clear_flag.assert_called_once_with(trt.module.BuilderFlag.TF32)
@@ -116,7 +116,7 @@ def test_timings_are_kept_for_later_builds(trt: TensorRt, tmp_path: Path) -> Non
     assert [call.args for call in trt.config.create_timing_cache.call_args_list] == [(b"",), (b"timings",)]
 
 
-def test_what_tensorrt_refuses_is_said(trt: TensorRt, tmp_path: Path) -> None:
+def test_errors_contain_tensorrts_reason(trt: TensorRt, tmp_path: Path) -> None:
     parser = trt.module.OnnxParser.return_value
     parser.parse_from_file.return_value = False
     parser.num_errors, parser.get_error.side_effect = 1, ["no importer for Foo"]
@@ -124,6 +124,6 @@ def test_what_tensorrt_refuses_is_said(trt: TensorRt, tmp_path: Path) -> None:
         specialise(tmp_path, 8)
     parser.parse_from_file.return_value = True
     trt.builder.build_serialized_network.return_value = None
-    with pytest.raises(Internal, match=r"builds no plan from .*model.onnx: it gives no reason"):
+    with pytest.raises(Internal, match=r"cannot build a plan from .*model.onnx: no reason was logged"):
         specialise(tmp_path, 8)
     assert not list(tmp_path.glob("*.plan"))

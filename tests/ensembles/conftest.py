@@ -1,4 +1,4 @@
-"""The ensembles of `model_repository` over tiny models of the names that they ask, served by `tidal serve`."""
+"""The ensembles of `model_repository` over tiny models with the names of their steps, served by `tidal serve`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def server(
         vision.add(images, task, classes)
     for name in ENSEMBLES:
         shutil.copytree(_COMMITTED / name, repository / name)
-    # Of the ensembles' names alone: `tidal serve` finds the models of their steps.
+    # Only the ensembles are named: `tidal serve` adds the models of their steps.
     named = [part for name in ENSEMBLES for part in ("--model", name)]
     with tidal_serve(repository, "--exit-timeout", "3", *named) as running:
         yield running

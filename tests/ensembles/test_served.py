@@ -175,8 +175,8 @@ class TestChanges:
                 staging = entry.new_staging()
                 shutil.copytree(entry.version_dir(1), staging, dirs_exist_ok=True)
                 version = entry.publish(staging)
-                told = load(server.control, repository, "text_to_label")
-                assert f"intents: versions 1, {version} serve now" in told
+                reported = load(server.control, repository, "text_to_label")
+                assert f"intents: versions 1, {version} serve now" in reported
                 before = len(answers)
                 assert until(lambda: len(answers) > before + 50)
             finally:

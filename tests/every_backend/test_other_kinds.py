@@ -53,14 +53,20 @@ def test_a_stream_of_a_classifier(url: str) -> None:
 
 
 def test_texts_and_images(call: Callable[..., Any]) -> None:
-    with pytest.raises(InvalidArgument, match=rf"model 'digits' has no input 'text_input'; it takes image.*: {IMAGES}"):
+    with pytest.raises(
+        InvalidArgument, match=rf"model 'digits' has no input 'text_input'; its inputs are image.*: {IMAGES}"
+    ):
         call("classify", "digits", "a cat")
-    with pytest.raises(InvalidArgument, match=rf"model 'intents' has no input 'image'; it takes text_input.*: {TEXTS}"):
+    with pytest.raises(
+        InvalidArgument, match=rf"model 'intents' has no input 'image'; its inputs are text_input.*: {TEXTS}"
+    ):
         call("classify_image", "intents", b"")
 
 
 def test_classify_of_a_decoder(call: Callable[..., Any]) -> None:
-    with pytest.raises(Unsupported, match=r"this model streams its answers: use Client\.generate or `tidal generate`"):
+    with pytest.raises(
+        Unsupported, match=r"this model streams its responses: use Client\.generate or `tidal generate`"
+    ):
         call("classify", "writer", "once")
 
 
@@ -68,6 +74,6 @@ def test_a_pair_for_a_cascade_of_single_texts(url: str) -> None:
     """It declares no `text_pair`, so the server names it; the client says what the model takes."""
     with Client(url) as client:
         assert [tensor.name for tensor in client.metadata("intents_cascade").inputs] == ["text_input"]
-        with pytest.raises(InvalidArgument, match="model 'intents_cascade' has no input 'text_pair'; it takes"):
+        with pytest.raises(InvalidArgument, match="model 'intents_cascade' has no input 'text_pair'; its inputs are"):
             client.classify("intents_cascade", "hi", pair="there")
         assert client.classify("intents_cascade", "hi").label is not None

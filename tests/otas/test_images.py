@@ -159,42 +159,42 @@ def with_segments(segment: bytes, count: int) -> bytes:
 STILL = [photo(20, 20), photo(20, 20)]
 MANY = [photo(20, 20)] * 300
 BOMB = zlib.compress(bytes(200 << 20))
-UNFOLDS = "has metadata that unfolds to more than the 1048576 bytes a part, or 67108864 in all, that are accepted"
-METADATA = "has more than the 8388608 bytes of metadata that are accepted"
-SEGMENTS = "is a JPEG of more than the 1000 segments or 1000 fill bytes that are accepted before its pixels"
+UNFOLDS = "has too large compressed metadata; accepted: up to 1048576 bytes per chunk and 67108864 in total"
+METADATA = "has too much metadata; accepted: up to 8388608 bytes"
+SEGMENTS = "is a JPEG of too many segments or fill bytes before its pixels; accepted: up to 1000 segments"
 HOSTILE: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "is empty; accepted are JPEG, PNG and WebP"),
-    "text": (b"hello " * 100, "is damaged or no image; accepted are JPEG, PNG and WebP"),
-    "gif": (encoded(STILL[0], "GIF"), "is damaged or no image; accepted are"),
-    "tiff": (encoded(STILL[0], "TIFF"), "is damaged or no image; accepted are"),
-    "pdf": (encoded(STILL[0], "PDF"), "is damaged or no image; accepted are"),
-    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is damaged or no image; accepted are"),
+    "empty": (b"", "is empty; accepted: JPEG, PNG and WebP"),
+    "text": (b"hello " * 100, "is damaged or not an image; accepted: JPEG, PNG and WebP"),
+    "gif": (encoded(STILL[0], "GIF"), "is damaged or not an image; accepted:"),
+    "tiff": (encoded(STILL[0], "TIFF"), "is damaged or not an image; accepted:"),
+    "pdf": (encoded(STILL[0], "PDF"), "is damaged or not an image; accepted:"),
+    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is damaged or not an image; accepted:"),
     "cut jpeg": (encoded(photo(64, 64), "JPEG")[:-300], "is damaged: image file is truncated"),
     "cut png": (encoded(photo(64, 64))[:2000], "is damaged: "),
     "cut webp": (encoded(photo(64, 64), "WEBP")[:400], "is damaged"),
     "header alone": (encoded(photo(64, 64))[:33], "is damaged"),
-    "too large": (png(1025, 1024, b""), "has 1025 x 1024 pixels; accepted are up to 1048576 of them"),
-    "bomb": (png(60_000, 60_000, bytes(1 << 20)), "has too many pixels; accepted are up to 1048576"),
+    "too large": (png(1025, 1024, b""), "has 1025 x 1024 pixels; accepted: up to 1048576 in total"),
+    "bomb": (png(60_000, 60_000, bytes(1 << 20)), "has too many pixels; accepted: up to 1048576"),
     "bomb of webp": (
         b"RIFF\x22\0\0\0WEBPVP8X\n\0\0\0\0\0\0\0\xfe\x3f\0\xfe\x3f\0VP8 \x04\0\0\0abcd\0\0\0\0",
-        "has too many pixels; accepted are up to 1048576",
+        "has too many pixels; accepted: up to 1048576",
     ),
-    "thin": (png(2000, 20, b""), "has 2000 x 20 pixels; accepted are sides of up to 64 times each other"),
+    "thin": (png(2000, 20, b""), "has 2000 x 20 pixels; accepted: a ratio of the sides of up to 64"),
     "no pixels": (png(0, 0, b""), "is damaged"),
     "animated png": (encoded(STILL[0], "PNG", save_all=True, append_images=STILL[1:]), "is animated"),
     "animated webp": (encoded(STILL[0], "WEBP", save_all=True, append_images=STILL[1:]), "is animated"),
-    "scans": (progressive(5000), "is a JPEG of 5009 scans; accepted are up to 100"),
-    "png of 50,000 x 50,000": (png(50_000, 50_000, bytes(1 << 20)), "has too many pixels; accepted are up to 1048576"),
+    "scans": (progressive(5000), "is a JPEG of 5009 scans; accepted: up to 100"),
+    "png of 50,000 x 50,000": (png(50_000, 50_000, bytes(1 << 20)), "has too many pixels; accepted: up to 1048576"),
     "bytes": (encoded(photo(64, 64)) + bytes(MOST_BYTES), "has 41"),
-    "many frames of gif": (encoded(STILL[0], "GIF", save_all=True, append_images=MANY), "is damaged or no image"),
-    "many frames of tiff": (encoded(STILL[0], "TIFF", save_all=True, append_images=MANY), "is damaged or no image"),
+    "many frames of gif": (encoded(STILL[0], "GIF", save_all=True, append_images=MANY), "is damaged or not an image"),
+    "many frames of tiff": (encoded(STILL[0], "TIFF", save_all=True, append_images=MANY), "is damaged or not an image"),
     "many frames of webp": (encoded(STILL[0], "WEBP", save_all=True, append_images=MANY), "is animated"),
     "iTXt bomb": (with_chunks(b"iTXt", b"k\0\1\0\0\0" + BOMB), UNFOLDS),
     "zTXt bomb": (with_chunks(b"zTXt", b"k\0\0" + BOMB), UNFOLDS),
     "ICC bomb": (with_chunks(b"iCCP", b"k\0\0" + BOMB), UNFOLDS),
     "many zTXt": (with_chunks(b"zTXt", b"k\0\0" + zlib.compress(bytes(900_000)), 100), UNFOLDS),
     "large text of png": (with_chunks(b"tEXt", b"k\0" + bytes(9 << 20)), METADATA),
-    "many chunks": (with_chunks(b"prVt", b"", 30_000), "is a PNG of more than the 20000 chunks that are accepted"),
+    "many chunks": (with_chunks(b"prVt", b"", 30_000), "is a PNG of too many chunks; accepted: up to 20000"),
     "metadata of jpeg": (with_segments(b"\xff\xe1\xff\xff" + bytes(65_533), 200), METADATA),
     "fill bytes of jpeg": (with_segments(b"\xff", 2_000_000), SEGMENTS),
     "junk of jpeg": (with_segments(b"\x00", 2_000_000), SEGMENTS),
@@ -217,7 +217,7 @@ class TestRefusals:
         content = progressive(60)
         check_scans(content, 10_000_000, "image")
         check_scans(encoded(photo(32, 32), "JPEG", progressive=True), 170_000_000, "image")
-        with pytest.raises(InvalidArgument, match="of 69 scans over 50000000 pixels; accepted are up to 12 scans, or"):
+        with pytest.raises(InvalidArgument, match="of 69 scans over 50000000 pixels; accepted: up to 12 scans, or"):
             check_scans(content, 50_000_000, "image")
 
     def test_ordinary_metadata_is_accepted(self) -> None:

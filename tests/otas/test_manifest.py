@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from tidal.errors import InvalidArgument
 from tidal.otas.manifest import FEATURES, PIXELS, PROMPTS, OtasManifest
-from tidal.otas.runner import GammaEngines, OtasRunner, split
+from tidal.otas.runner import GammaEngines, OtasRunner, split_batch
 
 GRID = ((1.0, 2.0),) * 3
 CONTENT: dict[str, Any] = {
@@ -106,7 +106,7 @@ def test_a_batch_is_divided_among_engines_of_fixed_sizes(runner: tuple[OtasRunne
     found.run(0, images(1))
     found.run(0, images(7))
     assert (engines[1].sizes, engines[0].sizes) == ([1, 1, 1], [7])
-    assert split(11, [1, 2, 8]) == [8, 2, 1]
+    assert split_batch(11, [1, 2, 8]) == [8, 2, 1]
 
 
 def test_prompts_stay_with_their_rows(runner: tuple[OtasRunner, dict[int, Recorded]]) -> None:
@@ -119,10 +119,10 @@ def test_what_no_engine_takes_is_refused(runner: tuple[OtasRunner, dict[int, Rec
     found, _ = runner
     prompts = np.zeros((1, 3, 2, 2), np.float32)
     for arguments, said in [
-        ((1, images(1)), "γ 1 is none of -1, 0, 2"),
-        ((0, images(9)), "a batch of 9 images; accepted are 1 to 8"),
-        ((0, images(0)), "a batch of 0 images"),
-        ((2, images(1)), "prompts of shape None"),
+        ((1, images(1)), "γ is 1; accepted: -1, 0, 2"),
+        ((0, images(9)), "the batch has 9 images; accepted: 1 to 8"),
+        ((0, images(0)), "the batch has 0 images"),
+        ((2, images(1)), "prompts have shape None"),
         ((0, images(1), prompts), "γ 0 takes None"),
         ((2, images(2), prompts), "for each of 2 images"),
     ]:
@@ -133,13 +133,13 @@ def test_what_no_engine_takes_is_refused(runner: tuple[OtasRunner, dict[int, Rec
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"gammas": (-1, 2)}, "hold 0"),
+        ({"gammas": (-1, 2)}, "include 0"),
         ({"engines": CONTENT["engines"][1:]}, "γ -1 has no engine that runs one image"),
         ({"engines": CONTENT["engines"][:3]}, "γ 2 has no engine"),
         ({"engines": [*CONTENT["engines"], {"gammas": (0,), "file": "x", "batch": 9}]}, "sizes up to 8"),
-        ({"engines": [*CONTENT["engines"], {"gammas": (5,), "file": "x", "batch": 1}]}, "must be of the γ"),
+        ({"engines": [*CONTENT["engines"], {"gammas": (5,), "file": "x", "batch": 1}]}, "must run only γ of gammas"),
         ({"engines": [{"gammas": (-1, 0), "file": "x", "batch": 1}]}, "one γ, or several above 0"),
-        ({"verification": CONTENT["verification"][:2]}, "an entry a γ"),
+        ({"verification": CONTENT["verification"][:2]}, "one entry per γ"),
         ({"max_batch": 9}, "the profile must cover"),
     ],
 )

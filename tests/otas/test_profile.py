@@ -46,7 +46,7 @@ def test_memory_grows_with_the_batch() -> None:
 
 
 def test_a_rate_gets_the_largest_gamma_that_sustains_it() -> None:
-    assert [(step.gamma, step.most) for step in PROFILE.rate_table] == [
+    assert [(step.gamma, step.max_rate) for step in PROFILE.rate_table] == [
         (2, pytest.approx(4 / 0.044)), (0, pytest.approx(4 / 0.030)), (-4, float("inf"))
     ]  # fmt: skip
     assert [PROFILE.gamma_for_rate(rate) for rate in (0, 90, 91, 100, 134, 1e9)] == [2, 2, 0, 0, -4, -4]
@@ -64,9 +64,9 @@ def test_a_gamma_that_is_no_faster_than_a_larger_one_is_passed_over() -> None:
     [
         ({"gammas": (0, -4, 2)}, "must ascend"),
         ({"batches": (2, 3, 4)}, "begin with 1"),
-        ({"median_ms": ((1.0,), (1.0,), (1.0,))}, "a column a batch size"),
+        ({"median_ms": ((1.0,), (1.0,), (1.0,))}, "one column per batch size"),
         ({"p95_ms": ((1.0, 1.0, 0.0),) * 3}, "positive"),
-        ({"image_bytes": (1,)}, "a size a γ"),
+        ({"image_bytes": (1,)}, "one size per γ"),
     ],
 )
 def test_what_does_not_fit_is_refused(changed: dict[str, Any], said: str) -> None:

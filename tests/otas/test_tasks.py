@@ -63,7 +63,7 @@ def test_a_name_is_taken_once(tmp_path: Path) -> None:
     ("changed", "said"),
     [
         ({"prompts": {}}, "no tensor 'prompts.2'"),
-        ({"prompts": {2: np.zeros((3, 1, 2), np.float32)}}, r"'prompts.2' is float32 of shape \(3, 1, 2\)"),
+        ({"prompts": {2: np.zeros((3, 1, 2), np.float32)}}, r"'prompts.2' has type float32 and shape \(3, 1, 2\)"),
         ({"head": Head(np.zeros((2, 2), np.float32), np.zeros(2, np.float32))}, "tensor 'head.weight'"),
         ({"head": Head(np.full((3, 2), np.nan, np.float32), np.zeros(3, np.float32))}, "not finite"),
         ({"heads": {2: Head(np.zeros((3, 2), np.float32), np.zeros(2, np.float32))}}, "tensor 'head.2.bias'"),
@@ -80,7 +80,7 @@ def test_a_task_belongs_to_its_weights_and_its_way_of_prompting(tmp_path: Path) 
     add(tmp_path, parameters())
     for change, said in (
         ({"base": "1" * 64}, "made for the base 000000000000…"),
-        ({"accumulate": True}, "trained with accumulate False, the model has True"),
+        ({"accumulate": True}, "trained with accumulate False, and the model has True"),
     ):
         with pytest.raises(InvalidArgument, match=said):
             load_task(tmp_path, "task", MANIFEST.model_copy(update=change))

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from reliability.fuzzing.mutations import MUTATIONS, valid
-from reliability.fuzzing.sending import grpc_requests, harmful, http_requests, lying_requests
+from reliability.fuzzing.sending import grpc_requests, harmful, http_requests, mismatched_requests
 from reliability.fuzzing.wire import to_grpc, to_http
 
 
@@ -17,11 +17,11 @@ def test_equal_seeds_give_equal_requests() -> None:
     assert once == again
     assert once != other
     assert list(grpc_requests(1, 200)) == list(grpc_requests(1, 200))
-    assert list(lying_requests(1, 50)) == list(lying_requests(1, 50))
+    assert list(mismatched_requests(1, 50)) == list(mismatched_requests(1, 50))
 
 
 def test_every_kind_occurs_to_every_model() -> None:
-    seen = Counter(what for what, _ in (*http_requests(3, 4000), *lying_requests(3, 500)))
+    seen = Counter(what for what, _ in (*http_requests(3, 4000), *mismatched_requests(3, 500)))
     for model, mutations in MUTATIONS.items():
         for mutation in mutations:
             assert seen[f"{model} {mutation.__name__}"], (model, mutation.__name__)

@@ -11,14 +11,14 @@ import pytest
 
 from reliability.fuzzing import hostile_grpc, hostile_http
 from reliability.fuzzing.buffers import PATTERNS, noise, repeated, whole
-from reliability.fuzzing.flooding import ABANDONED, AWAY, CLOSED, flood_http
-from reliability.fuzzing.hostile_http import CONTENT_TYPES, LARGE, Flood
-from reliability.scenarios.hostile import _GRPC, _HTTP, _HTTP_CLIENTS, LEAST, LEAST_LARGE
+from reliability.fuzzing.flooding import ABANDONED, CLOSED, UNREACHABLE, flood_http
+from reliability.fuzzing.hostile_http import CONTENT_TYPES, LARGE, HostileHttpRequest
+from reliability.scenarios.hostile import _GRPC, _HTTP, _HTTP_CLIENTS, MIN_HOSTILE, MIN_LARGE
 
 MODELS = ("engine", "images", "tasks", "writer")
 
 
-def floods(seed: int, small: int = 300, big: int = 30) -> list[Flood]:
+def floods(seed: int, small: int = 300, big: int = 30) -> list[HostileHttpRequest]:
     return list(hostile_http.hostile_http(seed, small, big, MODELS))
 
 
@@ -52,8 +52,8 @@ def test_a_full_run_is_large_enough() -> None:
     """As many as are promised leave after half a body, which may be below 4 MB."""
     sent = [flood for client in range(_HTTP_CLIENTS) for flood in floods(31_000 + client, *_HTTP)]
     large = sum(flood.body.size > LARGE for flood in sent)
-    assert len(sent) + sum(_GRPC) >= LEAST
-    assert large + _GRPC[1] >= LEAST_LARGE
+    assert len(sent) + sum(_GRPC) >= MIN_HOSTILE
+    assert large + _GRPC[1] >= MIN_LARGE
 
 
 class TestBodies:
@@ -82,8 +82,8 @@ class TestBodies:
 
 
 def test_what_becomes_of_a_request() -> None:
-    flood = Flood("x", b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\n", whole(b"a"))
-    leaving = Flood("x", flood.head, flood.body, waits=False)
+    flood = HostileHttpRequest("x", b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\n", whole(b"a"))
+    leaving = HostileHttpRequest("x", flood.head, flood.body, waits=False)
     answers = [b"HTTP/1.1 413 Too Large\r\n\r\n", b"", b""]
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
@@ -100,5 +100,5 @@ def test_what_becomes_of_a_request() -> None:
         found = flood_http(f"127.0.0.1:{port}", iter([flood, flood, leaving]))
         thread.join()
     found += flood_http(f"127.0.0.1:{port}", iter([flood]))
-    assert [outcome.end for outcome in found] == ["413", CLOSED, ABANDONED, AWAY]
+    assert [outcome.end for outcome in found] == ["413", CLOSED, ABANDONED, UNREACHABLE]
     assert [outcome.unanswered for outcome in found] == [False, False, False, True]

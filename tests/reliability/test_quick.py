@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from reliability.bench import Bench
 from reliability.models import SMALL, build_few
 from reliability.run import SCENARIOS, counted
 from reliability.scenarios import killed_stubs
 from reliability.scenarios.builds import publish_until_killed
+from reliability.server_under_test import ServerUnderTest
 from tidal import device
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.repository.entries import ModelEntry
@@ -27,55 +27,55 @@ _KILLS = 3
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerUnderTest]:
     folder = tmp_path_factory.mktemp("reliability")
-    opened = Bench(build_few(folder), folder, quick=True)
+    opened = ServerUnderTest(build_few(folder), folder, quick=True)
     try:
         yield opened
     finally:
         opened.stop()
 
 
-def holds(bench: Bench, scenario: str) -> None:
-    for row in SCENARIOS[scenario](bench):
+def holds(target: ServerUnderTest, scenario: str) -> None:
+    for row in SCENARIOS[scenario](target):
         assert row.holds, row
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_what_is_promised_holds(bench: Bench, name: str) -> None:
-    holds(bench, name)
+def test_guarantees_hold(target: ServerUnderTest, name: str) -> None:
+    holds(target, name)
 
 
-def test_every_request_was_answered_exactly_once(bench: Bench) -> None:
+def test_every_request_was_answered_exactly_once(target: ServerUnderTest) -> None:
     """After those: of all that they sent."""
-    if not bench.counted:
+    if not target.counted:
         pytest.skip("nothing was sent")
-    row = counted(bench)
+    row = counted(target)
     assert row.requests > 0
     assert row.holds, row
 
 
-def test_cancellations_leave_nothing_behind(bench: Bench) -> None:
-    holds(bench, "cancellations")
+def test_cancellations_leave_nothing_behind(target: ServerUnderTest) -> None:
+    holds(target, "cancellations")
 
 
-def test_killed_builders_leave_whole_versions_that_serve(bench: Bench) -> None:
+def test_killed_builders_leave_whole_versions_that_serve(target: ServerUnderTest) -> None:
     """Killed while they publish: at any other time `tests/builders` kill them."""
-    folder, draw = bench.repository.folder, random.Random(11)
+    folder, draw = target.repository.folder, random.Random(11)
     entry = ModelEntry(folder / SMALL)
-    with bench.load(uncounted=[model.name for model in bench.models]) as load:
+    with target.load(uncounted=[model.name for model in target.models]) as load:
         for _ in range(_KILLS):
             assert publish_until_killed(entry, draw.uniform(0, 0.05))
             for version in entry.versions():
                 load_arlo_manifest(entry.version_dir(version)).check(entry.version_dir(version), device.cpu())
-        reload(bench.control, folder, entry.name)
-        assert entry.versions()[-1] in serving_versions(bench.control, entry.name)
+        reload(target.control, folder, entry.name)
+        assert entry.versions()[-1] in serving_versions(target.control, entry.name)
     assert load.failures() == []
 
 
-def test_a_killed_stub_is_served_again_and_nobody_else_notices(bench: Bench) -> None:
+def test_a_killed_stub_is_served_again_and_no_other_model_is_affected(target: ServerUnderTest) -> None:
     for _ in range(_TRIES):
-        again, _, others, lost = killed_stubs.run(bench)
+        again, _, others, lost = killed_stubs.run(target)
         if lost.holds:
             break
     assert lost.holds, lost

@@ -1,4 +1,4 @@
-"""A partitioned model of trivial Python models, with the manifests that make it a family."""
+"""A partitioned model of trivial Python models, with its manifests."""
 
 from __future__ import annotations
 

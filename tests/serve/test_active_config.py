@@ -18,14 +18,8 @@ from tidal.errors import InvalidArgument, Unavailable
 from tidal.repository.allocation import read_allocation, usable_instances
 from tidal.repository.config import instance_count, read_config, with_instances
 from tidal.server.active_config import active_config, load_model, restart_model
-from tidal.server.allocate import (
-    exclusive_change,
-    format_counts,
-    partitioned_model,
-    plan_steps,
-    wanted_now,
-    write_wanted,
-)
+from tidal.server.allocate import format_counts, partitioned_model, plan_steps, wanted_now, write_wanted
+from tidal.server.change_lock import exclusive_change
 from tidal.server.control import ModelState, ServerControl
 from tidal.server.gauges import parse_instances
 from tidal.server.launch import select_models
@@ -183,7 +177,7 @@ class TestStarting:
         with pytest.raises(InvalidArgument, match=r"instances names 32.*tidal models allocate m 16=COUNT 64=COUNT"):
             plan_start(ModelGraph.read(repository), self.ALL)
 
-    def test_leaves_a_family_out_whose_allocation_cannot_be_accepted(self, repository: Path) -> None:
+    def test_omits_a_partitioned_model_whose_allocation_is_not_valid(self, repository: Path) -> None:
         set_instances(repository, "m", {32: 1, 64: 1})
         plan = plan_start(ModelGraph.read(repository), self.ALL, strict=False)
         assert plan.models == ("alone",)
@@ -192,7 +186,7 @@ class TestStarting:
         assert "tidal models allocate m 16=COUNT 64=COUNT" in refused["m"]
         assert refused["m_len16"] == "it is a runtime of 'm', which cannot be loaded"
 
-    def test_forgets_what_an_unfinished_change_had_loaded(self, repository: Path) -> None:
+    def test_clears_what_an_unfinished_change_had_loaded(self, repository: Path) -> None:
         set_instances(repository, "m", {16: 2, 64: 1}, loaded={16: 1, 64: 1})
         clear_unfinished_changes(repository, self.ALL)
         left = read_allocation(repository / "m")
@@ -207,14 +201,14 @@ class TestStarting:
         assert left is not None
         assert left.loaded == {16: 1, 64: 1}
 
-    def test_selects_families_whole_and_without_former_runtimes(self, repository: Path) -> None:
+    def test_selects_partitioned_models_whole_and_without_former_runtimes(self, repository: Path) -> None:
         publish_partitioned(repository, "m", [32, 64], version=2)
         assert names(select_models(ModelGraph.read(repository), [])) == ["alone", "m", "m_len32", "m_len64"]
         assert names(select_models(ModelGraph.read(repository), ["m"])) == ["m", "m_len32", "m_len64"]
         assert names(select_models(ModelGraph.read(repository), ["alone"])) == ["alone"]
         assert names(select_models(ModelGraph.read(repository), ["m_len16"])) == ["m_len16"]
 
-    def test_selects_no_runtime_of_a_model_that_is_partitioned_no_more(self, repository: Path) -> None:
+    def test_selects_no_runtime_of_a_model_that_is_no_longer_partitioned(self, repository: Path) -> None:
         publish_partitioned(repository, "m", [64], version=2, placement="polymorphic")
         assert names(select_models(ModelGraph.read(repository), [])) == ["alone", "m"]
         assert names(select_models(ModelGraph.read(repository), ["m"])) == ["m"]
@@ -262,7 +256,7 @@ class TestPlanning:
             total += step.after - step.before
             assert total <= most
 
-    def test_tells_what_it_does(self) -> None:
+    def test_reports_what_it_does(self) -> None:
         (batch,) = plan_steps("m", {16: 2, 64: 1}, {16: 1, 64: 1})
         assert list(map(str, batch)) == ["m_len16: 2 -> 1 instances"]
         assert format_counts({64: 2, 16: 1}) == "16=1 64=2"

@@ -78,7 +78,7 @@ class TestLongestRuntime:
 def test_a_front_of_which_no_version_serves_has_not_followed(repository: Path) -> None:
     front, _ = front_of(repository, {16: 1, 64: 1})
     gone = Gone(front.control, "", repository, front.model, front.seen)
-    with pytest.raises(Unavailable, match="did not give up instances within"):
+    with pytest.raises(Unavailable, match="did not stop using instances within"):
         allocate(gone, {16: 0, 64: 1}, lambda _line: None, wait_s=0.2)
 
 
@@ -118,5 +118,5 @@ class TestOneServer:
 
     def test_that_does_not_answer_may_serve_it(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.another(monkeypatch, repository)
-        with pytest.raises(Unavailable, match="end one of the servers first"):
+        with pytest.raises(Unavailable, match="stop one of the servers first"):
             check_one_server(repository, "m", "127.0.0.1:2")

@@ -48,7 +48,7 @@ def test_a_model_without_the_file_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("{", "JSON"),
         ("{}", "instances: field required"),
@@ -65,11 +65,11 @@ def test_a_model_without_the_file_has_none(tmp_path: Path) -> None:
         ('{"instances": {"64": 1}, "count": 1}', "count: extra inputs are not permitted"),
     ],
 )
-def test_a_bad_file_is_refused_in_one_sentence_that_names_the_field(text: str, told: str, tmp_path: Path) -> None:
+def test_a_bad_file_is_refused_in_one_sentence_that_names_the_field(text: str, reported: str, tmp_path: Path) -> None:
     (tmp_path / ALLOCATION_FILE).write_text(text)
     with pytest.raises(InvalidArgument) as refused:
         read_allocation(tmp_path)
-    assert told in str(refused.value)
+    assert reported in str(refused.value)
     assert str(tmp_path / ALLOCATION_FILE) in str(refused.value)
     assert "\n" not in str(refused.value)
 

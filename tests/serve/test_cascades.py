@@ -65,7 +65,7 @@ def test_what_needs_a_model(repository: Path) -> None:
 
 
 class TestWhatIsServed:
-    def test_all_but_the_levels_that_the_cascade_does_not_ask(self, repository: Path) -> None:
+    def test_all_but_the_levels_that_the_cascade_does_not_call(self, repository: Path) -> None:
         assert names(repository) == ["c", "c_l0", "c_l1", "other"]
         set_target(repository, "c", 0.97)
         assert names(repository) == ["c", "c_l0", "c_l1", "c_l2", "other"]
@@ -76,12 +76,12 @@ class TestWhatIsServed:
         assert names(repository, "c", "c_l2") == ["c", "c_l0", "c_l1", "c_l2"]
         assert names(repository, "other") == ["other"]
 
-    def test_a_level_that_is_not_published_is_no_hindrance(self, repository: Path) -> None:
+    def test_a_level_that_is_not_published_is_omitted(self, repository: Path) -> None:
         (repository / "c_l1" / "1").rmdir()
         (repository / "c_l1" / "2").rmdir()
         assert names(repository, "c") == ["c", "c_l0"]
 
-    def test_a_level_that_another_cascade_asks(self, repository: Path) -> None:
+    def test_a_level_that_another_cascade_calls(self, repository: Path) -> None:
         made = load_published(repository / "c" / str(VERSION))
         assert isinstance(made, TabiManifest)
         write_cascade(repository / "d", cascades(three=True), chosen=3, tokenizers=(0, 0, 0), levels=made.levels)
@@ -102,13 +102,13 @@ class TestWhatIsServed:
 class TestChanges:
     def test_levels_are_loaded_before_and_unloaded_after(self, repository: Path) -> None:
         control = FakeControl(repository=repository, watched=set())
-        told = change.load(control, repository, "c")
+        reported = change.load(control, repository, "c")
         assert control.steps == ["c_l0 [1]", "c_l1 [2]", "c [3]"]
-        assert told.splitlines()[0] == "c: version 3 serves now"
+        assert reported.splitlines()[0] == "c: version 3 serves now"
         assert change.unload(control, repository, "c") == "c: unloaded; requests in flight are still answered"
         assert control.steps[3:] == ["c unloaded", "c_l0 unloaded", "c_l1 unloaded"]
 
-    def test_a_level_that_is_asked_no_more_leaves(self, repository: Path) -> None:
+    def test_a_level_that_is_no_longer_called_is_unloaded(self, repository: Path) -> None:
         control = FakeControl(repository=repository, watched=set())
         set_target(repository, "c", 0.97)
         change.load(control, repository, "c")
@@ -117,7 +117,7 @@ class TestChanges:
         assert change.reload(control, repository, "c").splitlines()[-1] == "  c_l2: unloaded"
         assert sorted(control.served) == ["c", "c_l0", "c_l1"]
 
-    def test_levels_that_another_cascade_asks_stay(self, repository: Path) -> None:
+    def test_levels_that_another_cascade_calls_stay(self, repository: Path) -> None:
         made = load_published(repository / "c" / str(VERSION))
         assert isinstance(made, TabiManifest)
         write_cascade(repository / "d", cascades(), chosen=0, levels=made.levels[:2])

@@ -41,8 +41,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def family(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(repository, tmp_path_factory.mktemp("family")) as served:
+def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(repository, tmp_path_factory.mktemp("server")) as served:
         yield served
 
 
@@ -51,7 +51,7 @@ def control(served: Served) -> ServerControl:
 
 
 def loaded(served: Served, front: str = "m") -> dict[str, tuple[int, int]]:
-    """Runtimes that serve: version and instances that the server has been asked for."""
+    """Runtimes that serve: version and requested instances."""
     admin = control(served)
     found = {}
     for row in admin.index():
@@ -124,31 +124,31 @@ def allocate(served: Served, **counts: int) -> None:
     )
 
 
-def test_a_start_loads_what_is_wanted(family: Served, repository: Path) -> None:
+def test_a_start_loads_what_is_wanted(server: Served, repository: Path) -> None:
     """The file had a change under way, and another count than config.pbtxt."""
-    assert loaded(family) == {"m_len16": (1, 1), "m_len64": (1, 2)}
-    assert live(family) == {"m_len16": 1, "m_len64": 2}
+    assert loaded(server) == {"m_len16": (1, 1), "m_len64": (1, 2)}
+    assert live(server) == {"m_len16": 1, "m_len64": 2}
     allocation = read_allocation(repository / "m")
     assert allocation is not None
     assert allocation.loaded is None
-    assert until(lambda: used(family) == {16: 1, 64: 2})
-    log = Path(family.state["log"]).read_text()
+    assert until(lambda: used(server) == {16: 1, 64: 2})
+    log = Path(server.state["log"]).read_text()
     assert log.count("successfully loaded 'm_len64'") == 1, "it was loaded twice"
-    assert family.report["models"][-1]["name"] == "m_len64"
+    assert server.report["models"][-1]["name"] == "m_len64"
 
 
-def test_changes_under_load_fail_no_request(family: Served) -> None:
-    with load_on(family) as load:
+def test_changes_under_load_fail_no_request(server: Served) -> None:
+    with load_on(server) as load:
         for wanted in ({16: 1, 64: 1}, {16: 1, 64: 2}, {16: 2, 64: 1}, {16: 0, 64: 1}, {16: 1, 64: 2}):
             assert load.grown_by(50)
             counts = [f"{n}={count}" for n, count in wanted.items()]
-            answer = family.tidal("models", "allocate", "m", *counts)
+            answer = server.tidal("models", "allocate", "m", *counts)
             assert answer.returncode == 0, answer.stderr
             assert answer.stdout.splitlines()[-1] == f"m uses {' '.join(counts)}"
-            assert {n: count for n, (_, count) in loaded(family).items()} == {
+            assert {n: count for n, (_, count) in loaded(server).items()} == {
                 f"m_len{n}": count for n, count in wanted.items() if count
             }
-            assert used(family) == wanted
+            assert used(server) == wanted
         assert load.grown_by(50)
     assert load.failures == []
     assert len(load.answers) >= 300
@@ -156,16 +156,16 @@ def test_changes_under_load_fail_no_request(family: Served) -> None:
     print(f"{len(load.answers)} requests through 5 changes, none failed")
 
 
-def test_a_change_leaves_the_other_instances_running(family: Served) -> None:
-    allocate(family, n16=1, n64=1)
-    before = family.stubs("m_len64")
+def test_a_change_leaves_the_other_instances_running(server: Served) -> None:
+    allocate(server, n16=1, n64=1)
+    before = server.stubs("m_len64")
     assert len(before) == 1
-    allocate(family, n64=2)
-    both = set(family.stubs("m_len64"))
+    allocate(server, n64=2)
+    both = set(server.stubs("m_len64"))
     assert set(before) < both
-    allocate(family, n64=1)
-    assert until(lambda: len(family.stubs("m_len64")) == 1)
-    assert set(family.stubs("m_len64")) < both
+    allocate(server, n64=1)
+    assert until(lambda: len(server.stubs("m_len64")) == 1)
+    assert set(server.stubs("m_len64")) < both
 
 
 @contextmanager
@@ -186,117 +186,120 @@ def all_busy(served: Served, instances: int, seconds: float = 2.0) -> Iterator[l
     assert len(answers) == instances
 
 
-def test_an_instance_leaves_after_the_front_has_given_it_up(family: Served, repository: Path) -> None:
-    allocate(family, n16=0, n64=2)
-    with all_busy(family, 2) as requests:
-        change = threading.Thread(target=allocate, args=(family,), kwargs={"n64": 1})
+def test_an_instance_leaves_after_the_front_has_given_it_up(server: Served, repository: Path) -> None:
+    allocate(server, n16=0, n64=2)
+    with all_busy(server, 2) as requests:
+        change = threading.Thread(target=allocate, args=(server,), kwargs={"n64": 1})
         change.start()
         assert until(lambda: under_change(repository) == {16: 0, 64: 2})
-        before, looks = loads(family, "m_len64"), 0
+        before, looks = loads(server, "m_len64"), 0
         while all(request.is_alive() for request in requests):
-            # Triton too would wait for the instance that it removes; but it would have been told to.
-            now = loads(family, "m_len64")
+            # Triton would wait for the instance that it removes, too, but only after a request to remove it.
+            now = loads(server, "m_len64")
             if all(request.is_alive() for request in requests):
                 assert now == before
                 looks += 1
             time.sleep(0.05)
         assert looks > 5
         change.join()
-    assert loaded(family) == {"m_len64": (1, 1)}
+    assert loaded(server) == {"m_len64": (1, 1)}
 
 
-def test_a_change_that_was_killed_is_completed_by_the_next(family: Served, repository: Path) -> None:
-    allocate(family, n16=0, n64=2)
-    with all_busy(family, 2, seconds=8.0):  # commands that start meanwhile take their time on a busy machine
-        killed = subprocess.Popen([*TIDAL, "models", "allocate", "m", "16=1", "64=1"], env=family.environment)
+def test_a_change_that_was_killed_is_completed_by_the_next(server: Served, repository: Path) -> None:
+    allocate(server, n16=0, n64=2)
+    with all_busy(server, 2, seconds=8.0):  # commands that start meanwhile take their time on a busy machine
+        killed = subprocess.Popen([*TIDAL, "models", "allocate", "m", "16=1", "64=1"], env=server.environment)
         assert until(lambda: under_change(repository) is not None)
-        refused = family.tidal("models", "allocate", "m", "64=1")
+        refused = server.tidal("models", "allocate", "m", "64=1")
         assert refused.returncode == 1
         assert refused.stderr == "error: the instances of 'm' are being changed already: try again\n"
         killed.send_signal(signal.SIGKILL)
         killed.wait()
     assert under_change(repository) == {16: 0, 64: 2}
-    shown = family.tidal("models", "allocate", "m")
-    assert "A change is unfinished: complete it with tidal models allocate m 16=1 64=1" in shown.stdout
-    with load_on(family) as load:
-        allocate(family, n16=1, n64=1)
+    shown = server.tidal("models", "allocate", "m")
+    assert "A change is incomplete: complete it with tidal models allocate m 16=1 64=1" in shown.stdout
+    with load_on(server) as load:
+        allocate(server, n16=1, n64=1)
         assert load.grown_by(50)
     assert load.failures == []
     assert under_change(repository) is None
-    assert loaded(family) == {"m_len16": (1, 1), "m_len64": (1, 1)}
-    assert used(family) == {16: 1, 64: 1}
+    assert loaded(server) == {"m_len16": (1, 1), "m_len64": (1, 1)}
+    assert used(server) == {16: 1, 64: 1}
 
 
-def test_the_supervisor_restarts_a_runtime_with_its_allocation(family: Served) -> None:
-    allocate(family, n16=1, n64=2)
-    before = family.state["restarts"].get("m_len64", 0)
-    stubs = family.stubs("m_len64")
+def test_the_supervisor_restarts_a_runtime_with_its_allocation(server: Served) -> None:
+    allocate(server, n16=1, n64=2)
+    before = server.state["restarts"].get("m_len64", 0)
+    stubs = server.stubs("m_len64")
     stubs[0].kill()
-    assert until(lambda: family.state["restarts"].get("m_len64", 0) == before + 1)
-    assert until(lambda: len(set(family.stubs("m_len64")) - set(stubs)) == 2)
-    assert loaded(family)["m_len64"] == (1, 2)
-    with load_on(family) as load:
+    assert until(lambda: server.state["restarts"].get("m_len64", 0) == before + 1)
+    assert until(lambda: len(set(server.stubs("m_len64")) - set(stubs)) == 2)
+    assert loaded(server)["m_len64"] == (1, 2)
+    with load_on(server) as load:
         assert load.grown_by(100)
     assert load.failures == []
 
 
-def test_the_supervisor_leaves_a_runtime_without_instances_alone(family: Served) -> None:
-    restarts = family.state["restarts"]
-    allocate(family, n16=0, n64=1)
+def test_the_supervisor_leaves_a_runtime_without_instances_alone(server: Served) -> None:
+    restarts = server.state["restarts"]
+    allocate(server, n16=0, n64=1)
     time.sleep(4 * POLL_S)  # as many looks of the supervisor
-    assert loaded(family) == {"m_len64": (1, 1)}
-    assert family.tidal("models", "load", "m_len16").stdout == "m_len16: not loaded, it is given no instance\n"
-    assert (family.state["restarts"], family.stubs("m_len16")) == (restarts, [])
-    rows = {row["name"]: row for row in json.loads(family.tidal("models", "list", "--json").stdout)}
+    assert loaded(server) == {"m_len64": (1, 1)}
+    assert (
+        server.tidal("models", "load", "m_len16").stdout
+        == "m_len16: not loaded, because its allocation has 0 instances\n"
+    )
+    assert (server.state["restarts"], server.stubs("m_len16")) == (restarts, [])
+    rows = {row["name"]: row for row in json.loads(server.tidal("models", "list", "--json").stdout)}
     assert [rows[name]["instances"] for name in ("m", "m_len16", "m_len64")] == [1, 0, 1]
-    document = read_readiness(family.state["status"])
+    document = read_readiness(server.state["status"])
     assert document is not None
     wanted = {name: each["wanted"] for name, each in document["models"].items()}
     assert (document["ready"], wanted) == (True, {"m": True, "m_len16": False, "m_len64": True})
 
 
-def test_a_publish_keeps_the_allocation(family: Served, repository: Path) -> None:
-    allocate(family, n16=1, n64=2)
-    with load_on(family) as load:
+def test_a_publish_keeps_the_allocation(server: Served, repository: Path) -> None:
+    allocate(server, n16=1, n64=2)
+    with load_on(server) as load:
         assert load.grown_by(100)
         publish_partitioned(repository, "m", [16, 64], version=2)
-        told = family.tidal("models", "reload", "m")
-        assert told.returncode == 0, told.stderr
+        reported = server.tidal("models", "reload", "m")
+        assert reported.returncode == 0, reported.stderr
         assert load.grown_by(200)
     assert load.failures == []
     assert {version for _, version in load.answers} == {1, 2}
-    assert told.stdout.splitlines() == [
+    assert reported.stdout.splitlines() == [
         "m: version 2 serves now, version 1 before",
         "  m_len16: version 2 serves now, version 1 before",
         "  m_len64: version 2 serves now, version 1 before",
     ]
-    assert loaded(family) == {"m_len16": (2, 1), "m_len64": (2, 2)}
-    assert until(lambda: live(family) == {"m_len16": 1, "m_len64": 2})
-    again = family.tidal("models", "reload", "m")
+    assert loaded(server) == {"m_len16": (2, 1), "m_len64": (2, 2)}
+    assert until(lambda: live(server) == {"m_len16": 1, "m_len64": 2})
+    again = server.tidal("models", "reload", "m")
     assert again.stdout.splitlines()[0] == "m: version 2 serves, as before"
-    assert loaded(family) == {"m_len16": (2, 1), "m_len64": (2, 2)}
-    log = Path(family.state["log"]).read_text()
+    assert loaded(server) == {"m_len16": (2, 1), "m_len64": (2, 2)}
+    log = Path(server.state["log"]).read_text()
     assert "unloaded 'm_len64' version 2" not in log, "the new instances were loaded twice"
 
 
-def test_a_publish_of_other_runtimes_needs_another_allocation(family: Served, repository: Path) -> None:
-    with load_on(family) as load:
+def test_a_publish_of_other_runtimes_needs_another_allocation(server: Served, repository: Path) -> None:
+    with load_on(server) as load:
         assert load.grown_by(50)
         publish_partitioned(repository, "m", [32, 64], version=3)
-        refused = family.tidal("models", "reload", "m")
+        refused = server.tidal("models", "reload", "m")
         assert refused.returncode == 1
         assert "instances names 16" in refused.stderr
         assert "tidal models allocate m 32=COUNT 64=COUNT" in refused.stderr
-        assert loaded(family) == {"m_len16": (2, 1), "m_len64": (2, 2)}
-        written = family.tidal("models", "allocate", "m", "32=1", "64=1")
+        assert loaded(server) == {"m_len16": (2, 1), "m_len64": (2, 2)}
+        written = server.tidal("models", "allocate", "m", "32=1", "64=1")
         assert (written.returncode, written.stdout) == (0, "m: 32=1 64=1 when this version is loaded\n")
-        told = family.tidal("models", "reload", "m")
-        assert told.returncode == 0, told.stderr
+        reported = server.tidal("models", "reload", "m")
+        assert reported.returncode == 0, reported.stderr
         assert load.grown_by(100)
     assert load.failures == []
-    assert told.stdout.splitlines()[-1] == "  m_len16: unloaded"
-    assert loaded(family) == {"m_len32": (3, 1), "m_len64": (3, 1)}
-    assert until(lambda: used(family) == {32: 1, 64: 1})
+    assert reported.stdout.splitlines()[-1] == "  m_len16: unloaded"
+    assert loaded(server) == {"m_len32": (3, 1), "m_len64": (3, 1)}
+    assert until(lambda: used(server) == {32: 1, 64: 1})
 
 
 def versions(served: Served) -> dict[str, list[int]]:
@@ -308,101 +311,101 @@ def versions(served: Served) -> dict[str, list[int]]:
     return found
 
 
-def test_a_version_that_does_not_load_leaves_the_old_one_everywhere(family: Served, repository: Path) -> None:
-    with load_on(family) as load:
+def test_a_version_that_does_not_load_leaves_the_old_one_everywhere(server: Served, repository: Path) -> None:
+    with load_on(server) as load:
         publish_partitioned(repository, "m", [32, 64], version=4)
         (repository / "m_len64" / "4" / "model.py").write_text("raise ValueError('not today')\n")
-        refused = family.tidal("models", "reload", "m")
+        refused = server.tidal("models", "reload", "m")
         assert refused.returncode == 1
         assert "model 'm_len64' does not load: " in refused.stderr
         assert refused.stderr.endswith("; version 3 keeps serving\n")
-        assert versions(family) == {"m": [3], "m_len32": [3], "m_len64": [3]}
+        assert versions(server) == {"m": [3], "m_len32": [3], "m_len64": [3]}
         assert load.grown_by(100)
     assert load.failures == []
     assert {version for _, version in load.answers} == {3}
 
 
-def test_a_restart_and_a_change_keep_the_version_that_the_front_calls(family: Served) -> None:
+def test_a_restart_and_a_change_keep_the_version_that_the_front_calls(server: Served) -> None:
     """A newer one is published, and would not even load."""
-    before, stubs = family.state["restarts"].get("m_len64", 0), family.stubs("m_len64")
+    before, stubs = server.state["restarts"].get("m_len64", 0), server.stubs("m_len64")
     stubs[0].kill()
-    assert until(lambda: family.state["restarts"].get("m_len64", 0) == before + 1)
-    assert until(lambda: len(set(family.stubs("m_len64")) - set(stubs)) == 1)
-    allocate(family, n32=2)
-    assert loaded(family) == {"m_len32": (3, 2), "m_len64": (3, 1)}
-    with load_on(family) as load:
+    assert until(lambda: server.state["restarts"].get("m_len64", 0) == before + 1)
+    assert until(lambda: len(set(server.stubs("m_len64")) - set(stubs)) == 1)
+    allocate(server, n32=2)
+    assert loaded(server) == {"m_len32": (3, 2), "m_len64": (3, 1)}
+    with load_on(server) as load:
         assert load.grown_by(50)
     assert load.failures == []
-    allocate(family, n32=1)
+    allocate(server, n32=1)
 
 
-def test_a_change_of_version_that_was_killed_is_completed_by_the_next(family: Served, repository: Path) -> None:
-    with load_on(family) as load:
+def test_a_change_of_version_that_was_killed_is_completed_by_the_next(server: Served, repository: Path) -> None:
+    with load_on(server) as load:
         publish_partitioned(repository, "m", [32, 64], version=5)
-        killed = subprocess.Popen([*TIDAL, "models", "reload", "m"], env=family.environment)
-        assert until(lambda: versions(family)["m_len32"] == [3, 5])
+        killed = subprocess.Popen([*TIDAL, "models", "reload", "m"], env=server.environment)
+        assert until(lambda: versions(server)["m_len32"] == [3, 5])
         killed.send_signal(signal.SIGKILL)
         killed.wait()
         assert load.grown_by(50)
-        told = family.tidal("models", "reload", "m")
-        assert told.returncode == 0, told.stderr
+        reported = server.tidal("models", "reload", "m")
+        assert reported.returncode == 0, reported.stderr
         assert load.grown_by(100)
     assert load.failures == []
     assert {version for _, version in load.answers} == {3, 5}
-    assert versions(family) == {"m": [5], "m_len32": [5], "m_len64": [5]}
-    assert until(lambda: live(family) == {"m_len32": 1, "m_len64": 1})
+    assert versions(server) == {"m": [5], "m_len32": [5], "m_len64": [5]}
+    assert until(lambda: live(server) == {"m_len32": 1, "m_len64": 1})
 
 
-def test_a_family_is_unloaded_and_loaded_as_one(family: Served) -> None:
-    assert family.tidal("models", "unload", "m").returncode == 0
-    assert loaded(family) == {}
-    assert family.tidal("models", "load", "m").returncode == 0
-    with load_on(family) as load:
+def test_a_family_is_unloaded_and_loaded_as_one(server: Served) -> None:
+    assert server.tidal("models", "unload", "m").returncode == 0
+    assert loaded(server) == {}
+    assert server.tidal("models", "load", "m").returncode == 0
+    with load_on(server) as load:
         assert load.grown_by(50)
     assert load.failures == []
 
 
-def test_bad_counts_are_refused_in_one_sentence(family: Served) -> None:
-    for counts, told in (
-        (["16=1"], "error: '16=1': m has no runtime of max_length 16, accepted: 32, 64\n"),
+def test_bad_counts_are_refused_in_one_sentence(server: Served) -> None:
+    for counts, reported in (
+        (["16=1"], "error: '16=1': m has no runtime with max_length 16; accepted are 32, 64\n"),
         (["64=0"], "error: instances: the longest runtime, 64, needs at least 1 instance, got 0\n"),
         (["64=2000"], "error: instances.64: input should be less than or equal to 1024\n"),
-        (["64"], "error: '64' is not N=COUNT, for example 64=1\n"),
-        (["64=1", "64=2"], "error: '64=2': the runtime of max_length 64 was given twice\n"),
+        (["64"], "error: '64' is not valid: expected N=COUNT, for example 64=1\n"),
+        (["64=1", "64=2"], "error: '64=2': max_length 64 is given twice\n"),
     ):
-        answer = family.tidal("models", "allocate", "m", *counts)
-        assert (answer.returncode, answer.stderr) == (1, told)
-    assert "is a runtime of 'm'" in family.tidal("models", "allocate", "m_len64", "64=1").stderr
-    assert "has no published version" in family.tidal("models", "allocate", "n").stderr
+        answer = server.tidal("models", "allocate", "m", *counts)
+        assert (answer.returncode, answer.stderr) == (1, reported)
+    assert "is a runtime of 'm'" in server.tidal("models", "allocate", "m_len64", "64=1").stderr
+    assert "has no published version" in server.tidal("models", "allocate", "n").stderr
 
 
-def test_a_dry_run_changes_nothing(family: Served, repository: Path) -> None:
+def test_a_dry_run_changes_nothing(server: Served, repository: Path) -> None:
     before = read_allocation(repository / "m")
-    planned = family.tidal("models", "allocate", "m", "32=3", "--dry-run")
+    planned = server.tidal("models", "allocate", "m", "32=3", "--dry-run")
     assert (planned.returncode, planned.stdout) == (0, "m_len32: 1 -> 3 instances\n")
     assert read_allocation(repository / "m") == before
 
 
-def test_a_second_server_of_the_repository_refuses_changes(family: Served, repository: Path) -> None:
+def test_a_second_server_of_the_repository_refuses_changes(server: Served, repository: Path) -> None:
     before = read_allocation(repository / "m")
-    with serving(repository, family.runtime, "--model", "m") as second:
+    with serving(repository, server.runtime, "--model", "m") as second:
         refused = second.tidal("models", "allocate", "m", "64=2", "--server", second.report["http"])
         assert refused.returncode == 1
-        assert f"the server on {family.report['http']} serves 'm' from the same repository too" in refused.stderr
+        assert f"the server on {server.report['http']} serves 'm' from the same repository too" in refused.stderr
     assert read_allocation(repository / "m") == before
 
 
-def test_a_model_that_is_partitioned_no_more_lets_its_runtimes_go(family: Served, repository: Path) -> None:
+def test_a_model_that_is_partitioned_no_more_lets_its_runtimes_go(server: Served, repository: Path) -> None:
     """The last use of the family."""
     publish_partitioned(repository, "m", [32, 64], version=6, placement="polymorphic")
-    told = family.tidal("models", "reload", "m")
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.splitlines() == [
+    reported = server.tidal("models", "reload", "m")
+    assert reported.returncode == 0, reported.stderr
+    assert reported.stdout.splitlines() == [
         "m: version 6 serves now, version 5 before",
         "  m_len32: unloaded",
         "  m_len64: unloaded",
     ]
-    assert loaded(family) == {}
+    assert loaded(server) == {}
 
 
 def test_outlives_the_server(tmp_path: Path) -> None:
@@ -424,7 +427,7 @@ def test_outlives_the_server(tmp_path: Path) -> None:
 
 
 def loads(served: Served, model: str) -> int:
-    """How often the server has been told to load a model."""
+    """Number of requests to the server to load a model."""
     return Path(served.state["log"]).read_text().count(f"loading: {model}:")
 
 

@@ -1,4 +1,4 @@
-"""Which models a change of what is served takes along, and in which order, without a server."""
+"""Which models a load or unload affects, and in which order, without a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidal.repository.entries import ModelEntry
 from tidal.repository.names import runtime_model
 from tidal.server import change
 from tidal.server.active_config import load_model, restart_model
-from tidal.server.allocate import exclusive_change
+from tidal.server.change_lock import exclusive_change
 from tidal.server.control import ModelState, ServerControl
 
 
@@ -29,7 +29,7 @@ class Killed(BaseException):
 
 @dataclass(frozen=True)
 class FakeControl(ServerControl):
-    """Serves what it is told to, by the config that it is given, and sees that fronts find what they call."""
+    """Serves the requested versions by the given config, and checks that fronts have the runtimes that they call."""
 
     address: str = ""
     repository: Path = Path()
@@ -96,11 +96,11 @@ def control(repository: Path) -> FakeControl:
 
 
 class TestUnload:
-    def test_takes_the_runtimes_along(self, repository: Path, control: FakeControl) -> None:
+    def test_unloads_the_runtimes_too(self, repository: Path, control: FakeControl) -> None:
         assert change.unload(control, repository, "m") == "m: unloaded; requests in flight are still answered"
         assert control.served == {}
 
-    def test_waits_for_its_turn_with_changes_of_instances(self, repository: Path, control: FakeControl) -> None:
+    def test_is_refused_during_a_change_of_instances(self, repository: Path, control: FakeControl) -> None:
         with exclusive_change(repository / "m"), pytest.raises(Unavailable, match="being changed already"):
             change.unload(control, repository, "m")
         assert sorted(control.served) == ["m", "m_len16", "m_len64"]
@@ -128,14 +128,14 @@ class TestUnload:
 
 
 class TestLoad:
-    def test_lets_former_runtimes_go(self, repository: Path, control: FakeControl) -> None:
+    def test_unloads_former_runtimes(self, repository: Path, control: FakeControl) -> None:
         publish_partitioned(repository, "m", [32, 64], version=2)
         control.served["m_len99"] = [1]  # nobody's
-        told = change.load(control, repository, "m")
-        assert told.splitlines()[-1] == "  m_len16: unloaded"
+        reported = change.load(control, repository, "m")
+        assert reported.splitlines()[-1] == "  m_len16: unloaded"
         assert control.served == {"m": [2], "m_len32": [2], "m_len64": [2], "m_len99": [1]}
 
-    def test_lets_all_runtimes_of_a_model_go_that_is_partitioned_no_more(
+    def test_unloads_all_runtimes_of_a_model_that_is_no_longer_partitioned(
         self, repository: Path, control: FakeControl
     ) -> None:
         publish_partitioned(repository, "m", [64], version=2, placement="polymorphic")
@@ -150,8 +150,8 @@ class TestLoad:
     def test_keeps_runtimes_while_an_earlier_version_needs_them(self, repository: Path, control: FakeControl) -> None:
         publish_partitioned(repository, "m", [64], version=2, placement="polymorphic")
         stay_with(repository, 1)
-        told = change.load(control, repository, "m")
-        assert told == "m: version 1 serves as its version_policy asks; version 2 is published too"
+        reported = change.load(control, repository, "m")
+        assert reported == "m: version 1 serves, because its version_policy selects it; version 2 is also published"
         assert control.served == {"m": [1], "m_len16": [1], "m_len64": [1]}
         change.unload(control, repository, "m")
         assert control.served == {}
@@ -168,8 +168,8 @@ class TestNewVersion:
 
     def test_runtimes_serve_both_while_the_front_changes(self, repository: Path, control: FakeControl) -> None:
         publish_partitioned(repository, "m", [16, 64], version=2)
-        told = change.load(control, repository, "m")
-        assert told.splitlines() == [
+        reported = change.load(control, repository, "m")
+        assert reported.splitlines() == [
             "m: version 2 serves now, version 1 before",
             "  m_len16: version 2 serves now, version 1 before",
             "  m_len64: version 2 serves now, version 1 before",
@@ -178,8 +178,8 @@ class TestNewVersion:
         assert control.steps == [*both, "m [2]", "m_len16 [2]", "m_len64 [2]"]
 
     def test_of_which_nothing_changed_leaves_all_as_it_is(self, repository: Path, control: FakeControl) -> None:
-        told = change.load(control, repository, "m")
-        assert told.splitlines()[0] == "m: version 1 serves, as before"
+        reported = change.load(control, repository, "m")
+        assert reported.splitlines()[0] == "m: version 1 serves, as before"
         assert control.served == {"m": [1], "m_len16": [1], "m_len64": [1]}
 
     def test_keeps_the_counts(self, repository: Path, control: FakeControl) -> None:
@@ -194,9 +194,9 @@ class TestNewVersion:
         publish_partitioned(repository, "m", [64, 128], version=2)
         set_instances(repository, "m", {64: 0, 128: 1})
         control.watched.clear()
-        told = change.load(control, repository, "m")
+        reported = change.load(control, repository, "m")
         assert control.steps == ["m_len128 [2]", "m [2]", "m_len64 unloaded", "m_len128 [2]", "m_len16 unloaded"]
-        assert "  m_len64: not loaded, it is given no instance" in told.splitlines()
+        assert "  m_len64: not loaded, because its allocation has 0 instances" in reported.splitlines()
 
     @pytest.mark.parametrize("broken", ["m_len16", "m_len64", "m"])
     def test_that_does_not_load_leaves_the_old_one_everywhere(
@@ -231,8 +231,8 @@ class TestNewVersion:
         publish_partitioned(repository, "m", [16, 64], version=2)
         change.load(control, repository, "m")
         stay_with(repository, 1)
-        told = change.load(control, repository, "m")
-        assert told.splitlines()[0] == "m: version 1 serves now, version 2 before"
+        reported = change.load(control, repository, "m")
+        assert reported.splitlines()[0] == "m: version 1 serves now, version 2 before"
         assert control.served == {"m": [1], "m_len16": [1], "m_len64": [1]}
 
     def test_beside_an_older_one_that_goes_on(self, repository: Path, control: FakeControl) -> None:
@@ -258,10 +258,10 @@ class TestBeforeAReload:
         set_instances(repository, "m", {16: 2, 64: 1})
         load_model(control, ModelGraph.read(repository), "m_len16")
         assert (control.served["m_len16"], control.instances["m_len16"]) == ([1], 2)
-        told = change.load(control, repository, "m_len16")
-        assert told == "m_len16: version 1 serves as its front calls it; version 2 is published too"
+        reported = change.load(control, repository, "m_len16")
+        assert reported == "m_len16: version 1 serves, because its front calls it; version 2 is also published"
 
-    def test_a_restart_of_the_front_takes_its_runtimes_along(self, repository: Path, control: FakeControl) -> None:
+    def test_a_restart_of_the_front_loads_its_runtimes_before(self, repository: Path, control: FakeControl) -> None:
         restart_model(control, ModelGraph.read(repository), "m")
         assert control.steps == ["m unloaded", "m [1]"]
         publish_partitioned(repository, "m", [32, 64], version=2)

@@ -66,4 +66,4 @@ def test_names_who_holds_a_port(tmp_path: Path) -> None:
     check = next(c for c in json.loads(answer.stdout)["checks"] if c["name"] == "port 8002")
     assert check["verdict"] == "warning"
     assert "process" in check["found"]
-    assert check["advice"] == "tidal serve --metrics-port 0 takes a free one"
+    assert check["advice"] == "tidal serve --metrics-port 0 uses a free one"

@@ -106,15 +106,15 @@ class TestChanges:
 
     def test_steps_are_loaded_before_and_stay(self, repository: Path) -> None:
         control = FakeControl(repository=repository)
-        told = change.load(control, repository, "both")
-        assert told.splitlines()[0] == "both: version 1 serves now"
+        reported = change.load(control, repository, "both")
+        assert reported.splitlines()[0] == "both: version 1 serves now"
         assert {"a", "m", "m_len16", "m_len64", "both"} == set(control.served)
         assert control.steps[-1] == "both [1]"
         change.unload(control, repository, "both")
         assert "both" not in control.served
         assert {"a", "m", "m_len16"} <= set(control.served)
 
-    def test_a_step_that_does_not_load_is_told(self, repository: Path) -> None:
+    def test_a_step_that_does_not_load_is_reported(self, repository: Path) -> None:
         control = FakeControl(repository=repository, broken={("a", 1)})
         with pytest.raises(Internal, match="model 'a' does not load"):
             change.load(control, repository, "both")

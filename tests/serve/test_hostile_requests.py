@@ -263,7 +263,7 @@ def test_binary_tensors_are_no_json(served: Served) -> None:
         served.http().infer("echo", [tensor])
 
 
-def test_a_slow_body_holds_up_nobody(served: Served) -> None:
+def test_a_slow_body_delays_no_other_client(served: Served) -> None:
     host, port = served.report["http"].split(":")
     with socket.create_connection((host, int(port)), timeout=30) as slow:
         slow.sendall(b"POST %s HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (INFER.encode(), len(VALID)))

@@ -44,7 +44,7 @@ def joint(repository: Path, *versions: int) -> dict[str, Any] | None:
     return joint_config(ModelGraph.read(repository), "m", "m_len64", versions)
 
 
-def test_of_likes_differs_in_the_versions_alone(repository: Path) -> None:
+def test_of_equal_engines_differs_in_the_versions_alone(repository: Path) -> None:
     """So that Triton leaves the one that it has running."""
     config = read_config(repository / "m_len64")
     assert joint(repository, 2) == config
@@ -91,7 +91,7 @@ def test_takes_the_largest_batch_of_all(repository: Path) -> None:
     assert config["max_batch_size"] == 8
 
 
-def test_of_tritons_own_backend_is_for_likes_only(repository: Path) -> None:
+def test_of_tritons_own_backend_is_for_equal_engines_only(repository: Path) -> None:
     change_manifest(repository, "m", 1, native=True)
     assert joint(repository, 1, 2) is None
     change_manifest(repository, "m", 2, native=True)
@@ -104,6 +104,6 @@ def test_of_tritons_own_backend_is_for_likes_only(repository: Path) -> None:
     assert active.config == read_config(repository / "m_len64")
 
 
-def test_that_cannot_be_told_is_none(repository: Path) -> None:
+def test_where_a_manifest_is_missing_is_none(repository: Path) -> None:
     (repository / "m_len64" / "1" / MANIFEST_FILE).unlink()
     assert joint(repository, 1, 2) is None

@@ -1,4 +1,4 @@
-"""What `tidal models list` knows of a repository without a server, and how load failures are told."""
+"""What `tidal models list` reports about a repository without a server, and how load failures are reported."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_tells_the_state_of_a_model_that_does_not_serve(rows: list[ModelState], 
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "reported"),
     [
         (
             "Internal: ValueError: boom\n\nAt:\n  /r/m/1/model.py(7): initialize\n  /x.py(1): y\n",
@@ -82,5 +82,5 @@ def test_tells_the_state_of_a_model_that_does_not_serve(rows: list[ModelState], 
         ("", "Triton gives no reason"),
     ],
 )
-def test_a_reason_becomes_a_sentence(reason: str, told: str) -> None:
-    assert sentence(reason) == told
+def test_a_reason_becomes_a_sentence(reason: str, reported: str) -> None:
+    assert sentence(reason) == reported

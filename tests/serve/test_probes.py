@@ -97,7 +97,7 @@ def test_a_stub_that_is_restarted_is_not_ready_until_it_serves(served: Served) -
     served.stubs("echo")[0].kill()
     assert becomes(served, 503)
     document = ready(served)[1]
-    assert "a Python process of it ended" in document["not_ready"]["echo"]
+    assert "one of its Python processes ended" in document["not_ready"]["echo"]
     assert document["models"]["spare"]["ready"] is True
     assert becomes(served, 200)
     assert served.infer() == 0.0
@@ -189,7 +189,7 @@ def test_a_restart_of_tritonserver_shows(broken: Served) -> None:
     rows = [line.split() for line in answer.stdout.splitlines()]
     assert ["echo", "1", "READY", "1", "of", "1", str(times), "-"] in rows
     assert (
-        f"tritonserver was restarted {'once' if times == 1 else f'{times} times'}; it ended last: killed by SIGKILL at "
+        f"tritonserver was restarted {'once' if times == 1 else f'{times} times'}; it last ended: killed by SIGKILL at "
         in answer.stdout
     )
     assert "\nready\n" in answer.stdout

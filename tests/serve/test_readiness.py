@@ -1,4 +1,4 @@
-"""Readiness, judged from looks at a server, and what probes report; without a server."""
+"""Readiness, evaluated from polls of a server, and what probes report; without a server."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ NEVER = [ModelState("m", 1, "UNAVAILABLE", BROKEN)]
 RESTARTING = {"m": "restarting it"}
 
 
-def after(*looks: ReadinessObservation, memory: WantedModels | None = None) -> ModelReadiness:
-    """Readiness of `m` after some looks."""
+def after(*polls: ReadinessObservation, memory: WantedModels | None = None) -> ModelReadiness:
+    """Readiness of `m` after some polls."""
     memory = memory or WantedModels()
-    for look in looks:
+    for look in polls:
         report, memory = evaluate(memory, look)
     return report["m"]
 
@@ -81,7 +81,7 @@ def test_a_restart_of_its_process_makes_a_model_not_ready_and_keeps_it_wanted() 
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_restart_that_failed_keeps_the_model_wanted(seen: bool) -> None:
-    """Also where no look fell into the restart, so that it looks as if somebody had unloaded the model."""
+    """Even where no poll was during the restart, so that the model seems to have been unloaded."""
     during = [ReadinessObservation(GONE, RESTARTING)] if seen else []
     judged = after(
         ReadinessObservation(UP),

@@ -76,7 +76,7 @@ def test_vulnerabilities_end_with_the_release_that_fixes_them() -> None:
         (None, True, GUARD, ("--http-max-input-size=5",), True, None),
     ],
 )
-def test_a_server_is_guarded_where_its_release_asks_for_it(
+def test_a_server_is_guarded_where_its_release_requires_it(
     version: str | None, has_limit: bool, guard: Path | None, options: tuple[str, ...], guarded: bool, stack: int | None
 ) -> None:
     found = decide(version, has_limit, guard, RequestLimits(5, 6))

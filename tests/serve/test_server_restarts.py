@@ -136,16 +136,16 @@ def test_a_signal_while_it_starts_again_ends_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_a_port_that_another_took_meanwhile_is_told(tmp_path: Path) -> None:
+def test_a_port_in_use_meanwhile_is_reported(tmp_path: Path) -> None:
     with killed_and_broken(tmp_path, "--server-restarts", "3") as served:
         host, _, port = served.report["grpc"].partition(":")
-        assert until(lambda: "did not come back" in (tmp_path / "stderr").read_text())
+        assert until(lambda: "does not start again" in (tmp_path / "stderr").read_text())
         with socket.socket() as other:
             other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             other.bind((host, int(port)))
             other.listen()
             assert served.process.wait(60) == 3
-        assert f"did not come back: grpc port {port} is taken" in (tmp_path / "stderr").read_text()
+        assert f"does not start again: grpc port {port} is taken" in (tmp_path / "stderr").read_text()
         assert served.left_behind() == []
 
 
@@ -154,7 +154,7 @@ def test_a_server_that_does_not_come_back_ends_the_run(tmp_path: Path) -> None:
     with killed_and_broken(tmp_path, "--server-restarts", "2") as served:
         assert served.process.wait(60) == 3
         said = (tmp_path / "stderr").read_text()
-        assert said.count("tritonserver did not come back: model 'broken' does not load: ModuleNotFoundError") == 2
+        assert said.count("tritonserver does not start again: model 'broken' does not load: ModuleNotFoundError") == 2
         assert served.left_behind() == []
 
 
@@ -162,7 +162,7 @@ def test_a_server_that_does_not_come_back_ends_the_run(tmp_path: Path) -> None:
 def test_a_signal_ends_the_wait_for_a_restart(tmp_path: Path) -> None:
     with killed_and_broken(tmp_path, "--server-restarts", "7") as served:
         # The fifth one waits for 8 s.
-        assert until(lambda: (tmp_path / "stderr").read_text().count("did not come back") == 4)
+        assert until(lambda: (tmp_path / "stderr").read_text().count("does not start again") == 4)
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(30) == 0
         assert "(restart 5)" not in (tmp_path / "stderr").read_text()
@@ -234,11 +234,11 @@ def test_pauses_grow_and_are_forgotten() -> None:
     for _ in range(10):
         waited.append(restarts.pause_s(now))
         now += waited[-1]
-        restarts = restarts.another(now)
+        restarts = restarts.restarted(now)
     assert waited == [*PAUSES_S, PAUSES_S[-1], PAUSES_S[-1]]
-    assert not restarts.well(now + STABLE_AFTER_S - 0.1)
-    assert restarts.well(now + STABLE_AFTER_S)
-    assert Restarts().well(0.0)
+    assert not restarts.stable(now + STABLE_AFTER_S - 0.1)
+    assert restarts.stable(now + STABLE_AFTER_S)
+    assert Restarts().stable(0.0)
 
 
 @given(st.integers(0, 20), st.floats(0, 1e6), st.floats(0, 1e4))

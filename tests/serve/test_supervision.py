@@ -1,4 +1,4 @@
-"""The supervisor's judgement, look by look."""
+"""The supervisor's decisions, poll by poll."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WELL = seen(TWO, stubs("m", 10, 11))
 SHORT = seen(TWO, stubs("m", 10))
 
 
-def looks(*observations: tuple[float, StubObservation]) -> list[list[str]]:
+def polls(*observations: tuple[float, StubObservation]) -> list[list[str]]:
     memory, decisions = SupervisionState(), []
     for at, observation in observations:
         due, memory = decide(memory, observation, at)
@@ -37,49 +37,49 @@ def looks(*observations: tuple[float, StubObservation]) -> list[list[str]]:
     return decisions
 
 
-def test_restarts_at_the_second_look() -> None:
-    assert looks((0, WELL), (1, SHORT), (2, SHORT)) == [[], [], ["m"]]
+def test_restarts_at_the_second_poll() -> None:
+    assert polls((0, WELL), (1, SHORT), (2, SHORT)) == [[], [], ["m"]]
 
 
-def test_one_short_look_is_not_enough() -> None:
-    assert looks((0, SHORT), (1, WELL), (2, SHORT), (3, WELL)) == [[], [], [], []]
+def test_one_short_poll_is_not_enough() -> None:
+    assert polls((0, SHORT), (1, WELL), (2, SHORT), (3, WELL)) == [[], [], [], []]
 
 
-def test_not_while_somebody_loads_it() -> None:
+def test_not_while_it_is_being_loaded() -> None:
     loading = seen(TWO, stubs("m", 10), loading=["m"])
     completing = seen(TWO, [*stubs("m", 10), Stub(12, "m", 1, "m")])
-    assert looks((0, loading), (1, loading), (2, completing), (3, completing)) == [[]] * 4
+    assert polls((0, loading), (1, loading), (2, completing), (3, completing)) == [[]] * 4
 
 
 def test_the_stub_that_completes_the_config_does_not_serve() -> None:
-    assert looks((0, SHORT), (1, seen(TWO, [*stubs("m", 10), Stub(12, "m", 1, "m")])), (2, SHORT)) == [[], [], []]
+    assert polls((0, SHORT), (1, seen(TWO, [*stubs("m", 10), Stub(12, "m", 1, "m")])), (2, SHORT)) == [[], [], []]
 
 
 def test_a_new_version_does_not_count_the_stubs_of_the_old() -> None:
     moved = seen({("m", 2): 2}, [*stubs("m", 10, 11), *stubs("m", 20, version=2)])
-    assert looks((0, moved), (1, moved)) == [[], ["m"]]
+    assert polls((0, moved), (1, moved)) == [[], ["m"]]
 
 
 def test_an_unloaded_model_is_left_alone() -> None:
-    assert looks((0, WELL), (1, seen({}, [])), (2, seen({}, []))) == [[], [], []]
+    assert polls((0, WELL), (1, seen({}, [])), (2, seen({}, []))) == [[], [], []]
 
 
-def test_a_failed_load_of_somebody_else_is_left_alone() -> None:
+def test_a_failed_load_by_others_is_left_alone() -> None:
     failed = seen({}, [], failed=["m"])
-    assert looks((0, failed), (10, failed), (100, failed)) == [[], [], []]
+    assert polls((0, failed), (10, failed), (100, failed)) == [[], [], []]
 
 
 def test_a_restart_that_failed_is_tried_again_with_growing_waits() -> None:
     failed = seen({}, [], failed=["m"])
     at = [0.0, 0.4, 0.8, 1.2, 1.6, 2.0, 2.4, 2.8, 3.2, 3.6, 7.8]
-    decisions = looks(*((t, SHORT if t < 0.5 else failed) for t in at))
+    decisions = polls(*((t, SHORT if t < 0.5 else failed) for t in at))
     assert [t for t, due in zip(at, decisions, strict=True) if due] == [0.4, 1.6, 3.6, 7.8]
 
 
 def test_stubs_of_before_the_restart_do_not_hide_a_second_death() -> None:
     """Old stubs linger some seconds after they stopped serving."""
     lingering = [*stubs("m", 10), *stubs("m", 30)]  # 10 is from before the restart, of the new 30 and 31 one is dead
-    decisions = looks((0, SHORT), (1, SHORT), (5, seen(TWO, lingering)), (6, seen(TWO, lingering)))
+    decisions = polls((0, SHORT), (1, SHORT), (5, seen(TWO, lingering)), (6, seen(TWO, lingering)))
     assert decisions == [[], ["m"], [], ["m"]]
 
 
@@ -112,8 +112,8 @@ def test_a_model_that_waits_for_its_next_restart_is_known() -> None:
     assert waiting == [set(), set(), set(), {"m"}, set()]
 
 
-def test_backoff_is_forgotten_when_the_model_was_well_for_long() -> None:
-    decisions = looks((0, SHORT), (1, SHORT), (1.2, SHORT), (1.4, SHORT), (500, SHORT), (501, SHORT))
+def test_backoff_restarts_once_the_model_was_stable() -> None:
+    decisions = polls((0, SHORT), (1, SHORT), (1.2, SHORT), (1.4, SHORT), (500, SHORT), (501, SHORT))
     assert decisions == [[], ["m"], [], [], ["m"], []]
 
 
@@ -133,7 +133,7 @@ def test_never_restarts_a_model_that_has_its_stubs_or_is_loading(history: list[t
         assert not due or (live < wanted and not loading)
 
 
-def test_instances_that_a_config_asks_for() -> None:
+def test_instances_that_a_config_specifies() -> None:
     groups = [{"kind": "KIND_CPU", "count": 3}, {"kind": "KIND_GPU", "count": 2, "gpus": [0, 1]}, {"count": 1}]
     assert wanted_instances({"instance_group": groups}) == 8
     assert wanted_instances({}) == 0

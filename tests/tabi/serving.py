@@ -1,4 +1,4 @@
-"""A cascade's service without a server: hand-made levels, requests that keep their answers, and what goes wrong."""
+"""A cascade's service without a server: hand-made levels, requests that keep their answers, and failures."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tidal.tabi.service import TabiService
 MAX_LENGTH = 16
 VERSION = 3
 OUTPUTS = frozenset({"label", "probabilities", "level", "confidence", "degraded", "pruned_text"})
-# By its first word a text is sure, unsure, or a matter of luck for the first level.
+# The first word of a text decides whether the first level is confident, not confident, or re-routes by chance.
 WORDS = ("sure", "unsure", "perhaps", "keep", "drop", "a", "b", "c", "d", "e", "-", "!", "1", "5", ".")
 SURE, UNSURE = (5.0, 0.0), (0.1, 0.0)
-PERHAPS = (2.1972246, 0.0)  # a confidence of 0.9, at which half of the queries go on
+PERHAPS = (2.1972246, 0.0)  # a confidence of 0.9, at which half of the queries are re-routed
 
 
 def write_tokenizer(file: Path, first_id: int = 0) -> Path:
-    """A tokenizer of whole words whose ids begin at `first_id`; [PAD] is the first of them."""
+    """Write a tokenizer of whole words whose ids start at `first_id`, which is [PAD]."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     ids = {word: first_id + number for number, word in enumerate([*special, *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
@@ -55,7 +55,7 @@ def word_id(word: str, first_id: int = 0) -> int:
 
 
 def cascades(*, pruning: float | None = None, three: bool = False) -> list[Candidate]:
-    """The first level alone, both together, the second alone, and a chain of three; a step at a confidence of 0.9."""
+    """Return the first level alone, both, the second alone, and a chain of three; they re-route below 0.9."""
     step: dict[str, Any] = {"cutoff": 0.8, "slope": 1000.0}
     found = [
         candidate("small", (0,), score=0.8, mean=1.0),
@@ -80,13 +80,13 @@ def write_cascade(
     """Write version `VERSION` of the cascade `c` into a folder.
 
     Args:
-        folder: the model's.
-        candidates: of the cascade.
-        chosen: index of the one that serves.
-        tokenizers: the first id of each level's tokenizer.
-        lengths: longest input of each level.
-        means_ms: mean latency of each level.
-        changes: other fields of the manifest.
+        folder: Folder of the model.
+        candidates: Candidates of the cascade.
+        chosen: Index of the candidate that serves.
+        tokenizers: First id of each level's tokenizer.
+        lengths: Maximum length of each level.
+        means_ms: Mean latency of each level.
+        changes: Other fields of the manifest.
     """
     version_dir = folder / str(VERSION)
     levels, files = [], {}
@@ -141,8 +141,8 @@ class Request(TextRequest):
 
 
 @dataclass
-class Call:
-    """What a level was asked."""
+class FakeCall:
+    """A call that a level has received."""
 
     model: str
     version: int
@@ -158,17 +158,17 @@ class Call:
         return [row[1 : n - 1].tolist() for row, n in zip(self.inputs["input_ids"], lengths, strict=True)]
 
 
-class Levels:
-    """The levels' models. The first says what a text's first word says, the others are sure of the other class."""
+class FakeLevels:
+    """The levels' models: the first answers by a text's first word, the others are confident of the other class."""
 
     def __init__(self, first_ids: Sequence[int] = (0, 0, 0)) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[FakeCall] = []
         self.before: dict[str, Callable[[int], None]] = {}  # by model: called with the number of the call, may raise
         self.instead: dict[str, Callable[[Array], Array]] = {}  # by model: logits of the inputs
         self._first_ids = first_ids
         self._lock = threading.Lock()
 
-    def of(self, model: str) -> list[Call]:
+    def of(self, model: str) -> list[FakeCall]:
         return [call for call in self.calls if call.model == model]
 
     def __call__(
@@ -182,7 +182,7 @@ class Levels:
         task: str | None = None,
     ) -> dict[str, Array]:
         with self._lock:
-            self.calls.append(Call(model, version, dict(inputs), list(outputs), latency_ms, task))
+            self.calls.append(FakeCall(model, version, dict(inputs), list(outputs), latency_ms, task))
             number = len(self.of(model))
         if model in self.before:
             self.before[model](number)
@@ -191,20 +191,20 @@ class Levels:
         if model in self.instead:
             logits = self.instead[model](ids)
         elif model == "c_l0":
-            says = {word_id("sure", first_id): SURE, word_id("perhaps", first_id): PERHAPS}
-            logits = np.array([says.get(row[1], UNSURE) for row in ids.tolist()], np.float32)
+            by_word = {word_id("sure", first_id): SURE, word_id("perhaps", first_id): PERHAPS}
+            logits = np.array([by_word.get(row[1], UNSURE) for row in ids.tolist()], np.float32)
         else:
             logits = np.tile(np.array([0.0, 3.0], np.float32), (len(ids), 1))
         found = {"logits": logits}
         if "attention_received" in outputs:
-            # Everything is read, but for the word "drop".
+            # Every word is important except "drop".
             found["attention_received"] = np.where(ids == word_id("drop", first_id), 0.01, 1.0).astype(np.float32)
             found["attention_received"][inputs["attention_mask"] == 0] = 0
         return {name: found[name] for name in outputs}
 
 
 def holding(event: threading.Event) -> Callable[[int], None]:
-    """For `Levels.before`: a call that lasts until an event."""
+    """For `FakeLevels.before`: a call that lasts until an event."""
 
     def hold(_number: int) -> None:
         event.wait(30)
@@ -213,7 +213,7 @@ def holding(event: threading.Event) -> Callable[[int], None]:
 
 
 def raising(error: TidalError) -> Callable[[int], None]:
-    """For `Levels.before`: a call that fails."""
+    """For `FakeLevels.before`: a call that fails."""
 
     def fail(_number: int) -> None:
         raise error
@@ -222,21 +222,23 @@ def raising(error: TidalError) -> Callable[[int], None]:
 
 
 @dataclass
-class Running(Counting):
-    """A service with what it was started with."""
+class RunningService(Counting):
+    """A running service with its metrics and its failures."""
 
     system = "tabi"
     service: TabiService
     metrics: Metrics
     failures: list[BaseException]
 
-    def ask(self, *requests: Request) -> None:
+    def submit(self, *requests: Request) -> None:
         self.service.submit(list(requests))
 
 
 @contextmanager
-def running(folder: Path, levels: Levels, outputs: frozenset[str] = OUTPUTS, **parameters: Any) -> Iterator[Running]:
-    """The service of the cascade in a folder; it is to have ended, and without a failure of its own, at the end."""
+def running(
+    folder: Path, levels: FakeLevels, outputs: frozenset[str] = OUTPUTS, **parameters: Any
+) -> Iterator[RunningService]:
+    """Run the service of the cascade in a folder; at the end it is closed and must not have failed."""
     metrics, failures = Metrics("tabi"), list[BaseException]()
     context = make_context(
         folder, metrics, model="c", version=VERSION, outputs=outputs, call_model=levels, failures=failures
@@ -245,7 +247,7 @@ def running(folder: Path, levels: Levels, outputs: frozenset[str] = OUTPUTS, **p
     service = start(context)
     assert isinstance(service, TabiService)
     try:
-        yield Running(service, metrics, failures)
+        yield RunningService(service, metrics, failures)
     finally:
         service.close(10)
     assert failures == []

@@ -38,7 +38,7 @@ def test_lasting_excess_goes_down_the_ladder_step_by_step_to_its_end() -> None:
     assert overload.candidate(now) == 2
 
 
-def test_it_comes_back_only_after_a_calm_while() -> None:
+def test_it_returns_only_after_a_calm_period() -> None:
     overload = OverloadControl((7, 5), 50)
     now = feed(overload, 0, 3, 200)
     assert overload.candidate(now) == 5

@@ -77,7 +77,7 @@ def test_weights_are_those_of_the_levels_that_ran() -> None:
     assert way.answer().outputs == pytest.approx(0.1 * softmax(first) + 0.2 * softmax(second) + 0.7 * softmax(third))
 
 
-def test_a_candidate_skips_levels_and_a_single_model_never_goes_on() -> None:
+def test_a_candidate_skips_levels_and_a_single_model_never_reroutes() -> None:
     way = route(cascade(chosen=candidate("ends", (0, 2))))
     assert way.feed(UNSURE)
     assert way.level == 2
@@ -125,7 +125,7 @@ def test_a_stop_before_any_answer_is_an_error() -> None:
         route(cascade()).stop()
 
 
-def test_a_way_that_goes_on_has_no_answer_and_one_that_ended_takes_no_outputs() -> None:
+def test_an_active_route_has_no_answer_and_an_ended_one_accepts_no_outputs() -> None:
     way = route(cascade())
     with pytest.raises(Internal, match="level 'level0' has not answered yet"):
         way.answer()
@@ -146,7 +146,7 @@ def test_a_way_that_goes_on_has_no_answer_and_one_that_ended_takes_no_outputs() 
         ([[0.0, 1.0]], r"shape \[1, 2\]"),
     ],
 )
-def test_outputs_that_do_not_fit_leave_the_way_where_it_was(logits: object, message: str) -> None:
+def test_invalid_outputs_leave_the_route_unchanged(logits: object, message: str) -> None:
     way = route(cascade())
     way.feed(UNSURE)
     with pytest.raises(Internal, match=message):
@@ -179,7 +179,7 @@ def test_a_regression_averages_values() -> None:
 
 
 @given(st.binary(min_size=1, max_size=8), st.integers(0, 63), st.floats(0.5, 4))
-def test_the_draw_decides_and_the_same_request_goes_the_same_way(key: bytes, row: int, logit: float) -> None:
+def test_the_draw_decides_and_the_same_request_has_the_same_route(key: bytes, row: int, logit: float) -> None:
     chosen = candidate("two", (0, 1), cutoff=0.6, slope=5)
     made = manifest([chosen], [Calibration(temperature=1.5), PLAIN]), chosen
     confidence = 1 / (1 + math.exp(-logit / 1.5))
@@ -189,7 +189,7 @@ def test_the_draw_decides_and_the_same_request_goes_the_same_way(key: bytes, row
     assert went == route(made, key=key, row=row).feed([logit, 0])
 
 
-def test_the_share_that_goes_on_is_the_probability() -> None:
+def test_the_share_of_rerouted_queries_is_the_probability() -> None:
     # At temperature 1 the logit ln 9 is a confidence of 0.9, midway between c and 1: one in two.
     chosen = candidate("two", (0, 1), cutoff=0.8)
     made = cascade(2, chosen)

@@ -42,7 +42,7 @@ def test_an_accuracy_loss_is_counted_from_the_last_level_alone(loss: float, name
     assert least_score(CANDIDATES, Target(accuracy_loss=loss)) == pytest.approx(0.93 - loss)
 
 
-def test_an_accuracy_loss_counts_on_the_part_that_is_asked_for() -> None:
+def test_an_accuracy_loss_counts_on_the_given_part() -> None:
     both = [
         candidate("small", (0,), score=0.8, mean=1, reported=expected(0.9, 1)),
         candidate("large", (1,), score=0.9, mean=2, reported=expected(0.91, 2)),
@@ -73,7 +73,7 @@ def test_an_escalation_rate_takes_the_best_cascade_within_it(rate: float, name: 
     assert chosen(escalation_rate=rate) == name
 
 
-def test_equals_are_told_apart_by_the_other_figure() -> None:
+def test_ties_are_broken_by_the_other_figure() -> None:
     same = [
         candidate("worse", score=0.8, mean=2),
         candidate("better", score=0.9, mean=2),

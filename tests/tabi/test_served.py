@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
-from testing.cascades import CONFIG, LABELS, LARGE, SMALL, Cascades, Walked
+from testing.cascades import CONFIG, LABELS, LARGE, SMALL, Cascades, RoutedAnswer
 from testing.config import parameter
 from testing.metrics import published
 from testing.servers import RunningServer, running_server
@@ -60,7 +60,7 @@ def server(
     cascades: Cascades, cutoff: float, manifests: dict[str, TabiManifest], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
     """`c`; `apart`, the same with its levels as models; `pairs`; `line` with a config of one line; `fast`, for which
-    the small level will do; `hurried`, whose large level is too slow for any deadline; `soft` and `strict`, whose large
+    the small level will do; `urgent`, whose large level is too slow for any deadline; `soft` and `strict`, whose large
     level `spare` is not always loaded."""
     repository = tmp_path_factory.mktemp("repository")
     cascades.copy_level(repository, SMALL)
@@ -71,22 +71,24 @@ def server(
     manifests["pairs"] = cascades.publish(repository, "pairs", cutoff, pairs=True)
     cascades.publish(repository, "line", cutoff, config='backend: "tabi"\n')
     cascades.publish(repository, "fast", cutoff, config=CONFIG + parameter("target_accuracy", 0.7))
-    cascades.publish(repository, "hurried", cutoff, means_ms=(1.0, 60_000.0))
+    cascades.publish(repository, "urgent", cutoff, means_ms=(1.0, 60_000.0))
     spare = (SMALL, "spare")
     cascades.publish(repository, "soft", cutoff, models=spare, config=APART)
     strict = parameter("on_level_failure", "error")
     cascades.publish(repository, "strict", cutoff, models=spare, config=APART + strict)
     with running_server(repository) as running:
-        for name in ("c", "apart", "pairs", "line", "fast", "hurried", "soft", "strict", SMALL, LARGE, "spare"):
+        for name in ("c", "apart", "pairs", "line", "fast", "urgent", "soft", "strict", SMALL, LARGE, "spare"):
             assert not running.load_error(name)
         yield running
 
 
 @pytest.fixture(scope="module")
-def walked(cascades: Cascades, server: RunningServer, manifests: dict[str, TabiManifest]) -> Callable[..., Walked]:
+def routed(
+    cascades: Cascades, server: RunningServer, manifests: dict[str, TabiManifest]
+) -> Callable[..., RoutedAnswer]:
     """The way of a request's row through a cascade, by levels in this process."""
     return lru_cache(None)(
-        lambda model, texts, request_id, row: cascades.walk(manifests[model], 1, texts, request_id, row)
+        lambda model, texts, request_id, row: cascades.route_offline(manifests[model], 1, texts, request_id, row)
     )
 
 
@@ -101,7 +103,9 @@ def column(*texts: str | bytes) -> Any:
 
 class TestRoutes:
     @pytest.mark.parametrize("model", ["c", "apart"])
-    def test_equal_those_that_are_computed_offline(self, walked: Callable[..., Walked], url: str, model: str) -> None:
+    def test_equal_those_that_are_computed_offline(
+        self, routed: Callable[..., RoutedAnswer], url: str, model: str
+    ) -> None:
         def ask(number: int) -> dict[str, Any]:
             return client.infer(model, {"text_input": column(TEXTS[number])}, request_id=f"q{number}")
 
@@ -109,7 +113,7 @@ class TestRoutes:
             answers = list(pool.map(ask, range(len(TEXTS))))
         levels = []
         for number, answer in enumerate(answers):
-            wanted = walked(model, (TEXTS[number],), f"q{number}", 0)
+            wanted = routed(model, (TEXTS[number],), f"q{number}", 0)
             levels.append(wanted.answer.level)
             assert answer["level"].item() == wanted.answer.level
             assert wanted.answer.label is not None
@@ -121,23 +125,23 @@ class TestRoutes:
         assert 0.2 < levels.count(1) / len(levels) < 0.8
         assert any(answer["pruned_text"].item().decode() != text for answer, text in zip(answers, TEXTS, strict=True))
 
-    def test_rows_take_the_ways_of_their_own_texts(self, walked: Callable[..., Walked], url: str) -> None:
+    def test_rows_have_the_routes_of_their_own_texts(self, routed: Callable[..., RoutedAnswer], url: str) -> None:
         with Client(url) as client:
             found = client.infer("c", {"text_input": column(*TEXTS[:40])})
             alone = [client.infer("c", {"text_input": column(text)})["level"].item() for text in TEXTS[:10]]
             again = [client.infer("c", {"text_input": column(text)})["level"].item() for text in TEXTS[:10]]
-        wanted = [walked("c", (text,), "", row).answer for row, text in enumerate(TEXTS[:40])]
+        wanted = [routed("c", (text,), "", row).answer for row, text in enumerate(TEXTS[:40])]
         assert found["level"].ravel().tolist() == [answer.level for answer in wanted]
         np.testing.assert_allclose(found["probabilities"], [answer.outputs for answer in wanted], atol=1e-4)
         assert alone == again
 
-    def test_pairs(self, walked: Callable[..., Walked], url: str) -> None:
+    def test_pairs(self, routed: Callable[..., RoutedAnswer], url: str) -> None:
         pairs = list(zip(TEXTS[:40], TEXTS[40:80], strict=True))
         inputs = {"text_input": column(*TEXTS[:40]), "text_pair": column(*TEXTS[40:80])}
         with Client(url) as client:
             found = client.infer("pairs", inputs, request_id="x")
         for row, texts in enumerate(pairs):
-            wanted = walked("pairs", texts, "x", row)
+            wanted = routed("pairs", texts, "x", row)
             assert found["level"][row, 0] == wanted.answer.level
             read = (found["pruned_text"][row, 0].decode(), found["pruned_pair"][row, 0].decode())
             assert read == wanted.read
@@ -154,7 +158,7 @@ class TestRoutes:
 
 
 class TestRequests:
-    def test_only_what_was_asked_for_comes_back(self, url: str) -> None:
+    def test_only_requested_outputs_are_returned(self, url: str) -> None:
         with Client(url) as client:
             assert set(client.infer("c", {"text_input": column("good")}, outputs=["level"])) == {"level"}
             answer = client.classify("c", "good")
@@ -205,10 +209,10 @@ class TestRequests:
     def test_an_escalation_that_cannot_make_the_deadline_is_skipped(self, url: str) -> None:
         inputs = {"text_input": column(*TEXTS[:40])}
         with Client(url) as client:
-            hurried = client.infer("hurried", inputs, latency_ms=20_000)
-            patient = client.infer("hurried", inputs)
-        assert set(hurried["level"].ravel().tolist()) == {1}
-        assert hurried["degraded"].ravel().tolist() == (patient["level"].ravel() == 2).tolist()
+            urgent = client.infer("urgent", inputs, latency_ms=20_000)
+            patient = client.infer("urgent", inputs)
+        assert set(urgent["level"].ravel().tolist()) == {1}
+        assert urgent["degraded"].ravel().tolist() == (patient["level"].ravel() == 2).tolist()
         assert not patient["degraded"].any()
 
     def test_metrics_tell_what_was_done(self, server: RunningServer, url: str) -> None:
@@ -281,7 +285,7 @@ def test_a_level_whose_process_is_killed_with_queries_in_it(cascades: Cascades, 
 
 class TestUnderTidalServe:
     @pytest.mark.parametrize(("config", "levels"), [(CONFIG, set()), (APART, {SMALL, LARGE})])
-    def test_a_cascade_comes_and_goes_with_its_levels(
+    def test_a_cascade_is_loaded_and_unloaded_with_its_levels(
         self, cascades: Cascades, cutoff: float, tmp_path: Path, config: str, levels: set[str]
     ) -> None:
         for level in (SMALL, LARGE):

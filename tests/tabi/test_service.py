@@ -15,7 +15,7 @@ from tests.tabi.serving import (
     MAX_LENGTH,
     OUTPUTS,
     VERSION,
-    Levels,
+    FakeLevels,
     Request,
     cascades,
     holding,
@@ -34,10 +34,10 @@ def ids(text: str, first_id: int = 0) -> list[int]:
 class TestRoutes:
     def test_sure_queries_return_early_and_others_go_on(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         with running(tmp_path, levels) as run:
             sure, unsure = Request("sure a"), Request("unsure b")
-            run.ask(sure, unsure)
+            run.submit(sure, unsure)
             assert (sure.one("label"), sure.one("level"), sure.one("degraded")) == (b"no", 1, False)
             assert sure.one("confidence") == pytest.approx(1 / (1 + np.exp(-5)))
             assert (unsure.one("label"), unsure.one("level"), unsure.one("degraded")) == (b"yes", 2, False)
@@ -52,12 +52,12 @@ class TestRoutes:
         assert [(call.model, call.version) for call in levels.of("c_l1")] == [("c_l1", 2)]
         assert levels.of("c_l1")[0].ids == [ids("unsure b")]
 
-    def test_rows_of_a_request_take_their_own_ways_and_go_on_together(self, tmp_path: Path) -> None:
+    def test_rows_of_a_request_have_their_own_routes_and_are_rerouted_together(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         with running(tmp_path, levels) as run:
             request = Request("sure a", "unsure b c", "sure", "unsure d")
-            run.ask(request)
+            run.submit(request)
             assert request.wait()["level"].ravel().tolist() == [1, 2, 1, 2]
             assert request.wait()["label"].ravel().tolist() == [b"no", b"yes", b"no", b"yes"]
         assert [call.model for call in levels.calls] == ["c_l0", "c_l1"]
@@ -68,10 +68,10 @@ class TestRoutes:
 
     def test_words_that_get_no_attention_do_not_go_on(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(pruning=0.5))
-        levels = Levels()
+        levels = FakeLevels()
         with running(tmp_path, levels) as run:
             request, sure = Request("unsure drop a drop b"), Request("sure drop")
-            run.ask(request, sure)
+            run.submit(request, sure)
             assert (request.one("pruned_text"), sure.one("pruned_text")) == (b"unsure a b", b"sure drop")
             assert run.counts("seen_words_total", 5)
             assert run.counts("pruned_words_total", 2)
@@ -81,21 +81,21 @@ class TestRoutes:
 
     def test_a_level_with_another_tokenizer_reads_the_pruned_text(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(pruning=0.5), tokenizers=(0, 100))
-        levels = Levels((0, 100))
+        levels = FakeLevels((0, 100))
         with running(tmp_path, levels) as run:
             request = Request("unsure drop a")
-            run.ask(request)
+            run.submit(request)
             assert request.one("pruned_text") == b"unsure a"
         assert levels.of("c_l1")[0].ids == [ids("unsure a", 100)]
         assert levels.of("c_l1")[0].inputs["input_ids"][0, 0] == 102  # its own [CLS]
 
-    def test_a_chain_of_three_prunes_twice_and_asks_the_last_for_nothing_but_logits(self, tmp_path: Path) -> None:
+    def test_a_chain_of_three_prunes_twice_and_requests_only_logits_of_the_last(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(pruning=0.5, three=True), chosen=3, tokenizers=(0, 100, 100))
-        levels = Levels((0, 100, 100))
+        levels = FakeLevels((0, 100, 100))
         levels.instead["c_l1"] = lambda inputs: np.tile(np.array([0.1, 0.0], np.float32), (len(inputs), 1))
         with running(tmp_path, levels) as run:
             request = Request("unsure drop a b")
-            run.ask(request)
+            run.submit(request)
             assert (request.one("level"), request.one("pruned_text")) == (3, b"unsure a b")
         assert [call.outputs for call in levels.calls] == [
             ["logits", "attention_received"],
@@ -105,11 +105,11 @@ class TestRoutes:
 
     def test_pairs_keep_their_boundary(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(pruning=0.5), pairs=True)
-        levels = Levels()
+        levels = FakeLevels()
         outputs = OUTPUTS | {"pruned_pair"}
         with running(tmp_path, levels, outputs=outputs) as run:
             request = Request("unsure drop", pairs=["a drop b"], wanted=outputs)
-            run.ask(request)
+            run.submit(request)
             assert (request.one("pruned_text"), request.one("pruned_pair")) == (b"unsure", b"a b")
         assert levels.of("c_l1")[0].inputs["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1]]
 
@@ -117,9 +117,9 @@ class TestRoutes:
         made = write_cascade(tmp_path, cascades())
         turned = made.levels[1].model_copy(update={"order": (1, 0)})
         write_cascade(tmp_path, cascades(), levels=(made.levels[0], turned))
-        with running(tmp_path, Levels()) as run:
+        with running(tmp_path, FakeLevels()) as run:
             request = Request("unsure")
-            run.ask(request)
+            run.submit(request)
             assert request.one("label") == b"no"
 
     def test_a_regression_gives_the_mean_of_the_values(self, tmp_path: Path) -> None:
@@ -133,19 +133,19 @@ class TestRoutes:
         )
         levels = tuple(level.model_copy(update={"calibration": doubtful}) for level in made.levels)
         write_cascade(tmp_path, cascades(), levels=levels, task="regression", labels=(), metric="pearson")
-        values = Levels()
+        values = FakeLevels()
         values.instead = {"c_l0": lambda i: np.full((len(i), 1), 2.0), "c_l1": lambda i: np.full((len(i), 1), 3.0)}
         outputs = frozenset({"value", "level"})
         with running(tmp_path, values, outputs=outputs) as run:
             request = Request("a", wanted=outputs)
-            run.ask(request)
+            run.submit(request)
             assert (request.one("value"), request.one("level")) == (2.5, 2)
 
-    def test_the_same_id_takes_the_same_way(self, tmp_path: Path) -> None:
+    def test_the_same_id_has_the_same_route(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        with running(tmp_path, Levels()) as run:
+        with running(tmp_path, FakeLevels()) as run:
             requests = [Request("perhaps a", request_id=f"r{number % 20}") for number in range(60)]
-            run.ask(*requests)
+            run.submit(*requests)
             found = [request.one("level") for request in requests]
             assert found[:20] == found[20:40] == found[40:]
             wanted = [2 if draw(VERSION, request_key(f"r{n}", []), 0, 0) < 0.5 else 1 for n in range(20)]
@@ -153,15 +153,15 @@ class TestRoutes:
             assert set(found) == {1, 2}
             # Without an id the text decides, row by row.
             twice = [Request("perhaps a", "perhaps a b", "perhaps a") for _ in range(2)]
-            run.ask(*twice)
+            run.submit(*twice)
             assert twice[0].wait()["level"].tolist() == twice[1].wait()["level"].tolist()
 
     def test_a_shorter_level_reads_what_fits_it(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(pruning=0.5), lengths=(6, 16))
-        levels = Levels()
+        levels = FakeLevels()
         with running(tmp_path, levels) as run:
             request = Request("unsure drop a b c drop d")
-            run.ask(request)
+            run.submit(request)
             # The second "drop" was cut off: it stays, as what follows it does.
             assert request.one("pruned_text") == b"unsure a b c drop d"
         assert levels.of("c_l0")[0].ids == [ids("unsure drop a b")]
@@ -190,10 +190,10 @@ class TestRequests:
     )
     def test_bad_input_is_refused_by_name(self, pairs: bool, inputs: dict[str, Any], said: str, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(), pairs=pairs)
-        levels = Levels()
+        levels = FakeLevels()
         with running(tmp_path, levels) as run:
             bad, good = Request("a", inputs=inputs), Request("sure", pairs=["a"] if pairs else None)
-            run.ask(bad, good)
+            run.submit(bad, good)
             with pytest.raises(InvalidArgument) as caught:
                 bad.wait()
             assert said in str(caught.value)
@@ -202,24 +202,24 @@ class TestRequests:
 
     def test_what_no_level_reads_as_a_whole_is_cut_where_the_config_says_so(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(), lengths=(6, 8))
-        with running(tmp_path, Levels()) as run:
+        with running(tmp_path, FakeLevels()) as run:
             fits, long = Request("sure a a a a a"), Request("sure a a a a a a")
-            run.ask(fits, long)
+            run.submit(fits, long)
             assert fits.one("level") == 1
             with pytest.raises(InvalidArgument, match="9 tokens; this model reads at most 8"):
                 long.wait()
-        with running(tmp_path, Levels(), truncate=True) as run:
+        with running(tmp_path, FakeLevels(), truncate=True) as run:
             long = Request("unsure a a a a a a")
-            run.ask(long)
+            run.submit(long)
             assert long.one("level") == 2
 
     def test_options_choose_the_candidate_and_the_last_level(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        with running(tmp_path, Levels()) as run:
+        with running(tmp_path, FakeLevels()) as run:
             fast, exact, beyond = (Request("unsure", accuracy=score) for score in (0.8, 0.96, 1.0))
             first, second = Request("unsure", max_level=1), Request("unsure", max_level=2)
             both = Request("sure", accuracy=0.96, max_level=1)
-            run.ask(fast, exact, beyond, first, second, both)
+            run.submit(fast, exact, beyond, first, second, both)
             assert [each.one("level") for each in (fast, exact, beyond)] == [1, 2, 2]
             assert exact.one("probabilities")[1] == pytest.approx(1 / (1 + np.exp(-3)))  # the second alone
             assert [each.one("level") for each in (first, second, both)] == [1, 2, 1]
@@ -227,22 +227,22 @@ class TestRequests:
 
     def test_a_cascade_that_begins_beyond_max_level_refuses(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(), chosen=2)
-        with running(tmp_path, Levels()) as run:
+        with running(tmp_path, FakeLevels()) as run:
             request = Request("sure", max_level=1)
-            run.ask(request)
+            run.submit(request)
             with pytest.raises(
                 InvalidArgument, match="'max_level' is 1, but the cascade that serves begins at level 2"
             ):
                 request.wait()
 
-    def test_a_withdrawn_request_is_not_asked(self, tmp_path: Path) -> None:
+    def test_a_cancelled_request_calls_no_level(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels, held = Levels(), threading.Event()
+        levels, held = FakeLevels(), threading.Event()
         levels.before["c_l0"] = holding(held)
         with running(tmp_path, levels, max_in_flight=2) as run:
             first, withdrawn, late = Request("sure"), Request("sure a"), Request("sure b", latency_ms=80)
             withdrawn.withdrawn = True
-            run.ask(first, withdrawn, late)
+            run.submit(first, withdrawn, late)
             assert until(lambda: bool(levels.calls))
             levels.before.clear()
             assert until(lambda: late.error is not None)  # its deadline passes in the queue
@@ -257,15 +257,15 @@ class TestRequests:
     def test_the_config_may_not_declare_what_the_cascade_does_not_give(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         refusal = pytest.raises(InvalidArgument, match="declares the output 'value', which this classification cascade")
-        with refusal, running(tmp_path, Levels(), outputs=frozenset({"value"})):
+        with refusal, running(tmp_path, FakeLevels(), outputs=frozenset({"value"})):
             raise AssertionError
 
 
-def test_what_comes_at_the_end_is_refused(tmp_path: Path) -> None:
+def test_requests_during_unload_are_rejected(tmp_path: Path) -> None:
     write_cascade(tmp_path, cascades())
-    with running(tmp_path, Levels()) as run:
+    with running(tmp_path, FakeLevels()) as run:
         pass
     request = Request("sure")
-    run.ask(request)
+    run.submit(request)
     with pytest.raises(Unavailable, match="stops serving"):
         request.wait()

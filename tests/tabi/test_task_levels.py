@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.pets.bases import MADE, random_task, small_base
-from tests.tabi.serving import Levels, Request, cascades, raising, running, write_cascade
+from tests.tabi.serving import FakeLevels, Request, cascades, raising, running, write_cascade
 from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, Unavailable
 from tidal.pets.tasks.folder import add_task
@@ -39,11 +39,11 @@ def made(tmp_path: Path) -> TabiManifest:
     return write_cascade(folder, cascades(), levels=levels)
 
 
-def test_a_task_is_asked_of_whichever_version_serves(made: TabiManifest, tmp_path: Path) -> None:
-    levels = Levels()
+def test_a_task_is_called_in_any_served_version(made: TabiManifest, tmp_path: Path) -> None:
+    levels = FakeLevels()
     with running(tmp_path / "c", levels) as run:
         unsure = Request("unsure", task="another")
-        run.ask(unsure)
+        run.submit(unsure)
         assert (unsure.one("level"), unsure.one("degraded")) == (2, False)
     assert [(call.model, call.version, call.task) for call in levels.calls] == [
         ("c_l0", NEWEST, "mood"),
@@ -62,66 +62,66 @@ def test_it_is_never_embedded_nor_of_the_cascade_alone(made: TabiManifest, tmp_p
 
 
 @pytest.mark.usefixtures("made")
-def test_a_task_that_was_removed_or_replaced_answers_for_nobody(tmp_path: Path) -> None:
-    levels = Levels()
+def test_a_removed_or_replaced_task_is_not_called(tmp_path: Path) -> None:
+    levels = FakeLevels()
     with running(tmp_path / "c", levels) as run:
         remove_task(tasks_folder(tmp_path / "c_l0"), "mood")
         gone = Request("sure")
-        run.ask(gone)
+        run.submit(gone)
         with pytest.raises(
             Unavailable, match=r"level 1, model 'c_l0', task 'mood': .*unknown task 'mood'.*add it again"
         ):
             gone.wait()
         add(tmp_path, "c_l0", seed=5)
         other = Request("sure")
-        run.ask(other)
+        run.submit(other)
         with pytest.raises(Unavailable, match="differs from the one that the cascade was built with; rebuild with `"):
             other.wait()
         assert not levels.calls
         add(tmp_path, "c_l0", seed=0)
         back = Request("sure")
-        run.ask(back)
+        run.submit(back)
         assert (back.one("level"), back.one("degraded")) == (1, False)
         add(tmp_path, "c_l0", seed=5)
         again = Request("sure")
-        run.ask(again)
+        run.submit(again)
         with pytest.raises(Unavailable, match="differs from the one"):
             again.wait()
 
 
 @pytest.mark.usefixtures("made")
 def test_queries_that_others_can_answer_are_answered(tmp_path: Path) -> None:
-    levels = Levels()
+    levels = FakeLevels()
     with running(tmp_path / "c", levels, on_first_level_failure="next") as run:
         remove_task(tasks_folder(tmp_path / "c_l1"), "mood")
         both = Request("sure", "unsure")
-        run.ask(both)
+        run.submit(both)
         assert both.wait()["degraded"].ravel().tolist() == [False, True]
         assert both.wait()["level"].ravel().tolist() == [1, 1]
         add(tmp_path, "c_l1", seed=1)
         add(tmp_path, "c_l0", seed=5)
         by_the_next = Request("sure")
-        run.ask(by_the_next)
+        run.submit(by_the_next)
         assert (by_the_next.one("level"), by_the_next.one("degraded")) == (2, True)
 
 
 @pytest.mark.usefixtures("made")
-def test_a_task_that_its_model_refuses_is_no_fault_of_the_client(tmp_path: Path) -> None:
-    levels = Levels()
+def test_a_task_that_its_model_rejects_is_not_a_client_error(tmp_path: Path) -> None:
+    levels = FakeLevels()
     levels.before["c_l0"] = raising(InvalidArgument("task 'mood' is refused: it is damaged"))
     with running(tmp_path / "c", levels) as run:
         request = Request("sure")
-        run.ask(request)
+        run.submit(request)
         with pytest.raises(Unavailable, match="task 'mood': task 'mood' is refused: it is damaged"):
             request.wait()
 
 
-def test_a_model_in_another_repository_is_asked_unseen(made: TabiManifest, tmp_path: Path) -> None:
+def test_a_model_in_another_repository_is_called_unchecked(made: TabiManifest, tmp_path: Path) -> None:
     for level in made.levels:
         shutil.rmtree(tmp_path / level.model)
-    with running(tmp_path / "c", Levels()) as run:
+    with running(tmp_path / "c", FakeLevels()) as run:
         request = Request("sure")
-        run.ask(request)
+        run.submit(request)
         assert request.one("level") == 1
 
 

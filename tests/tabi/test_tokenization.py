@@ -31,7 +31,7 @@ def test_the_same_tokenizer_reads_once(tmp_path: Path) -> None:
     assert made.encode_next(0, 1, query, np.ones(5, np.float32), None).encoded is query
 
 
-def test_words_are_not_looked_for_where_nothing_is_pruned(tmp_path: Path) -> None:
+def test_words_are_not_computed_where_nothing_is_pruned(tmp_path: Path) -> None:
     made = readers(tmp_path)
     (read,) = made.encode(0, [(b"a drop b",)])
 

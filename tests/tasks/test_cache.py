@@ -189,7 +189,7 @@ class TestBudget:
             assert engine.inside() == {"b"}
 
     def test_tasks_that_are_always_in_use_let_others_in(self) -> None:
-        """Whoever asks for a task that was told to leave waits behind the one that needs its room."""
+        """A query for a retired task waits behind the one that needs its memory."""
         engine = Engine()
         with cache_of(engine, stamps("a", "b"), 1) as cache:
             held = cache.acquire("a").result(10)

@@ -47,7 +47,7 @@ def test_ids_equal_those_of_the_models_own_tokenizer(folder: Path) -> None:
         (b"x" * 8193, "8193 bytes; this model reads at most 128 tokens"),
     ],
 )
-def test_one_bad_row_is_told_and_the_others_are_read(folder: Path, text: bytes, message: str) -> None:
+def test_an_invalid_row_is_refused_and_the_others_are_read(folder: Path, text: bytes, message: str) -> None:
     good, bad, other = TextTokenizer(folder / "tokenizer.json", 128).encode([b"good", text, b"other"])
     assert isinstance(good, Encoded)
     assert isinstance(other, Encoded)

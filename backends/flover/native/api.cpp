@@ -1,4 +1,4 @@
-// What Python calls: packing of matrices, products, attention and whole passes, spread over threads.
+// The C interface: packing of matrices, linear layers, attention and whole passes, spread over threads.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -38,9 +38,9 @@ void pack(int inputs, int outputs, const Weight* weight, Weight* packed) {
                 }
 }
 
-// Parts of a product for each thread: server and clients take a core from one of them at any time, and the others go on.
+// Parts of a product per thread: when the server or a client takes the core of a thread, the others continue.
 constexpr int kParts = 8;
-// Heads in a part of attention, and fewest rows that are worth spreading by themselves.
+// Heads in a part of attention, and the fewest rows that are spread over threads.
 constexpr int kHeads = 4;
 constexpr int kRows = 32;
 
@@ -50,7 +50,7 @@ void multiply(int threads, const Product<Weight>& task) {
     for_ranges(threads, panels_of(task.outputs), kParts * threads, [&](int first, int last) { run(task, first, last); });
 }
 
-// Rows as the kernels read them: floats as they are, else rounded, and padded to whole steps.
+// Rows in the kernels' format: floats unchanged or rounded to bfloat16, and padded to whole steps.
 const float* input_of(const float* input, int, int, float) { return input; }
 const Half* input_of(const float* input, int rows, int inputs, Half) {
     thread_local std::vector<Half> rounded;
@@ -80,7 +80,7 @@ template <class Held>
 void attention(int threads, const Attention<Held>& task) {
     const auto& run = kernels_of<Held>();
     for (int row = 0; row < task.rows; ++row) run.keep(task, row);
-    // Rows of one slot read the same keys: heads come one after the other, each for all rows.
+    // Rows of one slot read the same keys: iterate over heads, each for all rows.
     const int tasks = task.rows * task.kv_heads;
     for_ranges(threads, tasks, (tasks + kHeads - 1) / kHeads, [&](int begin, int end) {
         thread_local std::vector<float> scores;
@@ -90,7 +90,7 @@ void attention(int threads, const Attention<Held>& task) {
     });
 }
 
-// What a pass does one thing after the other; `Operation` in models/passes.py is the same.
+// One operation of a pass; must match `_Operation` in models/passes.py.
 enum class Kind : std::int32_t { embed, norm, linear, head_norm, turn, attend, gate };
 
 struct Operation {
@@ -101,7 +101,7 @@ struct Operation {
     std::int32_t heads, kv_heads, size;
     std::int32_t activation;
     std::int32_t centred;
-    std::int32_t last;  // whether of all rows the last alone is wanted, where the pass says so
+    std::int32_t last;  // whether from here on only the rows with logits are computed
     float epsilon;
     std::int64_t length;  // tokens of a slot
     const void* weights;
@@ -196,9 +196,9 @@ void carry_out(const Operation& each, int threads, const Rows& rows, float* cons
 
 using namespace tidal;
 
-// A whole pass in one call, of rows of any slots in any order: of prompts, of a step, or of both. `widths` [buffers] are
-// those of a row. Operations that say so see only the rows `wanted`, in ascending order, one behind the other; where it is
-// null they see all.
+// A whole pass in one call, over rows of any slots in any order: prefill, decode, or both. `widths` [buffers] are the
+// widths of a row. Operations with `last` process only the rows `wanted`, in ascending order and contiguous; all rows if
+// it is null.
 TIDAL_EXPORT void tidal_pass(std::int32_t threads, std::int32_t count, const Operation* operations, std::int32_t rows,
                              const std::int64_t* ids, const std::int64_t* slots, const std::int64_t* positions,
                              float* const* buffers, const std::int32_t* widths, const std::int32_t* wanted,
@@ -223,7 +223,7 @@ TIDAL_EXPORT const char* tidal_kernels() { return kernels().name; }
 
 TIDAL_EXPORT bool tidal_choose_kernels(const char* name) { return choose_kernels(name); }
 
-// Numbers that a packed matrix takes.
+// Number of elements of a packed matrix.
 TIDAL_EXPORT std::int64_t tidal_packed_size(bool half, std::int32_t inputs, std::int32_t outputs) {
     const std::int64_t row = half ? steps_of<Half>(inputs) * kDepth<Half> : steps_of<float>(inputs);
     return row * panels_of(outputs) * kPanel;
@@ -236,7 +236,7 @@ TIDAL_EXPORT void tidal_pack(bool half, std::int32_t inputs, std::int32_t output
         pack(inputs, outputs, static_cast<const float*>(weight), static_cast<float*>(packed));
 }
 
-// Ask for large pages under memory that was not written yet.
+// Request large pages for memory that was not written yet.
 TIDAL_EXPORT void tidal_large_pages(void* from, std::size_t bytes) {
     const std::uintptr_t page = std::uintptr_t{1} << 21, begin = reinterpret_cast<std::uintptr_t>(from);
     const std::uintptr_t first = (begin + page - 1) & ~(page - 1), last = (begin + bytes) & ~(page - 1);

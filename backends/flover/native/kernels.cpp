@@ -1,20 +1,20 @@
-// The kernels, in terms of vectors of as many floats as the level has: compiled once for each level.
+// The kernels, in terms of vectors of the level's width: compiled once per level.
 #include "bf16_vectors.hpp"
 
 namespace tidal {
 namespace {
 
-// Rows and vectors of a tile, whose sums are in registers all the time.
+// Rows and vectors of a tile, whose sums stay in registers.
 constexpr int kTileRows = kLanes == 16 ? 8 : 4;
 constexpr int kTileVectors = 3;
 constexpr int kTileColumns = kTileVectors * kLanes;
 static_assert(kPanel % kTileColumns == 0, "a panel is a whole number of tiles");
-// What one step of a panel takes of memory, and a line of the cache.
+// Bytes of one step of a panel, and of a cache line.
 constexpr int kStepBytes = kPanel * 4;
 constexpr int kLine = 64;
-// So far ahead of its use a matrix is fetched that is read for one block of rows only.
+// Prefetch distance of a matrix that is read for a single block of rows.
 constexpr int kAhead = 4096;
-// Blocks of keys, of a position a lane, that are fetched ahead.
+// Prefetch distance in blocks of keys, one position per lane.
 constexpr int kBlocksAhead = 4;
 
 inline void accumulate(Vector (&sums)[kTileVectors], const float* input, const Vector (&weights)[kTileVectors]) {
@@ -68,7 +68,7 @@ void tile(const Product<Weight>& task, int first_row, const Weight* panel, const
         Vector sums[rows][kTileVectors] = {};
         const Weight* weight = panel + column * kDepth<Weight>;
         for (int step = 0; step < task.steps; ++step) {
-            // What is read once only need not push out of the cache what Python needs between two products.
+            // Data read only once should not evict what Python needs between two products.
             for (int line = 0; line < lines; ++line) __builtin_prefetch(ahead + line * kLine, 0, lines == 3 ? 0 : 2);
             ahead += lines * kLine;
             typename Read<Weight>::Type weights[kTileVectors];
@@ -103,7 +103,7 @@ void tile_of(int rows, const Product<Weight>& task, int first_row, const Weight*
     }
 }
 
-// What follows the products of a panel's columns from `first`, of which the matrix has `columns`.
+// Bias, activation and addition for a panel's columns from `first`, of `columns` in the matrix.
 template <class Weight>
 void finish(const Product<Weight>& task, int first_row, int rows, int first, int columns, float* products) {
     for (int row = 0; row < rows; ++row) {
@@ -131,7 +131,7 @@ void product(const Product<Weight>& task, int first_panel, int last_panel) {
     for (int number = first_panel; number < last_panel; ++number) {
         const Weight* panel = task.panels + number * stride;
         const int left = task.outputs - number * kPanel, columns = left < kPanel ? left : kPanel;
-        // A panel stays in the cache for all blocks of rows, which fetch the next one meanwhile, each a part of it.
+        // A panel stays in the cache for all blocks of rows; each block prefetches a part of the next panel.
         const char* next = reinterpret_cast<const char*>(panel + stride);
         for (int block = 0; block < blocks; ++block) {
             const int first_row = block * most;
@@ -161,7 +161,7 @@ inline float dot(const float* x, const float* y, int count) {
     return found;
 }
 
-// Adds some ranks of a row's difference: sums are read and written once for all of them.
+// Adds several ranks of a row's low-rank update: sums are read and written once for all of them.
 template <int ranks>
 void add_ranks(const LowRank& task, const float* input, std::int64_t first, float* output) {
     float between[ranks];
@@ -213,8 +213,8 @@ void keep(const Attention<Held>& task, int row) {
         copy(made + static_cast<std::size_t>(head) * task.size, held + head * task.length * task.size, task.size);
 }
 
-// Keys or values of one head in one slot, and those that are read after them: while they are read block by block, with
-// a position a lane, what comes some blocks later is fetched.
+// Keys or values of one head in one slot, and those that are read after them. They are read block by block, one position
+// per lane, while later blocks are prefetched.
 template <class Held>
 struct Run {
     const Held* first;  // [count, size]
@@ -222,14 +222,14 @@ struct Run {
     std::int64_t count;
     std::int64_t size;
 
-    // What to fetch while the block at a position is read.
+    // Address to prefetch while the block at a position is read.
     const Held* ahead(std::int64_t position) const {
         const std::int64_t later = position + kBlocksAhead * kLanes;
         return later < count ? first + later * size : next + (later - count) * size;
     }
 };
 
-// Sums of products of a query with as many keys as there are lanes.
+// Products of a query with as many keys as there are lanes.
 template <class Held>
 inline Vector products(const float* query, const Run<Held>& keys, std::int64_t position) {
     constexpr int in_line = kLine / sizeof(Held);
@@ -241,7 +241,7 @@ inline Vector products(const float* query, const Run<Held>& keys, std::int64_t p
     for (; part + kLanes <= size; part += kLanes) {
         const Vector x = load(query + part);
         const Held* key = block + part;
-        // All parts together fetch each line once, or more often where a part is less than one.
+        // All parts together prefetch each line once, or more often if a part is smaller than a line.
         const Held* fetched = ahead + part / in_line * in_line;
 #pragma GCC unroll 16
         for (int i = 0; i < kLanes; ++i, key += size, fetched += size) {
@@ -255,7 +255,7 @@ inline Vector products(const float* query, const Run<Held>& keys, std::int64_t p
     return found;
 }
 
-// Products of a query with all keys. Behind them, to a whole number of vectors, is written what no weight comes of.
+// Products of a query with all keys, padded to whole vectors with values whose softmax weight is 0.
 template <class Held>
 void score(const float* query, const Run<Held>& keys, float* scores) {
     std::int64_t at = 0;
@@ -273,7 +273,7 @@ void score(const float* query, const Run<Held>& keys, float* scores) {
     }
 }
 
-// The sum of values by their weights, for some vectors of each from `part` on.
+// Weighted sum of values, for some vectors of each from `part` on.
 template <class Held, int vectors>
 void mix(const float* weights, const Run<Held>& values, std::int64_t part, float factor, float* output) {
     constexpr int bytes = vectors * kLanes * sizeof(Held);

@@ -1,7 +1,7 @@
-// What a decoder's kernels compute, and one table of them for each level of vector instructions.
+// The kernels of a decoder, and one table of them per level of vector instructions.
 //
-// The kernels' file is compiled once for each level. It includes nothing but these headers and uses no inline functions
-// of the standard library: a copy compiled for a newer processor must never be the one that the linker keeps.
+// kernels.cpp is compiled once per level. It includes only these headers and uses no inline functions of the standard
+// library: the linker must never keep a copy compiled for a newer processor.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +17,18 @@ using Half = std::uint16_t;
 // Outputs in a panel of a packed matrix; the last panel is padded with zeros.
 constexpr int kPanel = 48;
 
-// Inputs that lie side by side for each output in a panel: what one instruction multiplies and adds up in bfloat16.
+// Contiguous inputs per output in a panel: those that one instruction multiplies and sums in bfloat16.
 template <class Weight>
 constexpr int kDepth = sizeof(Weight) == sizeof(Half) ? 2 : 1;
 
-// A matrix [outputs, inputs] is packed as [panels][steps][kPanel][kDepth]: what is read one after the other lies so.
+// A matrix [outputs, inputs] is packed as [panels][steps][kPanel][kDepth], in the order in which it is read.
 template <class Weight>
 constexpr int steps_of(int inputs) {
     return (inputs + kDepth<Weight> - 1) / kDepth<Weight>;
 }
 constexpr int panels_of(int outputs) { return (outputs + kPanel - 1) / kPanel; }
 
-// Few rows times a packed matrix: activation(rows * weight + bias), plus what is added.
+// Few rows times a packed matrix: activation(rows * weight + bias) + added.
 template <class Weight>
 struct Product {
     int rows;
@@ -42,7 +42,7 @@ struct Product {
     Activation activation;
 };
 
-// Rows that each write their key and value into a slot and attend to all that stands there up to their own.
+// Attention: each row writes its key and value into a slot, and attends to all positions up to its own.
 template <class Held>
 struct Attention {
     int rows;
@@ -57,20 +57,20 @@ struct Attention {
     float* output;                  // [rows, heads, size]
 };
 
-// Rows that each add a low-rank difference of their own to what they share: some of the ranks of two factors.
+// Low-rank updates: each row uses its own range of the ranks of two shared factors.
 struct LowRank {
     int inputs;
     int outputs;
     const float* input;          // [rows, inputs]
-    const std::int64_t* begins;  // [rows], the first of a row's ranks
-    const std::int64_t* ends;    // [rows], behind the last
+    const std::int64_t* begins;  // [rows], first rank of each row
+    const std::int64_t* ends;    // [rows], rank behind the last
     const float* down;           // [ranks, inputs]
     const float* up;             // [ranks, outputs]
     const float* added;          // [rows, outputs] or null
     float* output;               // [rows, outputs]
 };
 
-// Rows whose last axis is normalised: by its deviation from its mean, or by its size.
+// Normalisation of the last axis of rows: layer norm (centred) or RMS norm.
 struct Norm {
     int width;
     bool centred;
@@ -81,12 +81,12 @@ struct Norm {
     float* output;        // [rows, width], perhaps the input
 };
 
-// Heads that are turned by the position of their row.
+// Rotary positions: rotation of heads by the position of their row.
 struct Turn {
-    int heads;        // of a row that are turned
-    int all_heads;    // of a row
+    int heads;        // number of rotated heads of a row
+    int all_heads;    // number of heads of a row
     int size;         // of a head
-    int turned;       // components of it, the first ones
+    int turned;       // number of rotated components of a head, the first ones
     const float* cosines;             // [positions, turned]
     const float* sines;               // [positions, turned], those of the first half negative
     const std::int64_t* positions;    // [rows]
@@ -95,11 +95,11 @@ struct Turn {
 
 template <class Number>
 struct KernelsOf {
-    // The product's outputs of some panels.
+    // Outputs of some panels of a linear layer.
     void (*product)(const Product<Number>&, int first_panel, int last_panel);
-    // One row's key and value into its slot.
+    // Write one row's key and value to its slot.
     void (*keep)(const Attention<Number>&, int row);
-    // All queries of one row that share a key's head; `scores` has room for as many as the slot has tokens, and 16.
+    // All queries of one row that share a key head; `scores` has room for the tokens of the slot plus 16.
     void (*attend)(const Attention<Number>&, int row, int kv_head, float* scores);
 };
 
@@ -107,11 +107,11 @@ struct Kernels {
     const char* name;
     KernelsOf<float> full;
     KernelsOf<Half> half;
-    // What one row adds, on top of `added`.
+    // The update of one row plus `added`.
     void (*low_rank)(const LowRank&, int row);
     void (*normalise)(const Norm&, int row);
     void (*turn)(const Turn&, int row);
-    // One row [2 * width] of gates and of what they let through, to [width].
+    // One row [2 * width] of gates and gated values, to [width].
     void (*gate)(Activation, int width, const float* from, float* to);
     // To the nearest bfloat16, ties to even.
     void (*round)(const float* from, Half* to, std::size_t count);
@@ -120,10 +120,10 @@ struct Kernels {
 // The levels, best first.
 extern const Kernels kernels_avx512bf16, kernels_avx512, kernels_avx2, kernels_plain;
 
-// The best level that this processor has, or the one that was forced.
+// The best level of this processor, or the selected one.
 const Kernels& kernels();
 
-// Force a level by name, or undo that by "auto"; false where the processor lacks it.
+// Select a level by name, or the best by "auto"; false if the processor does not support it.
 bool choose_kernels(const char* name);
 
 }  // namespace tidal

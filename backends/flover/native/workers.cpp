@@ -14,7 +14,7 @@ namespace tidal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// So long a helper looks out for the next piece of a pass, and a caller for the last part, before they sleep.
+// Time that a helper spins for the next task of a pass, and a caller for the last part, before it sleeps.
 constexpr auto kLookOut = std::chrono::microseconds(100);
 
 inline void pause() {
@@ -37,8 +37,8 @@ bool look_out(const Ready& ready) {
     return ready();
 }
 
-// Which part is next, how many there are, and how many helpers may take one, in one word: who takes a part has seen all
-// three as they are, and the work stays what it is until that part is done.
+// Index of the next part, number of parts, and number of helpers that may still join, in one atomic word: a thread that
+// takes a part has a consistent view of all three, and the task does not change until that part is done.
 constexpr int kPartBits = 21, kHelperBits = 16;
 constexpr std::uint64_t kPartMask = (std::uint64_t{1} << kPartBits) - 1;
 constexpr std::uint64_t kHelperMask = (std::uint64_t{1} << kHelperBits) - 1;
@@ -54,8 +54,8 @@ constexpr std::uint64_t helpers_of(std::uint64_t state) { return state >> (2 * k
 class Workers {
   public:
     void share_out(int threads, int parts, RunPart run, const void* work) {
-        const std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
-        if (!turn) {
+        const std::unique_lock<std::mutex> owner(owner_, std::try_to_lock);
+        if (!owner) {
             for (int part = 0; part < parts; ++part) run(work, part);
             return;
         }
@@ -80,7 +80,7 @@ class Workers {
     }
 
   private:
-    // A helper's life. Nobody ends it: threads that sleep are no work for a process that exits.
+    // Main loop of a helper. It never ends: sleeping threads do not delay the exit of the process.
     void help(int number) {
         while (true) {
             const auto ready = [&] { return is_ready(number); };
@@ -100,7 +100,7 @@ class Workers {
         return next_of(state) < parts_of(state) && number < static_cast<int>(helpers_of(state));
     }
 
-    // Take the next part and do it; false where there is none for this thread.
+    // Take and run the next part; false if there is none for this thread.
     bool take_part(int number) {
         std::uint64_t state = state_.load();
         do {
@@ -115,7 +115,7 @@ class Workers {
         return true;
     }
 
-    std::mutex turn_;  // held by the caller whose work this is
+    std::mutex owner_;  // held by the caller whose task this is
     int started_ = 0;
     RunPart run_ = nullptr;
     const void* work_ = nullptr;
@@ -130,7 +130,7 @@ class Workers {
 }  // namespace
 
 void share_out(int threads, int parts, RunPart run, const void* work) {
-    static Workers& workers = *new Workers;  // never destroyed: helpers outlive everything
+    static Workers& workers = *new Workers;  // never destroyed: helpers run until the process exits
     workers.share_out(threads, parts, run, work);
 }
 

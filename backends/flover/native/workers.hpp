@@ -1,8 +1,8 @@
 // Spreading work over threads.
 //
-// Work is cut into parts that whoever is there takes one after the other, the calling thread too, and it is done when all
-// parts are: a helper whose core is taken by server or clients holds up nobody as long as it has no part in hand. With
-// OpenMP all threads have to meet behind each piece of work, of which a pass has some hundred.
+// A task is divided into parts, which the calling thread and all available helpers take one by one, and is done when all
+// parts are. A helper whose core is used by the server or a client delays the task only if it is running a part. With
+// OpenMP, all threads synchronise after each task, of which a pass has some hundred.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,13 @@ namespace tidal {
 
 using RunPart = void (*)(const void* work, int part);
 
-// Run all parts with at most so many threads, of which this is one, and return when all are done. From several threads
-// at once: one of them gets the helpers, the others do without.
+// Run all parts with at most `threads` threads, including the calling one, and return when all are done. If several
+// threads call this at the same time, one of them gets the helpers and the others run alone.
 void share_out(int threads, int parts, RunPart run, const void* work);
 
 constexpr int kMostParts = 1 << 20;
 
-// Call work(begin, end) for ranges that cover 0 to count, at most `parts` of them.
+// Call work(begin, end) for at most `parts` ranges that cover 0 to count.
 template <class Work>
 void for_ranges(int threads, int count, int parts, const Work& work) {
     parts = std::min({count, parts, kMostParts});

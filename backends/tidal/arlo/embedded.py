@@ -1,4 +1,4 @@
-"""Models of the `arlo` backend inside another model's process, asked as the server's own models are."""
+"""Models of the `arlo` backend inside another model's process, called like models of the server."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tidal.service import Service, ServiceContext
 
 
 class LocalService(Service, Protocol):
-    """A service whose callers can lend it their thread."""
+    """A service that can run a request in the caller's thread."""
 
     def run_here(self, request: PendingRequest) -> None:
-        """Take over a request, and run it in the calling thread where that is free to go first."""
+        """Queue a request; run it in the calling thread if it is first and a lane is free."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model's version with its engines open; `start` begins a service on it, again after a failure."""
+    """A version of a model with open engines; `start` starts a service on it, also after a failure."""
 
     name: str
     version: int
@@ -41,12 +41,12 @@ def load_embedded(version_dir: Path, name: str, log: logging.Logger) -> LoadedMo
     """Open a polymorphic model's published version in this process.
 
     Args:
-        version_dir: the version's folder.
-        name: of the model, for what it logs.
-        log: where to.
+        version_dir: Folder of the version.
+        name: Name of the model, for its log messages.
+        log: Logger of the model.
 
     Raises:
-        InvalidArgument: the version does not fit its files, this device or the engine library.
+        InvalidArgument: The manifest does not match the files, this device or the engine library.
     """
     manifest = load_arlo_manifest(version_dir)
     outputs = frozenset({"logits", *(output.name for output in manifest.extra_outputs)})
@@ -58,12 +58,12 @@ def load_embedded(version_dir: Path, name: str, log: logging.Logger) -> LoadedMo
 
 
 class EmbeddedModels:
-    """Runs loaded models, and calls them; a `ModelCall` for them and, through `others`, for every other model.
+    """A `ModelCall` that runs some models in this process and calls all others on the server.
 
     Args:
-        context: of the model whose process it is; it fails with a service that fails.
-        models: that run here.
-        metrics: by model, where each counts.
+        context: Context of the model whose process this is; a failing service fails it.
+        models: Models to run in this process.
+        metrics: Metrics of each of them, by name.
     """
 
     def __init__(self, context: ServiceContext, models: Sequence[LoadedModel], metrics: Mapping[str, Metrics]) -> None:
@@ -90,7 +90,7 @@ class EmbeddedModels:
         latency_ms: float | None = None,
         task: str | None = None,
     ) -> dict[str, Array]:
-        """Run one request and wait; see `tidal.service.ModelCall`."""
+        """Run one request and return its outputs; see `tidal.service.ModelCall`."""
         service = self._services.get((model, version))
         if service is None:
             return self._others(model, inputs, outputs, version=version, latency_ms=latency_ms, task=task)
@@ -105,7 +105,7 @@ class EmbeddedModels:
                 self._pending.discard(call)
 
     def close(self, timeout_s: float) -> None:
-        """End the services, within `timeout_s` seconds for all; calls that are left are failed."""
+        """Close the services within `timeout_s` seconds in total; fail the remaining calls."""
         until = time.monotonic() + timeout_s
         for service in self._services.values():
             service.close(max(0.0, until - time.monotonic()))
@@ -123,10 +123,10 @@ class EmbeddedModels:
 
 
 class _Call:
-    """A request from this process: `PendingRequest`, and a wait for its answer."""
+    """A `PendingRequest` from this process, with a wait for its response."""
 
     request_id = ""
-    record = None  # the request log has the request that this is a part of
+    record = None  # the request log has the request that this call belongs to
 
     def __init__(self, inputs: Mapping[str, Array], wanted: frozenset[str], latency_ms: float | None) -> None:
         self.inputs = inputs
@@ -170,8 +170,8 @@ class _Call:
 
 
 def _no_models(model: str, *_: Any, **__: Any) -> dict[str, Array]:
-    raise Internal(f"a polymorphic model asked for model '{model}'")
+    raise Internal(f"a polymorphic model called model '{model}'")
 
 
 def _ignore(error: BaseException) -> None:
-    """Nothing runs yet that could fail."""
+    """Ignore failures while opening: no service runs yet."""

@@ -18,18 +18,17 @@ _MIN_LATENCY_MS = 0.001
 
 
 class RuntimeModels:
-    """Runs batches on the models of the runtimes; implements `tidal.arlo.runner.BatchRunner`.
+    """Runs batches on the Triton models of the runtimes; implements `tidal.arlo.runner.BatchRunner`.
 
-    A runtime's model is asked for the front's own version. Where somebody loads the models by hand it may already have
-    another one alone: that is taken where its front reads a text and names its classes in the same way. Otherwise there
-    is none to ask any more, and an answer would be wrong.
+    It calls the front's own version of a runtime's model. If models are loaded by hand, only another version may be
+    loaded: that one is called if it has the same tokenizer, labels and outputs, since its results are then valid.
 
     Args:
-        call: asks another model.
-        front: the front's name on the server.
-        model_dir: the front's folder in the repository.
-        version: the front's version.
-        manifest: of that version.
+        call: Calls another model of the server.
+        front: Name of the front on the server.
+        model_dir: Folder of the front in the repository.
+        version: Version of the front.
+        manifest: Manifest of that version.
     """
 
     def __init__(self, call: ModelCall, front: str, model_dir: Path, version: int, manifest: ArloManifest) -> None:
@@ -37,12 +36,12 @@ class RuntimeModels:
         self._manifest = manifest
         self._models = [runtime_model(front, runtime.max_length) for runtime in manifest.runtimes]
         self._outputs = ["logits", *(output.name for output in manifest.extra_outputs)]
-        self._versions = [version] * len(self._models)  # that served last
+        self._versions = [version] * len(self._models)  # version that answered last, by runtime
         self._entry = ModelEntry(model_dir)
         self._compatible = {version: True}
 
     def run(self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None) -> dict[str, Array]:
-        """Run rows on some instance of the runtime; see `BatchRunner`. Which one is Triton's choice."""
+        """Run rows on an instance of the runtime, which Triton selects; see `BatchRunner`."""
         inputs = padded_inputs(self._manifest, runtime, rows)
         version = self._versions[runtime]
         try:
@@ -70,7 +69,7 @@ class RuntimeModels:
         return self._call(self._models[runtime], inputs, self._outputs, version=version, latency_ms=latency_ms)
 
     def _other_versions(self, version: int) -> list[int]:
-        """Other versions that would do, the newest first."""
+        """Return other compatible versions, the newest first."""
         return [other for other in reversed(self._entry.versions()) if other != version and self._is_compatible(other)]
 
     def _is_compatible(self, version: int) -> bool:
@@ -84,6 +83,6 @@ class RuntimeModels:
 
 
 def _input_contract(manifest: ArloManifest) -> tuple[object, ...]:
-    """What a front does by itself: from a text to tokens, from logits to named classes."""
+    """Return what a front computes itself: the tokenizer, the labels and the further outputs."""
     tokenizer = next((file.sha256 for file in manifest.files if file.path == manifest.tokenizer.file), None)
     return tokenizer, manifest.tokenizer, manifest.labels, manifest.extra_outputs

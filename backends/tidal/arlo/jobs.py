@@ -1,4 +1,4 @@
-"""Requests on their way through the `arlo` service, and the answer that is made of their rows."""
+"""Rows of requests in the `arlo` service, and the responses built from their results."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ArloRequest = RequestRows[dict[str, Array]]
 
 @dataclass(eq=False, slots=True)
 class ArloRow(ArloQuery):
-    """A query in the policy's queue, with what is needed to run and answer it."""
+    """A row of a request as a query of the policy, with its tokens and its request."""
 
     tokens: TokenRow = field(kw_only=True)
     parent: ArloRequest = field(kw_only=True)
     index: int = field(kw_only=True)
-    crashes: int = field(default=0, kw_only=True)  # times that the process that was to run it died or was dead
+    crashes: int = field(default=0, kw_only=True)  # times that the process to run it crashed or was down
 
 
 _REGRESSION = (
@@ -36,10 +36,14 @@ _REGRESSION = (
 
 
 class AnswerBuilder:
-    """Makes answers of engine outputs.
+    """Builds responses from engine outputs.
+
+    Args:
+        manifest: Manifest of the served version.
+        declared: Names of the outputs in config.pbtxt.
 
     Raises:
-        InvalidArgument: config.pbtxt declares an output that the model does not give.
+        InvalidArgument: config.pbtxt declares an output that the model does not have.
     """
 
     def __init__(self, manifest: ArloManifest, declared: frozenset[str]) -> None:
@@ -47,19 +51,26 @@ class AnswerBuilder:
         self._extra = {output.name: output.per_token for output in manifest.extra_outputs}
         for name in sorted(declared - {"logits", "probabilities", "label", "max_length", *self._extra}):
             raise InvalidArgument(
-                f"config.pbtxt declares the output '{name}', which this model does not give; remove it there, or "
+                f"config.pbtxt declares the output '{name}', which this model does not have; remove it there, or "
                 f"rebuild the model with `outputs: [logits, {name}]`"
             )
 
-    def row(self, outputs: Mapping[str, Array], place: int, length: int, runtime: Runtime) -> dict[str, Array]:
-        """One query's part of a batch's outputs, without what belongs to the padding behind its `length` tokens."""
-        result = {"logits": outputs["logits"][place], "max_length": np.array([runtime.max_length], np.int32)}
+    def row(self, outputs: Mapping[str, Array], index: int, length: int, runtime: Runtime) -> dict[str, Array]:
+        """Return one query's rows of a batch's outputs, without padding.
+
+        Args:
+            outputs: Engine outputs of the batch by name, [rows, ...].
+            index: Index of the query in the batch.
+            length: Length of the query in tokens.
+            runtime: Runtime that ran the batch.
+        """
+        result = {"logits": outputs["logits"][index], "max_length": np.array([runtime.max_length], np.int32)}
         for name, per_token in self._extra.items():
-            result[name] = outputs[name][place, :length] if per_token else outputs[name][place]
+            result[name] = outputs[name][index, :length] if per_token else outputs[name][index]
         return result
 
     def reply(self, answered: ArloRequest) -> None:
-        """Answer a request whose rows are all there."""
+        """Send the response of a request whose rows have all run."""
         request, rows = answered.request, answered.results
         logits = stack_rows(rows, "logits")
         outputs: dict[str, Array] = {"logits": logits}

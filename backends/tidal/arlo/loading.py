@@ -1,4 +1,4 @@
-"""Opening a published version as its manifest says: engines in this process, or the front of a partitioned model."""
+"""Opening of a published version: engines in this process, or the front of a partitioned model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ from tidal.text import TextTokenizer
 
 
 def load(context: ServiceContext, parameters: ArloParameters) -> Callable[[ServiceContext], Service]:
-    """Open the published version once; what comes back starts a service on it, again after a failure.
+    """Open the published version once and return a function that starts a service on it, also after a failure.
+
+    Args:
+        context: Context of the model that is loaded.
+        parameters: Parameters of config.pbtxt.
 
     Raises:
-        InvalidArgument: the version does not fit its files, this device, the engine library or the config, or its
-            allocation cannot be told.
+        InvalidArgument: The manifest does not match the files, this device, the engine library or config.pbtxt, or the
+            allocation cannot be determined.
     """
     manifest = load_arlo_manifest(context.version_dir)
     if manifest.placement == "partitioned":
@@ -31,7 +35,7 @@ def load(context: ServiceContext, parameters: ArloParameters) -> Callable[[Servi
 
 
 def load_polymorphic(context: ServiceContext, parameters: ArloParameters) -> Callable[[ServiceContext], ArloService]:
-    """As `load`, of a model whose engines all run in this process."""
+    """Open a version whose engines all run in this process; see `load`."""
     model = open_model(context.version_dir, truncate=parameters.truncate)
     manifest = model.manifest
 
@@ -68,7 +72,7 @@ def _load_partitioned(
     runner = RuntimeModels(context.call_model, context.model, context.model_dir, context.version, manifest)
 
     def start(fresh: ServiceContext) -> Service:
-        # After a failure nobody has looked for a while.
+        # The allocation may have changed since the last service failed.
         allocation.refresh()
         policy = PartitionedPolicy(
             lengths,

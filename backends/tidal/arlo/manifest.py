@@ -17,13 +17,15 @@ Placement = Literal["polymorphic", "partitioned"]
 
 
 class Trial(Strict):
-    """A way to run the model that the builder measured on the device before it chose one."""
+    """A precision and form that the builder measured on the device."""
 
     precision: Precision
-    form: Literal["static", "dynamic"] = Field(description="one runtime a length, or one for all lengths")
-    choice: Literal["precision", "form"] = Field(description="what it was compared for; compare within one choice only")
-    mean_ms: float | None = Field(description="mean latency of single queries of many lengths; None: not measured")
-    max_abs_error: float | None = Field(description="largest difference of any logit; None: not verified by itself")
+    form: Literal["static", "dynamic"] = Field(description="one runtime per length, or one for all lengths")
+    choice: Literal["precision", "form"] = Field(
+        description="what the trial compares; figures of different choices are not comparable"
+    )
+    mean_ms: float | None = Field(description="mean latency of single queries over many lengths; None: not measured")
+    max_abs_error: float | None = Field(description="largest difference of a logit; None: not verified separately")
     verdict: Literal["chosen", "slower", "misses tolerance", "not offered here"]
 
 
@@ -34,16 +36,16 @@ class ArloManifest(Published):
     tokenizer: TokenizerInfo
     labels: tuple[str, ...] = Field(min_length=1)
     placement: Placement = Field(
-        "polymorphic", description="engines in the model's own process, or in a Triton model a runtime"
+        "polymorphic", description="engines in the model's own process, or in one Triton model per runtime"
     )
-    native: bool = Field(False, description="the runtimes' models run on Triton's own TensorRT backend")
+    native: bool = Field(False, description="whether the runtimes run on Triton's own TensorRT backend")
     runtimes: tuple[Runtime, ...] = Field(min_length=1)
     extra_outputs: tuple[ExtraOutput, ...] = ()
     verification: Verification
-    trials: tuple[Trial, ...] = Field((), description="precisions and forms that were compared on this device")
-    profile: LatencyProfile = Field(description="one engine with all threads")
+    trials: tuple[Trial, ...] = Field((), description="precisions and forms measured on this device")
+    profile: LatencyProfile = Field(description="latency of one engine with all threads")
     parallel: LatencyProfile | None = Field(
-        None, description="several engines with a thread each, all running at once; absent where that gains nothing"
+        None, description="latency of several concurrent engines with one thread each; absent if that is not faster"
     )
 
     @model_validator(mode="after")
@@ -57,16 +59,16 @@ class ArloManifest(Published):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Engine inputs, INT64 [rows, length] each."""
+        """Names of the engine inputs, each INT64 [rows, length]."""
         return ("input_ids", "attention_mask", *(["token_type_ids"] if self.tokenizer.type_ids else []))
 
     @property
     def max_length(self) -> int:
-        """Longest input in tokens that any runtime takes."""
+        """Longest input that any runtime accepts, in tokens."""
         return self.runtimes[-1].max_length
 
     def artifact(self, runtime: Runtime, version_dir: Path) -> Artifact:
-        """The runtime's engine file with the shapes to open it with."""
+        """Return a runtime's engine file with the shapes to open it with."""
         return runtime_artifact(self, runtime, self.inputs, version_dir)
 
 
@@ -74,6 +76,6 @@ def load_arlo_manifest(version_dir: Path) -> ArloManifest:
     """Read and validate `manifest.json` of a version of an encoder classifier.
 
     Raises:
-        InvalidArgument: the file is missing, is not valid, or names a field that this release does not know.
+        InvalidArgument: The file is missing, is invalid, or has a field that this release does not know.
     """
     return read_manifest(version_dir, ArloManifest)

@@ -1,4 +1,4 @@
-"""What the `arlo` backend counts."""
+"""Metrics of the `arlo` backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DISTINCT_BUCKETS = (1, 3, 7, 15, 31)
 
 
 class ArloMetrics:
-    """The families `tidal_arlo_*`; `runtime` labels are the runtimes' max_length in tokens."""
+    """The metrics `tidal_arlo_*`; the label `runtime` is a runtime's max_length in tokens."""
 
     def __init__(self, metrics: Metrics, runtimes: Sequence[int]) -> None:
         self._all = metrics
@@ -35,13 +35,21 @@ class ArloMetrics:
         self._padded = metrics.counter("padded_tokens_total", "Tokens that engines computed, padding included")
 
     def length(self, tokens: int) -> None:
-        """A query arrived."""
+        """Record the length of a query that arrived."""
         self._length.observe(tokens)
 
     def ran(
         self, runtime: Runtime, lengths: Sequence[int], padded: int, waited_s: Sequence[float], execute_s: float
     ) -> None:
-        """A batch ran: its queries' lengths, what they were padded to, seconds each waited, seconds of the engine."""
+        """Record a batch that ran.
+
+        Args:
+            runtime: Runtime that ran it.
+            lengths: Length of each query in tokens.
+            padded: Length that the queries were padded to.
+            waited_s: Time from arrival to execution of each query, in seconds.
+            execute_s: Time of the engine, in seconds.
+        """
         for seconds in waited_s:
             self._queue.observe(seconds)
         self._execute[runtime.max_length].observe(execute_s)
@@ -52,23 +60,27 @@ class ArloMetrics:
         self._padded.inc(len(lengths) * padded)
 
     def requeue(self, runtime: Runtime, queries: int) -> None:
-        """An instance of the runtime could not run its queries, and they wait again."""
+        """Record queries that were requeued because an instance of the runtime could not run them."""
         self._all.counter(
             "put_back_queries_total", "Queries tried again elsewhere or later", runtime=str(runtime.max_length)
         ).inc(queries)
 
 
 def publish_objective(metrics: Metrics, slo_s: float) -> None:
-    """Tell a model's SLO in seconds, and how many requests reach the shares of it that scaling goes by.
+    """Publish a model's SLO, and add histogram buckets at the shares of it that scaling uses.
 
-    To be called before the histogram of the requests' latencies is made.
+    Call this before the histogram of request latencies is created.
+
+    Args:
+        metrics: Metrics of the model.
+        slo_s: Latency objective, in seconds.
     """
     metrics.gauge("slo_seconds", "Latency objective of all queries").set(slo_s)
     metrics.more_buckets("request_seconds", (IN_BELOW * slo_s, OUT_AT * slo_s))
 
 
 class PartitionedMetrics:
-    """The families that only a partitioned model has."""
+    """The metrics that only partitioned models have."""
 
     def __init__(self, metrics: Metrics, runtimes: Sequence[int]) -> None:
         self._instances = [
@@ -80,10 +92,10 @@ class PartitionedMetrics:
             for n in runtimes
         ]
         self._demoted = metrics.counter("demoted_queries_total", "Dispatches to a longer runtime than needed")
-        self._shown = 0  # demotions of the service's policy that are counted
+        self._shown = 0  # demotions of the current policy that are counted already
 
     def update(self, policy: PartitionedPolicy) -> None:
-        """Take over the policy's figures."""
+        """Publish the policy's counts."""
         for gauges, values in ((self._instances, policy.instances), (self._outstanding, policy.outstanding)):
             for gauge, value in zip(gauges, values, strict=True):
                 gauge.set(value)
@@ -91,6 +103,6 @@ class PartitionedMetrics:
         self._shown = policy.demotions
 
     def clear(self) -> None:
-        """The service has ended: nothing waits or runs."""
+        """Set all gauges to 0, after the service has ended."""
         for gauge in (*self._instances, *self._outstanding):
             gauge.set(0)

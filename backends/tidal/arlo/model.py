@@ -1,4 +1,4 @@
-"""A published encoder, opened: tokenizer, labels, and in each lane an engine for every runtime."""
+"""An opened encoder: tokenizer, labels, and one engine per lane and runtime."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One query's tokens; arrays of shape [length], int64, without padding at the end."""
+    """Tokens of one query; int64 arrays of shape [length] without padding."""
 
     ids: npt.NDArray[np.int64]
     mask: npt.NDArray[np.int64]
@@ -33,24 +33,24 @@ class TokenRow:
 
 @dataclass(frozen=True, slots=True)
 class EncoderModel:
-    """An opened version. `engines[lane][runtime]`; lanes are those of the profile, then those of `parallel`."""
+    """An opened version with `engines[lane][runtime]`; the lanes of `profile` come first, then those of `parallel`."""
 
     manifest: ArloManifest
     tokenizer: TextTokenizer
     engines: tuple[tuple[Engine, ...], ...]
-    # An engine is called from one thread at a time, also while a service that failed still runs its last batch.
+    # An engine serves one thread at a time, also while a failed service still runs its last batch.
     locks: tuple[threading.Lock, ...]
 
     def run(self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None = None) -> dict[str, Array]:
-        """Run rows on an engine of this process; see `BatchRunner`. An engine that runs cannot be interrupted."""
+        """Run rows on an engine of this process, which cannot be interrupted; see `BatchRunner`."""
         inputs = padded_inputs(self.manifest, runtime, rows)
         with self.locks[lane]:
             return self.engines[lane][runtime].run(inputs)
 
     def warm_up(self) -> None:
-        """Run every engine once at each length that it will pad to, so that no query pays for its first pass.
+        """Run every engine once at each length that it pads to, since the first pass of a shape is slow.
 
-        Where it takes any length, at each measured one.
+        Runtimes that accept any length run at each measured length.
         """
         for lane in range(len(self.engines)):
             for runtime, spec in enumerate(self.manifest.runtimes):
@@ -60,7 +60,7 @@ class EncoderModel:
                     self.run(lane, runtime, [TokenRow(row, np.ones(length, np.int64), row)])
 
     def _known_lengths(self, below: int, runtime: Runtime) -> Sequence[int]:
-        """Lengths to warm a runtime up for, which takes what is longer than `below`."""
+        """Return lengths to warm a runtime up for, which serves queries longer than `below` tokens."""
         if not runtime.dynamic:
             return [runtime.max_length]
         if self.manifest.extra_outputs:
@@ -69,7 +69,7 @@ class EncoderModel:
 
 
 def padded_inputs(manifest: ArloManifest, runtime: int, rows: Sequence[TokenRow]) -> dict[str, Array]:
-    """An engine's inputs, INT64 [rows, length], padded to `padded_length`."""
+    """Return engine inputs, INT64 [rows, length], padded to `padded_length`."""
     length = padded_length(manifest, runtime, max(len(row.ids) for row in rows))
     ids = np.full((len(rows), length), manifest.tokenizer.pad_token_id, np.int64)
     mask = np.zeros((len(rows), length), np.int64)
@@ -85,11 +85,16 @@ def padded_inputs(manifest: ArloManifest, runtime: int, rows: Sequence[TokenRow]
 
 
 def padded_length(manifest: ArloManifest, runtime: int, longest: int) -> int:
-    """Length that a batch is padded to whose longest query has `longest` tokens.
+    """Return the length that a batch is padded to.
 
-    The runtime's, or where that is dynamic the query's own. With outputs beside the logits it is one of few: OpenVINO
-    fuses the attention of an encoder that gives nothing else, and what it runs instead where the attention is an output
-    it compiles for every new shape, which took 9 ms on two layers whose pass takes 3.
+    For a static runtime it is the runtime's `max_length`, for a dynamic one the longest query. With further outputs
+    than the logits, only few lengths are used: OpenVINO then does not fuse attention, and compiles kernels for each new
+    shape, which took 9 ms for two layers whose pass takes 3 ms.
+
+    Args:
+        manifest: Manifest of the version.
+        runtime: Index of the runtime.
+        longest: Length of the longest query in the batch, in tokens.
     """
     spec = manifest.runtimes[runtime]
     if not spec.dynamic:
@@ -100,10 +105,14 @@ def padded_length(manifest: ArloManifest, runtime: int, longest: int) -> int:
 def open_model(version_dir: Path, *, truncate: bool = False) -> EncoderModel:
     """Check a published version against this machine, open its engines and warm them up.
 
-    There is a lane for each engine that ran when the profiles were measured, with as many threads as there.
+    There is one lane per engine of the measured profiles, with the same number of threads.
+
+    Args:
+        version_dir: Folder of the version.
+        truncate: Whether to truncate texts that exceed the model's limit instead of refusing them.
 
     Raises:
-        InvalidArgument: the version does not fit its files, this device or the installed engine library.
+        InvalidArgument: The manifest does not match the files, this device or the installed engine library.
     """
     manifest = load_arlo_manifest(version_dir)
     manifest.check(version_dir, device.here(manifest.device.kind))
@@ -119,11 +128,11 @@ def open_model(version_dir: Path, *, truncate: bool = False) -> EncoderModel:
 
 
 def _open_lanes(manifest: ArloManifest, version_dir: Path, profile: LatencyProfile) -> list[tuple[Engine, ...]]:
-    """One tuple of engines, by runtime, for each engine that ran at the same time in the profile."""
+    """Open the engines of each lane of a profile, as one tuple by runtime per lane."""
     opened: dict[object, tuple[Engine, ...]] = {}
     by_runtime = []
     for runtime in manifest.runtimes:
-        # Dynamic runtimes of one file are length classes of one engine: open it once, for the longest.
+        # Dynamic runtimes of one file share one engine, opened once for the longest.
         key = (runtime.file, "dynamic" if runtime.dynamic else runtime.max_length)
         if key not in opened:
             widest = max(
@@ -137,7 +146,7 @@ def _open_lanes(manifest: ArloManifest, version_dir: Path, profile: LatencyProfi
 
 
 def stack_rows(rows: Sequence[Mapping[str, Array]], name: str) -> Array:
-    """One output of several queries as an array of shape [rows, longest]; shorter rows end in zeros."""
+    """Return one output of several queries as an array [rows, longest], zero-padded."""
     parts = [row[name] for row in rows]
     if len(parts) == 1:
         return parts[0][None]

@@ -1,50 +1,50 @@
-"""What an operator may set in an `arlo` model's config.pbtxt."""
+"""Parameters of `arlo` models in config.pbtxt."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-# A partitioned model's SLO, where none is named, in latencies of its longest runtime: in Figure 4 an instance of that
-# finishes so many queries within the SLO.
+# Default SLO of a partitioned model, as a multiple of its longest runtime's latency (Arlo, Figure 4: an instance
+# finishes this many queries within the SLO).
 SLO_LATENCIES = 20.0
 
 
 class ArloParameters(BaseModel):
-    """Parameters of the `arlo` backend beside those that all backends share."""
+    """Parameters of the `arlo` backend, in addition to those of all backends."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    truncate: bool = Field(False, description="cut a longer text to the model's limit instead of refusing it")
+    truncate: bool = Field(False, description="truncate texts that exceed the model's limit instead of refusing them")
     service_weight: float = Field(
         1.0,
         ge=0,
         le=1000,
-        description="how many expected service times a query is held back for in the order of the queue; "
-        "0 is first come, first served, large values favour short queries",
+        description="weight of a query's expected service time in the order of the queue; 0: first come, first served; "
+        "large values favor short queries",
     )
     slo_ms: float | None = Field(
         None,
         gt=0,
         le=3_600_000,
-        description="latency objective of all the model's queries in milliseconds, above 0 and up to 3,600,000; "
-        "partitioned only; default 20 times the latency of the longest runtime",
+        description="latency objective of the model's queries in milliseconds, above 0 and up to 3,600,000; "
+        "partitioned only; default: 20 times the latency of the longest runtime",
     )
     congestion_threshold: float = Field(
         0.85,  # λ
         gt=0,
         le=10,
-        description="share of its capacity up to which an instance is preferred to one of a longer runtime; "
+        description="share of its capacity up to which an instance is preferred over one of a longer runtime (λ); "
         "partitioned only",
     )
     threshold_decay: float = Field(
         0.9,  # α
         gt=0,
         le=1,
-        description="what the threshold is multiplied with for each longer runtime; partitioned only",
+        description="factor on the threshold for each longer runtime (α); partitioned only",
     )
     peek_levels: int = Field(
         6,  # L
         ge=1,
         le=1000,
-        description="runtimes that are looked at for a query, from the shortest that fits; partitioned only",
+        description="number of runtimes to consider for a query, from the shortest that fits (L); partitioned only",
     )

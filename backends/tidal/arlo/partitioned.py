@@ -1,4 +1,4 @@
-"""Partitioned placement as a service: the front of a model whose runtimes are Triton models with instances."""
+"""Service for partitioned placement: the front of a model whose runtimes are separate Triton models."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _POLL_INTERVAL_S = 0.25
 
 
 class WatchedAllocation:
-    """The instances that a front may use, as they change.
+    """The instances that a front may use, read from the allocation file when it changes.
 
     Args:
-        context: the front's.
-        lengths: its runtimes' max_length, ascending.
+        context: Context of the front.
+        lengths: The runtimes' `max_length` in tokens, ascending.
 
     Raises:
-        InvalidArgument: the allocation cannot be told.
+        InvalidArgument: The allocation cannot be determined.
     """
 
     def __init__(self, context: ServiceContext, lengths: Sequence[int]) -> None:
@@ -36,10 +36,10 @@ class WatchedAllocation:
         self._lengths = lengths
         self._stamp = allocation_stamp(self._folder)
         self.instances = self._read()
-        """Instances by runtime that may be used."""
+        """Number of usable instances by runtime."""
 
     def refresh(self) -> bool:
-        """Whether `instances` changed; an allocation that cannot be accepted is logged once and changes nothing."""
+        """Read a changed allocation; return whether `instances` changed. An invalid one is logged and ignored."""
         stamp = allocation_stamp(self._folder)
         if stamp == self._stamp:
             return False
@@ -48,31 +48,31 @@ class WatchedAllocation:
         except TidalError as error:
             self._log.error(f"the allocation stays at {self.instances}: {error}")
             instances = self.instances
-        # As it was before it was read: what was written meanwhile is seen at the next look.
+        # The stamp from before the read: a write since then is noticed at the next check.
         self._stamp = stamp
         changed, self.instances = instances != self.instances, instances
         return changed
 
     def _read(self) -> list[int]:
         usable = usable_instances(self._folder, self._lengths)
-        if usable[self._lengths[-1]] < 1:  # Equation 7: the policy cannot run without it
+        if usable[self._lengths[-1]] < 1:  # Arlo, Eq. 7
             raise InvalidArgument(f"the longest runtime, {self._lengths[-1]}, needs at least 1 instance, got 0")
         return [usable[length] for length in self._lengths]
 
 
 class PartitionedService:
-    """An `ArloService` over a `PartitionedPolicy` whose lanes follow the allocation, looked at every 250 ms.
+    """An `ArloService` with a `PartitionedPolicy` whose lanes follow the allocation, checked every 250 ms.
 
     Args:
-        context: what the service is started with.
-        manifest: of the published version.
-        tokenizer: the version's.
-        policy: made with the allocation's instances; the service's own from now on.
-        runner: the runtimes' models.
-        allocation: outlives a service that fails.
+        context: Context that the service is started with.
+        manifest: Manifest of the published version.
+        tokenizer: Tokenizer of the version.
+        policy: Policy with the allocation's instances, used by this service only.
+        runner: Runs batches on the runtimes' models.
+        allocation: Allocation, which outlives a failing service.
 
     Raises:
-        InvalidArgument: config.pbtxt declares an output that the model does not give.
+        InvalidArgument: config.pbtxt declares an output that the model does not have.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class PartitionedService:
         self._watcher = context.start_thread("allocation", self._watch)
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
-        """Read requests and dispatch their rows."""
+        """Tokenize requests and dispatch their rows."""
         self._service.submit(requests)
 
     def close(self, timeout_s: float) -> None:
-        """Finish what waits, then end the threads."""
+        """Run the waiting queries, then end the threads."""
         self._ending.set()
         self._service.close(timeout_s)
         self._watcher.join(_POLL_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""What runs a batch, wherever the engines are."""
+"""Interface for running batches, in this process or on other models."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from tidal.requests import Array
 
 
 class BatchRunner(Protocol):
-    """Runs batches: engines in this process, or other models of the server. Safe for a thread a lane."""
+    """Runs batches on engines of this process or on other models of the server; one thread per lane may call it."""
 
     def run(self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None) -> dict[str, Array]:
-        """Pad rows as the runtime takes them, and run them.
+        """Pad rows for a runtime and run them.
 
         Args:
-            lane: as the policy's batch says.
-            runtime: index into the manifest's runtimes.
-            rows: the queries.
-            deadline: earliest deadline of the queries, `time.monotonic()` seconds, or None.
+            lane: Lane of the policy's batch.
+            runtime: Index into the manifest's runtimes.
+            rows: Tokens of the queries.
+            deadline: Earliest deadline of the queries as `time.monotonic()` in seconds; None: no deadline.
 
         Returns:
-            Arrays by output name, one row a query: `logits` FP32 [rows, classes] and the manifest's extra outputs.
+            Arrays by output name, one row per query: `logits` FP32 [rows, classes] and the manifest's extra outputs.
 
         Raises:
-            ModelUnavailable: the lane cannot run anything now; the queries are to be put back.
-            Exception: the engine failed at these queries.
+            ModelUnavailable: The lane cannot run anything now; the caller requeues the queries.
+            Exception: The engine failed on these queries.
         """

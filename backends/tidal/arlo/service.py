@@ -1,4 +1,4 @@
-"""The `arlo` service: reads requests, queues their rows by a placement policy, and answers from its workers."""
+"""The `arlo` service: queues the rows of requests in a placement policy and runs its batches on worker threads."""
 
 from __future__ import annotations
 
@@ -22,28 +22,29 @@ from tidal.serving.endings import failure, missed_in_queue, model_stops
 from tidal.serving.threads import AnswerThread, join_until
 from tidal.text import TextTokenizer
 
-# A lane that could not run anything pauses, longer the more often its runtime fails in a row.
+# Pause of a lane that could not run a batch; it grows with consecutive failures of its runtime.
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
-# A query that met so many dead processes may be what they died of: it is not given to another one.
+# A query that so many processes crashed on may be the cause, so it is not run again.
 _MAX_CRASHES = 3
 
 
 class ArloService:
-    """One queue behind a policy, and a worker for each batch that may run, and one more.
+    """A policy's queue with one worker thread per concurrent batch, and one more.
 
-    A worker answers the queries that it ran while nothing waits. When more waits, it runs that at once, so that its
-    engine does not stand still, and another thread answers; the one more takes what comes while a worker answers.
+    A worker sends the responses of its batch itself if no query is waiting. Otherwise it runs the next batch at once,
+    to keep its engine busy, and another thread sends the responses. The additional worker runs queries that arrive in
+    the meantime.
 
     Args:
-        context: what the service is started with.
-        manifest: of the published version.
-        tokenizer: the version's.
-        policy: says what runs next, and where; the service's own from now on.
-        runner: runs it.
+        context: Context that the service is started with.
+        manifest: Manifest of the published version.
+        tokenizer: Tokenizer of the version.
+        policy: Policy that forms batches, used by this service only.
+        runner: Runs the batches.
 
     Raises:
-        InvalidArgument: config.pbtxt declares an output that the model does not give.
+        InvalidArgument: config.pbtxt declares an output that the model does not have.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class ArloService:
         self._runner = runner
         self._answer_builder = AnswerBuilder(manifest, context.outputs)
         self._metrics = ArloMetrics(context.metrics, [runtime.max_length for runtime in manifest.runtimes])
-        self._failures = [0] * len(manifest.runtimes)  # in a row
+        self._failures = [0] * len(manifest.runtimes)  # consecutive, by runtime
         self._changed = threading.Condition()
         self._closing = False
         self._ending = threading.Event()
@@ -73,31 +74,31 @@ class ArloService:
         self._answers = AnswerThread(context, self._answer)
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
-        """Read requests and queue their rows; one that cannot be read is answered here."""
+        """Tokenize requests and queue their rows; invalid requests are answered here."""
         rows = self._tokenise(requests)
         with self._changed:
-            taken = self._queue(rows)
+            accepted = self._queue(rows)
             self._metrics.waiting.set(len(self._policy))
             self._changed.notify(len(rows))
-        if not taken:
+        if not accepted:
             _refuse_all(rows)
 
     def run_here(self, request: PendingRequest) -> None:
-        """Read a request, and run what goes next in the calling thread, which is this request if no lane is busy.
+        """Queue a request and run the next batch in the calling thread; that is this request if all lanes are free.
 
-        For a caller that waits for the answer anyway: no thread has to wake for it. Where the lanes are busy, or
-        others go first, workers answer it later, as after `submit`.
+        For callers that wait for the response: no other thread has to wake. If lanes are busy or other queries come
+        first, workers run the request later, as after `submit`.
         """
         rows = self._tokenise([request])
         batch: ArloBatch | None = None
         late: list[ArloRow] = []
         try:
             with self._changed:
-                taken = self._queue(rows)
-                if taken:
+                accepted = self._queue(rows)
+                if accepted:
                     late, batch, now = self._next()
                     self._wake()
-            if not taken:
+            if not accepted:
                 _refuse_all(rows)
                 return
             self._refuse(late, now)
@@ -114,14 +115,14 @@ class ArloService:
         self._answer(finished)
 
     def adjust(self, act: Callable[[], None]) -> None:
-        """Let `act` look at the policy or change its lanes, while no other thread uses it; workers follow the lanes."""
+        """Call `act` while no other thread uses the policy, then match the number of workers to its lanes."""
         with self._changed:
             act()
             if not self._closing:
                 self._match_workers()
 
     def close(self, timeout_s: float) -> None:
-        """Finish what waits, then end the threads; rows that are left after `timeout_s` stay unanswered."""
+        """Run the waiting queries, then end the threads; rows left after `timeout_s` seconds stay unanswered."""
         until = time.monotonic() + timeout_s
         self._ending.set()
         with self._changed:
@@ -132,7 +133,7 @@ class ArloService:
         self._answers.close(until)
 
     def _match_workers(self) -> None:
-        """Have a worker for each lane and one more: start those that lack, wake those that are too many."""
+        """Match the number of workers to the lanes, plus one: start missing ones, wake surplus ones to end."""
         wanted = self._policy.max_concurrency + 1
         if wanted == self._wanted:
             return
@@ -142,17 +143,17 @@ class ArloService:
         self._changed.notify_all()
 
     def _tokenise(self, requests: Sequence[PendingRequest]) -> list[ArloRow]:
-        """The rows of requests that can be read; the others are answered."""
+        """Return the rows of valid requests; fail the others."""
         rows: list[ArloRow] = []
         for request in requests:
             try:
                 rows.extend(self._read(request))
-            except Exception as error:  # one request must not cost the others their service
+            except Exception as error:  # one request must not fail the others
                 request.fail(failure(error, "the request could not be read"))
         return rows
 
     def _queue(self, rows: Sequence[ArloRow]) -> bool:
-        """Queue rows, with the lock held; False: nothing is taken any more."""
+        """Queue rows, with the lock held; return False if the service is closing."""
         if not self._closing:
             for row in rows:
                 self._policy.submit(row)
@@ -178,14 +179,14 @@ class ArloService:
             raise
 
     def _clear_queue(self) -> None:
-        """Leave nothing to run: the boundary answers what is outstanding and starts a fresh service."""
+        """Stop after a failure: `tidal.triton` fails the open requests and starts a new service."""
         with self._changed:
             self._closing = True
             self._policy.clear()
             self._changed.notify_all()
 
     def _wake(self) -> None:
-        """Wake a worker if there is something for it: a thread that wakes for nothing delays the one that runs."""
+        """Wake a worker if a batch can start: a thread that wakes in vain delays the running one."""
         if self._policy.can_start or self._closing:
             self._changed.notify()
 
@@ -220,7 +221,7 @@ class ArloService:
                 ran = batch
 
     def _next(self) -> tuple[list[ArloRow], ArloBatch | None, float]:
-        """Queries that are too late, the batch to start, and the moment that was decided for."""
+        """Return expired queries, the batch to start, and the time of this decision."""
         now = time.monotonic()
         late = cast(list[ArloRow], self._policy.expired(now))
         batch = self._policy.next_batch(now)
@@ -232,7 +233,7 @@ class ArloService:
             row.parent.fail(missed_in_queue(row.parent.request, now))
 
     def _run(self, batch: ArloBatch, now: float) -> tuple[list[ArloRequest], float | None]:
-        """Run a batch; the requests that it completed, and the seconds that all of it took, None if not all ran."""
+        """Run a batch; return the requests it completed, and its duration in seconds (None unless all queries ran)."""
         rows = [row for row in cast(Sequence[ArloRow], batch.queries) if row.parent.wanted(now)]
         if not rows:
             return [], None
@@ -262,17 +263,16 @@ class ArloService:
         return finished, took if len(rows) == len(batch.queries) else None
 
     def _requeue(self, batch: ArloBatch, rows: Sequence[ArloRow], error: ModelUnavailable) -> None:
-        """Let others run what this lane could not run, and let the lane pause.
+        """Requeue a batch that its lane could not run, and pause the lane.
 
-        Each query is tried again until its deadline or the boundary's time for an answer passes, unless processes may
-        have died of it.
+        Each query is retried until its deadline or the request timeout passes, unless it may be what crashes processes.
         """
         self._metrics.requeue(self._runtimes[batch.runtime], len(rows))
         for row in rows:
             row.crashes += error.died
             if row.crashes >= _MAX_CRASHES:
                 row.parent.fail(
-                    Internal(f"{row.crashes} times the process that was to run this query died or was dead: {error}")
+                    Internal(f"the process to run this query crashed or was down {row.crashes} times: {error}")
                 )
             elif self._closing:
                 row.parent.fail(Unavailable(f"the model stops serving here, and {error}"))

@@ -112,7 +112,7 @@ class ModelGraph:
         """A model's config.pbtxt, as `read_config` returns it.
 
         Raises:
-            InvalidArgument: the file is missing or not valid.
+            InvalidArgument: The file is missing or not valid.
         """
         found = self._once(("config", model), lambda: self._read_config(model))
         if isinstance(found, InvalidArgument):

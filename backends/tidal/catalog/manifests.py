@@ -1,4 +1,4 @@
-"""What any published version is: every kind of manifest in one place, above the systems that define them."""
+"""Reading the manifest of a published version of any kind. It imports the systems that define the manifests."""
 
 from __future__ import annotations
 
@@ -27,19 +27,22 @@ KINDS: dict[str, type[AnyManifest]] = {
 }
 
 
-class _Kind(BaseModel):
+class _KindField(BaseModel):
     kind: str
 
 
 def load_published(version_dir: Path) -> AnyManifest:
     """Read and validate `manifest.json` of a version of any kind.
 
+    Args:
+        version_dir: Folder of the version, `<repository>/<model>/<version>`.
+
     Raises:
-        InvalidArgument: the file is missing, is not valid, or names a kind or a field that this release does not know.
+        InvalidArgument: The file is missing, is not valid, or has a kind or field that this release does not know.
     """
-    kind = read_manifest(version_dir, _Kind).kind
+    kind = read_manifest(version_dir, _KindField).kind
     if kind not in KINDS:
         raise InvalidArgument(
-            f"{version_dir / MANIFEST_FILE} is of the unknown kind '{kind}': {did_you_mean(kind, KINDS)}"
+            f"{version_dir / MANIFEST_FILE} has the unknown kind '{kind}': {did_you_mean(kind, KINDS)}"
         )
     return read_manifest(version_dir, KINDS[kind])

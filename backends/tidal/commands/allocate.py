@@ -1,4 +1,4 @@
-"""`tidal models allocate`: how many instances each runtime of a partitioned model has."""
+"""`tidal models allocate`: show or change the instances of a partitioned model's runtimes."""
 
 from __future__ import annotations
 
@@ -29,38 +29,40 @@ _COUNT = re.compile(r"([1-9]\d*)=(\d+)", re.ASCII)
 
 
 def allocate_instances(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A partitioned model.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of a partitioned model.")],
     counts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[N=COUNT]...", help="Instances of the runtime of max_length N; others stay."),
+        typer.Argument(
+            metavar="[N=COUNT]...", help="Instances of the runtime with max_length N; others are not changed."
+        ),
     ] = None,
     repository: Annotated[
         Path | None, typer.Option(help="Model repository; else the running server's, else ./model_repository.")
     ] = None,
     server: Server = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show or change how many instances each runtime of a partitioned model has.
+    """Show or change the number of instances of each runtime of a partitioned model.
 
-    A running `tidal serve` changes them without a lost request: the model stops using what will leave, the runtimes'
-    instances change, first those that shrink, then the model takes on what is new. The command returns when that is
-    done. Killed midway it is completed by giving the same counts again, or by the next start of `tidal serve`.
-    Without a server the counts take effect at its next start.
+    A running `tidal serve` changes them without losing a request: the model stops using instances that will be removed,
+    the runtimes are loaded with their new numbers, and the model starts to use new instances. The command returns when
+    that is done. If it is killed, run it again with the same counts, or restart `tidal serve`, to complete the change.
+    Without a server the counts take effect at the next start.
 
-    A runtime with 0 instances is not loaded: its queries go to longer runtimes. The longest one needs at least 1.
-    Counts lie in `MODEL/allocation.json` and outlive publishes; `tidal models list` shows them.
+    A runtime with 0 instances is not loaded, and its queries go to longer runtimes. The longest one needs at least 1.
+    The counts are kept in `MODEL/allocation.json` through publishes; `tidal models list` shows them.
 
     ```
-    tidal models allocate intents                 what it has
+    tidal models allocate intents                 present counts
     tidal models allocate intents 64=2 512=1
     tidal models allocate intents 64=0 --dry-run
     ```
 
     Exit codes:
 
-    - **0** format_counts, changed, or as wanted already
-    - **1** no such model, it is not partitioned, the counts cannot be accepted, or the change could not be completed
+    - **0** format_counts, changed, or as requested already
+    - **1** the model does not exist or is not partitioned, the counts are not valid, or the change was not completed
     - **2** wrong usage
     - **3** the named server does not answer, or several run and none was named
     """
@@ -98,7 +100,9 @@ def _repository(connection: ServerConnection | None, repository: Path | None) ->
     if connection is not None:
         if connection.state is None:
             address = connection.control.address
-            raise Unavailable(f"the server at {address} is no tidal serve of this user, which allocations are for")
+            raise Unavailable(
+                f"the server at {address} is not a tidal serve of this user; allocations apply to those only"
+            )
         return connection.state.repository
     where = repository if repository is not None else DEFAULT_REPOSITORY
     if not where.is_dir():
@@ -107,7 +111,7 @@ def _repository(connection: ServerConnection | None, repository: Path | None) ->
 
 
 def _live(connection: ServerConnection | None, repository: Path, partitioned: PartitionedModel) -> LiveFront | None:
-    """The front where it serves; else None."""
+    """The partitioned model on the server; None where it does not serve."""
     if connection is None or connection.state is None:
         return None
     front = LiveFront(connection.control, connection.state.metrics, repository, partitioned)
@@ -119,15 +123,15 @@ def _parse(counts: list[str], partitioned: PartitionedModel) -> dict[int, int]:
     for text in counts:
         match = _COUNT.fullmatch(text)
         if match is None:
-            raise InvalidArgument(f"'{text}' is not N=COUNT, for example {partitioned.lengths[-1]}=1")
+            raise InvalidArgument(f"'{text}' is not valid: expected N=COUNT, for example {partitioned.lengths[-1]}=1")
         length = int(match.group(1))
         if length not in partitioned.lengths:
             accepted = ", ".join(map(str, partitioned.lengths))
             raise InvalidArgument(
-                f"'{text}': {partitioned.name} has no runtime of max_length {length}, accepted: {accepted}"
+                f"'{text}': {partitioned.name} has no runtime with max_length {length}; accepted are {accepted}"
             )
         if length in found:
-            raise InvalidArgument(f"'{text}': the runtime of max_length {length} was given twice")
+            raise InvalidArgument(f"'{text}': max_length {length} is given twice")
         found[length] = int(match.group(2))
     return found
 
@@ -156,9 +160,11 @@ def _show(
         (str(n), str(wanted[n]), str(loaded.get(n, "-")), str(used.get(n, "-")), partitioned.runtime_models[n])
         for n in partitioned.lengths
     ]
-    notes = "" if allocation is not None else "Nothing is set: the counts are those of the runtimes' config.pbtxt."
+    notes = (
+        "" if allocation is not None else "No allocation is set: the counts are those of the runtimes' config.pbtxt."
+    )
     if unfinished:
         notes = (
-            f"A change is unfinished: complete it with tidal models allocate {partitioned.name} {format_counts(wanted)}"
+            f"A change is incomplete: complete it with tidal models allocate {partitioned.name} {format_counts(wanted)}"
         )
     print_table(("MAX LENGTH", "WANTED", "LOADED", "USED", "MODEL"), rows, title=partitioned.name, notes=notes)

@@ -1,4 +1,4 @@
-"""How `tidal models` commands are told which server and which repository they are about."""
+"""Options of commands that name a server and a repository, and the connection to that server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
 def server_of(repository: Path | None, server: str | None) -> ServerConnection | None:
-    """The named server; else the only one that runs, where it serves the named repository; else none."""
+    """Connect to the server of a command.
+
+    Args:
+        repository: Folder of the model repository that the user named; None for none.
+        server: Server that the user named; None for none.
+
+    Returns:
+        The named server; else the only one that runs and serves the repository; None where there is none.
+    """
     with one_sentence(NO_SERVER):
         if server is not None:
             return choose_server(server)

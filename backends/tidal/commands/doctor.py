@@ -1,4 +1,4 @@
-"""`tidal doctor`: what was found, and what to do about what is missing."""
+"""`tidal doctor`: check this machine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tidal.server.diagnosis import diagnose, known_exposures
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False) -> None:
-    """Say what this machine has for serving, and what to do about what is missing.
+    """Check what this machine has for serving, and print how to install what is missing.
 
-    Looks at tritonserver (started for a moment without models), the Python stub and the libpython that it loads,
-    engine libraries, GPU, shared memory and what ended servers left in it, the default ports, and Tidal's extras. Of
-    the server's release it lists the known vulnerabilities and what protects from each under `tidal serve`.
+    Checks tritonserver (started for a moment without models), the Python stub and the libpython that it loads, engine
+    libraries, the GPU, shared memory and leftovers of ended servers in it, the default ports, and Tidal's extras. Lists
+    the known vulnerabilities of the server's release, and what protects from each under `tidal serve`.
 
-    Verdicts: `ok`; `note`, for information; `warning`, may trouble you; `bad`, serving is impossible.
+    Verdicts: `ok`; `note`, for information; `warning`, may disturb serving; `bad`, serving is impossible.
 
     ```
     tidal doctor
@@ -40,7 +40,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one line 
         )
     else:
         rows = [(check.name, check.verdict, check.found, check.advice) for check in checks]
-        verdict = "This machine can serve." if possible else "This machine cannot serve: see what is bad above."
+        verdict = "This machine can serve." if possible else "This machine cannot serve: fix what is bad above."
         if known:
             listed = [(_short(each.names), each.fixed_in, each.what, each.protected_by or "nothing") for each in known]
             print_table(("KNOWN VULNERABILITY", "FIXED IN", "EFFECT", "PROTECTED BY"), listed, notes="")
@@ -49,5 +49,5 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one line 
 
 
 def _short(names: tuple[str, ...]) -> str:
-    """CVE numbers of one year with the year written once."""
+    """CVE numbers of one year, with the year written once."""
     return ", ".join([names[0], *(name.rpartition("-")[2] for name in names[1:])])

@@ -1,4 +1,4 @@
-"""`tidal models`: what is published, what is served, and changing it."""
+"""`tidal models`: list, load, unload and reload models."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ The server is the one that you started with `tidal serve`; with several, name on
 is `--server HOST:PORT`, with its admin key in $TIDAL_ADMIN_KEY.
 
 ```
-tidal models list                 what is published, built from what, and served
+tidal models list                 published and served versions, and their builds
 tidal models reload intents       serve a version that was just published
-tidal models allocate intents     instances of each runtime, of a partitioned model
+tidal models allocate intents     instances of each runtime of a partitioned model
 tidal models status --json        instances, restarts and readiness, for a pipeline
 ```
 
 Exit codes:
 
 - **0** done
-- **1** a model was not found or does not load; what served before keeps serving
+- **1** a model was not found or does not load; the version that served before keeps serving
 - **2** wrong usage
 - **3** no server answers, tritonserver is restarting, or several run and none was named
 """,
 )
 
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Models by name.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of models.")]
 
 
 @models.command("list")
@@ -59,11 +59,11 @@ def list_models(
     server: Server = None,
     as_json: AsJson = False,
 ) -> None:
-    """List models: published versions, the version served, state, backend, instances, and what they were built as.
+    """List models: published versions, versions that serve, state, backend, instances, engine and build time.
 
-    Instances are those that config.pbtxt or, of a runtime of a partitioned model, the allocation asks for.
+    Instances are those of config.pbtxt or, for a runtime of a partitioned model, of the allocation.
 
-    Works without a server too, on the repository alone.
+    Without a server it lists the repository alone.
 
     Exit codes: **0** listed, **1** no such repository, **3** the named server does not answer.
     """
@@ -96,9 +96,9 @@ def list_models(
 
 @models.command()
 def status(server: Server = None, as_json: AsJson = False) -> None:
-    """Show what a server serves: versions, state, live Python instances, restarts, reasons, and whether it is ready.
+    """Show what a server serves: versions, states, live Python instances, restarts, reasons, and readiness.
 
-    RESTARTS counts how often a model's processes were started again: because one of them ended, or tritonserver did.
+    RESTARTS is the number of restarts of a model's processes, because one of them or tritonserver ended.
 
     Exit codes: **0** shown, **3** no server answers, or tritonserver is restarting.
     """
@@ -122,10 +122,10 @@ def status(server: Server = None, as_json: AsJson = False) -> None:
 
 @models.command()
 def reload(names: Names, server: Server = None) -> None:
-    """Serve what was published since: waits until the new version serves; no request fails meanwhile.
+    """Serve versions that were published since, and wait until they serve; no request fails meanwhile.
 
-    A model of which nothing changed is left as it is. A partitioned model is reloaded after its runtimes, a cascade
-    after its levels.
+    An unchanged model is not loaded again. A partitioned model is reloaded after its runtimes, a cascade after its
+    levels, and an ensemble after its steps.
 
     Exit codes: **0** all serve, **1** one is not served or does not load, **3** no server answers.
     """
@@ -134,7 +134,7 @@ def reload(names: Names, server: Server = None) -> None:
 
 @models.command()
 def load(names: Names, server: Server = None) -> None:
-    """Load models and wait until they serve; a partitioned model with its runtimes, a cascade with its levels.
+    """Load models with all models that they require, and wait until they serve.
 
     Exit codes: **0** all serve, **1** one does not load, **3** no server answers.
     """
@@ -143,9 +143,10 @@ def load(names: Names, server: Server = None) -> None:
 
 @models.command()
 def unload(names: Names, server: Server = None) -> None:
-    """Take models out of service; requests in flight are still answered. The supervisor leaves them alone.
+    """Unload models; requests in flight are still answered, and the supervisor does not restart them.
 
-    The runtimes of a partitioned model leave after it, and so do the levels that were built for a cascade.
+    The runtimes of a partitioned model and the levels built for a cascade are unloaded after it, unless another model
+    that serves requires them.
 
     Exit codes: **0** done, **1** one is not served, **3** no server answers.
     """
@@ -156,7 +157,7 @@ models.command("allocate")(allocate_instances)
 
 
 def _each(names: list[str], server: str | None, act: Callable[[ServerControl, Path | None, str], str]) -> None:
-    """Do the same to every model; one that fails does not keep the others from it."""
+    """Apply an operation to every model, also after one failed."""
     with one_sentence(NO_SERVER):
         connection = choose_server(server)
     repository = connection.state.repository if connection.state is not None else None
@@ -177,7 +178,7 @@ def _notes(state: ServerState | None, readiness: dict[str, Any] | None) -> list[
         lines.append("ready" if readiness["ready"] else f"not ready: {readiness['reason']}")
     if state is not None and state.server_restarts:
         times = "once" if state.server_restarts == 1 else f"{state.server_restarts} times"
-        lines.append(f"tritonserver was restarted {times}; it ended last: {state.last_end or 'unknown'}")
+        lines.append(f"tritonserver was restarted {times}; it last ended: {state.last_end or 'unknown'}")
     return lines
 
 
@@ -196,9 +197,9 @@ def _status_rows(connection: ServerConnection, readiness: dict[str, Any] | None)
                 live = sum((s.model, s.version) == (row.name, row.version) and not s.completes_config for s in stubs)
                 instances = f"{live} of {wanted}"
         reason = sentence(row.reason) if row.reason and row.state != "READY" else None
-        judged = known.get(row.name, {})
-        if not judged.get("ready", True) and judged.get("wanted"):
-            reason = judged.get("reason") or reason
+        readiness_of = known.get(row.name, {})
+        if not readiness_of.get("ready", True) and readiness_of.get("wanted"):
+            reason = readiness_of.get("reason") or reason
         rows.append(
             {
                 "model": row.name,

@@ -1,4 +1,4 @@
-"""`tidal serve`: a real tritonserver with Tidal's backends, supervised, and nothing left behind at its end."""
+"""`tidal serve`: run a supervised tritonserver with Tidal's backends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidal.server.ready_report import ReadyReport
 from tidal.server.session import ServeOptions, serve_until_ended
 
 STATUS_PORT = 8004
-# Of the state: secret, or not yet so.
+# Fields of the state that are secret, or not yet meaningful.
 _NOT_REPORTED = {"key", "pid_started", "restarts", "server_restarts", "restarting", "last_end"}
 _EXIT_CODES = {
     ServeOutcome.CLEANLY: 0,
@@ -29,17 +29,18 @@ _EXIT_CODES = {
 
 
 def serve(
-    repository: Annotated[Path, typer.Argument(help="Model repository: one folder a model.", show_default=True)] = Path(
-        "model_repository"
-    ),
+    repository: Annotated[
+        Path, typer.Argument(help="Model repository: one folder per model.", show_default=True)
+    ] = Path("model_repository"),
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- TRITON OPTIONS]", help="Passed to tritonserver as they are.")
+        list[str] | None,
+        typer.Argument(metavar="[-- TRITON OPTIONS]", help="Options passed to tritonserver unchanged."),
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Serve only this model, with what it needs. Repeat for several.", metavar="NAME"),
+        typer.Option(help="Serve only this model, with the models that it requires. Repeatable.", metavar="NAME"),
     ] = None,
-    host: Annotated[str, typer.Option(help="IPv4 address to listen on, 0.0.0.0 for every network.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="IPv4 address to listen on, 0.0.0.0 for all networks.")] = "127.0.0.1",
     http_port: Annotated[int, typer.Option(min=0, max=65535, help="HTTP port, 0 for a free one.")] = 8000,
     grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="gRPC port, 0 for a free one.")] = 8001,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Prometheus port, 0 for a free one.")] = 8002,
@@ -57,38 +58,43 @@ def serve(
     ] = None,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Serve nothing unless every model loads, instead of the models that do."),
+        typer.Option("--strict", help="Fail unless every model loads, instead of serving those that load."),
     ] = False,
     exit_timeout: Annotated[
-        int, typer.Option(min=0, help="Seconds that requests in flight get at the end. 5 s later the server is killed.")
+        int, typer.Option(min=0, help="Seconds for requests in flight at shutdown; 5 s later the server is killed.")
     ] = 30,
     server_restarts: Annotated[
         int,
         typer.Option(
             metavar="TIMES",
             min=0,
-            help="How often in a row to start tritonserver again where it ended without being asked to.",
+            help="Largest number of restarts in a row of a tritonserver that ended by itself.",
         ),
     ] = 5,
     http_max_input_size: Annotated[
-        int, typer.Option(metavar="BYTES", min=1 << 20, max=1 << 30, help="Most bytes of an HTTP request body.")
+        int, typer.Option(metavar="BYTES", min=1 << 20, max=1 << 30, help="Largest HTTP request body in bytes.")
     ] = MAX_INPUT_SIZE,
     grpc_max_message_size: Annotated[
         int,
         typer.Option(
-            metavar="BYTES", min=1 << 20, max=(1 << 31) - 1, help="Most bytes of a gRPC message; Triton before 26.07."
+            metavar="BYTES",
+            min=1 << 20,
+            max=(1 << 31) - 1,
+            help="Largest gRPC message in bytes; for Triton before 26.07.",
         ),
     ] = MAX_MESSAGE_SIZE,
     open_admin: Annotated[
-        bool, typer.Option("--open-admin", help="Let anybody load and unload models, without the admin key.")
+        bool, typer.Option("--open-admin", help="Allow model control and other admin endpoints without the admin key.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Triton's log on stderr instead of a file.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Write Triton's log to stderr instead of a file.")
+    ] = False,
     access_log: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE|-",
             envvar="TIDAL_ACCESS_LOG",
-            help="Write one line of JSON per request to FILE, or to standard output.",
+            help="Write one line of JSON per request to FILE, or - for standard output.",
         ),
     ] = None,
     as_json: Annotated[
@@ -98,32 +104,31 @@ def serve(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Start nothing: write a stand-alone backend directory to DIR and print the command that serves the "
-            "repository with tritonserver alone.",
+            help="Write a stand-alone backend directory to DIR, print the command that serves the repository with "
+            "tritonserver alone, and exit.",
         ),
     ] = None,
 ) -> None:
-    """Serve a model repository with a real tritonserver.
+    """Serve a model repository with tritonserver.
 
-    Takes the tritonserver on PATH (NVIDIA's image), else the one of the nvidia-pytriton package, gives it Tidal's
-    backends, loads every model that has a published version, prints one table when it serves and stays until SIGINT
-    (Ctrl-C) or SIGTERM. On a signal, requests in flight are answered; a second signal ends at once.
+    Uses the tritonserver on PATH (NVIDIA's image), else the one of the nvidia-pytriton package, with Tidal's backends.
+    Loads every model that has a published version, prints a table when it serves, and runs until SIGINT (Ctrl-C) or
+    SIGTERM. On a signal it answers requests in flight and exits; a second signal ends it at once.
 
     A model that does not load is reported with the reason and the models that depend on it, and the others are served.
     Load it later with `tidal models load`. With `--strict` the start fails instead.
 
-    A model whose Python process died is restarted, and tritonserver itself, on the same ports, where it ended without
-    being asked to: at once, then after 1, 2, 4 and 8 s, counted anew once all models have served for two minutes.
+    A model whose Python process crashed is restarted. So is tritonserver, on the same ports, where it ended by itself:
+    at once, then after 1, 2, 4 and 8 s; the count starts again once all models have served for two minutes.
 
     Probe `GET /ready` on the status port: 200 while every wanted model answers in some version, else 503; the JSON
-    document names each model with its reason. A model is wanted from the moment it serves until somebody unloads it.
-    `GET /live` is 503 where tritonserver hangs.
+    document names each model with its reason. A model is wanted from the moment it serves until it is unloaded on
+    purpose. `GET /live` is 503 where tritonserver hangs.
 
-    Model control, shared memory, logging and trace need the admin key: $TIDAL_ADMIN_KEY, else a new one, kept in
-    $XDG_RUNTIME_DIR/tidal/(HTTP port).json (readable by you only), where the other tidal commands find it. HTTP
-    clients send it as header `tidal-admin-key`, gRPC clients as metadata
-    `triton-grpc-protocol-tidal-admin-key`. Whoever can list this machine's processes sees it in tritonserver's
-    arguments.
+    Model control, shared memory, logging and trace require the admin key: $TIDAL_ADMIN_KEY, else a new one. It is kept
+    in $XDG_RUNTIME_DIR/tidal/(HTTP port).json (readable by you only), where the other tidal commands read it. HTTP
+    clients send it as header `tidal-admin-key`, gRPC clients as metadata `triton-grpc-protocol-tidal-admin-key`. Every
+    user who can list this machine's processes sees it in the arguments of tritonserver.
 
     Examples:
 
@@ -138,13 +143,13 @@ def serve(
 
     Exit codes:
 
-    - **0** ended by a signal, every request answered
-    - **1** not started: a port is taken, the repository is empty, no model loads, with `--strict` one does not; or a
-      signal came before it served
+    - **0** stopped by a signal, every request answered
+    - **1** not started: a port is in use, the repository is empty, no model loads, with `--strict` one does not; or a
+      signal arrived before it served
     - **2** wrong usage
-    - **3** tritonserver ended without being asked to, as often as `--server-restarts` allows and once more
+    - **3** tritonserver ended by itself more often in a row than `--server-restarts` allows
     - **4** requests may be unanswered: tritonserver gave up on them at the exit timeout, or was killed because it did
-      not end in time or a second signal came
+      not end in time or a second signal arrived
     """
     extra = tuple(arguments or ())
     if str(repository).startswith("-"):  # `tidal serve -- OPTIONS` without a repository
@@ -189,7 +194,7 @@ def _assemble(repository: Path, target: Path, names: list[str], limits: RequestL
 
 
 def _print_ready(report: ReadyReport, as_json: bool) -> None:
-    """One table, or one line of JSON (which has no admin key)."""
+    """Print a table, or one line of JSON without the admin key."""
     if as_json:
         names = ("name", "version", "backend", "state")
         print_json(
@@ -214,6 +219,6 @@ def _print_ready(report: ReadyReport, as_json: bool) -> None:
         title=f"Triton {state.version} ({report.source}) serves {state.repository}",
         notes=f"HTTP     http://{state.http}\ngRPC     {state.grpc}\nmetrics  http://{state.metrics}/metrics\n"
         f"status   http://{state.status}/ready\n"
-        f"admin    {'open to anybody' if state.key is None else 'restricted by key'}\n"
+        f"admin    {'open to everybody' if state.key is None else 'restricted by key'}\n"
         f"log      {state.log or 'stderr'}",
     )

@@ -1,27 +1,23 @@
-"""`tidal simulate`: what a system would do on GPUs that nobody has at hand."""
+"""`tidal simulate`: run the serving policies on simulated GPUs."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidal.arlo.scheduling import MIN_GAIN
 from tidal.commands.connecting import AsJson
-from tidal.commands.output import one_sentence, print_json, print_table
+from tidal.commands.output import one_sentence
 from tidal.commands.simulate_inputs import bounds_of, columns_of, lengths_of, rates_of, service_times
+from tidal.commands.simulate_output import print_results, progress_bar
 from tidal.simulator.arlo import (
     OVERHEAD_S,
     TWEETS,
     Bursts,
-    ClusterResult,
     GpuFailures,
     ScalingBounds,
     SyntheticRequests,
@@ -40,9 +36,9 @@ simulate = typer.Typer(
     rich_markup_mode="markdown",
     no_args_is_help=True,
     add_completion=False,
-    help="""Say what the serving policies would do on clusters of any size, under a virtual clock.
+    help="""Simulate the serving policies on clusters of any size, under a virtual clock.
 
-The objects that decide are those that serve; only the GPUs are made up.
+The policies and solvers are those that serve; only the GPUs are simulated.
 """,
 )
 
@@ -53,7 +49,7 @@ def _group() -> None:
 
 
 class Pattern(StrEnum):
-    """How requests arrive within a second."""
+    """Distribution of arrivals within a second."""
 
     STABLE = "stable"
     BURSTY = "bursty"
@@ -68,88 +64,98 @@ def arlo(
             show_default=False,
         ),
     ],
-    gpus: Annotated[int, typer.Option("--gpus", "-g", help="GPUs, to start with.", min=1)],
-    slo_ms: Annotated[float, typer.Option("--slo-ms", help="The requests' latency objective.")],
+    gpus: Annotated[int, typer.Option("--gpus", "-g", help="Number of GPUs at the start.", min=1)],
+    slo_ms: Annotated[float, typer.Option("--slo-ms", help="Latency objective of the requests in milliseconds.")],
     rate: Annotated[
-        float | None, typer.Option("--rate", "-r", help="Mean requests a second; --rates is rescaled to it.")
+        float | None, typer.Option("--rate", "-r", help="Mean requests per second; --rates is scaled to it.")
     ] = None,
     seconds: Annotated[
         int | None,
-        typer.Option("--seconds", "-s", help="How long. Default: 600, or all of --rates.", min=1),
+        typer.Option("--seconds", "-s", help="Simulated seconds. Default: 600, or all of --rates.", min=1),
     ] = None,
     systems: Annotated[
         list[SystemName] | None,
-        typer.Option("--system", help="What to simulate; repeatable. Default: arlo, infaas, st, and dt if possible."),
+        typer.Option("--system", help="System to simulate; repeatable. Default: arlo, infaas, st, and dt if possible."),
     ] = None,
     runtimes: Annotated[
-        str | None, typer.Option("--runtimes", help="Other max_lengths than the profile's: 128,256,512.")
+        str | None, typer.Option("--runtimes", help="Other max_lengths than those of the profile: 128,256,512.")
     ] = None,
     pattern: Annotated[
-        Pattern, typer.Option("--pattern", help="Within a second: Poisson, or Markov-modulated.")
+        Pattern, typer.Option("--pattern", help="Arrivals within a second: Poisson, or Markov-modulated.")
     ] = Pattern.STABLE,
-    burst_factor: Annotated[float, typer.Option("--burst-factor", help="Rate in a burst over the mean rate.")] = 1.5,
-    burst_seconds: Annotated[float, typer.Option("--burst-seconds", help="Mean length of a burst.")] = 0.2,
+    burst_factor: Annotated[
+        float, typer.Option("--burst-factor", help="Ratio of the rate in a burst to the mean rate.")
+    ] = 1.5,
+    burst_seconds: Annotated[float, typer.Option("--burst-seconds", help="Mean duration of a burst in seconds.")] = 0.2,
     burst_share: Annotated[float, typer.Option("--burst-share", help="Share of the time in bursts.")] = 0.2,
     rates: Annotated[
         Path | None, typer.Option("--rates", help="Trace of rates: CSV or .csv.gz with columns second, requests.")
     ] = None,
-    start: Annotated[float, typer.Option("--start", help="Begin this many seconds into --rates.", min=0.0)] = 0.0,
+    start: Annotated[float, typer.Option("--start", help="Second of --rates at which to start.", min=0.0)] = 0.0,
     requests: Annotated[
-        Path | None, typer.Option("--requests", help="Recorded requests instead: CSV with columns time, length.")
+        Path | None,
+        typer.Option("--requests", help="Recorded requests (instead of --rates): CSV with columns time, length."),
     ] = None,
     columns: Annotated[
         str | None, typer.Option("--columns", help="Other names of the two columns of --rates or --requests: A,B.")
     ] = None,
     lengths: Annotated[
-        str, typer.Option("--lengths", "-l", help="Tokens: N, PERCENTILE=N,..., or a CSV of tokens, count.")
+        str,
+        typer.Option(
+            "--lengths", "-l", help="Input lengths in tokens: N, PERCENTILE=N,..., or a CSV with columns tokens, count."
+        ),
     ] = TWEETS,
     stretch: Annotated[
         int | None,
-        typer.Option("--stretch", help="Length that becomes the longest runtime's. Default: 125 for tweets.", min=1),
+        typer.Option(
+            "--stretch", help="Length in tokens that is scaled to the longest runtime. Default: 125 for tweets.", min=1
+        ),
     ] = None,
     drift: Annotated[
-        float, typer.Option("--drift", help="How far the mix drifts: standard deviation of log length.", min=0.0)
+        float, typer.Option("--drift", help="Drift of the lengths: standard deviation of the log length.", min=0.0)
     ] = 0.2,
-    drift_seconds: Annotated[float, typer.Option("--drift-seconds", help="How long a drift lasts.")] = 600.0,
+    drift_seconds: Annotated[float, typer.Option("--drift-seconds", help="Duration of a drift in seconds.")] = 600.0,
     autoscale: Annotated[
-        str | None, typer.Option("--autoscale", help="Bounds of the number of GPUs: FEWEST-MOST. Default: fixed.")
+        str | None, typer.Option("--autoscale", help="Bounds of the number of GPUs: MIN-MAX. Default: fixed.")
     ] = None,
     headroom: Annotated[
         float, typer.Option("--headroom", help="Share of GPU time that the baselines keep free when autoscaling.")
     ] = 0.05,
     period: Annotated[float, typer.Option("--period", help="Seconds between allocations.")] = 120.0,
     min_gain: Annotated[
-        float, typer.Option("--min-gain", help="Predicted mean latency that a change has to save, as a share.")
+        float,
+        typer.Option("--min-gain", help="Smallest share of the predicted mean latency that a change must save."),
     ] = MIN_GAIN,
-    replacement: Annotated[float, typer.Option("--replacement", help="Seconds that a GPU takes to load.")] = 1.0,
+    replacement: Annotated[float, typer.Option("--replacement", help="Seconds to load a runtime on a GPU.")] = 1.0,
     replacement_batch: Annotated[
-        int | None, typer.Option("--at-once", help="GPUs replaced at a time. Default: a twentieth.", min=1)
+        int | None, typer.Option("--at-once", help="GPUs replaced at a time. Default: one in 20.", min=1)
     ] = None,
     overhead_ms: Annotated[
-        float, typer.Option("--overhead-ms", help="Added to every request: network and copies.", min=0.0)
+        float,
+        typer.Option("--overhead-ms", help="Milliseconds added to every request for network and copies.", min=0.0),
     ] = OVERHEAD_S * 1e3,
     threshold: Annotated[float, typer.Option("--threshold", help="λ of Algorithm 1.")] = 0.85,
     decay: Annotated[float, typer.Option("--decay", help="α of Algorithm 1.")] = 0.9,
     peek: Annotated[int, typer.Option("--peek", help="L of Algorithm 1.", min=1)] = 6,
-    fill: Annotated[
-        float, typer.Option("--fill", help="infaas: share of an instance's capacity up to which it is packed.")
-    ] = 0.05,
+    fill: Annotated[float, typer.Option("--fill", help="infaas: share of an instance's capacity that is used.")] = 0.05,
     fail_every: Annotated[
         float | None, typer.Option("--fail-every", help="Mean seconds between failures of one GPU. Default: never.")
     ] = None,
-    repair: Annotated[float, typer.Option("--repair", help="Seconds that a failed GPU is away.")] = 30.0,
-    seed: Annotated[int, typer.Option("--seed", help="Equal seeds give equal runs.", min=0)] = 0,
+    repair: Annotated[float, typer.Option("--repair", help="Seconds until a failed GPU is repaired.")] = 30.0,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Seed of the random numbers; equal seeds give equal runs.", min=0)
+    ] = 0,
     as_json: AsJson = False,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Write a picture, .png, .svg or .pdf.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Write a plot to this file: .png, .svg or .pdf.")] = None,
 ) -> None:
-    """Simulate Arlo, and what it is compared with, under the same requests.
+    """Simulate Arlo and the systems that it is compared with, under the same requests.
 
     Systems:
 
     - **arlo** periodic allocation, Algorithm 1, autoscaling on the 98th percentile
     - **st**, **dt** one runtime for all lengths, padded or of dynamic shape; the least loaded GPU
     - **infaas** runtimes in equal numbers, bin packing
-    - **even**, **global** Arlo with equal numbers, or with the best ones for the whole workload; both never change
+    - **even**, **global** Arlo with equal numbers, or with the best allocation for the whole workload; both are fixed
     - **ilb**, **ig** Arlo with the least loaded instance of the shortest runtime that fits, or of all that fit
     - **polymorphic** every GPU holds all runtimes and forms batches
 
@@ -163,9 +169,9 @@ def arlo(
     tidal simulate arlo large.csv -g 40 --slo-ms 450 -r 3000 --system arlo --system ig
     ```
 
-    The mix of the first period stands for the history that Arlo starts with.
+    Arlo starts with the lengths of the first period as its history.
 
-    Exit codes: **0** done, **1** a file or number that cannot be used, **2** wrong usage.
+    Exit codes: **0** done, **1** a file or number is not valid, **2** wrong usage.
     """
     _check_picture(plot)
     with one_sentence():
@@ -207,7 +213,7 @@ def arlo(
                 peek=peek,
                 fill=fill,
             )
-            with _progress(name, workload.seconds) as on_second:
+            with progress_bar(name, workload.seconds) as on_second:
                 result = run(
                     system,
                     workload,
@@ -218,85 +224,27 @@ def arlo(
                     on_second=on_second,
                 )
             results.append(result)
-    _print(results, slo_ms / 1e3, as_json)
+    print_results(results, slo_ms / 1e3, as_json)
     if plot is not None:
         draw(
             results,
             plot,
-            title=f"{gpus} GPUs, {results[0].requests / results[0].seconds:.0f} requests a second",
+            title=f"{gpus} GPUs, {results[0].requests / results[0].seconds:.0f} requests per second",
             slo_s=slo_ms / 1e3,
         )
 
 
 def _check_picture(file: Path | None) -> None:
-    """Say what is wrong with --plot before the run rather than after it."""
+    """Check --plot before the run rather than after it."""
     if file is None:
         return
     if importlib.util.find_spec("matplotlib") is None:
-        raise typer.BadParameter("needs matplotlib, which is missing: pip install matplotlib", param_hint="--plot")
-    if file.suffix not in _PICTURES:
-        raise typer.BadParameter(f"expected a name that ends in {', '.join(_PICTURES)}", param_hint="--plot")
-    if not file.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {file.parent}", param_hint="--plot")
-
-
-@contextmanager
-def _progress(name: SystemName, seconds: int) -> Iterator[Callable[[float], None] | None]:
-    """A bar on standard error while a run lasts, where that is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} s"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
-        task = bars.add_task(name.value, total=seconds)
-        yield lambda now: bars.update(task, completed=now)
-
-
-def _print(results: Sequence[ClusterResult], slo_s: float, as_json: bool) -> None:
-    if as_json:
-        print_json([_row(result, slo_s) for result in results])
-        return
-    rows = [
-        (
-            result.name,
-            f"{result.mean_ms:.2f}",
-            f"{result.percentile_ms(50):.2f}",
-            f"{result.percentile_ms(98):.2f}",
-            f"{result.share_over(slo_s):.2%}",
-            f"{result.mean_gpus:.2f}",
-            f"{result.utilisation:.0%}",
-            str(result.demotions),
-            str(result.replaced),
-            str(result.failed_batches),
+        raise typer.BadParameter(
+            "requires matplotlib, which is not installed: pip install matplotlib", param_hint="--plot"
         )
-        for result in results
-    ]
-    columns = ("SYSTEM", "MEAN MS", "MEDIAN", "P98", "OVER SLO", "GPUS", "USED", "DEMOTED", "REPLACED", "FAILED")
-    lasted = max(result.moments[-1].at for result in results)
-    print_table(
-        columns,
-        rows,
-        notes=f"{results[0].requests} requests in {results[0].seconds:.0f} s, the last answer "
-        f"after {lasted:.0f} s at most",
-    )
-
-
-def _row(result: ClusterResult, slo_s: float) -> dict[str, Any]:
-    last = result.moments[-1]
-    return {
-        "system": result.name,
-        "requests": result.requests,
-        "seconds": result.seconds,
-        "mean_ms": result.mean_ms,
-        "median_ms": result.percentile_ms(50),
-        "p98_ms": result.percentile_ms(98),
-        "over_slo": result.share_over(slo_s),
-        "gpus": result.mean_gpus,
-        "utilisation": result.utilisation,
-        "demotions": result.demotions,
-        "replaced": result.replaced,
-        "failed_batches": result.failed_batches,
-        "instances": dict(zip(map(str, result.max_lengths), last.instances, strict=True)),
-        "moments": [[each.at, each.gpus, list(each.instances), each.waiting] for each in result.moments],
-    }
+    if file.suffix not in _PICTURES:
+        raise typer.BadParameter(
+            f"'{file.name}': expected a file name that ends in {', '.join(_PICTURES)}", param_hint="--plot"
+        )
+    if not file.parent.is_dir():
+        raise typer.BadParameter(f"folder '{file.parent}' does not exist", param_hint="--plot")

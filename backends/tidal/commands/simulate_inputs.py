@@ -1,4 +1,4 @@
-"""What `tidal simulate` is given, as numbers. Every error names its option."""
+"""Parsing the options of `tidal simulate`. Every error names its option."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from tidal.simulator.traces import read_lengths, read_rates
 
 
 def service_times(profile: Path, runtimes: str | None) -> ServiceTimes:
-    """Latencies from a table or a published version's folder, for its runtimes or others (`128,256`)."""
+    """Read latencies.
+
+    Args:
+        profile: CSV table, or folder of a published version.
+        runtimes: Input lengths of other runtimes in tokens, such as `128,256`; None for those of the profile.
+    """
     if profile.is_dir():
         manifest = load_arlo_manifest(profile)
         times = from_profile(manifest.profile, [runtime.max_length for runtime in manifest.runtimes])
@@ -28,24 +33,38 @@ def service_times(profile: Path, runtimes: str | None) -> ServiceTimes:
 def rates_of(
     file: Path | None, columns: str | None, start: float, seconds: int | None, rate: float | None
 ) -> Sequence[float]:
-    """Requests in each second: a trace's, or always the same; a trace is rescaled to the rate."""
+    """Requests in each second.
+
+    Args:
+        file: Trace of rates; None for a constant rate.
+        columns: Names of its two columns; None for the usual ones.
+        start: Second of the trace at which to start.
+        seconds: Number of seconds; None for the whole trace.
+        rate: Mean requests per second, to which a trace is scaled; None keeps the trace.
+    """
     if rate is not None and not 0 < rate < float("inf"):
-        raise InvalidArgument(f"--rate must be a positive number of requests a second, got {rate:g}")
+        raise InvalidArgument(f"--rate must be a positive number of requests per second, got {rate:g}")
     if file is None:
         if rate is None:
-            raise InvalidArgument("--rate is needed, or --rates or --requests with a trace")
+            raise InvalidArgument("--rate is missing; give it, or a trace by --rates or --requests")
         return [rate] * (seconds or 600)
     trace = read_rates(file, columns_of(columns, ("second", "requests")), start_s=start, seconds=seconds)
     if rate is None:
         return trace
     mean = sum(trace) / len(trace)
     if not mean:
-        raise InvalidArgument(f"--rate: the stretch of {file} has no requests to rescale")
+        raise InvalidArgument(f"--rate: this part of {file} has no requests to scale")
     return [each * rate / mean for each in trace]
 
 
 def lengths_of(description: str, stretch: int | None, longest: int) -> tuple[list[int], list[float]]:
-    """Lengths in tokens and their weights; `stretch` tokens become `longest`, by default 125 of a tweet."""
+    """Input lengths in tokens and their weights.
+
+    Args:
+        description: Value of --lengths.
+        stretch: Length that is scaled to `longest`; None for 125 of tweets and no scaling otherwise.
+        longest: Input length of the longest runtime, in tokens.
+    """
     lengths, weights = read_lengths(description)
     if stretch is None and description == TWEETS:
         stretch = 125
@@ -53,18 +72,18 @@ def lengths_of(description: str, stretch: int | None, longest: int) -> tuple[lis
 
 
 def columns_of(given: str | None, usual: tuple[str, str]) -> tuple[str, str]:
-    """Names of two columns."""
+    """Names of two columns: the given ones, else the usual ones."""
     if given is None:
         return usual
     names = given.split(",")
     if len(names) != 2:
-        raise InvalidArgument(f"--columns '{given}': expected two names apart by a comma")
+        raise InvalidArgument(f"--columns '{given}': expected two names separated by a comma")
     return names[0], names[1]
 
 
 def bounds_of(text: str) -> tuple[int, int]:
-    """The two numbers of FEWEST-MOST."""
+    """The two numbers of MIN-MAX."""
     parts = text.split("-")
     if len(parts) != 2 or not all(part.isdecimal() for part in parts):
-        raise InvalidArgument(f"--autoscale '{text}': expected FEWEST-MOST, for example 2-12")
+        raise InvalidArgument(f"--autoscale '{text}': expected MIN-MAX, for example 2-12")
     return int(parts[0]), int(parts[1])

@@ -1,4 +1,4 @@
-"""Compiled models behind one contract. Each module here is the only place that names its engine library."""
+"""Compiled models behind one contract; each engine library is imported by one module only. Everything may import it."""
 
 from tidal.engines.base import Artifact, Engine, PlanOptions, Precision, TensorSpec
 from tidal.engines.entries import EngineKind, engine_entry

@@ -1,4 +1,4 @@
-"""The engine contract: declared shapes, arrays in, arrays out."""
+"""The contract of engines: they run arrays of declared shapes and return arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidal.device import DeviceKind
 from tidal.engines.entries import EngineKind
 from tidal.errors import InvalidArgument
 
-# From the most precise to the least.
+# Ordered from the most precise to the least.
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 
 # A fixed size, or the inclusive bounds of a dynamic one.
@@ -24,7 +24,13 @@ Dim = int | tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Name, dtype and shape of an input or output. In outputs, -1 stands for a size that follows the inputs."""
+    """An input or output of an engine.
+
+    Attributes:
+        name: Name of the tensor.
+        dtype: Data type.
+        shape: Sizes or bounds of the dimensions; in outputs, -1 means that a size depends on the inputs.
+    """
 
     name: str
     dtype: np.dtype[Any]
@@ -35,7 +41,12 @@ class TensorSpec:
 class Artifact:
     """A compiled model on disk and the shapes to open it with.
 
-    `shapes` gives each input's dimensions; one file may be opened with several fixed lengths, or one bounded one.
+    Attributes:
+        kind: Engine kind.
+        path: File to open.
+        precision: Precision to run at.
+        shapes: Dimensions of each input by name. One file may be opened several times with other shapes.
+        device: Device to run on.
     """
 
     kind: EngineKind
@@ -46,20 +57,20 @@ class Artifact:
 
 
 class PlanOptions(BaseModel):
-    """How TensorRT plans are made."""
+    """Options of TensorRT plans."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     plans: Literal["shared", "separate"] = Field(
         "shared",
-        description="one plan with a static optimisation profile a length, whose engines share their weights; or a "
-        "plan a length, with that length fixed in the network",
+        description="shared: one plan with a static optimisation profile per length, whose engines share weights; "
+        "separate: one plan per length, with that length fixed in the network",
     )
     workspace_mb: int | None = Field(
-        None, ge=1, description="most GPU memory in MiB that a layer may use for itself; default: all there is"
+        None, ge=1, description="maximum GPU memory in MiB that a layer may use as workspace; default: no limit"
     )
     hardware_compatibility: Literal["none", "ampere_plus", "same_compute_capability"] = Field(
-        "none", description="other GPUs that a plan must run on too, at some cost in speed"
+        "none", description="other GPUs that a plan must also run on, at some cost in speed"
     )
 
 
@@ -79,29 +90,37 @@ class Engine(Protocol):
         """Outputs that `run` returns."""
 
     def run(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """Run one batch; returned arrays are the caller's own.
+        """Run one batch.
+
+        Args:
+            inputs: Arrays by name.
+
+        Returns:
+            Arrays by name, which the engine does not modify later.
 
         Raises:
-            InvalidArgument: an input is missing, unknown, or of a shape or dtype that was not declared.
+            InvalidArgument: An input is missing, unknown, or has a shape or dtype that was not declared.
         """
 
 
 def check_inputs(specs: tuple[TensorSpec, ...], inputs: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Hold arrays to their declared names, dtypes and shapes.
+    """Check arrays against their declared names, dtypes and shapes.
+
+    Args:
+        specs: Declared inputs.
+        inputs: Arrays by name.
 
     Raises:
-        InvalidArgument: names the first input that differs, what came and what is accepted.
+        InvalidArgument: An input differs; names the first one, its value and what is accepted.
     """
     if len(inputs) != len(specs) or any(spec.name not in inputs for spec in specs):
-        raise InvalidArgument(
-            f"engine inputs {sorted(inputs)} differ from the declared {sorted(s.name for s in specs)}"
-        )
+        raise InvalidArgument(f"engine inputs are {sorted(inputs)}; expected {sorted(s.name for s in specs)}")
     for spec in specs:
         array = inputs[spec.name]
         if array.dtype != spec.dtype:
-            raise InvalidArgument(f"engine input '{spec.name}' has dtype {array.dtype}, declared is {spec.dtype}")
+            raise InvalidArgument(f"engine input '{spec.name}' has dtype {array.dtype}; expected {spec.dtype}")
         if len(array.shape) != len(spec.shape) or not all(
             size == dim if isinstance(dim, int) else dim[0] <= size <= dim[1]
             for size, dim in zip(array.shape, spec.shape, strict=True)
         ):
-            raise InvalidArgument(f"engine input '{spec.name}' has shape {array.shape}, declared is {spec.shape}")
+            raise InvalidArgument(f"engine input '{spec.name}' has shape {array.shape}; expected {spec.shape}")

@@ -1,4 +1,4 @@
-"""The few CUDA calls that an engine needs: memory that is allocated once, a stream, a captured graph."""
+"""The CUDA calls that engines need: memory that is allocated once, streams and captured graphs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,18 @@ from tidal.errors import Internal, Unavailable
 
 
 def call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
-    """Call a function of the CUDA runtime, which releases the GIL, and return what it gives besides its status.
+    """Call a function of the CUDA runtime, which releases the GIL.
+
+    Args:
+        function: Function of `cuda.bindings.runtime`.
+        *arguments: Its arguments.
+
+    Returns:
+        Its first result after the status; None if there is none.
 
     Raises:
-        Unavailable: the device has no memory left.
-        Internal: any other failure; names the function and CUDA's reason.
+        Unavailable: The device has no free memory.
+        Internal: The call failed otherwise; names the function and CUDA's reason.
     """
     status, *values = function(*arguments)
     if status != runtime.cudaError_t.cudaSuccess:
@@ -31,7 +38,11 @@ def call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
 
 
 class Buffer:
-    """Device memory, and page-locked host memory of the same size that it is filled from or copied to."""
+    """Device memory, and page-locked host memory of the same size for copies.
+
+    Args:
+        size: Size in bytes.
+    """
 
     def __init__(self, size: int) -> None:
         self.device = int(call(runtime.cudaMalloc, size))
@@ -41,13 +52,13 @@ class Buffer:
         self._bytes = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(self.host))
 
     def view(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """The first bytes of the host memory as an array. It must not be used longer than the buffer lives."""
+        """The first bytes of the host memory as an array, which is valid as long as the buffer exists."""
         used = int(np.prod(shape)) * dtype.itemsize
         return self._bytes[:used].view(dtype).reshape(shape)
 
 
 class Stream:
-    """A stream of its own: what is put on it runs in order, beside what other streams run."""
+    """A CUDA stream: its work runs in order, concurrently with that of other streams."""
 
     def __init__(self) -> None:
         self._stream = call(runtime.cudaStreamCreateWithFlags, runtime.cudaStreamNonBlocking)
@@ -69,19 +80,28 @@ class Stream:
         call(runtime.cudaStreamSynchronize, self._stream)
 
     def capture(self, work: Callable[[], None]) -> Graph:
-        """What `work` puts on the stream, as a graph; it is not run. Other threads may use the device meanwhile."""
+        """Capture the work that a function enqueues, without running it; other threads may use the device.
+
+        Args:
+            work: Function that enqueues work on this stream.
+        """
         mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
         call(runtime.cudaStreamBeginCapture, self._stream, mode)
         try:
             work()
         except BaseException:
-            runtime.cudaStreamEndCapture(self._stream)  # ends the capture; it fails, for the work was not complete
+            runtime.cudaStreamEndCapture(self._stream)  # fails, because the work is not complete, but ends the capture
             raise
         return Graph(call(runtime.cudaStreamEndCapture, self._stream), self._stream)
 
 
 class Graph:
-    """Captured work of a stream: one call starts all of it."""
+    """Captured work of a stream, which one call starts.
+
+    Args:
+        graph: Captured CUDA graph.
+        stream: Stream to run it on.
+    """
 
     def __init__(self, graph: Any, stream: Any) -> None:
         self._stream = stream
@@ -92,5 +112,5 @@ class Graph:
         weakref.finalize(self, runtime.cudaGraphExecDestroy, self._executable)
 
     def launch(self) -> None:
-        """Put the work on its stream."""
+        """Enqueue the work on its stream."""
         call(runtime.cudaGraphLaunch, self._executable, self._stream)

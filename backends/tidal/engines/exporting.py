@@ -1,4 +1,4 @@
-"""A torch module as a graph with bounded dynamic shapes: an exported program, or an ONNX file made from one."""
+"""Exports a torch module as a graph with bounded dynamic shapes: an exported program, or an ONNX file."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tidal_client.extras import install_command
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
-# The first that has Gelu and LayerNormalization as single operators, which TensorRT has kernels for.
+# The first version with Gelu and LayerNormalization as single operators, which TensorRT has kernels for.
 _OPSET = 20
 
 
 class _Widened(torch.nn.Module):
-    """A module whose outputs are float32, whatever it computes in."""
+    """Wraps a module so that its outputs are float32."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
         self.module = module
 
-        # The exporter names a graph's inputs after the parameters of `forward`: they have to be the module's own.
+        # The exporter names a graph's inputs after the parameters of `forward`: they must be those of the module.
         @functools.wraps(module.forward)
         def forward(*args: torch.Tensor, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
             return {name: tensor.float() for name, tensor in self.module(*args, **inputs).items()}
@@ -46,7 +46,7 @@ def export_program(
     shapes: Mapping[str, tuple[Dim, ...]],
     example: Mapping[str, npt.NDArray[Any]],
 ) -> torch.export.ExportedProgram:
-    """Export a module at a precision; see `registry.compile_engine` for the arguments. Its outputs are float32."""
+    """Export a module at a precision, with float32 outputs; see `registry.compile_engine` for the arguments."""
     module = module.eval()
     if precision != "fp32":
         module = copy.deepcopy(module).to(DTYPES[precision])
@@ -67,12 +67,16 @@ def export_program(
 
 
 def write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
-    """Write an exported program as an ONNX file, inputs and outputs under their own names.
+    """Write an exported program as an ONNX file with the program's names of inputs and outputs.
 
-    Every tensor has the type that the program computes it in. Weights beyond 2 GB lie beside the file.
+    Every tensor has the type in which the program computes it. Weights of more than 2 GB are written to a second file.
+
+    Args:
+        program: Exported program.
+        path: ONNX file to write.
 
     Raises:
-        Unsupported: the exporter's package is not installed.
+        Unsupported: The exporter's package is not installed.
     """
     outputs = list(program.call_spec.out_spec.context)
     inputs = list(program.graph_signature.user_inputs)
@@ -90,7 +94,7 @@ def write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
 
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """Without the exporter's warnings about operators of packages that are not installed."""
+    """Suppress the exporter's warnings about operators of packages that are not installed."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

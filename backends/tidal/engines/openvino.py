@@ -24,17 +24,22 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-# The precision that a model is stored in, by the precision that it runs at. bf16 is a choice made at opening.
+# Precision that a model is stored in, by the precision that it runs at. bf16 is chosen when the file is opened.
 STORED_AS: dict[Precision, Precision] = {"fp32": "fp32", "bf16": "fp32", "int8": "int8"}
 
-# Without a hint OpenVINO picks bf16 by itself where the processor has it. The parts of an int8 model that are not
-# quantised stay in float32: measured, bf16 there gains nothing at batch 1 and adds its own error.
+# Without a hint OpenVINO uses bf16 on processors that support it. The parts of an int8 model that are not quantised
+# stay in float32: measured, bf16 has no gain there at batch 1 and adds its own error.
 _HINTS: dict[Precision, str] = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
 FILE = "model.xml"
 
 
 class OpenVinoEngine:
-    """One infer request of a compiled model."""
+    """One infer request of a compiled model.
+
+    Args:
+        compiled: The compiled model.
+        inputs: Declared inputs.
+    """
 
     def __init__(self, compiled: ov.CompiledModel, inputs: tuple[TensorSpec, ...]) -> None:
         self._request = compiled.create_infer_request()
@@ -52,14 +57,14 @@ class OpenVinoEngine:
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Outputs that `run` returns; -1 stands for a size that follows the inputs."""
+        """Outputs that `run` returns; -1 means that a size depends on the inputs."""
         return self._outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run one batch; see `Engine.run`."""
         check_inputs(self._inputs, inputs)
-        # OpenVINO reads the arrays where they lie, and for that insists on contiguous and writeable ones. It does not
-        # keep them alive: this list does, until the run is over.
+        # OpenVINO reads the arrays in place, which must be contiguous and writeable. It does not keep them alive: this
+        # list does, until the run is over.
         arrays = [np.require(inputs[spec.name], requirements=["C", "W"]) for spec in self._inputs]
         for port, array in zip(self._ports, arrays, strict=True):
             self._request.set_input_tensor(port, ov.Tensor(array, shared_memory=True))
@@ -72,18 +77,16 @@ def open_engines(artifact: Artifact, *, contexts: int, threads: int) -> tuple[En
     """Read, reshape and compile a model; see `registry.open_engines`.
 
     Raises:
-        InvalidArgument: the file cannot be read, or its inputs are not those of `artifact.shapes`.
-        Unsupported: this processor cannot run at the artifact's precision.
+        InvalidArgument: The file cannot be read, or its inputs are not those of `artifact.shapes`.
+        Unsupported: This processor does not support the artifact's precision.
     """
     try:
         model = _core().read_model(artifact.path)
     except RuntimeError as error:
-        raise InvalidArgument(f"{artifact.path} is no readable OpenVINO model: {_first_line(error)}") from None
+        raise InvalidArgument(f"{artifact.path} is not a readable OpenVINO model: {_first_line(error)}") from None
     names = {port.any_name: port for port in model.inputs}
     if set(names) != set(artifact.shapes):
-        raise InvalidArgument(
-            f"{artifact.path} takes the inputs {sorted(names)}, it was to be opened with {sorted(artifact.shapes)}"
-        )
+        raise InvalidArgument(f"{artifact.path} has the inputs {sorted(names)}; expected {sorted(artifact.shapes)}")
     dtypes = {name: np.dtype(port.element_type.to_dtype()) for name, port in names.items()}
     model.reshape({names[name]: _partial_shape(dims) for name, dims in artifact.shapes.items()})
     hint = _HINTS[artifact.precision]
@@ -101,7 +104,7 @@ def open_engines(artifact: Artifact, *, contexts: int, threads: int) -> tuple[En
     )
     granted = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
     if granted != hint:
-        raise Unsupported(f"this processor does not run {artifact.precision}: OpenVINO grants {granted} instead")
+        raise Unsupported(f"this processor does not support {artifact.precision}: OpenVINO uses {granted} instead")
     specs = tuple(TensorSpec(name, dtypes[name], tuple(dims)) for name, dims in artifact.shapes.items())
     return tuple(OpenVinoEngine(compiled, specs) for _ in range(contexts))
 
@@ -124,10 +127,10 @@ def compile_engine(
         for name, dims in shapes.items()
     ]
     with warnings.catch_warnings(), torch.no_grad(), _unreported():
-        warnings.simplefilter("ignore")  # the tracer's own, about Python branches; the result is verified later
+        warnings.simplefilter("ignore")  # the tracer warns about Python branches; the result is verified later
         model = ov.convert_model(module.eval(), example_input=inputs, input=declared)
         outputs = module(**inputs)
-    # The converter leaves names of inner tensors on some ports; a port's only name is the one that it is called by.
+    # The converter leaves names of inner tensors on some ports; each port must have only its own name.
     for port, name in _named(model.inputs, inputs) + _named(model.outputs, outputs):
         port.get_tensor().set_names({name})
     if precision == "int8":
@@ -138,7 +141,7 @@ def compile_engine(
 
 @contextlib.contextmanager
 def _unreported() -> Iterator[None]:
-    """Keep OpenVINO's tools from reporting their use to their makers, which they do unless this looks like a CI run."""
+    """Disable the telemetry of OpenVINO's tools, which they send unless the environment looks like a CI run."""
     before = os.environ.get("CI")
     os.environ["CI"] = "true"
     try:
@@ -161,7 +164,7 @@ def _quantise(model: ov.Model, calibration: Sequence[Mapping[str, Array]]) -> ov
         raise Unsupported(f"precision int8 needs nncf: {install_command('build')}") from None
     if not calibration:
         raise InvalidArgument("precision int8 needs calibration samples, none were given")
-    # nncf draws progress bars on standard output, which is not a library's to use.
+    # nncf prints progress bars to standard output, which is reserved for the command's result.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         return nncf.quantize(

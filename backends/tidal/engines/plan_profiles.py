@@ -1,4 +1,4 @@
-"""The optimisation profiles of a TensorRT plan: for which shapes it has kernels."""
+"""The optimisation profiles of a TensorRT plan, which are the shapes that it has kernels for."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from collections.abc import Mapping, Sequence
 
 from tidal.engines.base import Dim
 
-# Inclusive bounds of each dimension of each input. Where all bounds are equal, a profile is static.
+# Inclusive bounds of each dimension of each input, by name. A profile is static if all bounds are equal.
 Profile = Mapping[str, tuple[tuple[int, int], ...]]
 
 
 def profiles_for(shapes: Mapping[str, tuple[Dim, ...]]) -> tuple[Profile, ...]:
-    """The profiles that serve these shapes.
+    """The profiles that serve some shapes.
 
-    A lone query gets a profile of its own, with a batch of 1, so that with a fixed length min = opt = max and its
-    kernels are chosen for exactly that shape. Larger batches share a second one. An input whose first dimension is
-    fixed while others' are not has no batch: it has that dimension in both.
+    A single query has a profile with batch size 1, so that with a fixed length min = opt = max, and kernels are chosen
+    for exactly that shape. Larger batches share a second profile. An input whose first dimension is fixed, while those
+    of other inputs are not, has no batch axis: that dimension is the same in both profiles.
+
+    Args:
+        shapes: Dimensions of each input by name.
     """
     bounds = {name: tuple((dim, dim) if isinstance(dim, int) else dim for dim in dims) for name, dims in shapes.items()}
     batched = {name for name, dims in shapes.items() if not isinstance(dims[0], int)} or set(shapes)
@@ -28,13 +31,19 @@ def profiles_for(shapes: Mapping[str, tuple[Dim, ...]]) -> tuple[Profile, ...]:
 
 
 def serving(profiles: Sequence[Profile], shapes: Mapping[str, tuple[Dim, ...]]) -> tuple[int, ...]:
-    """Numbers of the profiles that serve these shapes together; empty where a plan was not made for them."""
-    found = tuple(profiles.index(wanted) for wanted in profiles_for(shapes) if wanted in profiles)
-    return found if len(found) == len(profiles_for(shapes)) else ()
+    """Numbers of the profiles that serve some shapes together; empty if the plan was not made for them.
+
+    Args:
+        profiles: Profiles of the plan.
+        shapes: Dimensions of each input by name.
+    """
+    needed = profiles_for(shapes)
+    numbers = tuple(profiles.index(profile) for profile in needed if profile in profiles)
+    return numbers if len(numbers) == len(needed) else ()
 
 
 def fixed_dimensions(profiles: Sequence[Profile]) -> dict[str, tuple[int, ...]]:
-    """Each input's dimensions that all profiles agree on, and -1 for the others."""
+    """Dimensions of each input that are equal in all profiles; -1 for the others."""
     return {
         name: tuple(
             low if all(profile[name][axis] == (low, low) for profile in profiles) else -1
@@ -45,7 +54,7 @@ def fixed_dimensions(profiles: Sequence[Profile]) -> dict[str, tuple[int, ...]]:
 
 
 def holds(profile: Profile, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether a batch of these shapes is inside a profile."""
+    """Whether a batch of these shapes is within a profile's bounds."""
     return all(
         low <= size <= high
         for name, shape in shapes.items()

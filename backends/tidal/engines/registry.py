@@ -1,4 +1,4 @@
-"""Which engine kinds this machine has, and the one way to open an engine of any kind."""
+"""Compiles and opens engines of any registered kind, and checks which kinds this machine supports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Shapes = Mapping[str, tuple[Dim, ...]]
 
 
 def available_kinds() -> tuple[EngineKind, ...]:
-    """Engine kinds that can run here: their library is installed (found, not imported), and there is a device."""
+    """Engine kinds that can run here: their library is installed, and this machine has a device for them."""
     return tuple(
         kind
         for kind, entry in ENGINES.items()
@@ -33,16 +33,20 @@ def available_kinds() -> tuple[EngineKind, ...]:
 
 
 def engine_version(kind: EngineKind) -> str | None:
-    """Installed version of the kind's library, or None."""
+    """Installed version of an engine kind's library; None if it is not installed."""
     return library_version(engine_entry(kind).distribution)
 
 
 def choose_device(kind: EngineKind, wanted: Literal["auto"] | DeviceKind) -> DeviceKind:
-    """Where engines of a kind run; `auto`: on the GPU where the kind and this machine have one.
+    """The device that engines of a kind run on.
+
+    Args:
+        kind: Engine kind.
+        wanted: Device to use; `auto`: a GPU if the kind supports it and this machine has one.
 
     Raises:
-        InvalidArgument: the kind does not run on the device that is wanted.
-        Unsupported: the kind's library is not installed, or this machine has no GPU.
+        InvalidArgument: The kind does not support the device.
+        Unsupported: The kind's library is not installed, or this machine has no GPU.
     """
     devices = engine_entry(kind).devices
     if wanted != "auto" and wanted not in devices:
@@ -56,18 +60,24 @@ def choose_device(kind: EngineKind, wanted: Literal["auto"] | DeviceKind) -> Dev
 
 
 def open_engines(artifact: Artifact, *, contexts: int = 1, threads: int = 1) -> tuple[Engine, ...]:
-    """Open a compiled model as `contexts` engines that share its weights, each using `threads` CPU threads.
+    """Open a compiled model as engines that share its weights.
+
+    Args:
+        artifact: The compiled model.
+        contexts: Number of engines.
+        threads: CPU threads of each engine.
 
     Raises:
-        Unsupported: the kind's library is not installed, which names the extra that brings it, or there is no GPU.
-        TidalError: the file cannot be opened with these shapes.
+        Unsupported: The kind's library is not installed (the error names the extra that installs it), or this machine
+            has no GPU.
+        TidalError: The file cannot be opened with these shapes.
     """
     engines = _module(artifact.kind).open_engines(artifact, contexts=contexts, threads=threads)
     return cast(tuple[Engine, ...], engines)
 
 
 def stored_as(kind: EngineKind, device: DeviceKind = "cpu") -> Mapping[Precision, Precision]:
-    """Precisions that the kind can run at, each with the precision of the file that it is opened from."""
+    """Precisions that an engine kind supports on a device, each with the precision of the file to open."""
     stored = cast(Mapping[Precision, Precision], _module(kind).STORED_AS)
     if device == "cpu":
         return {precision: file for precision, file in stored.items() if precision != "fp16"}
@@ -75,7 +85,7 @@ def stored_as(kind: EngineKind, device: DeviceKind = "cpu") -> Mapping[Precision
 
 
 def engine_file(kind: EngineKind) -> str:
-    """Name of the file that `compile_engine` writes; others may lie beside it."""
+    """Name of the file that `compile_engine` writes; there may be other files in its folder."""
     return cast(str, _module(kind).FILE)
 
 
@@ -89,19 +99,19 @@ def compile_engine(
     example: Mapping[str, npt.NDArray[Any]],
     calibration: Sequence[Mapping[str, npt.NDArray[Any]]] = (),
 ) -> None:
-    """Compile a torch module, which takes and returns tensors by name, into `engine_file` in `folder`. For builders.
+    """Compile a torch module into the file `engine_file` of a folder. For builders.
 
     Args:
-        kind: the engine to compile for.
-        module: called with keyword arguments, returns a dictionary of tensors.
-        folder: an existing folder to write into.
-        precision: a stored precision, see `stored_as`.
-        shapes: each input's dimensions; what is opened later has shapes inside them.
-        example: one batch of inputs, larger than 1 on every dynamic axis.
-        calibration: batches to find the ranges of int8 values with; other precisions need none.
+        kind: Engine kind to compile for.
+        module: Module that is called with tensors by keyword and returns a dictionary of tensors.
+        folder: Existing folder to write into.
+        precision: Stored precision, see `stored_as`.
+        shapes: Dimensions of each input by name; engines are opened with shapes inside them.
+        example: One batch of inputs, larger than 1 on every dynamic axis.
+        calibration: Batches that determine the ranges of int8 values; not used for other precisions.
 
     Raises:
-        Unsupported: the kind's library, or what the precision needs, is not installed.
+        Unsupported: The kind's library, or a library that the precision needs, is not installed.
     """
     _module(kind).compile_engine(
         module, folder, precision=precision, shapes=shapes, example=example, calibration=calibration
@@ -109,20 +119,20 @@ def compile_engine(
 
 
 def specialise_engine(kind: EngineKind, path: Path, shapes: Sequence[Shapes], options: PlanOptions) -> tuple[Path, ...]:
-    """The files to open a compiled model from, one for each of `shapes`; equal ones are one file. For builders.
+    """The files to open a compiled model from, one for each of `shapes`; several may be the same. For builders.
 
-    Most kinds take their shapes when a file is opened, and this is the compiled file. TensorRT needs a plan made for
-    the shapes: it is written beside the compiled file, and made only if it is not there.
+    For most kinds it is the compiled file. A kind that uses plans needs one made for the shapes: it is written into
+    the folder of the compiled file, unless it exists.
 
     Args:
-        kind: the engine kind.
-        path: what `compile_engine` wrote.
-        shapes: what engines will be opened with.
-        options: how plans are made.
+        kind: Engine kind.
+        path: File that `compile_engine` wrote.
+        shapes: Shapes that engines are opened with: dimensions of each input by name.
+        options: Options of plans.
 
     Raises:
-        Unsupported: the kind's library is not installed, or there is no GPU.
-        TidalError: no engine can be made for these shapes.
+        Unsupported: The kind's library is not installed, or this machine has no GPU.
+        TidalError: No engine can be made for these shapes.
     """
     if not engine_entry(kind).uses_plans:
         return (path,) * len(shapes)

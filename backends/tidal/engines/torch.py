@@ -30,7 +30,13 @@ _environment = threading.Lock()
 
 
 class TorchEngine:
-    """One caller of an exported program. The program keeps no state between runs, so contexts share it."""
+    """One execution context of an exported program. The program is stateless, so all contexts share it.
+
+    Args:
+        program: The program as a function of tensors by keyword.
+        inputs: Declared inputs.
+        outputs: Declared outputs.
+    """
 
     def __init__(
         self,
@@ -49,7 +55,7 @@ class TorchEngine:
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Outputs that `run` returns; -1 stands for a size that follows the inputs."""
+        """Outputs that `run` returns; -1 means that a size depends on the inputs."""
         return self._outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -66,20 +72,19 @@ class TorchEngine:
 def open_engines(artifact: Artifact, *, contexts: int, threads: int) -> tuple[Engine, ...]:
     """Load an exported program; see `registry.open_engines`.
 
-    Torch has one number of threads for the whole process: the last model opened decides it.
+    Torch has one number of threads for the whole process: that of the model opened last.
 
     Raises:
-        InvalidArgument: the file cannot be read or holds pickled objects, or its inputs are not those of
+        InvalidArgument: The file cannot be read or contains pickled objects, or its inputs are not those of
             `artifact.shapes`.
-        Unsupported: this torch cannot use the GPU that it is to be opened on.
+        Unsupported: This torch cannot use the GPU.
     """
     exported = _load(artifact.path)
     values = {node.name: node.meta["val"] for node in exported.graph.nodes if "val" in node.meta}
-    taken = exported.graph_signature.user_inputs
-    if set(taken) != set(artifact.shapes):
+    names_in = exported.graph_signature.user_inputs
+    if set(names_in) != set(artifact.shapes):
         raise InvalidArgument(
-            f"{artifact.path} takes the inputs {sorted(map(str, taken))}, "
-            f"it was to be opened with {sorted(artifact.shapes)}"
+            f"{artifact.path} has the inputs {sorted(map(str, names_in))}; expected {sorted(artifact.shapes)}"
         )
     inputs = tuple(TensorSpec(name, _dtype(values[name]), tuple(dims)) for name, dims in artifact.shapes.items())
     # Names of the returned dictionary, in the order of the graph's outputs.
@@ -96,7 +101,7 @@ def open_engines(artifact: Artifact, *, contexts: int, threads: int) -> tuple[En
         on_gpu = gpu_program(exported, static=static)
         return tuple(TorchGpuEngine(on_gpu, inputs, outputs, static=static) for _ in range(contexts))
     torch.set_num_threads(threads)
-    program = exported.module(check_guards=False)  # `check_inputs` has held the arrays to their shapes
+    program = exported.module(check_guards=False)  # `check_inputs` checks the shapes
     return tuple(TorchEngine(program, inputs, outputs) for _ in range(contexts))
 
 
@@ -114,23 +119,23 @@ def compile_engine(
 
 
 def _load(path: Path) -> torch.export.ExportedProgram:
-    """Load a program whose archive holds tensors and a graph only: a pickle could run any code."""
+    """Load a program whose archive contains only tensors and a graph; a pickle could run any code."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = [PurePosixPath(name) for name in archive.namelist()]
         pickled = [p.name for p in entries if p.parent.name == "constants" and p.name.startswith(("custom", "opaque"))]
         if pickled:
-            raise InvalidArgument(f"{path} holds pickled objects ({pickled[0]}) and is not loaded")
+            raise InvalidArgument(f"{path} contains pickled objects ({pickled[0]}) and is not loaded")
         with warnings.catch_warnings(), _tensors_only():
             warnings.simplefilter("ignore")
             return torch.export.load(path)
     except (OSError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
-        raise InvalidArgument(f"{path} is no readable exported program: {str(error).splitlines()[0]}") from None
+        raise InvalidArgument(f"{path} is not a readable exported program: {str(error).splitlines()[0]}") from None
 
 
 @contextmanager
 def _tensors_only() -> Iterator[None]:
-    """Make every `torch.load` inside refuse whatever is not a tensor, also where torch itself asks for pickles."""
+    """Make every `torch.load` inside refuse pickled objects, also where torch itself would accept them."""
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     with _environment:
         before = os.environ.get(name)

@@ -1,4 +1,4 @@
-"""Torch engines on a GPU: a captured CUDA graph a shape where the length is fixed, else one dynamic compilation."""
+"""Torch engines on a GPU: one captured CUDA graph per shape for fixed lengths, else one dynamic compilation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class _Captured:
-    """The captured pass of one shape, between tensors that stay where they are."""
+    """A captured forward pass for one shape, between tensors at fixed addresses."""
 
     pinned: Tensors
     inputs: Tensors
@@ -30,7 +30,14 @@ class _Captured:
 
 
 class TorchGpuEngine:
-    """One caller of a program on the GPU, with a stream of its own. The weights are shared by all callers."""
+    """One execution context of a program on the GPU, with a stream of its own; all contexts share the weights.
+
+    Args:
+        program: The program as a function of tensors by keyword.
+        inputs: Declared inputs.
+        outputs: Declared outputs.
+        static: Whether CUDA graphs are captured, one per shape.
+    """
 
     def __init__(
         self, program: Program, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], *, static: bool
@@ -49,7 +56,7 @@ class TorchGpuEngine:
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Outputs that `run` returns; -1 stands for a size that follows the inputs."""
+        """Outputs that `run` returns; -1 means that a size depends on the inputs."""
         return self._outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -75,7 +82,7 @@ class TorchGpuEngine:
     def _capture(self, arrays: Tensors) -> _Captured:
         pinned = {name: tensor.clone().pin_memory() for name, tensor in arrays.items()}
         inputs = _on_gpu(pinned)
-        # What libraries do at their first call may not be captured.
+        # Libraries initialise themselves in their first calls, which must not be captured.
         for _ in range(3):
             self._program(**inputs)
         self._stream.synchronize()
@@ -86,13 +93,17 @@ class TorchGpuEngine:
 
 
 def gpu_program(exported: torch.export.ExportedProgram, *, static: bool) -> Program:
-    """An exported program on the GPU, as it stands or compiled once for all shapes.
+    """Move an exported program to the GPU.
+
+    Args:
+        exported: The exported program.
+        static: Whether to run it unchanged, for CUDA graphs, instead of compiling it once for all shapes.
 
     Raises:
-        Unsupported: this torch was built without CUDA, or finds no GPU.
+        Unsupported: This torch was built without CUDA, or detects no GPU.
     """
     if not torch.cuda.is_available():
-        raise Unsupported(f"torch {torch.__version__} finds no GPU here: install a CUDA build, or set `device: cpu`")
+        raise Unsupported(f"torch {torch.__version__} detects no GPU here: install a CUDA build, or set `device: cpu`")
     module = move_to_device_pass(exported, "cuda").module(check_guards=False)
     return cast(Program, module if static else torch.compile(module, dynamic=True))
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from tidal import device
-from tidal.flover.engine.generation import Generation
 from tidal.flover.engine.runners import SharedRunner
+from tidal.flover.generation import Generation
 from tidal.flover.manifest import TOKENIZER_FILE, load_flover_manifest
 from tidal.flover.parameters import FloverParameters
 from tidal.flover.policies import FloverScheduler, ProfiledCosts

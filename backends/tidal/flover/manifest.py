@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tidal.engines.base import Precision
-from tidal.flover.models.form import DecoderForm
+from tidal.flover.form import DecoderForm
 from tidal.manifest import Published, Strict, read_manifest
 from tidal.profiles import LatencyProfile
 

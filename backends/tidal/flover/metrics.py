@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tidal.flover.engine.generation import Generation
+from tidal.flover.generation import Generation
 from tidal.flover.responses import FinishReason
 from tidal.metrics import Metrics
 from tidal.tasks.metrics import IntakeMetrics

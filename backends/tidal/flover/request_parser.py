@@ -10,7 +10,7 @@ import numpy as np
 
 from tidal.errors import InvalidArgument
 from tidal.flover.beams import BeamGroup, BeamSettings
-from tidal.flover.engine.generation import Generation
+from tidal.flover.generation import Generation
 from tidal.flover.responses import FloverResponse
 from tidal.flover.sampling import IntArray, Sampler, SamplingParams
 from tidal.flover.text import Detokenizer, StopMatcher

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidal.flover.engine.generation import Generation
+from tidal.flover.generation import Generation
 
 # A cancellation check is a call to the server process. Generations with slots are checked in each round, waiting ones
 # at this interval.

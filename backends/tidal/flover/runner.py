@@ -11,12 +11,12 @@ import numpy.typing as npt
 import torch
 
 from tidal.errors import Internal
+from tidal.flover.form import DecoderForm
 from tidal.flover.manifest import WEIGHTS_FILE, FloverManifest
 from tidal.flover.memory.available import available_bytes
-from tidal.flover.memory.buffers import KeyValueBuffers, kept_type
+from tidal.flover.memory.buffers import KeyValueBuffers, cache_dtype
 from tidal.flover.memory.slots import SlotCopy, SlotMove
 from tidal.flover.models.decoder import DecoderModel
-from tidal.flover.models.form import DecoderForm
 from tidal.flover.models.graphs import DecodeGraphs
 from tidal.flover.models.layer import no_update
 from tidal.flover.models.linear import working_type
@@ -76,7 +76,7 @@ class FloverRunner:
         self.form, self.slots, self.max_length = form, slots, max_length
         self._device = weights.tokens.device
         with torch.inference_mode():
-            dtype = kept_type(weights.tokens.dtype, self._device)
+            dtype = cache_dtype(weights.tokens.dtype, self._device)
             self._buffers = KeyValueBuffers(form, slots, max_length, dtype, self._device, available)
             self._model = DecoderModel(form, weights, self._buffers, max_length)
             self._tasks = TaskBank(form, slots, working_type(weights.tokens), self._device)

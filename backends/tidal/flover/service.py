@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from tidal.flover.engine.engine import Engine
-from tidal.flover.engine.generation import Generation
 from tidal.flover.engine.runners import SharedRunner
+from tidal.flover.generation import Generation
 from tidal.flover.metrics import FloverMetrics
 from tidal.flover.policies import FloverScheduler
 from tidal.flover.request_parser import RequestParser

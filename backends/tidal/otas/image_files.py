@@ -1,7 +1,7 @@
-"""The parts of JPEG and PNG files around their pixels, counted before a decoder reads them.
+"""Limits on JPEG and PNG files that are checked before a decoder reads them: metadata, chunks and scans.
 
-Pillow reads these parts in Python: a megabyte of fill bytes in a JPEG takes it over a second, a million empty chunks of
-a PNG eight. libjpeg then decodes a progressive file once for every scan in it.
+Pillow reads metadata in Python: a megabyte of fill bytes in a JPEG takes more than 1 s, a million empty chunks of a PNG
+8 s. libjpeg decodes a progressive file once per scan.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from PIL.JpegImagePlugin import MARKER
 from tidal.errors import InvalidArgument
 
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8"
-# Encoders write pixels in chunks of 8 KiB and more, and about ten chunks around them.
-_MOST_CHUNKS = 20_000
-# Segments before the first scan: tables, and metadata in pieces of 64 KiB.
-_MOST_SEGMENTS = 1_000
-_MOST_FILL = 1_000
+# Encoders write pixels in chunks of at least 8 KiB, and about ten other chunks.
+_MAX_CHUNKS = 20_000
+# Segments before the first scan: tables, and metadata in segments of 64 KiB.
+_MAX_SEGMENTS = 1_000
+_MAX_FILL = 1_000
 # Colour profiles, XMP and thumbnails together.
-_MOST_METADATA = 8 << 20
+_MAX_METADATA_BYTES = 8 << 20
 _SCAN, _MARKER = b"\xff\xda", b"\xff"
 _FIRST_SCAN, _ESCAPED = 0xFFDA, 0xFF00
-# A progressive file has about ten.
-_MOST_SCANS = 100
-_USUAL_SCANS = 12
-_MOST_SCANNED_PIXELS = 1_000_000_000
+# A progressive file has about ten scans.
+_MAX_SCANS = 100
+_CHEAP_SCANS = 12
+_MAX_SCANNED_PIXELS = 1_000_000_000
 
 
-def check_parts(content: bytes, name: str) -> None:
-    """Count what stands around the pixels; a file of another format, or a damaged one, is left to its decoder.
+def check_metadata(content: bytes, name: str) -> None:
+    """Check the amount of metadata; files of other formats and damaged files are left to the decoder.
 
     Args:
-        content: an encoded image.
-        name: of the image, for errors.
+        content: Content of an encoded image.
+        name: Name of the image, for errors.
 
     Raises:
-        InvalidArgument: there is more of it than any encoder writes; names the limit.
+        InvalidArgument: There is more than any encoder writes; names the limit.
     """
     if content.startswith(_PNG):
         _check_png(content, name)
@@ -43,16 +43,25 @@ def check_parts(content: bytes, name: str) -> None:
 
 
 def check_scans(content: bytes, pixels: int, name: str) -> None:
-    """Bound the passes that decoding a JPEG takes over its pixels; raises as `check_parts`."""
+    """Check the number of scans of a JPEG.
+
+    Args:
+        content: Content of an encoded image.
+        pixels: Number of pixels of the image.
+        name: Name of the image, for errors.
+
+    Raises:
+        InvalidArgument: Decoding would take too many passes over the pixels; names the limit.
+    """
     if not content.startswith(_JPEG):
         return
     scans = content.count(_SCAN)
-    if scans > _MOST_SCANS:
-        raise InvalidArgument(f"{name} is a JPEG of {scans} scans; accepted are up to {_MOST_SCANS}")
-    if scans > _USUAL_SCANS and scans * pixels > _MOST_SCANNED_PIXELS:
+    if scans > _MAX_SCANS:
+        raise InvalidArgument(f"{name} is a JPEG of {scans} scans; accepted: up to {_MAX_SCANS}")
+    if scans > _CHEAP_SCANS and scans * pixels > _MAX_SCANNED_PIXELS:
         raise InvalidArgument(
-            f"{name} is a JPEG of {scans} scans over {pixels} pixels; accepted are up to {_USUAL_SCANS} scans, or "
-            f"{_MOST_SCANNED_PIXELS} pixels in all scans together"
+            f"{name} is a JPEG of {scans} scans over {pixels} pixels; accepted: up to {_CHEAP_SCANS} scans, or "
+            f"{_MAX_SCANNED_PIXELS} pixels in all scans together"
         )
 
 
@@ -63,8 +72,8 @@ def _check_png(content: bytes, name: str) -> None:
         chunks += 1
         if kind != b"IDAT":
             metadata += size
-        if chunks > _MOST_CHUNKS:
-            raise InvalidArgument(f"{name} is a PNG of more than the {_MOST_CHUNKS} chunks that are accepted")
+        if chunks > _MAX_CHUNKS:
+            raise InvalidArgument(f"{name} is a PNG of too many chunks; accepted: up to {_MAX_CHUNKS}")
         _check_metadata(metadata, name)
         if kind == b"IEND":
             return
@@ -72,17 +81,17 @@ def _check_png(content: bytes, name: str) -> None:
 
 
 def _check_jpeg(content: bytes, name: str) -> None:
-    """Walk from marker to marker as Pillow does, which skips what is no marker byte by byte."""
+    """Iterate over markers as Pillow does, which skips other bytes one by one."""
     at, segments, fill, metadata = 2, 0, 0, 0
     while (begin := content.find(_MARKER, at)) >= 0:
-        near = content[begin : begin + _MOST_FILL + 2]
+        near = content[begin : begin + _MAX_FILL + 2]
         place = begin + len(near) - len(near.lstrip(_MARKER))
         fill += place - at - 1
         segments += 1
-        if segments > _MOST_SEGMENTS or fill > _MOST_FILL:
+        if segments > _MAX_SEGMENTS or fill > _MAX_FILL:
             raise InvalidArgument(
-                f"{name} is a JPEG of more than the {_MOST_SEGMENTS} segments or {_MOST_FILL} fill bytes that are "
-                "accepted before its pixels"
+                f"{name} is a JPEG of too many segments or fill bytes before its pixels; accepted: up to "
+                f"{_MAX_SEGMENTS} segments and {_MAX_FILL} fill bytes"
             )
         if place >= len(content):
             return
@@ -91,9 +100,9 @@ def _check_jpeg(content: bytes, name: str) -> None:
         if code == _ESCAPED:
             continue
         known = MARKER.get(code)
-        if code == _FIRST_SCAN or known is None:  # the decoder tells what is wrong with an unknown one
+        if code == _FIRST_SCAN or known is None:  # the decoder reports an unknown marker
             return
-        if known[2] is not None:  # else the marker stands alone
+        if known[2] is not None:  # else the marker has no content
             size = int.from_bytes(content[at : at + 2], "big")
             metadata += size
             _check_metadata(metadata, name)
@@ -101,5 +110,5 @@ def _check_jpeg(content: bytes, name: str) -> None:
 
 
 def _check_metadata(size: int, name: str) -> None:
-    if size > _MOST_METADATA:
-        raise InvalidArgument(f"{name} has more than the {_MOST_METADATA} bytes of metadata that are accepted")
+    if size > _MAX_METADATA_BYTES:
+        raise InvalidArgument(f"{name} has too much metadata; accepted: up to {_MAX_METADATA_BYTES} bytes")

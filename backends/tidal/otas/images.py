@@ -1,7 +1,7 @@
-"""Encoded images as pixel values, the way the source model's own config says; whatever bytes a client sends.
+"""Decode images to pixel values as the source model's config specifies; safe for any bytes that a client sends.
 
-A file is decoded only after its size, its parts and its header were held to the limits, so that no file takes much
-memory or time: not one that unfolds to gigabytes, nor a JPEG of thousands of passes over all its pixels.
+A file is decoded only after its size, metadata and header were checked against limits, so that no file takes much
+memory or time, for example by decompressing to gigabytes, or as a JPEG with thousands of scans.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from PIL.PngImagePlugin import MAX_TEXT_CHUNK, MAX_TEXT_MEMORY
 
 from tidal.errors import InvalidArgument
-from tidal.otas.image_files import check_parts, check_scans
+from tidal.otas.image_files import check_metadata, check_scans
 from tidal.otas.manifest import ImageConfig
 
 FloatArray = npt.NDArray[np.float32]
 ByteArray = npt.NDArray[np.uint8]
 
 FORMATS = ("JPEG", "PNG", "WEBP")
-DEFAULT_MOST_BYTES = 64 << 20
-_ACCEPTED = "accepted are JPEG, PNG and WebP"
-# A longer side would be scaled to more pixels than the image has.
-_MOST_ASPECT = 64
+DEFAULT_MAX_BYTES = 64 << 20
+_ACCEPTED = "accepted: JPEG, PNG and WebP"
+# A larger ratio of the sides would scale the image to more pixels than it has.
+_MAX_ASPECT = 64
 _ORIENTATION = 0x0112
-# What makes an image upright, by its EXIF orientation.
+# Transposition that makes an image upright, by its EXIF orientation.
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -39,106 +39,106 @@ _UPRIGHT = {
 
 
 class ImageDecoder:
-    """Decodes images for one model. May be called from any thread, and lets others run while it decodes.
+    """Decodes images for one model; any thread may call it, and others run while it decodes.
 
     Args:
-        config: the model's.
-        most_pixels: of an image, however few of them the model sees.
-        most_bytes: of an encoded image.
+        config: Image preparation of the model.
+        max_pixels: Maximum number of pixels of an image before it is scaled.
+        max_bytes: Maximum size of an encoded image, in bytes.
     """
 
-    def __init__(self, config: ImageConfig, most_pixels: int, most_bytes: int = DEFAULT_MOST_BYTES) -> None:
+    def __init__(self, config: ImageConfig, max_pixels: int, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self._config = config
-        self._most_bytes = most_bytes
-        self._most_pixels = most_pixels
-        # [channels, 256]: the pixel value of every byte, by the same steps in float32 as the source's.
+        self._max_bytes = max_bytes
+        self._max_pixels = max_pixels
+        # Pixel value of each byte, [channels, 256], by the same float32 operations as the source's.
         unit = np.arange(256, dtype=np.float32) / np.float32(255)
         mean, std = (np.array(each, np.float32)[:, None] for each in (config.mean, config.std))
         self._values: FloatArray = (unit - mean) / std
 
     def decode(self, content: bytes, name: str = "image") -> FloatArray:
-        """Pixel values [channels, height, width] of an encoded image; see `pixels`."""
+        """Return pixel values [channels, height, width] of an encoded image; see `pixels`."""
         return self.values(self.pixels(content, name))
 
     def pixels(self, content: bytes, name: str = "image") -> ByteArray:
-        """An encoded image as the model sees it, before its values are normalised: [height, width, channels].
+        """Decode, scale and crop an image, without normalising its values.
 
-        An image is turned upright where its EXIF data say how; transparency is dropped, as the source's own
-        preparation does.
+        An image is rotated as its EXIF data specify; transparency is dropped, as in the source's own preparation.
 
         Args:
-            content: a JPEG, PNG or WebP file.
-            name: of the image, for errors.
+            content: Content of a JPEG, PNG or WebP file.
+            name: Name of the image, for errors.
+
+        Returns:
+            Array of shape [height, width, channels].
 
         Raises:
-            InvalidArgument: it is none of these, damaged, animated, or larger than accepted.
+            InvalidArgument: The file has another format, is damaged or animated, or exceeds a limit.
         """
-        image = self._opened(content, name)
+        image = self._open(content, name)
         try:
-            decoded = _upright(_eight_bit(image))
+            decoded = _rotate_upright(_to_eight_bit(image))
         except MemoryError:
             raise
-        except Exception as error:  # decoders raise whatever they stumble over
+        except Exception as error:  # decoders raise exceptions of any type
             raise InvalidArgument(f"{name} is damaged: {_short(error)}") from None
         config = self._config
-        return np.asarray(prepared(decoded, config)).reshape(config.height, config.width, config.channels)
+        return np.asarray(prepare_image(decoded, config)).reshape(config.height, config.width, config.channels)
 
     def values(self, pixels: ByteArray) -> FloatArray:
-        """Normalised [..., channels, height, width] of what `pixels` gives, of one image or of several."""
+        """Normalise one or several results of `pixels` to [..., channels, height, width]."""
         planes = [values[pixels[..., channel]] for channel, values in enumerate(self._values)]
         return np.stack(planes, axis=-3)
 
-    def _opened(self, content: bytes, name: str) -> ImageFile.ImageFile:
-        """The image with its header read and held to the limits, none of its pixels decoded."""
+    def _open(self, content: bytes, name: str) -> ImageFile.ImageFile:
+        """Open an image and check its header against the limits, without decoding pixels."""
         if not content:
             raise InvalidArgument(f"{name} is empty; {_ACCEPTED}")
-        if len(content) > self._most_bytes:
+        if len(content) > self._max_bytes:
             raise InvalidArgument(
-                f"{name} has {len(content)} bytes; accepted are up to {self._most_bytes}, the model's max_image_mb"
+                f"{name} has {len(content)} bytes; accepted: up to {self._max_bytes}, the model's max_image_mb"
             )
-        check_parts(content, name)
+        check_metadata(content, name)
         try:
             image = Image.open(io.BytesIO(content), formats=FORMATS)
         except Image.DecompressionBombError:
-            raise InvalidArgument(f"{name} has too many pixels; accepted are up to {self._most_pixels}") from None
+            raise InvalidArgument(f"{name} has too many pixels; accepted: up to {self._max_pixels}") from None
         except UnidentifiedImageError:
-            raise InvalidArgument(f"{name} is damaged or no image; {_ACCEPTED}") from None
+            raise InvalidArgument(f"{name} is damaged or not an image; {_ACCEPTED}") from None
         except Exception as error:
-            if "MAX_TEXT" in str(error):  # of Pillow: its bounds on compressed chunks of a PNG
+            if "MAX_TEXT" in str(error):  # Pillow's limits on compressed chunks of a PNG
                 raise InvalidArgument(
-                    f"{name} has metadata that unfolds to more than the {MAX_TEXT_CHUNK} bytes a part, or "
-                    f"{MAX_TEXT_MEMORY} in all, that are accepted"
+                    f"{name} has too large compressed metadata; accepted: up to {MAX_TEXT_CHUNK} bytes per chunk and "
+                    f"{MAX_TEXT_MEMORY} in total, uncompressed"
                 ) from None
             raise InvalidArgument(f"{name} is damaged: {_short(error)}") from None
         width, height = image.size
-        if width * height > self._most_pixels:
+        if width * height > self._max_pixels:
+            raise InvalidArgument(f"{name} has {width} x {height} pixels; accepted: up to {self._max_pixels} in total")
+        if max(width, height) > _MAX_ASPECT * min(width, height):
             raise InvalidArgument(
-                f"{name} has {width} x {height} pixels; accepted are up to {self._most_pixels} of them"
-            )
-        if max(width, height) > _MOST_ASPECT * min(width, height):
-            raise InvalidArgument(
-                f"{name} has {width} x {height} pixels; accepted are sides of up to {_MOST_ASPECT} times each other"
+                f"{name} has {width} x {height} pixels; accepted: a ratio of the sides of up to {_MAX_ASPECT}"
             )
         check_scans(content, width * height, name)
-        # A photograph with a smaller copy of itself behind it (MPO) is a still image.
+        # A photograph followed by a preview of itself (MPO) is a still image.
         if image.format != "MPO" and getattr(image, "n_frames", 1) > 1:
-            raise InvalidArgument(f"{name} is animated; accepted are still images")
+            raise InvalidArgument(f"{name} is animated; accepted: still images")
         return image
 
 
-def prepared(image: Image.Image, config: ImageConfig) -> Image.Image:
-    """An image of the model's mode and size, scaled and cut as its config says."""
+def prepare_image(image: Image.Image, config: ImageConfig) -> Image.Image:
+    """Convert, scale and crop an image to the model's mode and size."""
     image = image.convert("RGB" if config.channels == 3 else "L")
     size = _scaled_size(image.size, config)
     if size != image.size:
         image = image.resize(size, Image.Resampling[config.interpolation.upper()])
-    # Rounded as the source's own preparation rounds: to the even number.
+    # Rounded half to even, as in the source's own preparation.
     left, top = (round((have - want) / 2) for have, want in zip(size, (config.width, config.height), strict=True))
     return image.crop((left, top, left + config.width, top + config.height))
 
 
 def _scaled_size(size: tuple[int, int], config: ImageConfig) -> tuple[int, int]:
-    """Width and height before the cut."""
+    """Return width and height before the crop."""
     width, height = size
     to_height, to_width = config.scaled
     if config.crop_mode == "squash":
@@ -151,23 +151,23 @@ def _scaled_size(size: tuple[int, int], config: ImageConfig) -> tuple[int, int]:
     return round(width / ratio), round(height / ratio)
 
 
-def _eight_bit(image: Image.Image) -> Image.Image:
-    """The decoded image; one of 16 bits a grey value by the upper 8 of them, where Pillow would cut at 255."""
+def _to_eight_bit(image: Image.Image) -> Image.Image:
+    """Decode an image; of 16-bit grey values the upper 8 bits are kept, where Pillow would clip at 255."""
     image.load()
     if not image.mode.startswith("I"):
         return image
     return Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8))
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def _rotate_upright(image: Image.Image) -> Image.Image:
     try:
         orientation = image.getexif().get(_ORIENTATION, 1)
-    except Exception:  # damaged data beside the image
+    except Exception:  # damaged EXIF data
         return image
     turn = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
     return image if turn is None else image.transpose(turn)
 
 
 def _short(error: Exception) -> str:
-    said = str(error) or type(error).__name__
-    return said if len(said) <= 120 else f"{said[:119]}…"
+    text = str(error) or type(error).__name__
+    return text if len(text) <= 120 else f"{text[:119]}…"

@@ -1,4 +1,4 @@
-"""The tasks of a vision transformer: prompts and heads in memory, within a budget."""
+"""Tasks of a vision transformer: prompts and heads in memory, within a budget."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ OtasLibrary = TaskLibrary[OtasTask, OtasTask]
 
 
 def open_library(folder: Path, manifest: OtasManifest, budget: int, metrics: Metrics) -> OtasLibrary:
-    """The tasks in a folder.
+    """Open the tasks in a folder.
 
     Args:
-        folder: the model's folder of tasks; it need not exist.
-        manifest: what the tasks have to be made for.
-        budget: bytes that their parameters may take.
-        metrics: the model's.
+        folder: Folder of the model's tasks, which need not exist.
+        manifest: Manifest of the model that the tasks have to fit.
+        budget: Memory limit of all tasks' parameters together, in bytes.
+        metrics: Metrics of the model.
     """
     return OtasLibrary(
         folder,
         lambda name: load_task(folder, name, manifest),
-        lambda task: task,  # the engine takes prompts as inputs: in memory is all that a task has to be
+        lambda task: task,  # the engine takes prompts as inputs, so a task only has to be in memory
         lambda _task: None,
         budget,
         metrics,

@@ -1,4 +1,4 @@
-"""Opening a published vision transformer as its manifest says, and starting services on it."""
+"""Open a published vision transformer, and start services on it."""
 
 from __future__ import annotations
 
@@ -17,28 +17,32 @@ from tidal.otas.service import OtasService
 from tidal.service import Service, ServiceContext
 from tidal.tasks.folder import tasks_folder
 
-# Decoding keeps up with an engine that has these many cores for each core that decodes; more than the most below wait
-# for each other.
-_CORES_A_READER = 4
-_MOST_READERS = 8
+# One core that decodes keeps up with an engine on this many cores; more readers than the maximum wait for each other.
+_CORES_PER_READER = 4
+_MAX_READERS = 8
 
 
 def load(context: ServiceContext, parameters: OtasParameters) -> Callable[[ServiceContext], Service]:
-    """Open the published model once; what comes back starts a service on it, again after a failure.
+    """Open a published model.
 
-    Tasks load on their first use, anew for every service.
+    Args:
+        context: Context of the model.
+        parameters: Parameters in config.pbtxt.
+
+    Returns:
+        Function that starts a service on the opened model, also again after a failure; its tasks load on first use.
 
     Raises:
-        InvalidArgument: the version does not fit its files, this device, the engine library or the config.
+        InvalidArgument: The version does not fit its files, this device, the engine library or the config.
     """
     manifest = load_otas_manifest(context.version_dir)
     manifest.check(context.version_dir, device.here(manifest.device.kind))
-    parameters.make_policy(Profile(manifest.profile, {}))  # says what is wrong before engines are opened
+    parameters.make_policy(Profile(manifest.profile, {}))  # checks the parameters before engines are opened
     runner = open_runner(manifest, context.version_dir)
     runner.warm_up()
-    decoder = ImageDecoder(manifest.image, parameters.most_pixels, parameters.most_image_bytes)
-    readers = min(max(1, len(os.sched_getaffinity(0)) // _CORES_A_READER), _MOST_READERS)
-    # An engine is called from one thread at a time, also while a service that failed still runs its last batch.
+    decoder = ImageDecoder(manifest.image, parameters.max_pixels, parameters.max_image_bytes)
+    readers = min(max(1, len(os.sched_getaffinity(0)) // _CORES_PER_READER), _MAX_READERS)
+    # An engine is called by one thread at a time, also while a failed service still runs its last batch.
     lock = threading.Lock()
 
     def run(gamma: int, pixel_values: FloatArray, prompts: FloatArray | None) -> FloatArray:

@@ -1,4 +1,4 @@
-"""What a published vision transformer holds: how images become pixels, an engine for every γ, and what each costs."""
+"""Manifest of a published vision transformer: image preparation, engines by γ, and their latencies."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ PIXELS, PROMPTS, FEATURES = "pixel_values", "prompts", "features"
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 
 
-Way = Literal["dynamic", "static", "both"]
+EngineChoice = Literal["dynamic", "static", "both"]
 
 
 class ImageConfig(Strict):
-    """How an image becomes the source model's pixel values, as its own `pretrained_cfg` says.
+    """Image preparation of the source model, from its `pretrained_cfg`.
 
-    An image is converted to as many channels as the model has (1: grey, 3: RGB) and scaled to `scaled` with Pillow's
-    filter of that name: `center` brings its shorter side to that length and cuts `height` by `width` out of the
-    middle; `squash` brings both sides to it and cuts the same. Values are then divided by 255, and normalised by
-    `mean` and `std` of each channel.
+    An image is converted to the model's channels (1: grey, 3: RGB) and scaled with Pillow's filter `interpolation`:
+    `center` scales its shorter side to `scaled` and crops `height` by `width` from the centre; `squash` scales both
+    sides and crops the same. Values are then divided by 255, and normalised by `mean` and `std` of each channel.
     """
 
     channels: Literal[1, 3]
     height: int = Field(ge=1)
     width: int = Field(ge=1)
-    crop_pct: float = Field(gt=0, le=1, description="share of the scaled image that the cut takes")
+    crop_pct: float = Field(gt=0, le=1, description="share of the scaled image that the crop keeps")
     crop_mode: Literal["center", "squash"]
     interpolation: Interpolation
     mean: tuple[float, ...]
@@ -46,22 +45,21 @@ class ImageConfig(Strict):
 
     @property
     def scaled(self) -> tuple[int, int]:
-        """Height and width before the cut, in pixels."""
+        """Height and width before the crop, in pixels."""
         return int(self.height / self.crop_pct), int(self.width / self.crop_pct)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of an image's pixel values: channels, height, width."""
+        """Shape of an image's pixel values: channels, height, width."""
         return self.channels, self.height, self.width
 
 
 class OtasEngine(Strict):
-    """One engine: a file opened for one γ, or for several above 0, whose prompts are one input of any such number; and
-    for either one number of images or up to `max_batch` of them."""
+    """One engine: a file that is opened for one γ or for several above 0, and for one or any number of images."""
 
-    gammas: tuple[int, ...] = Field(min_length=1, description="what it runs, ascending")
+    gammas: tuple[int, ...] = Field(min_length=1, description="γ that the engine runs, ascending")
     file: str = Field(description="engine file; several engines may share one")
-    batch: int | None = Field(ge=1, description="images that it runs, always as many; None: 1 to `max_batch`")
+    batch: int | None = Field(ge=1, description="number of images per batch; None: any from 1 to `max_batch`")
 
     @model_validator(mode="after")
     def _check(self) -> OtasEngine:
@@ -71,48 +69,53 @@ class OtasEngine(Strict):
 
 
 class GammaVerification(Strict):
-    """How far the engines of a γ are from their reference, on random images and prompts.
+    """Difference between the engines of a γ and their reference, on random images and prompts.
 
-    At γ = 0 the reference is the unmodified source model if that is timm's; else the same weights in float32 on torch.
+    At γ = 0 the reference is the unmodified source model if it is from timm; else the same weights in float32 on torch.
     """
 
     gamma: int
     samples: int = Field(ge=1)
     undecided: int = Field(
-        0, ge=0, description="images left out, where two similarities are equal but for rounding, so either may merge"
+        0, ge=0, description="images left out because two similarities are equal within rounding, so either may merge"
     )
-    max_abs_error: float = Field(ge=0, description="largest difference of any component of the features")
+    max_abs_error: float = Field(ge=0, description="largest absolute difference of a feature")
     tolerance: float = Field(gt=0)
 
 
 class OtasTrial(Strict):
-    """A way to run a γ that the builder measured on this device before it chose one."""
+    """A choice of engines for a γ that the builder measured on this device."""
 
     gamma: int
-    form: Way = Field(description="one engine for all batch sizes, one for each of some, or both")
-    image_ms: float = Field(gt=0, description="milliseconds an image, mean over batch sizes")
+    form: EngineChoice = Field(description="one engine for all batch sizes, engines for some sizes each, or both")
+    image_ms: float = Field(gt=0, description="milliseconds per image, mean over batch sizes")
     verdict: Literal["chosen", "slower"]
 
 
 class OtasForm(Strict):
-    """What a batch may be, and what comes of it."""
+    """Shapes of a model: its images, prompts, batches and features."""
 
     image: ImageConfig
-    width: int = Field(ge=1, description="of the features, and of a token")
+    width: int = Field(ge=1, description="width of the features and of a token")
     layers: int = Field(ge=1)
-    tokens: int = Field(ge=2, description="of an image at the first layer, class and register tokens included")
+    tokens: int = Field(ge=2, description="tokens of an image at the first layer, including class and register tokens")
     accumulate: bool = Field(
-        description="whether a layer's prompts stay for the layers behind it, or are replaced there (VPT-deep)"
+        description="whether a layer's prompts stay for later layers, or are replaced there (VPT-deep)"
     )
-    gammas: tuple[int, ...] = Field(min_length=1, description="token changes a layer, ascending, with 0")
-    max_batch: int = Field(ge=1, description="images in a batch at most")
+    gammas: tuple[int, ...] = Field(min_length=1, description="token changes per layer, ascending, with 0")
+    max_batch: int = Field(ge=1, description="maximum number of images in a batch")
 
     def prompt_shape(self, gamma: int) -> tuple[int, int, int] | None:
-        """Of a task's prompts at γ: layers, prompts, width; None where γ adds none."""
+        """Return the shape of a task's prompts at γ: layers, prompts, width; None if γ adds none."""
         return (self.layers, gamma, self.width) if gamma > 0 else None
 
     def shapes(self, gammas: tuple[int, ...], batch: int | None) -> dict[str, tuple[Dim, ...]]:
-        """Inputs of an engine for γ, ascending, and for so many images, or for 1 to `max_batch` of them."""
+        """Return the input shapes of an engine.
+
+        Args:
+            gammas: γ that the engine runs, ascending.
+            batch: Number of images per batch; None for any from 1 to `max_batch`.
+        """
         rows: Dim = (1, self.max_batch) if batch is None else batch
         shapes: dict[str, tuple[Dim, ...]] = {PIXELS: (rows, *self.image.shape)}
         least, most = gammas[0], gammas[-1]
@@ -122,25 +125,27 @@ class OtasForm(Strict):
 
 
 class OtasManifest(Published, OtasForm):
-    """A published version of a vision transformer that serves tasks; the tasks lie beside the versions.
+    """A published version of a vision transformer that serves tasks, which are stored in the model's folder.
 
     Engines take `pixel_values` FP32 [batch, channels, height, width] and, for γ above 0, `prompts` FP32 [batch,
-    layers, γ, width]; they give `features` FP32 [batch, width], after the final normalisation and pooling. A task's
-    head is applied to a row of them outside the engine, so a batch may mix tasks.
+    layers, γ, width]; they return `features` FP32 [batch, width], after the final normalisation and pooling. Heads of
+    tasks are applied to the features outside the engine, so a batch may mix tasks.
     """
 
     kind: Literal["otas"]
-    base: str = Field(pattern=r"^[0-9a-f]{64}$", description="digest of the transformer's weights: what tasks name")
-    threads: int = Field(ge=1, description="CPU threads of an engine")
+    base: str = Field(
+        pattern=r"^[0-9a-f]{64}$", description="digest of the transformer's weights, which tasks refer to"
+    )
+    threads: int = Field(ge=1, description="number of CPU threads of an engine")
     engines: tuple[OtasEngine, ...] = Field(min_length=1)
-    verification: tuple[GammaVerification, ...] = Field(description="one a γ, as `gammas`")
+    verification: tuple[GammaVerification, ...] = Field(description="one per γ, in the order of `gammas`")
     trials: tuple[OtasTrial, ...] = ()
     profile: GammaLatency
 
     @model_validator(mode="after")
     def _check(self) -> OtasManifest:
         if list(self.gammas) != sorted(set(self.gammas)) or 0 not in self.gammas:
-            raise ValueError(f"gammas must ascend and hold 0, got {self.gammas}")
+            raise ValueError(f"gammas must ascend and include 0, got {self.gammas}")
         for gamma in self.gammas:
             batches = [engine.batch for engine in self.engines_of(gamma)]
             if None not in batches and 1 not in batches:
@@ -148,19 +153,19 @@ class OtasManifest(Published, OtasForm):
             if len(set(batches)) != len(batches) or any(batch and batch > self.max_batch for batch in batches):
                 raise ValueError(f"engines of γ {gamma} must be of different sizes up to {self.max_batch}")
         if not {gamma for engine in self.engines for gamma in engine.gammas} <= set(self.gammas):
-            raise ValueError(f"engines must be of the γ in gammas, {self.gammas}")
+            raise ValueError(f"engines must run only γ of gammas, {self.gammas}")
         if [each.gamma for each in self.verification] != list(self.gammas):
-            raise ValueError("verification must have an entry a γ, as gammas")
+            raise ValueError("verification must have one entry per γ, in the order of gammas")
         if self.profile.gammas != self.gammas or self.profile.max_batch != self.max_batch:
-            raise ValueError("the profile must cover gammas, and batches to max_batch")
+            raise ValueError("the profile must cover gammas, and batches up to max_batch")
         return self
 
     def engines_of(self, gamma: int) -> tuple[OtasEngine, ...]:
-        """The engines that run γ."""
+        """Return the engines that run a γ."""
         return tuple(engine for engine in self.engines if gamma in engine.gammas)
 
     def artifact(self, engine: OtasEngine, version_dir: Path) -> Artifact:
-        """An engine's file with the shapes to open it with."""
+        """Return an engine's file with the shapes to open it with."""
         shapes = self.shapes(engine.gammas, engine.batch)
         return Artifact(self.engine, version_dir / engine.file, self.precision, shapes, self.device.kind)
 
@@ -169,6 +174,6 @@ def load_otas_manifest(version_dir: Path) -> OtasManifest:
     """Read and validate `manifest.json` of a version of a vision transformer.
 
     Raises:
-        InvalidArgument: the file is missing, is not valid, or names a field that this release does not know.
+        InvalidArgument: The file is missing or not valid, or has a field that this release does not know.
     """
     return read_manifest(version_dir, OtasManifest)

@@ -1,4 +1,4 @@
-"""What an operator may set in an `otas` model's config.pbtxt."""
+"""Parameters of an `otas` model in config.pbtxt."""
 
 from __future__ import annotations
 
@@ -13,51 +13,56 @@ _MIB = 1 << 20
 
 
 class OtasParameters(BaseModel):
-    """Parameters of the `otas` backend beside those that all backends share."""
+    """Parameters of the `otas` backend, in addition to those of every backend."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     policy: Literal["pareto", "paper", "fixed"] = Field(
-        "pareto", description="how batches and their γ are chosen: by our plans, as published, or one γ for all"
+        "pareto",
+        description="policy for batches and their γ: Tidal's plans, the published one, or one γ for all batches",
     )
     gamma: int | None = Field(
-        None, ge=-4096, le=4096, description="the γ of all batches, one of the model's; with policy fixed only"
+        None, ge=-4096, le=4096, description="γ of all batches, one of the model's; only with policy fixed"
     )
     default_latency_ms: float = Field(
-        10_000.0, gt=0, le=3_600_000, description="deadline in milliseconds of queries that name no latency_ms"
+        10_000.0, gt=0, le=3_600_000, description="deadline of queries without latency_ms, in milliseconds"
     )
     batch_memory_mb: float | None = Field(
-        None, gt=0, le=1e7, description="MiB that a batch may take while it runs; default: no limit"
+        None, gt=0, le=1e7, description="memory limit of a running batch, in MiB; default: no limit"
     )
     task_memory_mb: float = Field(
-        2048.0, gt=0, le=1e7, description="MiB that prompts and heads of the tasks in memory may take"
+        2048.0, gt=0, le=1e7, description="memory limit of the prompts and heads of tasks in memory, in MiB"
     )
     # Pillow itself refuses images of more than 179 million.
-    max_megapixels: float = Field(50.0, gt=0, le=170, description="million pixels of an image before it is scaled")
-
-    max_image_mb: float = Field(64.0, gt=0, le=1e4, description="MiB of an encoded image")
+    max_megapixels: float = Field(
+        50.0, gt=0, le=170, description="maximum size of an image before it is scaled, in megapixels"
+    )
+    max_image_mb: float = Field(64.0, gt=0, le=1e4, description="maximum size of an encoded image, in MiB")
 
     @property
     def task_bytes(self) -> int:
-        """Bytes that the tasks in memory may take."""
+        """Memory limit of the tasks in memory, in bytes."""
         return int(self.task_memory_mb * _MIB)
 
     @property
-    def most_pixels(self) -> int:
-        """Pixels of an image at most."""
+    def max_pixels(self) -> int:
+        """Maximum number of pixels of an image."""
         return int(self.max_megapixels * 1e6)
 
     @property
-    def most_image_bytes(self) -> int:
-        """Bytes of an encoded image at most."""
+    def max_image_bytes(self) -> int:
+        """Maximum size of an encoded image, in bytes."""
         return int(self.max_image_mb * _MIB)
 
     def make_policy(self, profile: CostProfile) -> OtasPolicy:
-        """What decides for one service.
+        """Make the policy of one service.
+
+        Args:
+            profile: Costs and accuracies by γ.
 
         Raises:
-            InvalidArgument: parameters that do not go together, a γ that the model does not have, or memory that
-                allows no batch.
+            InvalidArgument: Parameters contradict each other, the model does not have the γ, or the memory limit allows
+                no batch.
         """
         memory = None if self.batch_memory_mb is None else int(self.batch_memory_mb * _MIB)
         if (self.gamma is not None) != (self.policy == "fixed"):

@@ -1,7 +1,6 @@
-"""What a batch costs and earns by γ: measured latencies of the model, and each task's accuracy (OTAS §III-A, §III-D).
+"""Costs and accuracy by γ: measured latencies of the model, and accuracies of its tasks (OTAS §III-A, §III-D).
 
-γ is the change of the number of tokens at every layer: prompts that are added where it is above 0, tokens that are
-merged away where it is below.
+γ is the change of the number of tokens at each layer: above 0 prompts are added, below 0 tokens are merged.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from tidal.errors import InvalidArgument, NotFound
 class GammaLatency(BaseModel):
     """Latency of a batch by γ and number of images, measured on the device that serves it.
 
-    `median_ms` and `p95_ms` have a row a γ and a column a batch size, in milliseconds for the whole batch.
+    `median_ms` and `p95_ms` have one row per γ and one column per batch size, in milliseconds for the whole batch.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    gammas: tuple[int, ...] = Field(min_length=1, description="token changes a layer, ascending")
-    batches: tuple[int, ...] = Field(min_length=1, description="batch sizes, ascending, the first is 1")
+    gammas: tuple[int, ...] = Field(min_length=1, description="token changes per layer, ascending")
+    batches: tuple[int, ...] = Field(min_length=1, description="batch sizes, ascending from 1")
     median_ms: tuple[tuple[float, ...], ...]
     p95_ms: tuple[tuple[float, ...], ...]
-    image_bytes: tuple[int, ...] = Field(description="memory that an image of a batch takes while it runs, by γ")
-    threads: int = Field(1, ge=1, description="threads that ran while it was measured")
+    image_bytes: tuple[int, ...] = Field(description="memory per image of a running batch, by γ")
+    threads: int = Field(1, ge=1, description="number of threads during the measurement")
 
     @model_validator(mode="after")
     def _check(self) -> GammaLatency:
@@ -42,11 +41,11 @@ class GammaLatency(BaseModel):
             raise ValueError(f"batches must begin with 1, got {self.batches}")
         for name, grid in (("median_ms", self.median_ms), ("p95_ms", self.p95_ms)):
             if len(grid) != len(self.gammas) or any(len(row) != len(self.batches) for row in grid):
-                raise ValueError(f"{name} must have a row a γ, each with a column a batch size")
+                raise ValueError(f"{name} must have one row per γ, each with one column per batch size")
             if any(not 0 < value < float("inf") for row in grid for value in row):
-                raise ValueError(f"{name} must hold positive, finite milliseconds")
+                raise ValueError(f"{name} must contain positive, finite milliseconds")
         if len(self.image_bytes) != len(self.gammas) or min(self.image_bytes) < 0:
-            raise ValueError("image_bytes must have a size a γ, none below 0")
+            raise ValueError("image_bytes must have one size per γ, none below 0")
         return self
 
     @property
@@ -56,7 +55,7 @@ class GammaLatency(BaseModel):
 
     @cached_property
     def table_s(self) -> npt.NDArray[np.float64]:
-        """Seconds by place of γ in `gammas` and number of images, shape [gammas, max_batch + 1]; column 0 is 0.
+        """Seconds by index of γ in `gammas` and number of images, of shape [gammas, max_batch + 1]; column 0 is 0.
 
         Linear between measured batch sizes.
         """
@@ -66,36 +65,41 @@ class GammaLatency(BaseModel):
         return table
 
     def throughput(self, gamma: int) -> float:
-        """Images a second that γ sustains, at its best batch size.
+        """Return the throughput of γ at its best batch size, in images per second.
 
         Raises:
             InvalidArgument: γ was not measured.
         """
-        seconds = self.table_s[self.place(gamma), 1:]
+        seconds = self.table_s[self.index(gamma), 1:]
         return float((np.arange(1, self.max_batch + 1) / seconds).max())
 
-    def place(self, gamma: int) -> int:
-        """Where γ stands in `gammas`; raises as `throughput`."""
+    def index(self, gamma: int) -> int:
+        """Return the index of γ in `gammas`; raises as `throughput`."""
         if gamma not in self.gammas:
-            raise InvalidArgument(f"γ {gamma} was not measured; those that were: {', '.join(map(str, self.gammas))}")
+            raise InvalidArgument(f"γ {gamma} was not measured; accepted: {', '.join(map(str, self.gammas))}")
         return self.gammas.index(gamma)
 
 
 @dataclass(frozen=True, slots=True)
 class RateStep:
-    """A row of the table f(q) (Table I): the γ for arrival rates up to `most` queries a second."""
+    """A row of the table f(q) (OTAS, Table I).
 
-    most: float
+    Attributes:
+        max_rate: Largest arrival rate of the row, in queries per second.
+        gamma: γ for rates up to it.
+    """
+
+    max_rate: float
     gamma: int
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What policies look up: seconds of a batch by γ, and how often each task's answer is right.
+    """Costs and accuracies that policies read.
 
     Attributes:
-        latency: of the model.
-        accuracies: by task and γ, shares of 0 to 1. It may be a live mapping: tasks come and go.
+        latency: Latency of the model's batches.
+        accuracies: Accuracy by task and γ, from 0 to 1; may change while serving.
     """
 
     latency: GammaLatency
@@ -103,57 +107,61 @@ class Profile:
 
     @property
     def gammas(self) -> tuple[int, ...]:
-        """The γ list L, ascending; it holds 0."""
+        """List L of γ, ascending, which includes 0."""
         return self.latency.gammas
 
     @property
     def max_batch(self) -> int:
-        """Images in a batch at most."""
+        """Maximum number of images in a batch."""
         return self.latency.max_batch
 
     def latency_s(self, gamma: int, batch: int) -> float:
-        """Seconds of a batch, linear between the measured batch sizes.
+        """Return the seconds of a batch, linear between measured batch sizes.
+
+        Args:
+            gamma: The γ of the batch.
+            batch: Number of images.
 
         Raises:
-            InvalidArgument: γ or a batch so large was not measured, or the batch is empty.
+            InvalidArgument: γ was not measured, or the batch is empty or larger than measured.
         """
         if not 1 <= batch <= self.max_batch:
             raise InvalidArgument(f"no measured latency for {batch} images: the profile covers 1 to {self.max_batch}")
-        return float(self.latency.table_s[self.latency.place(gamma), batch])
+        return float(self.latency.table_s[self.latency.index(gamma), batch])
 
     def memory_bytes(self, gamma: int, batch: int) -> int:
-        """Memory of a batch while it runs, M_b of Eq. (1c); raises `InvalidArgument` for a γ without a measurement."""
-        return batch * self.latency.image_bytes[self.latency.place(gamma)]
+        """Return the memory of a running batch, M_b of Eq. (1c), in bytes; raises as `latency_s`."""
+        return batch * self.latency.image_bytes[self.latency.index(gamma)]
 
     def accuracy(self, task: str, gamma: int) -> float:
-        """The share of a task's answers that are right at γ, on its profiling part.
+        """Return a task's accuracy at γ, measured on images that it was not trained on.
 
         Raises:
-            NotFound: there is no such task.
-            InvalidArgument: the task has no accuracy for γ.
+            NotFound: There is no such task.
+            InvalidArgument: The task has no accuracy for γ.
         """
         try:
             found = self.accuracies[task]
         except KeyError:
-            raise NotFound(f"nothing is known of the task '{task}'") from None
+            raise NotFound(f"no accuracies of task '{task}' are known") from None
         if gamma not in found:
             raise InvalidArgument(f"task '{task}' has no accuracy for γ {gamma}")
         return found[gamma]
 
     @cached_property
     def rate_table(self) -> tuple[RateStep, ...]:
-        """f(q) as in Table I: ascending rates, the last one infinite.
+        """Table f(q) (Table I), by ascending rates; the last one is infinite.
 
-        A rate gets the largest γ whose throughput is at least that; a γ that is no faster than a larger one is never
-        chosen. Rates beyond all throughputs get the fastest γ.
+        A rate gets the largest γ with at least that throughput. A γ that is not faster than a larger one is left out,
+        and rates above all throughputs get the fastest γ.
         """
         steps: list[RateStep] = []
         for gamma in reversed(self.gammas):
-            most = self.latency.throughput(gamma)
-            if not steps or most > steps[-1].most:
-                steps.append(RateStep(most, gamma))
+            max_rate = self.latency.throughput(gamma)
+            if not steps or max_rate > steps[-1].max_rate:
+                steps.append(RateStep(max_rate, gamma))
         return (*steps[:-1], RateStep(float("inf"), steps[-1].gamma))
 
     def gamma_for_rate(self, rate: float) -> int:
-        """f(q): the γ for an arrival rate in queries a second (Algorithm 3, line 1)."""
-        return next(step.gamma for step in self.rate_table if rate <= step.most)
+        """Return f(q): the γ for an arrival rate in queries per second (Algorithm 3, line 1)."""
+        return next(step.gamma for step in self.rate_table if rate <= step.max_rate)

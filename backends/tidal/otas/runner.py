@@ -1,4 +1,4 @@
-"""The engines of a published vision transformer behind one call: a batch of images at a γ."""
+"""Run a batch of images at a γ on the engines of a published vision transformer."""
 
 from __future__ import annotations
 
@@ -16,78 +16,85 @@ from tidal.otas.manifest import FEATURES, PIXELS, PROMPTS, OtasEngine, OtasForm,
 
 FloatArray = npt.NDArray[np.float32]
 
-# Images of the largest batch that gets a first pass beforehand, and the time that these may add to a model's loading.
+# Largest batch that is warmed up, and the time limit of these passes at the model's load.
 _WARM_BATCH, _WARM_S = 16, 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class GammaEngines:
-    """What runs one γ: engines of one batch size each, and perhaps one of any size."""
+    """Engines of one γ.
+
+    Attributes:
+        fixed: Engines of one batch size each, by that size.
+        dynamic: Engine of any batch size; None if there is none.
+    """
 
     fixed: Mapping[int, Engine]
     dynamic: Engine | None
 
-    def pieces(self, images: int) -> list[tuple[Engine, int]]:
-        """Engines to run one after the other for so many images, each with the rows that it takes."""
+    def split(self, images: int) -> list[tuple[Engine, int]]:
+        """Return the engines to run one after the other for a number of images, each with its number of images."""
         if (exact := self.fixed.get(images)) is not None:
             return [(exact, images)]
         if self.dynamic is not None:
             return [(self.dynamic, images)]
-        return [(self.fixed[size], size) for size in split(images, sorted(self.fixed))]
+        return [(self.fixed[size], size) for size in split_batch(images, sorted(self.fixed))]
 
 
 class OtasRunner:
-    """Runs batches at any γ of the model, one at a time; γ belongs to the call, and nothing is kept between calls."""
+    """Runs batches at any γ of the model, one at a time, without state between calls."""
 
     def __init__(self, form: OtasForm, engines: Mapping[int, GammaEngines]) -> None:
         """Use `open_runner`.
 
         Args:
-            form: of the model.
-            engines: by γ, for all of the form's.
+            form: Shapes of the model.
+            engines: Engines by γ, for every γ of the model.
         """
         self._form = form
         self._engines = engines
 
     def run(self, gamma: int, pixel_values: FloatArray, prompts: FloatArray | None = None) -> FloatArray:
-        """The features of a batch of images, rows in the order of the images.
+        """Run a batch of images.
 
         Args:
-            gamma: one of the model's.
-            pixel_values: [images, channels, height, width], 1 to `max_batch` images.
-            prompts: [images, layers, γ, width], every row its own task's; None where γ is not above 0.
+            gamma: The γ of the batch, one of the model's.
+            pixel_values: Images, of shape [images, channels, height, width]; 1 to `max_batch` of them.
+            prompts: Prompts of each image's task, of shape [images, layers, γ, width]; None if γ is not above 0.
 
         Returns:
-            [images, width], the caller's own.
+            Features of shape [images, width], which the caller may modify.
 
         Raises:
-            InvalidArgument: γ is none of the model's, there are no images or too many, or prompts do not fit γ.
+            InvalidArgument: The model does not have γ, there are no or too many images, or prompts do not fit γ.
         """
         form, images = self._form, len(pixel_values)
         if gamma not in self._engines:
-            raise InvalidArgument(f"γ {gamma} is none of {', '.join(map(str, form.gammas))}")
+            raise InvalidArgument(f"γ is {gamma}; accepted: {', '.join(map(str, form.gammas))}")
         if not 1 <= images <= form.max_batch:
-            raise InvalidArgument(f"a batch of {images} images; accepted are 1 to {form.max_batch}")
+            raise InvalidArgument(f"the batch has {images} images; accepted: 1 to {form.max_batch}")
         inputs = {PIXELS: pixel_values} | ({} if prompts is None else {PROMPTS: prompts})
-        wanted = form.prompt_shape(gamma)
-        came = None if prompts is None else prompts.shape
-        if came != (None if wanted is None else (images, *wanted)):
-            raise InvalidArgument(f"prompts of shape {came}; γ {gamma} takes {wanted} for each of {images} images")
+        expected = form.prompt_shape(gamma)
+        received = None if prompts is None else prompts.shape
+        if received != (None if expected is None else (images, *expected)):
+            raise InvalidArgument(
+                f"prompts have shape {received}; γ {gamma} takes {expected} for each of {images} images"
+            )
         results, begin = [], 0
-        for engine, rows in self._engines[gamma].pieces(images):
+        for engine, rows in self._engines[gamma].split(images):
             part = {name: array[begin : begin + rows] for name, array in inputs.items()}
             results.append(engine.run(part)[FEATURES])
             begin += rows
         return results[0] if len(results) == 1 else np.concatenate(results)
 
     def warm_up(self, seconds: float = _WARM_S) -> None:
-        """Make first passes, so that queries do not pay for them.
+        """Run warm-up passes, so that the first queries are not slower.
 
-        Every engine runs once. Some compile parts of themselves anew for each number of images, which takes longer than
-        many a batch: those that take any number run as many, from the fewest on, at every γ as there is time.
+        Every engine runs once. Engines of any batch size compile some parts for each size, which can take longer than
+        a batch: they run each size from the smallest on, at every γ, within the time limit.
 
         Args:
-            seconds: for passes beyond the first of each engine.
+            seconds: Time limit of the passes after the first of each engine, in seconds.
         """
         for gamma, engines in self._engines.items():
             for size in sorted({*engines.fixed, *([1] if engines.dynamic is not None else [])}):
@@ -108,11 +115,11 @@ class OtasRunner:
 
 
 def open_runner(manifest: OtasManifest, version_dir: Path) -> OtasRunner:
-    """Open all engines of a version; those of several γ are opened once.
+    """Open all engines of a version; an engine of several γ is opened once.
 
     Raises:
-        Unsupported: the engine's library is not installed, which names the extra that brings it.
-        TidalError: a file cannot be opened.
+        Unsupported: The engine's library is not installed; names the extra that installs it.
+        TidalError: A file cannot be opened.
     """
     opened = {
         each: open_engines(manifest.artifact(each, version_dir), threads=manifest.threads)[0]
@@ -122,7 +129,7 @@ def open_runner(manifest: OtasManifest, version_dir: Path) -> OtasRunner:
 
 
 def by_gamma(form: OtasForm, opened: Mapping[OtasEngine, Engine]) -> dict[int, GammaEngines]:
-    """Engines that were opened, by what they run."""
+    """Group opened engines by the γ that they run."""
     found = {}
     for gamma in form.gammas:
         sizes = {each.batch: engine for each, engine in opened.items() if gamma in each.gammas}
@@ -130,8 +137,8 @@ def by_gamma(form: OtasForm, opened: Mapping[OtasEngine, Engine]) -> dict[int, G
     return found
 
 
-def split(images: int, sizes: Sequence[int]) -> list[int]:
-    """Sizes that add up to a number of images, the largest first; `sizes` ascend and begin with 1."""
+def split_batch(images: int, sizes: Sequence[int]) -> list[int]:
+    """Return batch sizes that add up to `images`, largest first; `sizes` are ascending from 1."""
     parts = []
     for size in reversed(sizes):
         parts += [size] * (images // size)

@@ -1,7 +1,7 @@
-"""A task's parameters beside a model: a head, prompts by γ, and what they were measured to achieve (OTAS §III-A, §IV).
+"""Parameters of a task: a head, prompts by γ, and accuracies by γ (OTAS §III-A, §IV).
 
-`task.safetensors` holds `head.weight` [classes, width] and `head.bias` [classes]; where a γ has a head of its own also
-`head.<γ>.weight` and `head.<γ>.bias`; and for every γ above 0 `prompts.<γ>` [layers, γ, width].
+`task.safetensors` contains `head.weight` [classes, width] and `head.bias` [classes]; for each γ with its own head
+`head.<γ>.weight` and `head.<γ>.bias`; and for each γ above 0 `prompts.<γ>` [layers, γ, width].
 """
 
 from __future__ import annotations
@@ -26,30 +26,37 @@ from tidal.tensor_file import Array, pack_tensors
 FloatArray = npt.NDArray[np.float32]
 
 Share = Annotated[float, Field(ge=0, le=1)]
-# Of a task's file beyond what the model's own γ take: its header, and prompts and heads for other γ.
-_BYTES_BESIDE = 64 << 20
+# Accepted size of a task's file beyond the model's own γ: its header, and prompts and heads for other γ.
+_EXTRA_BYTES = 64 << 20
 
 
 class OtasProvenance(Strict):
-    """Where a task's parameters came from, and what its accuracies were measured on."""
+    """Origin of a task's parameters, and the data of its accuracies."""
 
-    source: str = Field(description="folder or data that it was made from")
-    settings: dict[str, str] = Field(default_factory=dict, description="how it was trained; empty: not known")
-    profiled: int | None = Field(None, ge=1, description="labelled images that the accuracies are over; None: unknown")
+    source: str = Field(description="folder or data that the task was made from")
+    settings: dict[str, str] = Field(default_factory=dict, description="settings of its training; empty: unknown")
+    profiled: int | None = Field(
+        None, ge=1, description="labelled images that the accuracies were measured on; None: unknown"
+    )
 
 
 class OtasTaskRecord(LabelledRecord):
     """`task.json` of a task of a vision transformer."""
 
     kind: Literal["otas"] = "otas"
-    accumulate: bool = Field(description="how its prompts were trained, see the model's manifest")
-    accuracy: dict[int, Share] = Field(description="share of right answers by γ, on images that training did not see")
+    accumulate: bool = Field(description="`accumulate` of the model that its prompts were trained for")
+    accuracy: dict[int, Share] = Field(description="accuracy by γ, on images that were not used for training")
     provenance: OtasProvenance
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A linear classifier of features: weight [classes, width] and bias [classes]."""
+    """A linear classifier of features.
+
+    Attributes:
+        weight: Weights, of shape [classes, width].
+        bias: Biases, of shape [classes].
+    """
 
     weight: FloatArray
     bias: FloatArray
@@ -57,13 +64,13 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class TaskParameters:
-    """What a task adds to the model.
+    """Parameters that a task adds to the model.
 
     Attributes:
-        labels: of the classes.
-        head: for every γ without one of its own.
-        heads: by γ, of those with one of their own.
-        prompts: by γ, [layers, γ, width] each.
+        labels: Labels of the classes.
+        head: Head for every γ that is not in `heads`.
+        heads: Heads of single γ.
+        prompts: Prompts by γ, each of shape [layers, γ, width].
     """
 
     labels: tuple[str, ...]
@@ -72,19 +79,19 @@ class TaskParameters:
     prompts: Mapping[int, FloatArray]
 
     def logits(self, gamma: int, features: FloatArray) -> FloatArray:
-        """Of features [images, width] that the model gave at γ: [images, classes]."""
+        """Return logits [images, classes] for features [images, width] that were computed at γ."""
         head = self.heads.get(gamma, self.head)
         return np.asarray(features @ head.weight.T + head.bias, np.float32)
 
     @property
     def bytes(self) -> int:
-        """Memory that it takes."""
+        """Size in memory, in bytes."""
         return sum(array.nbytes for array in _arrays(self).values())
 
 
 @dataclass(frozen=True, slots=True)
 class OtasTask:
-    """A task that was read and held to its model."""
+    """A task that has been read and checked against its model."""
 
     name: str
     record: OtasTaskRecord
@@ -92,41 +99,51 @@ class OtasTask:
 
     @property
     def accuracy(self) -> Mapping[int, float]:
-        """Share of right answers by γ, of all that the model has and perhaps others."""
+        """Accuracy by γ, for all γ of the model and possibly others."""
         return self.record.accuracy
 
     @property
     def bytes(self) -> int:
-        """Memory that its parameters take."""
+        """Size of its parameters in memory, in bytes."""
         return self.parameters.bytes
 
 
 def load_task(tasks: Path, name: str, manifest: OtasManifest) -> OtasTask:
-    """Read a task from a model's folder of tasks and hold it to its hash and to the model.
+    """Read a task from a model's folder of tasks, and check it against its hash and the model.
+
+    Args:
+        tasks: Folder of the model's tasks.
+        name: Name of the task.
+        manifest: Manifest of the model.
 
     Raises:
-        InvalidArgument: there is no such task, or it is refused; says why.
+        InvalidArgument: There is no such task, or it is refused; the message contains the reason.
     """
     return read_task(tasks, name, partial(read_otas_task, name=name, manifest=manifest))
 
 
 def read_otas_task(folder: Path, name: str, manifest: OtasManifest) -> OtasTask:
-    """The task that a folder holds.
+    """Read the task in a folder.
+
+    Args:
+        folder: Folder of the task.
+        name: Name of the task.
+        manifest: Manifest of the model.
 
     Raises:
-        InvalidArgument: it was made for other weights or another way of prompting, it lacks prompts or an accuracy
-            for a γ of the model, or its file is damaged or does not fit.
+        InvalidArgument: The task was made for other weights or another `accumulate`, lacks prompts or an accuracy for a
+            γ of the model, or its file is damaged or does not fit.
     """
     record = read_record(folder, OtasTaskRecord)
     check_base(record, manifest.base)
     if manifest.gammas[-1] > 0 and record.accumulate != manifest.accumulate:
         raise InvalidArgument(
-            f"its prompts were trained with accumulate {record.accumulate}, the model has {manifest.accumulate}: train "
-            "it anew for this model"
+            f"its prompts were trained with accumulate {record.accumulate}, and the model has {manifest.accumulate}; "
+            "train it again for this model"
         )
     if missing := [gamma for gamma in manifest.gammas if gamma not in record.accuracy]:
         raise InvalidArgument(f"it has no accuracy for γ {_listed(missing)}; the model runs {_listed(manifest.gammas)}")
-    tensors = read_tensors(folder, record, _most_bytes(manifest, len(record.labels)))
+    tensors = read_tensors(folder, record, _max_bytes(manifest, len(record.labels)))
     return OtasTask(name, record, parameters_of(tensors, record.labels, manifest))
 
 
@@ -140,19 +157,19 @@ def add_task(
     *,
     replace: bool = False,
 ) -> OtasTask:
-    """Write a task's folder and make it visible at once (`Register_Task`, §IV).
+    """Write a task's folder and make it visible in one step (`Register_Task`, OTAS §IV).
 
     Args:
-        tasks: a model's, see `tidal.tasks.folder.tasks_folder`.
-        name: see `check_task_name`.
-        parameters: for every γ of the model.
-        accuracy: by γ, for every γ of the model.
-        manifest: of the model.
-        provenance: where the parameters came from.
-        replace: whether a task of this name may be there.
+        tasks: Folder of the model's tasks, see `tidal.tasks.folder.tasks_folder`.
+        name: Name of the task, see `check_task_name`.
+        parameters: Parameters for every γ of the model.
+        accuracy: Accuracy for every γ of the model.
+        manifest: Manifest of the model.
+        provenance: Origin of the parameters.
+        replace: Whether an existing task may be replaced.
 
     Raises:
-        InvalidArgument: the name is not accepted or taken, or the task does not fit the model; says why.
+        InvalidArgument: The name is not accepted or exists, or the task does not fit the model; contains the reason.
     """
     content = pack_tensors(_arrays(parameters))
     record = make_record(
@@ -172,20 +189,25 @@ def add_task(
 
 
 def copy_task(tasks: Path, name: str, source: Path, manifest: OtasManifest, *, replace: bool = False) -> OtasTask:
-    """Add a task from a folder that holds one already, with the accuracies it has; errors as `add_task`."""
+    """Add a copy of the task in another folder, with its accuracies; arguments and errors as `add_task`."""
     record = read_record(source, OtasTaskRecord)
     read_otas_task(source, name, manifest)
-    content = read_content(source, record, _most_bytes(manifest, len(record.labels)))
+    content = read_content(source, record, _max_bytes(manifest, len(record.labels)))
     return place_task(
         tasks, name, record, content, partial(read_otas_task, name=name, manifest=manifest), replace=replace
     )
 
 
 def parameters_of(tensors: Mapping[str, Array], labels: tuple[str, ...], manifest: OtasManifest) -> TaskParameters:
-    """A task's parameters from the tensors of its file, see the module, for every γ of a model.
+    """Make a task's parameters for every γ of a model from the tensors of its file.
+
+    Args:
+        tensors: Tensors by name, see the module.
+        labels: Labels of the classes.
+        manifest: Manifest of the model.
 
     Raises:
-        InvalidArgument: a tensor is missing, of another shape or type, or not finite.
+        InvalidArgument: A tensor is missing, of another shape or type, or not finite.
     """
     left = dict(tensors)
     classes, width = len(labels), manifest.width
@@ -193,11 +215,11 @@ def parameters_of(tensors: Mapping[str, Array], labels: tuple[str, ...], manifes
     def take(name: str, *shape: int) -> FloatArray:
         array = left.pop(name, None)
         if array is None:
-            raise InvalidArgument(f"it has no tensor '{name}', which the model asks for")
+            raise InvalidArgument(f"it has no tensor '{name}', which the model requires")
         if array.shape != shape or array.dtype.kind != "f":
             raise InvalidArgument(
-                f"its tensor '{name}' is {array.dtype} of shape {array.shape}; for this model it has to be float of "
-                f"shape {shape}"
+                f"its tensor '{name}' has type {array.dtype} and shape {array.shape}; this model requires a float "
+                f"tensor of shape {shape}"
             )
         values = np.asarray(array, np.float32)
         if not np.isfinite(values).all():
@@ -214,7 +236,7 @@ def parameters_of(tensors: Mapping[str, Array], labels: tuple[str, ...], manifes
 
 
 def _arrays(parameters: TaskParameters) -> dict[str, FloatArray]:
-    """All arrays by their names in the file."""
+    """Return all arrays by their names in the file."""
     heads = {"head": parameters.head, **{f"head.{gamma}": head for gamma, head in parameters.heads.items()}}
     arrays = {f"prompts.{gamma}": prompts for gamma, prompts in parameters.prompts.items()}
     for name, head in heads.items():
@@ -222,10 +244,10 @@ def _arrays(parameters: TaskParameters) -> dict[str, FloatArray]:
     return arrays
 
 
-def _most_bytes(manifest: OtasManifest, classes: int) -> int:
+def _max_bytes(manifest: OtasManifest, classes: int) -> int:
     heads = (1 + len(manifest.gammas)) * classes * (manifest.width + 1)
     prompts = sum(gamma for gamma in manifest.gammas if gamma > 0) * manifest.layers * manifest.width
-    return 4 * (heads + prompts) + _BYTES_BESIDE
+    return 4 * (heads + prompts) + _EXTRA_BYTES
 
 
 def _listed(gammas: Iterable[int]) -> str:

@@ -1,14 +1,14 @@
-"""How many instances each runtime of a partitioned model gets: the file `<model>/allocation.json` (Arlo §3.3).
+"""Number of instances of each runtime of a partitioned model: the file `<model>/allocation.json` (Arlo §3.3).
 
-The file lies beside the versions, so that a publish does not lose it:
+The file is next to the version folders, so that a publish keeps it:
 
     {"instances": {"64": 1, "512": 2}}
 
-`loaded` is beside it while a change is under way: what the server has loaded so far. The front then uses the smaller
-of the two counts, so that instances may come and go without a request on them.
+During a change the file also has `loaded`: the instances that the server has loaded so far. The front then uses the
+smaller of the two counts, so that instances can be added and removed while no request runs on them.
 
-Only a server that loads its models by this file may be used by it: `tidal serve` says so in the server's environment.
-Under a stock tritonserver the file counts for nothing, and the counts in the runtimes' config.pbtxt hold.
+The file applies only to a server that loads its models by it: `tidal serve` sets `TIDAL_ALLOCATION=file` in the
+server's environment. Under a stock tritonserver the counts in the runtimes' config.pbtxt apply.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from tidal.repository.names import runtime_model
 ALLOCATION_FILE = "allocation.json"
 # Set to `file` in the environment of a server whose models are loaded by their allocation.
 ALLOCATION_VARIABLE = "TIDAL_ALLOCATION"
-# Far beyond any server: every instance is a process with an engine.
+# More than any server can hold: every instance is a process with an engine.
 MAX_INSTANCES = 1024
 
 Counts = dict[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0, le=MAX_INSTANCES)]]
 
 
 class Allocation(BaseModel):
-    """Instance counts by the max_length of their runtime, in tokens."""
+    """Instance counts of a partitioned model, by the max_length of their runtime in tokens."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    instances: Counts = Field(min_length=1, description="wanted instances of each runtime")
-    loaded: Counts | None = Field(None, description="instances on the server while a change is under way")
+    instances: Counts = Field(min_length=1, description="requested instances of each runtime")
+    loaded: Counts | None = Field(None, description="instances loaded on the server during a change")
 
     @model_validator(mode="after")
     def _check(self) -> Allocation:
         longest = max(self.instances)
         if self.instances[longest] < 1:
-            # Equation 7: every query fits the last runtime, and some fit no other.
+            # Arlo, Equation 7: every query fits the longest runtime, and some fit no other.
             raise ValueError(f"instances: the longest runtime, {longest}, needs at least 1 instance, got 0")
         if self.loaded is not None and self.loaded.keys() != self.instances.keys():
             raise ValueError(
@@ -55,11 +55,11 @@ class Allocation(BaseModel):
         return self
 
     def serving(self) -> dict[int, int]:
-        """Instances that the front may use, by max_length ascending: never more than wanted, nor than loaded.
+        """Instances that the front may use, by max_length ascending: at most those requested and those loaded.
 
-        The longest runtime keeps 1 (Eq. 7) also where none was loaded: a server may be without it for a moment, and a
-        front without a level that takes every query could not run. `loaded` is told as it was, so that any change
-        that was cut short can be read, and completed.
+        The longest runtime keeps 1 (Arlo, Equation 7) even where none is loaded: a server may lack it for a moment, and
+        a front needs one runtime that fits every query. `loaded` itself may be 0, so that an interrupted change can be
+        read and completed.
         """
         loaded = self.instances if self.loaded is None else self.loaded
         serving = {length: min(self.instances[length], loaded[length]) for length in sorted(self.instances)}
@@ -67,10 +67,13 @@ class Allocation(BaseModel):
         return {**serving, longest: max(1, serving[longest])}
 
     def check(self, max_lengths: Iterable[int]) -> None:
-        """Hold the allocation to a model's runtimes.
+        """Check the allocation against a model's runtimes.
+
+        Args:
+            max_lengths: Input lengths of the model's runtimes, in tokens.
 
         Raises:
-            InvalidArgument: it names a runtime that the model has not, or lacks one that it has.
+            InvalidArgument: It names a runtime that the model does not have, or lacks one that it has.
         """
         known = set(max_lengths)
         if unknown := self.instances.keys() - known:
@@ -80,10 +83,14 @@ class Allocation(BaseModel):
 
 
 def make_allocation(instances: Mapping[int, int], loaded: Mapping[int, int] | None = None) -> Allocation:
-    """A validated allocation.
+    """Validate an allocation.
+
+    Args:
+        instances: Requested instances by max_length in tokens.
+        loaded: Instances loaded on the server during a change, for the same lengths; None without a change.
 
     Raises:
-        InvalidArgument: the field that cannot be accepted, and what is.
+        InvalidArgument: A count or length is not valid; the message names the field and what is accepted.
     """
     try:
         return Allocation(
@@ -94,10 +101,13 @@ def make_allocation(instances: Mapping[int, int], loaded: Mapping[int, int] | No
 
 
 def read_allocation(model_dir: Path) -> Allocation | None:
-    """A model's allocation, or None when it has no such file.
+    """Read a model's allocation; None where it has no such file.
+
+    Args:
+        model_dir: Folder of the front in the repository.
 
     Raises:
-        InvalidArgument: the file cannot be accepted: its path, the field, and what is accepted.
+        InvalidArgument: The file is not valid; the message names its path, the field and what is accepted.
     """
     path = model_dir / ALLOCATION_FILE
     try:
@@ -111,29 +121,33 @@ def read_allocation(model_dir: Path) -> Allocation | None:
 
 
 def write_allocation(model_dir: Path, allocation: Allocation) -> None:
-    """Write or replace a model's allocation: a reader sees the old one or the new."""
+    """Write or replace a model's allocation atomically."""
     write_atomically(model_dir / ALLOCATION_FILE, allocation.model_dump_json(indent=1, exclude_none=True) + "\n")
 
 
 def configured_instances(model_dir: Path, max_lengths: Iterable[int]) -> dict[int, int]:
-    """Instances by max_length, ascending, as the config.pbtxt of the runtimes' models asks for.
+    """Instances by max_length, ascending, that the config.pbtxt files of the runtimes' models specify.
+
+    Args:
+        model_dir: Folder of the front in the repository.
+        max_lengths: Input lengths of its runtimes, in tokens.
 
     Raises:
-        InvalidArgument: one of them cannot be read.
+        InvalidArgument: One of the files cannot be read.
     """
     folders = {n: model_dir.parent / runtime_model(model_dir.name, n) for n in sorted(max_lengths)}
     return {length: instance_count(read_config(folder)) for length, folder in folders.items()}
 
 
 def usable_instances(model_dir: Path, max_lengths: Iterable[int]) -> dict[int, int]:
-    """Instances by max_length, ascending, that a front may use in the process that asks: those that are loaded.
+    """Instances by max_length, ascending, that a front in this process may use: those that are loaded.
 
     Args:
-        model_dir: the front's folder in the repository.
-        max_lengths: lengths of the runtimes of the front's version.
+        model_dir: Folder of the front in the repository.
+        max_lengths: Input lengths of the runtimes of the front's version, in tokens.
 
     Raises:
-        InvalidArgument: the allocation or a config.pbtxt cannot be accepted, or is not for these runtimes.
+        InvalidArgument: The allocation or a config.pbtxt is not valid, or is for other runtimes.
     """
     lengths = sorted(max_lengths)
     allocation = read_allocation(model_dir) if os.environ.get(ALLOCATION_VARIABLE) == "file" else None
@@ -147,13 +161,13 @@ def usable_instances(model_dir: Path, max_lengths: Iterable[int]) -> dict[int, i
 
 
 def allocation_stamp(model_dir: Path) -> tuple[int, int, int] | None:
-    """Differs after the file was replaced, to notice a change cheaply; None when there is no file."""
+    """A value that differs after the file was replaced, to detect a change cheaply; None where there is no file."""
     try:
-        found = os.stat(model_dir / ALLOCATION_FILE)
+        status = os.stat(model_dir / ALLOCATION_FILE)
     except OSError:
         return None
-    # File times are no finer than some milliseconds: two changes can share one, not one file.
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    # File times have a resolution of some milliseconds, so two changes can share one; they cannot share an inode.
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _sentence(error: ValidationError) -> str:

@@ -1,4 +1,4 @@
-"""Reading a model's config.pbtxt, and asking for another number of instances than it does."""
+"""Reading a model's config.pbtxt, and changing the number of instances in it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ CONFIG_FILE = "config.pbtxt"
 
 
 def read_config(model_dir: Path) -> dict[str, Any]:
-    """A model's config.pbtxt as Triton's load API takes it; the folder's name where it names no model.
+    """Read a model's config.pbtxt in the form that Triton's load API accepts, with the model's name filled in.
+
+    Args:
+        model_dir: Folder of the model in the repository.
 
     Raises:
-        InvalidArgument: it is missing, or holds what this release's Triton client does not know: such a setting
-            would be lost.
+        InvalidArgument: The file is missing, or has a setting that this release's Triton client does not know and
+            would drop.
     """
     path = model_dir / CONFIG_FILE
     config = model_config_pb2.ModelConfig()
@@ -28,23 +31,23 @@ def read_config(model_dir: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{path} cannot be read: {error}") from None
     except text_format.ParseError as error:
-        raise InvalidArgument(f"{path} is not a model config: {error}") from None
+        raise InvalidArgument(f"{path} is not a valid model config: {error}") from None
     config.name = config.name or model_dir.name
     return dict(json_format.MessageToDict(config, preserving_proto_field_name=True))
 
 
 def instance_count(config: Mapping[str, Any]) -> int:
-    """Instances that a config asks for; a group of GPUs has its count on each of them."""
+    """Number of instances that a config specifies; a group with several GPUs has its count on each of them."""
     groups = config.get("instance_group") or [{}]
     return sum(int(group.get("count", 1)) * max(1, len(_gpus(group))) for group in groups)
 
 
 def served_versions(config: Mapping[str, Any], published: Sequence[int]) -> list[int]:
-    """Versions that a config's version_policy lets serve, ascending; the newest where it has none.
+    """Versions that a config's version_policy selects, ascending; the newest where it has none.
 
     Args:
-        config: as `read_config` gives it.
-        published: the model's versions, ascending.
+        config: Model config, as `read_config` returns it.
+        published: Published versions of the model, ascending.
     """
     policy = config.get("version_policy", {})
     if "all" in policy:
@@ -56,19 +59,19 @@ def served_versions(config: Mapping[str, Any], published: Sequence[int]) -> list
 
 
 def with_instances(config: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """The same config with another number of instances, spread evenly over the GPUs that it names.
+    """A copy of a config with another number of instances, distributed evenly over the GPUs that it names.
 
     Args:
-        config: as `read_config` gives it.
-        count: at least 1.
+        config: Model config, as `read_config` returns it.
+        count: Number of instances, at least 1.
     """
     groups = config.get("instance_group") or [{"kind": "KIND_CPU"}]
     gpus = list(dict.fromkeys(gpu for group in groups for gpu in _gpus(group)))
     if not gpus:
         return {**config, "instance_group": [{**groups[0], "count": count}]}
     each, more = divmod(count, len(gpus))
-    shares = {gpu: each + (place < more) for place, gpu in enumerate(gpus)}
-    # Groups of one name are refused; Triton names those that have none.
+    shares = {gpu: each + (index < more) for index, gpu in enumerate(gpus)}
+    # Triton refuses two groups with one name, and generates names for groups without one.
     nameless = {key: value for key, value in groups[0].items() if key != "name"}
     return {
         **config,

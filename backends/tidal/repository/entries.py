@@ -1,4 +1,4 @@
-"""A Triton model repository on disk: which versions a model has, and how a new one appears all at once.
+"""Model folders of a Triton repository: their versions, and publishing a new version atomically.
 
 Layout of an entry: `<model>/config.pbtxt`, `<model>/<version>/{manifest.json, engines/, tokenizer/}`.
 """
@@ -12,19 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STAGING_PREFIX = ".staging-"
-# A publish keeps this many versions, so that the one before can be served again.
+# A publish keeps this many versions, so that an earlier one can be served again.
 KEPT_VERSIONS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """One model's folder in a repository."""
+    """Folder of one model in a repository.
+
+    Attributes:
+        folder: Path of the folder; its name is the name of the model.
+    """
 
     folder: Path
 
     @property
     def name(self) -> str:
-        """The model's name, as clients call it."""
+        """Name of the model, as clients use it."""
         return self.folder.name
 
     def versions(self) -> list[int]:
@@ -38,12 +42,12 @@ class ModelEntry:
         return self.folder / str(version)
 
     def latest(self) -> Path | None:
-        """Folder of the newest version, or None when nothing is published."""
+        """Folder of the newest version; None where nothing is published."""
         versions = self.versions()
         return self.version_dir(versions[-1]) if versions else None
 
     def new_staging(self) -> Path:
-        """An empty folder beside the versions to write the next one into; Triton does not look into it."""
+        """Create an empty folder for the next version, next to the versions; Triton ignores it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         staging = self.folder / f"{STAGING_PREFIX}{os.getpid()}"
         shutil.rmtree(staging, ignore_errors=True)
@@ -51,16 +55,21 @@ class ModelEntry:
         return staging
 
     def clear_staging(self) -> None:
-        """Remove what builders that were killed left behind. Call it while holding the model's build lock."""
+        """Remove staging folders of builds that were killed. Call it while holding the model's build lock."""
         if self.folder.is_dir():
             for path in self.folder.glob(f"{STAGING_PREFIX}*"):
                 shutil.rmtree(path, ignore_errors=True)
 
     def publish(self, staging: Path, version: int | None = None, needed: Collection[int] = ()) -> int:
-        """Make a complete staging folder the newest version; remove the oldest beyond those that are kept or `needed`.
+        """Make a complete staging folder the newest version, and remove the oldest versions.
+
+        Args:
+            staging: Folder with all files of the version.
+            version: Number of the new version; None for the next one.
+            needed: Versions to keep besides the newest `KEPT_VERSIONS`.
 
         Returns:
-            The new version's number: `version`, or the next one.
+            Number of the new version.
         """
         version = version or max(self.versions(), default=0) + 1
         self.place(staging, version)
@@ -71,8 +80,8 @@ class ModelEntry:
     def place(self, staging: Path, version: int) -> None:
         """Make a complete staging folder a version.
 
-        Everything is on disk before the one rename that makes it visible, so a reader, also after a power loss,
-        sees the whole version or none of it.
+        Everything is on disk before the one rename that makes it visible, so that a reader sees the whole version or
+        none of it, even after a power loss.
         """
         sync_tree(staging)
         staging.rename(self.version_dir(version))
@@ -80,7 +89,7 @@ class ModelEntry:
 
     def remove(self, version: int) -> None:
         """Remove a version."""
-        # Renamed first: a half-removed folder must not look like a version.
+        # Renamed first: a partly removed folder must not be taken for a version.
         leaving = self.folder / f"{STAGING_PREFIX}old-{version}"
         shutil.rmtree(leaving, ignore_errors=True)
         self.version_dir(version).rename(leaving)
@@ -88,19 +97,19 @@ class ModelEntry:
 
 
 def model_entries(repository: Path) -> list[ModelEntry]:
-    """Models of a repository, by name: folders with a config.pbtxt or a version."""
+    """Model folders of a repository, sorted by name: those with a config.pbtxt or a version."""
     entries = [ModelEntry(p) for p in sorted(repository.iterdir()) if p.is_dir() and not p.name.startswith(".")]
     return [e for e in entries if (e.folder / "config.pbtxt").exists() or e.versions()]
 
 
 def write_atomically(path: Path, content: str) -> None:
-    """Write a file so that readers see the old content or the new, never a part."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("w", encoding="utf-8") as file:
+    """Write a file atomically: readers see the old content or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    aside.replace(path)
+    temporary.replace(path)
     sync(path.parent)
 
 
@@ -109,7 +118,7 @@ def _is_version(name: str) -> bool:
 
 
 def sync(path: Path) -> None:
-    """Put a file or the names in a folder on disk."""
+    """Flush a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -118,6 +127,6 @@ def sync(path: Path) -> None:
 
 
 def sync_tree(root: Path) -> None:
-    """Put a folder and all that is in it on disk."""
+    """Flush a folder and everything in it to disk."""
     for path in (root, *root.rglob("*")):
         sync(path)

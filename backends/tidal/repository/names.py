@@ -1,8 +1,13 @@
-"""Names that one model of a repository derives from another's."""
+"""Names of models that are derived from other models' names."""
 
 from __future__ import annotations
 
 
 def runtime_model(front: str, max_length: int) -> str:
-    """Name of the Triton model that runs a front's runtime of `max_length` tokens."""
+    """Name of the Triton model that runs one runtime of a partitioned model.
+
+    Args:
+        front: Name of the partitioned model.
+        max_length: Input length of the runtime, in tokens.
+    """
     return f"{front}_len{max_length}"

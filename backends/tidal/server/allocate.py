@@ -1,20 +1,22 @@
-"""Changing how many instances the runtimes of a partitioned model have, while it serves and without a lost request.
+"""Changing the number of instances of a partitioned model's runtimes while it serves, without losing a request.
 
-The order of a change: write what is wanted beside what is loaded, so that the front gives up what will leave; wait
-until it has; load the runtimes' models, shrinking ones first, so that their cores are free for the others; write what
-is wanted alone. Killed at any point, the file still says what is wanted, and the next change, or the next start of
-`tidal serve`, completes it. Only counts change and the `engine` backend answers synchronously, so Triton updates the
+The steps of a change:
+
+1. write the requested and the loaded counts, so that the front stops using instances that will be removed;
+2. wait until it has stopped;
+3. load the runtimes' models, first those that lose instances, so that their cores are free for the others;
+4. write the requested counts alone.
+
+After a kill at any point the file still has the requested counts, and the next change, or the next start of
+`tidal serve`, completes it. Only counts change, and the `engine` backend answers synchronously, so Triton updates the
 instances in place.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +26,13 @@ from tidal.repository.allocation import configured_instances, make_allocation, r
 from tidal.repository.config import instance_count
 from tidal.repository.names import runtime_model
 from tidal.server.active_config import load_model
+from tidal.server.change_lock import exclusive_change
 from tidal.server.control import ServerControl
 from tidal.server.gauges import used_instances
 from tidal.server.reasons import sentence
 from tidal.server.state import running_servers
 
-# Models loaded at the same time: "small batches to prevent excessive traffic pressure" (§4).
+# Models loaded at the same time: "small batches to prevent excessive traffic pressure" (Arlo §4).
 _BATCH = 2
 _POLL_S = 0.1
 _WAIT_S = 60.0
@@ -39,7 +42,14 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class InstanceChange:
-    """One runtime's model and its instances before and after; 0 means not loaded."""
+    """A change of one runtime's number of instances.
+
+    Attributes:
+        model: Name of the runtime's model.
+        max_length: Input length of the runtime, in tokens.
+        before: Number of instances before; 0 means that the model is not loaded.
+        after: Number of instances after.
+    """
 
     model: str
     max_length: int
@@ -67,17 +77,17 @@ class LiveFront:
     model: PartitionedModel
 
     def versions(self) -> list[int]:
-        """Versions of the front that serve."""
+        """Versions of the model that serve."""
         return [row.version for row in self.control.index() if row.name == self.model.name and row.state == "READY"]
 
     def serves(self) -> bool:
-        """Whether the front serves with the runtimes of its newest publish, so that a change can take effect now."""
+        """Whether the model serves with the runtimes of its newest version, so that a change can take effect now."""
         graph = ModelGraph.read(self.repository)
         served = [graph.partitioned(self.model.name, version) for version in self.versions()]
         return bool(served) and all(each is not None and each.lengths == self.model.lengths for each in served)
 
     def loaded(self) -> dict[int, int]:
-        """Instances that the server has, by max_length ascending."""
+        """Instances that are loaded on the server, by max_length ascending."""
         counts = dict.fromkeys(self.model.lengths, 0)
         index = sorted(self.control.index(), key=lambda row: row.version)
         ready = {row.name: row.version for row in index if row.state == "READY"}
@@ -87,9 +97,9 @@ class LiveFront:
         return counts
 
     def used(self) -> list[dict[int, int]]:
-        """Instances that each serving version of the front uses, by max_length; empty where it has not said yet."""
-        told = used_instances(self.metrics, self.model.name)
-        return [told.get(version, {}) for version in self.versions()]
+        """Instances that each serving version uses, by max_length; empty where it has not reported yet."""
+        reported = used_instances(self.metrics, self.model.name)
+        return [reported.get(version, {}) for version in self.versions()]
 
 
 def partitioned_model(repository: Path, model: str) -> PartitionedModel:
@@ -111,12 +121,16 @@ def partitioned_model(repository: Path, model: str) -> PartitionedModel:
 
 
 def wanted_now(repository: Path, model: PartitionedModel) -> dict[int, int]:
-    """Instances wanted at present, by max_length ascending: the file's, else those of the runtimes' config.pbtxt.
+    """Instances requested at present, by max_length ascending: those of the file, else of the runtimes' config.pbtxt.
 
-    A file for other runtimes counts where it names these.
+    A file for other runtimes applies where it names these.
+
+    Args:
+        repository: Folder of the model repository.
+        model: The partitioned model.
 
     Raises:
-        InvalidArgument: the file or a config.pbtxt cannot be accepted.
+        InvalidArgument: The file or a config.pbtxt is not valid.
     """
     front = repository / model.name
     configured, allocation = configured_instances(front, model.lengths), read_allocation(front)
@@ -125,12 +139,12 @@ def wanted_now(repository: Path, model: PartitionedModel) -> dict[int, int]:
 
 
 def plan_steps(front: str, loaded: Mapping[int, int], wanted: Mapping[int, int]) -> list[tuple[InstanceChange, ...]]:
-    """Which models to load in which order, in batches to be loaded at the same time.
+    """The models to load in order, in batches that are loaded at the same time.
 
     Args:
-        front: name of the front.
-        loaded: present instances by max_length.
-        wanted: instances to come, for the same lengths.
+        front: Name of the partitioned model.
+        loaded: Present instances by max_length, in tokens.
+        wanted: Requested instances, for the same lengths.
     """
     steps = [
         InstanceChange(runtime_model(front, n), n, loaded[n], wanted[n])
@@ -145,9 +159,14 @@ def plan_steps(front: str, loaded: Mapping[int, int], wanted: Mapping[int, int])
 def write_wanted(repository: Path, model: PartitionedModel, wanted: Mapping[int, int]) -> None:
     """Write an allocation for the next start.
 
+    Args:
+        repository: Folder of the model repository.
+        model: The partitioned model.
+        wanted: Requested instances by max_length, for every runtime.
+
     Raises:
-        InvalidArgument: the counts cannot be accepted.
-        Unavailable: another process is changing it.
+        InvalidArgument: The counts are not valid.
+        Unavailable: Another process is changing the instances.
     """
     allocation = make_allocation(wanted)
     allocation.check(model.lengths)
@@ -156,19 +175,19 @@ def write_wanted(repository: Path, model: PartitionedModel, wanted: Mapping[int,
 
 
 def allocate(front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s: float = _WAIT_S) -> None:
-    """Give a serving front's runtimes these instances; returns when the front uses them.
+    """Change the instances of a serving model's runtimes; return when the model uses them.
 
     Args:
-        front: it must serve.
-        wanted: instances by max_length, for every runtime.
-        report: told what happens, as sentences.
-        wait_s: how long the front may take to give instances up, and to take them on.
+        front: The partitioned model, which must serve.
+        wanted: Requested instances by max_length, for every runtime.
+        report: Receiver of progress, one sentence per call.
+        wait_s: Longest time in seconds for the model to stop using instances, and to start using new ones.
 
     Raises:
-        InvalidArgument: the counts cannot be accepted; nothing was changed.
-        Unavailable: another server serves it too, another process is changing them, the longest runtime stays
-            unloaded, or the front did not follow in time; call again.
-        Internal: a model does not load, with the reason; the front uses what is loaded. Call again.
+        InvalidArgument: The counts are not valid; nothing was changed.
+        Unavailable: Another server serves the model too, another process is changing its instances, the longest
+            runtime stays unloaded, or the model did not follow in time; call again.
+        Internal: A model does not load; the message has the reason. The front uses what is loaded. Call again.
     """
     model = front.model
     folder = front.repository / model.name
@@ -182,7 +201,7 @@ def allocate(front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s
             change = make_allocation(target.instances, loaded)
             write_allocation(folder, change)
             least = change.serving()
-            _wait(front, lambda used: all(used.get(n, 0) <= least[n] for n in least), wait_s, "give up instances")
+            _wait(front, lambda used: all(used.get(n, 0) <= least[n] for n in least), wait_s, "stop using instances")
             report(f"{model.name} uses no more than {format_counts(least)} while the instances change")
         for batch in batches:
             _load(front, batch)
@@ -191,20 +210,20 @@ def allocate(front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s
             for step in batch:
                 report(str(step))
         write_allocation(folder, target)
-        _wait(front, lambda used: used == target.instances, wait_s, "take on its instances")
+        _wait(front, lambda used: used == target.instances, wait_s, "start to use its instances")
         report(f"{model.name} uses {format_counts(target.instances)}")
 
 
 def check_one_server(repository: Path, front: str, metrics: str | None) -> None:
-    """See that no other running server of this user would go by an allocation without having loaded by it.
+    """Check that no other running server of this user would apply an allocation that it has not loaded.
 
     Args:
-        repository: where the front is.
-        front: its name.
-        metrics: `host:port` of the metrics of the server that may serve it.
+        repository: Folder of the model repository.
+        front: Name of the partitioned model.
+        metrics: `host:port` of the metrics of the server that may serve it; None for no server.
 
     Raises:
-        Unavailable: another one serves it too, or does not say.
+        Unavailable: Another server serves it too, or does not answer.
     """
     for state in running_servers():
         if state.repository != repository.resolve() or state.metrics == metrics:
@@ -216,30 +235,12 @@ def check_one_server(repository: Path, front: str, metrics: str | None) -> None:
         if index is None or any(row.name == front and row.state == "READY" for row in index):
             raise Unavailable(
                 f"the server on {state.http} serves '{front}' from the same repository too and would use instances "
-                f"that it has not: end one of the servers first"
+                f"that it has not loaded: stop one of the servers first"
             )
 
 
-@contextmanager
-def exclusive_change(front: Path) -> Iterator[None]:
-    """Be the only process that changes a front's instances; the kernel ends it with the process.
-
-    Raises:
-        Unavailable: another process is at it.
-    """
-    descriptor = os.open(front, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Unavailable(f"the instances of '{front.name}' are being changed already: try again") from None
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def format_counts(instances: Mapping[int, int]) -> str:
-    """Counts as a user gives them: `64=1 512=2`."""
+    """Instances by max_length in the form of the command line: `64=1 512=2`."""
     return " ".join(f"{length}={count}" for length, count in sorted(instances.items()))
 
 
@@ -257,7 +258,7 @@ def _load(front: LiveFront, batch: tuple[InstanceChange, ...]) -> None:
 
 
 def _wait_until_longest_loaded(front: LiveFront, wait_s: float) -> dict[int, int]:
-    """What is loaded, once the longest runtime is: while it is restarted, nothing else can take all that comes."""
+    """Loaded instances, once the longest runtime is loaded: no other can run every query while it is restarted."""
     end = time.monotonic() + wait_s
     while not (loaded := front.loaded())[front.model.lengths[-1]]:
         if time.monotonic() > end:
@@ -271,7 +272,7 @@ def _wait_until_longest_loaded(front: LiveFront, wait_s: float) -> dict[int, int
 
 def _wait(front: LiveFront, done: Callable[[dict[int, int]], bool], wait_s: float, what: str) -> None:
     end = time.monotonic() + wait_s
-    # A front of which no version serves has not done anything.
+    # A model without a serving version has not changed anything.
     while not (versions := front.used()) or not all(used and done(used) for used in versions):
         if time.monotonic() > end:
             raise Unavailable(f"'{front.model.name}' did not {what} within {wait_s:g} s: give the same counts again")

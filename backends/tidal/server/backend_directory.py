@@ -1,4 +1,4 @@
-"""The folder that tritonserver takes as `--backend-directory`: the Python backend, its stub, Tidal's backends."""
+"""The folder for tritonserver's `--backend-directory`: the Python backend, its stub, and Tidal's backends."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tidal.server.installation import STUB_NAME, TritonInstallation
 
 
 def adapters() -> dict[str, Path]:
-    """Tidal's backends by name: folders with a `model.py`, beside this package or installed with it.
+    """Tidal's backends by name: folders with a `model.py`, next to this package or installed with it.
 
-    Beside an installed package lie other projects' packages; a backend's folder is none.
+    Folders with an `__init__.py` are packages of other projects, which are next to an installed package.
 
     Raises:
-        NotFound: the installation lacks them.
+        NotFound: The installation lacks the backends.
     """
     checkout = Path(tidal.__file__).resolve().parent.parent
     installed = Path(sysconfig.get_path("data")) / "share" / "tidal" / "backends"
@@ -26,7 +26,7 @@ def adapters() -> dict[str, Path]:
         found = {folder.name: folder for folder in folders if not (folder / "__init__.py").exists()}
         if found:
             return found
-    raise NotFound(f"Tidal's backends are neither in {checkout} nor in {installed}: reinstall tidal")
+    raise NotFound(f"Tidal's backends are neither in {checkout} nor in {installed}; reinstall tidal")
 
 
 def python_backends() -> frozenset[str]:
@@ -35,12 +35,12 @@ def python_backends() -> frozenset[str]:
 
 
 def assemble(target: Path, installation: TritonInstallation, extra: dict[str, Path] | None = None) -> Path:
-    """Make `target` a complete backend directory; run again, it takes on what changed.
+    """Make a folder a complete backend directory; a second call updates it.
 
     Args:
-        target: folder to fill; created when absent.
-        installation: whose Python backend to use.
-        extra: further backends by name, for example ones of the operator's own.
+        target: Folder to fill; created where it does not exist.
+        installation: Installation of tritonserver whose Python backend to use.
+        extra: Folders of further backends by name, for example the operator's own.
 
     Returns:
         `target`.

@@ -1,4 +1,4 @@
-"""How long to wait before something that keeps ending is started again."""
+"""Pauses before a process that keeps failing is restarted."""
 
 from __future__ import annotations
 
@@ -8,26 +8,31 @@ from tidal.serving.backoff import backoff_s
 
 # The 1st restart in a row is immediate; pauses before the 2nd and the later ones.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-# What served this long since its last restart is well again.
+# What has served for this long since its last restart is stable again.
 STABLE_AFTER_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Restarts:
-    """Restarts of one thing: how many in a row, and when the last was, by a clock in seconds."""
+    """Restarts in a row of one model or server.
+
+    Attributes:
+        count: Number of restarts in a row.
+        last_s: Time of the last one, in seconds of a monotonic clock.
+    """
 
     count: int = 0
     last_s: float = float("-inf")
 
-    def well(self, now_s: float) -> bool:
-        """Whether the last restart is so long ago that the next one counts as the first."""
+    def stable(self, now_s: float) -> bool:
+        """Whether the last restart is so long ago that the next one starts a new row."""
         return now_s - self.last_s >= STABLE_AFTER_S
 
     def pause_s(self, now_s: float) -> float:
-        """What is left of the wait before the next restart."""
+        """Remaining pause before the next restart, in seconds."""
         pause_s = backoff_s(self.count - 1, _FIRST_PAUSE_S, _LONGEST_PAUSE_S) if self.count else 0.0
         return max(0.0, self.last_s + pause_s - now_s)
 
-    def another(self, now_s: float) -> Restarts:
-        """With a restart now."""
+    def restarted(self, now_s: float) -> Restarts:
+        """The same with one more restart, at this time."""
         return Restarts(self.count + 1, now_s)

@@ -31,12 +31,12 @@ from tidal.server.active_config import (
     versions_on_server,
     wanted_versions,
 )
-from tidal.server.allocate import exclusive_change
+from tidal.server.change_lock import exclusive_change
 from tidal.server.control import ServerControl
 from tidal.server.reasons import sentence
 
 # A request that is not answered after this long has been given up by its client (`answer_timeout_s`, 25 s by default).
-_LEAVING_S = 60.0
+_UNLOAD_S = 60.0
 
 
 def serving_versions(control: ServerControl, model: str) -> list[int]:
@@ -121,7 +121,7 @@ def _load_with_owned(control: ServerControl, graph: ModelGraph, model: str, kept
                 _restore_runtimes(control, graph, runtimes, serving_versions(control, model))
             raise
         if runtimes:
-            _wait_until_left(control, model)
+            _wait_until_unloaded(control, model)
         serving = serving_versions(control, model)
         for name in runtimes:
             _load(control, graph, name, serving)
@@ -135,7 +135,7 @@ def _load_with_owned(control: ServerControl, graph: ModelGraph, model: str, kept
 def _load_runtimes(control: ServerControl, graph: ModelGraph, front: str, runtimes: Collection[str]) -> None:
     """Load runtimes with the versions that their front serves and those that it is to get, where they have them.
 
-    A runtime that gets no instance is left as it is. A change of instances that was killed is then complete.
+    A runtime without instances is not loaded. Afterwards a change of instances that was killed is complete.
     """
     if not runtimes:
         return
@@ -156,7 +156,7 @@ def _load_runtimes(control: ServerControl, graph: ModelGraph, front: str, runtim
 def _restore_runtimes(
     control: ServerControl, graph: ModelGraph, runtimes: Collection[str], serving: Collection[int]
 ) -> None:
-    """Leave runtimes with the versions that their front serves; with all they have where it serves none."""
+    """Load runtimes with the versions that their front serves; leave them unchanged where it serves none."""
     for name in runtimes if serving else ():
         if not set(serving).intersection(graph.versions(name)):
             control.unload(name)
@@ -189,16 +189,16 @@ def _unload(control: ServerControl, graph: ModelGraph, model: str) -> None:
 
 
 def _unload_unrequired(control: ServerControl, graph: ModelGraph, owner: str, models: Iterable[str]) -> list[str]:
-    """Unload models once versions of their owner that leave have left, but for those that another model requires."""
+    """Unload models that no other model that serves requires, once their owner's unloading versions have ended."""
     served = {(row.name, row.version) for row in control.index() if row.state == "READY"}
     others = {(name, version) for name, version in served if name != owner}
     required = {each for name, version in others for each in (*graph.requires(name), *graph.requires(name, version))}
-    leaving = sorted({name for name, _ in served}.intersection(models) - required)
-    if leaving:
-        _wait_until_left(control, owner)
-    for name in leaving:
+    unneeded = sorted({name for name, _ in served}.intersection(models) - required)
+    if unneeded:
+        _wait_until_unloaded(control, owner)
+    for name in unneeded:
         _unload(control, graph, name)
-    return leaving
+    return unneeded
 
 
 def _owned(graph: ModelGraph, model: str, versions: Iterable[int]) -> set[str]:
@@ -215,9 +215,9 @@ def _exclusive(control: ServerControl, graph: ModelGraph, model: str) -> Abstrac
     return nullcontext()
 
 
-def _wait_until_left(control: ServerControl, model: str) -> None:
-    """Wait until versions of a model that are unloading have answered what they accepted, for at most `_LEAVING_S`."""
-    end = time.monotonic() + _LEAVING_S
+def _wait_until_unloaded(control: ServerControl, model: str) -> None:
+    """Wait until versions of a model that are unloading have answered what they accepted, for at most `_UNLOAD_S`."""
+    end = time.monotonic() + _UNLOAD_S
     while time.monotonic() < end:
         if not any(row.name == model and row.state == "UNLOADING" for row in control.index()):
             return
@@ -227,7 +227,7 @@ def _wait_until_left(control: ServerControl, model: str) -> None:
 def _report(control: ServerControl, graph: ModelGraph, model: str, before: list[int]) -> str:
     after = serving_versions(control, model)
     if not after:
-        return f"{model}: not loaded, it is given no instance"
+        return f"{model}: not loaded, because its allocation has 0 instances"
     if before == after:
         return f"{model}: {_versions(after)} {_s('serve', after)}{_newer(graph, model, after)}"
     return f"{model}: {_versions(after)} {_s('serve', after)} now" + (f", {_versions(before)} before" if before else "")
@@ -237,8 +237,8 @@ def _newer(graph: ModelGraph, model: str, serving: list[int]) -> str:
     published = list(graph.versions(model))
     if graph.repository is None or published[-1:] <= serving[-1:]:
         return ", as before"
-    why = "its front calls it" if graph.front_of(model) is not None else "its version_policy asks"
-    return f" as {why}; version {published[-1]} is published too"
+    why = "its front calls it" if graph.front_of(model) is not None else "its version_policy selects it"
+    return f", because {why}; version {published[-1]} is also published"
 
 
 def _versions(versions: list[int]) -> str:

@@ -1,4 +1,4 @@
-"""A `tidal serve` as a child process for the length of a block: for pipelines, demos and measurements."""
+"""A `tidal serve` child process for the length of a block: for pipelines, demos and measurements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ _START_S = 180
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """Addresses of a running `tidal serve`."""
+    """A running `tidal serve`.
+
+    Attributes:
+        state: Its state file: addresses, admin key and process ids.
+        control: Admin API of its tritonserver.
+    """
 
     state: ServerState
     control: ServerControl
@@ -39,10 +44,14 @@ class RunningServer:
 
 @contextmanager
 def tidal_serve(repository: Path, *arguments: str) -> Iterator[RunningServer]:
-    """Run `tidal serve` over `repository` until the block ends, with one tritonserver: what it dies of is to be seen.
+    """Run `tidal serve` until the block ends. It does not restart tritonserver, so that a crash is not hidden.
+
+    Args:
+        repository: Folder of the model repository.
+        arguments: Further arguments of `tidal serve`.
 
     Raises:
-        RuntimeError: it ended before it served; carries what it printed.
+        RuntimeError: It ended before it served; the message has its output.
     """
     with tempfile.TemporaryDirectory(prefix="tidal-child-") as runtime:
         env = {**os.environ, "XDG_RUNTIME_DIR": runtime}

@@ -1,4 +1,4 @@
-"""What a server that ended badly leaves behind: Python stubs and shared-memory files, found by its own prefix."""
+"""Removing what a crashed server leaves: Python stubs and shared-memory files, identified by the server's prefix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def processes_of(prefix: str) -> list[psutil.Process]:
-    """Live processes of this user that name the prefix in their arguments: the server and its stubs."""
+    """Live processes of this user with the prefix in their arguments: the server and its stubs."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -24,13 +24,13 @@ def processes_of(prefix: str) -> list[psutil.Process]:
 
 
 def clean_up(prefix: str) -> tuple[int, int]:
-    """End every process of a server, then remove its shared memory.
+    """Kill every process of a server, then remove its shared memory.
 
     Args:
-        prefix: the server's `shm-region-prefix-name`, which no other server uses.
+        prefix: The server's `shm-region-prefix-name`, which no other server uses.
 
     Returns:
-        Processes ended and files removed.
+        Number of processes killed and of files removed.
     """
     processes = processes_of(prefix)
     for process in processes:
@@ -46,7 +46,7 @@ def clean_up(prefix: str) -> tuple[int, int]:
 
 
 def orphans() -> list[psutil.Process]:
-    """Python stubs whose server is gone."""
+    """Python stubs whose server has ended."""
     found = []
     for process in psutil.process_iter():
         try:

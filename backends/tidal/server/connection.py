@@ -1,4 +1,4 @@
-"""Which running server a command talks to."""
+"""Choosing the running server that a command connects to."""
 
 from __future__ import annotations
 
@@ -10,30 +10,39 @@ from tidal.errors import TidalError, Unavailable
 from tidal.server.control import ServerControl
 from tidal.server.state import ServerState, running_servers
 
-# `tidal serve` notices within this time that tritonserver has ended.
+# Longest time in which `tidal serve` detects that tritonserver has ended.
 _NOTICED_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConnection:
-    """The admin side of a server, with its state where `tidal serve` of this user runs it."""
+    """A server that a command connects to.
+
+    Attributes:
+        control: Admin API of the server.
+        state: State file of the `tidal serve` of this user that runs it; None for any other server.
+    """
 
     control: ServerControl
     state: ServerState | None
 
 
 def restarting(state: ServerState) -> str:
-    """What to say of a server whose tritonserver is being started again."""
+    """The error message for a server whose tritonserver is being restarted."""
     return (
         f"tritonserver on {state.http} is restarting: {state.restarting}. Try again in some seconds; "
-        f"http://{state.status}/ready says when it is ready"
+        f"http://{state.status}/ready reports when it is ready"
     )
 
 
 def explained(connection: ServerConnection, error: TidalError) -> TidalError:
-    """An error of a command, or that tritonserver is restarting where that is the reason.
+    """The error to report for a command that failed: that tritonserver is restarting, where that is the cause.
 
-    It may have ended while the command talked to it, and `tidal serve` notices within a moment.
+    It may have ended during the command; `tidal serve` detects that within a moment.
+
+    Args:
+        connection: Server of the command.
+        error: Error of the command.
     """
     state = connection.state
     if state is None or not isinstance(error, Unavailable):
@@ -48,13 +57,13 @@ def explained(connection: ServerConnection, error: TidalError) -> TidalError:
 
 
 def choose_server(which: str | None) -> ServerConnection:
-    """The server that the user names, or the only one that runs.
+    """Connect to the server that the user names, or to the only one that runs.
 
     Args:
-        which: HTTP port of a server of this user, `host:port` of any server, or None.
+        which: HTTP port of a server of this user, or `host:port` of any server; None for the only one.
 
     Raises:
-        Unavailable: none runs, several run and none was named, or the named one is restarting or does not answer.
+        Unavailable: No server runs, several run and none was named, or the named one is restarting or does not answer.
     """
     servers = running_servers()
     if which is None:

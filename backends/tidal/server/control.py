@@ -1,7 +1,6 @@
-"""Talking to a server's admin endpoints: over HTTP, but for loads.
+"""Client of a server's admin API: over HTTP, except for loads.
 
-Plain urllib: the process that does this also watches children and handles signals, where tritonclient's gevent loop
-is in the way.
+It uses urllib: tritonclient's gevent loop would interfere with the signals and child processes of its users.
 """
 
 from __future__ import annotations
@@ -15,19 +14,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidal.errors import Internal, NotFound, Unavailable
+from tidal.server.local_http import open_url
 
-# `tidal serve` restricts the admin endpoints by this header; over gRPC it is this metadata entry.
+# `tidal serve` restricts the admin endpoints by this header, over gRPC by this metadata entry.
 ADMIN_HEADER = "tidal-admin-key"
 ADMIN_GRPC_METADATA = f"triton-grpc-protocol-{ADMIN_HEADER}"
 ADMIN_APIS = ("model-repository", "shared-memory", "logging", "trace")
 _QUICK_S = 10.0
-# Loading returns when the model serves; compiling and warming up a large one takes minutes.
+# A load returns when the model serves; compiling and warming up a large one takes minutes.
 _LOAD_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """One version of a model as the server's repository index lists it."""
+    """A version of a model in the server's repository index.
+
+    Attributes:
+        name: Name of the model.
+        version: Number of the version.
+        state: State by Triton, such as `READY` or `UNAVAILABLE`.
+        reason: Reason of the state; may be empty.
+    """
 
     name: str
     version: int
@@ -37,10 +44,13 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class ServerControl:
-    """The admin side of one server.
+    """Admin API of one server.
 
-    `address` is its HTTP endpoint, `grpc` its gRPC endpoint where it is known: loads then go there, because over HTTP
-    they hold up the inference of other HTTP clients.
+    Attributes:
+        address: `host:port` of its HTTP endpoint.
+        key: Admin key; None where the endpoints are not restricted.
+        grpc: `host:port` of its gRPC endpoint, for loads: over HTTP they would block inference of other HTTP clients.
+            None sends loads over HTTP.
     """
 
     address: str
@@ -48,7 +58,7 @@ class ServerControl:
     grpc: str | None = None
 
     def live(self) -> bool:
-        """Whether the server answers at all; true before all models are ready."""
+        """Whether the server answers at all; it may before all models are ready."""
         try:
             self._call("GET", "/v2/health/live", None, 2.0)
         except (Unavailable, Internal):
@@ -56,7 +66,7 @@ class ServerControl:
         return True
 
     def version(self) -> str:
-        """The server's version."""
+        """Version of the server."""
         return str(self._call("GET", "/v2", None, _QUICK_S)["version"])
 
     def index(self, timeout_s: float = _QUICK_S) -> list[ModelState]:
@@ -72,18 +82,22 @@ class ServerControl:
         """The active config of a READY version.
 
         Raises:
-            NotFound: the version is not being served.
+            NotFound: The version does not serve.
         """
         return dict(self._call("GET", f"/v2/models/{model}/versions/{version}/config", None, _QUICK_S))
 
     def load(self, model: str, config: Mapping[str, Any] | None) -> None:
-        """Load or reload a model and wait until it serves; `config` replaces config.pbtxt when given.
+        """Load or reload a model and wait until it serves.
+
+        Args:
+            model: Name of the model.
+            config: Complete config that replaces config.pbtxt; None for config.pbtxt.
 
         Raises:
-            Internal: Triton's reason; the version before keeps serving.
+            Internal: Triton's reason; the version that served before keeps serving.
         """
         if self.grpc is not None:
-            # Imported when the first model is loaded: most that talk to a server load none.
+            # Imported at the first load: most users of this class load no model.
             from tidal.server.loading import load_over_grpc
 
             metadata = {} if self.key is None else {ADMIN_GRPC_METADATA: self.key}
@@ -102,10 +116,8 @@ class ServerControl:
             request.data = json.dumps(body).encode()
         if self.key is not None:
             request.add_header(ADMIN_HEADER, self.key)
-        # A proxy of the environment is for other machines' traffic.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(request, timeout=timeout_s) as response:
+            with open_url(request, timeout_s) as response:
                 content = response.read()
         except urllib.error.HTTPError as error:
             raise self._refused(error) from None
@@ -122,7 +134,7 @@ class ServerControl:
             message = content.strip() or f"HTTP status {error.code}"
         if error.code == 403:
             return Unavailable(
-                f"the server at {self.address} wants its admin key: set TIDAL_ADMIN_KEY, or run this as the user "
+                f"the server at {self.address} requires its admin key: set TIDAL_ADMIN_KEY, or run this as the user "
                 "who started it"
             )
         return NotFound(message) if error.code == 404 else Internal(message)

@@ -1,4 +1,4 @@
-"""What this machine has for serving, and what to do about what it lacks: the checks of `tidal doctor`."""
+"""The checks of `tidal doctor`: what this machine has for serving, and how to install what is missing."""
 
 from __future__ import annotations
 
@@ -29,14 +29,21 @@ from tidal.server.state import running_servers
 from tidal.server.status_endpoint import read_readiness
 from tidal_client.extras import install_command
 
-# A stub starts with a region of 1 MiB and grows it by what its requests carry.
+# A stub starts with a region of 1 MiB and enlarges it for its requests.
 _SHM_NEEDED = 64 * 2**20
 _MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorCheck:
-    """One finding. `bad` makes serving impossible, `warning` may trouble it, `note` is for information."""
+    """The result of one check.
+
+    Attributes:
+        name: What was checked.
+        verdict: `bad` prevents serving, `warning` may disturb it, `note` is for information.
+        found: What was found.
+        advice: What to do; may be empty.
+    """
 
     name: str
     verdict: Literal["ok", "note", "warning", "bad"]
@@ -45,7 +52,7 @@ class DoctorCheck:
 
 
 def diagnose() -> list[DoctorCheck]:
-    """Look at everything that serving needs."""
+    """Check everything that serving needs."""
     checks: list[DoctorCheck] = []
     try:
         installation = find_installation()
@@ -60,7 +67,7 @@ def diagnose() -> list[DoctorCheck]:
 
 
 def _server(installation: TritonInstallation) -> DoctorCheck:
-    """Start the server without any model: it has no option that prints its version, and this shows that it runs."""
+    """Start the server without models: it has no option that prints its version, and this shows that it runs."""
     where = f"{installation.binary} ({installation.source})"
     with tempfile.TemporaryDirectory(prefix="tidal-doctor-") as folder:
         command = [str(installation.binary), f"--model-repository={folder}", "--model-control-mode=explicit"]
@@ -84,12 +91,12 @@ def _server(installation: TritonInstallation) -> DoctorCheck:
         finally:
             process.kill()
             process.wait()
-    last = next((line for line in reversed(lines) if line), "it wrote nothing")
+    last = next((line for line in reversed(lines) if line), "it printed nothing")
     return DoctorCheck("tritonserver", "bad", f"{where} does not start: {last}", "install what the message names")
 
 
 def _security(installation: TritonInstallation) -> Iterator[DoctorCheck]:
-    """What this server's release means for who may send requests to it."""
+    """Known vulnerabilities of the server's release, and its protection."""
     found, advice = describe_release(installed_version(installation))
     yield DoctorCheck("Triton release", "warning" if advice else "ok", found, advice)
     protected = protection(installation)
@@ -98,7 +105,7 @@ def _security(installation: TritonInstallation) -> Iterator[DoctorCheck]:
 
 
 def known_exposures() -> list[Exposure]:
-    """The known vulnerabilities of the server that was found; none where none was."""
+    """Known vulnerabilities of the installed server; empty where none is installed."""
     try:
         installation = find_installation()
     except TidalError:
@@ -107,7 +114,7 @@ def known_exposures() -> list[Exposure]:
 
 
 def _stub(installation: TritonInstallation) -> DoctorCheck:
-    """The stub must load the libpython of the interpreter whose packages it imports."""
+    """Check that the stub loads the libpython of the interpreter whose packages it imports."""
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
     listed = subprocess.run(
         ["ldd", str(installation.stub)], env=installation.environment(), capture_output=True, text=True, check=False
@@ -115,15 +122,14 @@ def _stub(installation: TritonInstallation) -> DoctorCheck:
     library = re.search(r"libpython3\S* => (\S+|not found)", listed)
     advice = "use a Python built with --enable-shared, of the version that the stub is for"
     if library is None:
-        return DoctorCheck(
-            "python stub", "warning", f"{installation.stub}: cannot tell which libpython it loads", advice
-        )
+        return DoctorCheck("python stub", "warning", f"{installation.stub}: its libpython cannot be determined", advice)
     if library.group(1) == "not found" or not Path(library.group(1)).exists():
         return DoctorCheck("python stub", "bad", f"{installation.stub} finds no libpython for {python}", advice)
     path = Path(library.group(1)).resolve()
     if not path.is_relative_to(Path(sys.base_prefix).resolve()):
         found = (
-            f"loads {path}, which is not of this interpreter ({sys.base_prefix}): modules such as ssl may not import"
+            f"loads {path}, which does not belong to this interpreter ({sys.base_prefix}): modules such as ssl may "
+            "fail to import"
         )
         return DoctorCheck("python stub", "warning", found, advice)
     return DoctorCheck("python stub", "ok", f"for {python}, with {path}")
@@ -141,7 +147,7 @@ def _engines() -> Iterator[DoctorCheck]:
 
 
 def kernels_check() -> DoctorCheck:
-    """Whether steps of decoders go through compiled kernels."""
+    """Check whether decoders run on compiled kernels."""
     try:
         path = kernels.library_path()
     except TidalError as error:
@@ -149,12 +155,12 @@ def kernels_check() -> DoctorCheck:
     if path.is_file():
         return DoctorCheck("decoder kernels", "ok", str(path))
     compiler = "" if shutil.which("g++") else "install g++ 10 or newer, then "
-    found = "are not built: decoders run in torch alone, at about half the speed"
+    found = "not built: decoders run in torch alone, at about half the speed"
     return DoctorCheck("decoder kernels", "note", found, compiler + kernels.BUILD_COMMAND)
 
 
 def batcher_check() -> DoctorCheck:
-    """Whether models may name the custom batcher in TRITON_BATCH_STRATEGY_PATH, and by which path."""
+    """Check whether models can use the custom batcher by TRITON_BATCH_STRATEGY_PATH, and its path."""
     try:
         path, current = library_path(), is_current()
     except TidalError as error:
@@ -163,10 +169,10 @@ def batcher_check() -> DoctorCheck:
         return DoctorCheck("batcher", "ok", str(path))
     if path.exists():
         return DoctorCheck(
-            "batcher", "warning", f"{path} is of other sources", f"{BUILD_COMMAND}, then reload the models"
+            "batcher", "warning", f"{path} was built from other sources", f"{BUILD_COMMAND}, then reload the models"
         )
     compiler = "" if shutil.which("g++") else "install g++ 9 or newer, then "
-    return DoctorCheck("batcher", "note", "is not built: models cannot use it", compiler + BUILD_COMMAND)
+    return DoctorCheck("batcher", "note", "not built: models cannot use it", compiler + BUILD_COMMAND)
 
 
 def _gpu() -> DoctorCheck:
@@ -197,12 +203,12 @@ def _leftovers() -> DoctorCheck:
     if processes:
         pids = " ".join(str(process.pid) for process in processes)
         return DoctorCheck(
-            "leftovers", "warning", f"{len(processes)} Python stubs outlived their server", f"kill -9 {pids}"
+            "leftovers", "warning", f"{len(processes)} Python stubs of ended servers still run", f"kill -9 {pids}"
         )
     if not files:
         return DoctorCheck("leftovers", "ok", "no stubs and no shared memory of ended servers")
     size = sum(path.stat().st_blocks * 512 for path in files if path.exists())
-    found = f"{len(files)} shared-memory files of servers that ended badly, {size / _MIB:.1f} MiB"
+    found = f"{len(files)} shared-memory files of crashed servers, {size / _MIB:.1f} MiB"
     return DoctorCheck("leftovers", "warning", found, f"rm {' '.join(map(str, files))}")
 
 
@@ -223,11 +229,11 @@ def _servers_and_ports() -> Iterator[DoctorCheck]:
             yield DoctorCheck(f"port {port}", "note", "used by a running server of yours")
         else:
             found = f"taken by {holder_of(port) or 'another process'}"
-            yield DoctorCheck(f"port {port}", "warning", found, f"tidal serve --{name}-port 0 takes a free one")
+            yield DoctorCheck(f"port {port}", "warning", found, f"tidal serve --{name}-port 0 uses a free one")
 
 
 def _extras() -> Iterator[DoctorCheck]:
-    """An extra is installed when all that it asks for is."""
+    """Check that all requirements of each extra are installed."""
     wanted: dict[str, list[str]] = {}
     for requirement in metadata.requires("tidal") or ():
         found = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", requirement)

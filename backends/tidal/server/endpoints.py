@@ -1,4 +1,4 @@
-"""Addresses that a server listens on: chosen, and checked before the server starts."""
+"""Choosing the addresses of a server, and checking that they are free before it starts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,24 @@ import psutil
 
 from tidal.errors import InvalidArgument, Unavailable
 
-# Below the range from which the kernel gives ports to outgoing connections, so that a port that was free a moment
-# ago is not taken by one of those.
+# Below the range from which the kernel assigns ports to outgoing connections, so that none of those occupies a port
+# that was free a moment ago.
 _FREE_PORTS = range(20_000, 32_000)
 _EVERY_NETWORK = "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """IPv4 address and ports of one server; host and port of `tidal serve`'s own status endpoint, where it has one."""
+    """Addresses of one server.
+
+    Attributes:
+        host: IPv4 address of tritonserver.
+        http: Port of its HTTP endpoint.
+        grpc: Port of its gRPC endpoint.
+        metrics: Port of its Prometheus endpoint.
+        status: Port of `tidal serve`'s own status endpoint; 0 without one.
+        status_host: IPv4 address of the status endpoint.
+    """
 
     host: str
     http: int
@@ -40,11 +49,17 @@ class Endpoints:
 
 
 def choose_endpoints(host: str, http: int, grpc: int, metrics: int) -> Endpoints:
-    """Check that the ports can be listened on; a port 0 becomes a free one.
+    """Check that a server can listen on the ports; a port 0 becomes a free one.
+
+    Args:
+        host: IPv4 address or host name to listen on.
+        http: Port of the HTTP endpoint.
+        grpc: Port of the gRPC endpoint.
+        metrics: Port of the Prometheus endpoint.
 
     Raises:
-        Unavailable: a port is taken; names the port and, where it can be told, who holds it.
-        InvalidArgument: the host is not an address of this machine, two ports are equal, or one may not be used.
+        Unavailable: A port is in use; the message names the port and, where known, the process that uses it.
+        InvalidArgument: The host is not an address of this machine, two ports are equal, or one is not permitted.
     """
     host = _ipv4(host)
     chosen: dict[str, int] = {}
@@ -58,16 +73,16 @@ def choose_endpoints(host: str, http: int, grpc: int, metrics: int) -> Endpoints
 
 
 def with_status(endpoints: Endpoints, host: str | None, port: int) -> Endpoints:
-    """The same with a status endpoint; a port 0 becomes a free one.
+    """The same endpoints with a status endpoint; a port 0 becomes a free one.
 
     Args:
-        endpoints: what tritonserver listens on.
-        host: address of the status endpoint; tritonserver's where it is None.
-        port: its port.
+        endpoints: Addresses of tritonserver.
+        host: IPv4 address or host name of the status endpoint; None for tritonserver's.
+        port: Port of the status endpoint.
 
     Raises:
-        Unavailable: the port is taken.
-        InvalidArgument: the host is not an address of this machine, or the port is one of tritonserver's.
+        Unavailable: The port is in use.
+        InvalidArgument: The host is not an address of this machine, or the port is one of tritonserver's.
     """
     host = endpoints.host if host is None else _ipv4(host, "--status-host")
     others = {endpoints.http, endpoints.grpc, endpoints.metrics}
@@ -79,7 +94,7 @@ def with_status(endpoints: Endpoints, host: str | None, port: int) -> Endpoints:
 
 
 def holder_of(port: int) -> str | None:
-    """`name (process id)` of the process that listens on a port, as far as this user may see it."""
+    """`name (process id)` of the process that listens on a port; None where this user cannot see it."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except psutil.Error:
@@ -108,7 +123,7 @@ def _from_here(host: str, port: int) -> str:
 
 
 def _ipv4(host: str, option: str = "--host") -> str:
-    """Triton's HTTP and gRPC frontends agree on how to write IPv4 addresses only."""
+    """The IPv4 address of a host: Triton's HTTP and gRPC frontends write other addresses differently."""
     try:
         return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError):
@@ -117,7 +132,7 @@ def _ipv4(host: str, option: str = "--host") -> str:
 
 def _bind(host: str, port: int) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do: connections of an earlier server that are still closing do not make the port taken.
+        # As servers do: closing connections of an earlier server do not occupy the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((host, port))
 

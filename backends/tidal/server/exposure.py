@@ -1,4 +1,4 @@
-"""What `tidal doctor` says of a server's release: which it is, its known vulnerabilities, and what protects."""
+"""What `tidal doctor` reports about a server's release: its name, known vulnerabilities, and protection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from tidal.server.releases import GUARD, RELEASES, SECURE_SINCE, installed_versi
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """Known vulnerabilities that one release fixes: CVE numbers, release, effect, and what protects ('' nothing)."""
+    """Known vulnerabilities that one release fixes.
+
+    Attributes:
+        names: CVE numbers.
+        fixed_in: First release without them.
+        what: What a request can cause.
+        protected_by: Part of Tidal that protects this server from them; empty where none does.
+    """
 
     names: tuple[str, ...]
     fixed_in: str
@@ -33,10 +40,10 @@ def exposures(installation: TritonInstallation, protected: Protection) -> list[E
 
 
 def describe_release(version: str | None) -> tuple[str, str]:
-    """The release of a version of tritonserver and what follows from it, and what to do; the second may be empty."""
+    """Describe the release of a version of tritonserver, and what to do about it; the second may be empty."""
     name = release_name(version) if version is not None else None
     if name is None:
-        found = f"version {version or 'unknown'}: no release that Tidal knows, so it is protected as the oldest"
+        found = f"version {version or 'unknown'}: not a release that Tidal knows; it is protected like the oldest"
         return found, f"serve with NVIDIA's image {SECURE_SINCE} or later"
     known = next((release for release in RELEASES if release.name == name), None)
     executed = "executed by Tidal's tests" if known and known.executed else "checked against its documentation only"
@@ -48,11 +55,11 @@ def describe_release(version: str | None) -> tuple[str, str]:
 
 
 def describe_protection(protected: Protection, known: list[Exposure]) -> tuple[str, str]:
-    """What is in force, and what to do; the second is empty where HTTP requests cannot end the server."""
+    """Describe the active protection, and what to do; the second is empty where HTTP requests cannot end the server."""
     if protected.lacking:
         found, _, advice = protected.lacking.rpartition(": ")
         return found, advice
     by = "HTTP guard and admin key" if protected.guarded else "the server's own limit and admin key"
     closed = sum(len(each.names) for each in known if each.protected_by)
     left = sum(len(each.names) for each in known) - closed
-    return f"{by}, HTTP bodies up to {MAX_INPUT_SIZE >> 20} MiB; closed are {closed} known CVEs, open {left}", ""
+    return f"{by}, HTTP bodies up to {MAX_INPUT_SIZE >> 20} MiB; {closed} known CVEs closed, {left} open", ""

@@ -1,4 +1,4 @@
-"""Options that a user hands on to tritonserver: what they mean for Tidal, and which cannot be accepted."""
+"""Options that a user passes to tritonserver: what they mean for Tidal, and which are not accepted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tidal.errors import InvalidArgument
 
-#: Options of tritonserver that follow from one of `tidal serve`, by that option.
+#: Options of tritonserver that an option of `tidal serve` sets, with that option.
 _OWN = {
     "--http-address": "--host",
     "--grpc-address": "--host",
@@ -18,7 +18,7 @@ _OWN = {
     "--http-max-input-size": "--http-max-input-size",
     "--load-model": "--model",
 }
-#: Options that `tidal serve` decides, with the reason.
+#: Options that `tidal serve` sets itself, with the reason.
 _DECIDED = {
     "--model-repository": "its repository is the first argument of tidal serve",
     "--model-store": "its repository is the first argument of tidal serve",
@@ -36,8 +36,11 @@ _TRUE, _FALSE = ("true", "1"), ("false", "0")
 def check_extra(extra: Sequence[str]) -> None:
     """Refuse options with which `tidal serve` could not reach the server that it starts.
 
+    Args:
+        extra: Command-line words for tritonserver.
+
     Raises:
-        InvalidArgument: such an option is given; says which one of `tidal serve` to use instead.
+        InvalidArgument: Such an option is given; the message names the option of `tidal serve` to use instead.
     """
     for name, value in _pairs(extra):
         if name in _OWN:
@@ -55,13 +58,13 @@ def check_extra(extra: Sequence[str]) -> None:
 
 
 def grpc_tls(extra: Sequence[str]) -> bool:
-    """Whether the gRPC endpoint takes TLS connections only."""
+    """Whether the gRPC endpoint accepts TLS connections only."""
     given = dict(_pairs(extra))
     return any(given.get(name, "false").lower() in _TRUE for name in _GRPC_TLS)
 
 
 def _pairs(extra: Sequence[str]) -> list[tuple[str, str]]:
-    """Options as (name, value), whether they are written with `=` or as two words; the last of a name wins."""
+    """Options as (name, value), written with `=` or as two words; the last one of a name applies."""
     pairs: list[tuple[str, str]] = []
     for word in extra:
         if word.startswith("--"):

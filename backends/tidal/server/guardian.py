@@ -1,7 +1,7 @@
-"""A process beside `tidal serve` that ends the server when `tidal serve` itself was killed.
+"""A process next to `tidal serve` that stops the server and cleans up when `tidal serve` itself was killed.
 
-It reads one JSON line with what to clean, then waits on the same pipe: a second line says that everything is clean,
-an end without it says that `tidal serve` is gone.
+It reads one JSON line with what to clean up, then waits on the same pipe. A second line means that everything is clean;
+the end of the pipe without it means that `tidal serve` has ended.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from tidal.server.cleanup import clean_up, processes_of
 
 
 class Guardian:
-    """The parent's side."""
+    """The guardian as its parent sees it."""
 
     def __init__(self, prefix: str, grace_s: float, folder: Path) -> None:
-        # A session of its own: what ends `tidal serve` by its process group must not end this.
+        # A session of its own: a signal to the process group of `tidal serve` must not reach it.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tidal.server.guardian"], stdin=subprocess.PIPE, start_new_session=True, text=True
         )
-        self._tell({"prefix": prefix, "grace_s": grace_s, "folder": str(folder)})
+        self._send({"prefix": prefix, "grace_s": grace_s, "folder": str(folder)})
 
     def dismiss(self) -> None:
-        """Everything is clean: let the guardian go."""
-        self._tell({"clean": True})
+        """End the guardian: everything is clean."""
+        self._send({"clean": True})
         if self._process.stdin is not None:
-            with suppress(OSError):  # it flushes what a guardian that died did not read
+            with suppress(OSError):  # it flushes what a dead guardian did not read
                 self._process.stdin.close()
         self._process.wait()
 
-    def _tell(self, message: dict[str, object]) -> None:
+    def _send(self, message: dict[str, object]) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(message) + "\n")
@@ -47,9 +47,9 @@ class Guardian:
 
 
 def main() -> None:
-    """Wait for the end of the pipe and clean up when nobody else did."""
+    """Wait for the end of the pipe, and clean up unless the parent has."""
     first = sys.stdin.readline()
-    if not first:  # the parent was killed before it said, and so before it started a server
+    if not first:  # the parent was killed before it started a server
         return
     task = json.loads(first)
     if sys.stdin.readline():

@@ -1,7 +1,7 @@
-"""Where the tritonserver of this machine is, and the environment that it needs to run Python backends.
+"""Locating tritonserver on this machine, and the environment that it needs to run Python backends.
 
-Two sources: a `tritonserver` on PATH (NVIDIA's image, a host installation) or the one that the PyPI package
-`nvidia-pytriton` carries.
+Two sources: a `tritonserver` on PATH (NVIDIA's image, a host installation) or the one in the PyPI package
+`nvidia-pytriton`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ STUB_NAME = "triton_python_backend_stub"
 
 @dataclass(frozen=True, slots=True)
 class TritonInstallation:
-    """A tritonserver with its Python backend."""
+    """A tritonserver with its Python backend.
+
+    Attributes:
+        source: Where it was found.
+        binary: Path of the tritonserver executable.
+        python_backend: Folder of the Python backend.
+        stub: Path of the stub executable that runs Python models.
+        libraries: Folders of the shared libraries that it loads.
+    """
 
     source: Literal["path", "nvidia-pytriton"]
     binary: Path
@@ -35,9 +43,9 @@ class TritonInstallation:
     def environment(self) -> dict[str, str]:
         """Process environment in which this server's Python stubs import this interpreter's packages.
 
-        The stub is linked to libpython by name, so the loader must find the library of the interpreter whose
-        packages are used (another build of the same version lacks symbols that its extension modules need), and
-        it finds the virtual environment through PATH.
+        The stub is linked to libpython by name, so the loader must find the library of the interpreter whose packages
+        are used: another build of the same version lacks symbols that extension modules need. The stub finds the
+        virtual environment through PATH.
         """
         env = dict(os.environ)
         for name, folders in self.search_paths().items():
@@ -46,18 +54,18 @@ class TritonInstallation:
         return env
 
     def search_paths(self) -> dict[str, list[str]]:
-        """Folders that `environment` puts before those of PATH and LD_LIBRARY_PATH."""
-        # LIBDIR of an interpreter that was moved after its build names the folder that it was built for.
+        """Folders that `environment` puts before those of PATH and LD_LIBRARY_PATH, by variable."""
+        # LIBDIR of an interpreter that was moved after its build still names the old folder.
         own = [str(Path(sys.base_prefix) / "lib"), sysconfig.get_config_var("LIBDIR") or ""]
         libraries = list(dict.fromkeys(filter(None, [*own, *map(str, self.libraries)])))
         return {"PATH": [str(Path(sys.executable).parent)], "LD_LIBRARY_PATH": libraries}
 
 
 def find_installation() -> TritonInstallation:
-    """The server on PATH, else the bundled one.
+    """The server on PATH, else the one of nvidia-pytriton.
 
     Raises:
-        NotFound: neither is there, or its Python backend has no stub for this interpreter.
+        NotFound: Neither exists, or its Python backend has no stub for this interpreter.
     """
     on_path = shutil.which("tritonserver")
     if on_path is not None:

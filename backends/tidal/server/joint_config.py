@@ -1,7 +1,7 @@
 """One config for several versions of a runtime's model.
 
-Triton has one config for all versions of a model, and a publish writes the newest version's. While a front changes from
-one version to another its runtimes serve both, whose engines may differ in what they read and give.
+Triton has one config for all versions of a model, and a publish writes the config of the newest. While a front changes
+from one version to another, its runtimes serve both, whose engines may differ in inputs and outputs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def joint_config(graph: ModelGraph, front: str, runtime: str, versions: Sequence
     config = graph.config(runtime)
     specific = config.get("version_policy", {}).get("specific", {})
     named = {int(version) for version in specific.get("versions", ())}
-    asked = serving(config, versions)
+    joint = serving(config, versions)
     if named == set(versions):
-        return asked
+        return joint
     compared = sorted(set(versions) | (named & set(graph.versions(runtime))))
     found = ((version, graph.manifest(runtime, version)) for version in compared)
     engines = {version: manifest for version, manifest in found if isinstance(manifest, EngineManifest)}
@@ -40,22 +40,22 @@ def joint_config(graph: ModelGraph, front: str, runtime: str, versions: Sequence
     if len(engines) < len(compared) or len(fronts) < len(compared):  # one cannot be read
         return None
     if any(manifest.native for manifest in fronts):
-        return asked if len({_native_shape(manifest) for manifest in fronts}) == 1 else None
+        return joint if len({_native_shape(manifest) for manifest in fronts}) == 1 else None
     served = [engines[version] for version in versions]
-    asked["input"] = _inputs(config.get("input", ()), list(engines.values()))
-    asked["output"] = _outputs(config.get("output", ()), served)
+    joint["input"] = _inputs(config.get("input", ()), list(engines.values()))
+    joint["output"] = _outputs(config.get("output", ()), served)
     if config.get("max_batch_size", 0):
-        asked["max_batch_size"] = max(config["max_batch_size"], *(each.runtime.max_batch for each in served))
-    return asked
+        joint["max_batch_size"] = max(config["max_batch_size"], *(each.runtime.max_batch for each in served))
+    return joint
 
 
 def serving(config: Mapping[str, Any], versions: Sequence[int]) -> dict[str, Any]:
-    """The same config for these versions alone."""
+    """A copy of a config that serves these versions alone."""
     return {**config, "version_policy": {"specific": {"versions": [str(version) for version in sorted(versions)]}}}
 
 
 def _inputs(declared: Sequence[Mapping[str, Any]], engines: Sequence[EngineManifest]) -> list[dict[str, Any]]:
-    """Those declared and those that any engine reads; what only some read is optional."""
+    """Declared inputs and those that any engine reads; inputs that only some engines read are optional."""
     read = [{each.name for each in engine.inputs} for engine in engines]
     differing = read[0].union(*read) - read[0].intersection(*read)
     inputs = [{**each, "optional": True} if each["name"] in differing else dict(each) for each in declared]
@@ -71,5 +71,5 @@ def _outputs(declared: Sequence[Mapping[str, Any]], engines: Sequence[EngineMani
 
 
 def _native_shape(manifest: ArloManifest) -> tuple[object, ...]:
-    """What the config of a runtime on Triton's own backend is made of, beside its version and instances."""
+    """What the config of a runtime on Triton's own backend depends on, besides its version and instances."""
     return manifest.native, manifest.runtimes, manifest.inputs, manifest.extra_outputs, len(manifest.labels)

@@ -19,12 +19,11 @@ from tidal.server.extra_options import grpc_tls
 from tidal.server.installation import TritonInstallation
 from tidal.server.protection import Protection
 
-# tritonserver gives each Python model threads on which its calls to other models wait and its answers go out: with the
-# usual 32, a model with as many calls in flight cannot answer. A cascade has up to 24, and 32 more may be lost to
-# processes that died.
+# Threads on which calls of a Python model to other models wait and its responses are sent: with the default of 32, a
+# model with as many calls in flight cannot respond. A cascade has up to 24, and crashed processes may occupy 32 more.
 _THREADS = 64
 
-# Triton reads the key from inside an option where other characters are separators.
+# The key is part of an option of Triton in which other characters are separators.
 _KEY = re.compile(r"[A-Za-z0-9._~+/-]{8,}")
 
 
@@ -45,7 +44,21 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything that a server is started with; `access_log` is what `tidal.access_log.target.Target` takes."""
+    """Everything that a server is started with.
+
+    Attributes:
+        installation: Installation of tritonserver.
+        repository: Folder of the model repository.
+        backend_directory: Folder with Tidal's backends.
+        models: Names of the models that the server loads while it starts.
+        endpoints: Addresses to listen on.
+        shm_prefix: Prefix of its shared-memory files, which no other server uses.
+        key: Admin key; None leaves the admin endpoints open.
+        exit_timeout_s: Time in seconds for requests in flight at shutdown.
+        extra: Further command-line words for tritonserver.
+        access_log: Target of the request log, as `tidal.access_log.target.Target` accepts it; None for no log.
+        protection: Options and environment that protect it from requests.
+    """
 
     installation: TritonInstallation
     repository: Path
@@ -64,25 +77,25 @@ class Launch:
         return {**self.installation.environment(), **self.protection.environment}
 
     def control(self) -> ServerControl:
-        """The admin side of the server, once it runs.
+        """Admin API of the server, once it runs.
 
-        Loads go over HTTP where gRPC takes TLS connections only: Tidal has neither the names in a certificate nor, with
-        mutual TLS, a certificate of its own.
+        Loads go over HTTP where gRPC accepts TLS connections only: Tidal has neither the names in a certificate nor,
+        with mutual TLS, a certificate of its own.
         """
         address = self.endpoints.address
         grpc = None if grpc_tls(self.extra) else address(self.endpoints.grpc)
         return ServerControl(address(self.endpoints.http), self.key, grpc)
 
     def command(self) -> list[str]:
-        """Arguments of the process, the binary first."""
+        """Command line of the process."""
         ports = self.endpoints
         options = [
             *_basic(self.repository, self.backend_directory, self.models),
-            # A model that does not load is reported by name, not by the server's exit.
+            # A model that does not load is reported by name; it must not end the server.
             "--exit-on-error=false",
-            # Its /v2/health/ready says that the server accepts requests. Strict, it would stay 400 until the process
-            # ends after any version failed to load, also while another version serves. `GET /ready` says which models
-            # answer.
+            # Its /v2/health/ready reports that the server accepts requests. Strict, it would stay 400 until the process
+            # ends after any version failed to load, even while another version serves. `GET /ready` reports which
+            # models answer.
             "--strict-readiness=false",
             f"--exit-timeout-secs={self.exit_timeout_s}",
             f"--http-address={ports.host}",
@@ -171,10 +184,10 @@ def _lacking(graph: ModelGraph, model: str, served: Collection[str]) -> str | No
 
 
 def check_path(path: Path) -> None:
-    """Triton starts a Python model by a shell command in which it does not quote the paths.
+    """Check that a path needs no quotes: Triton starts a Python model by a shell command without any.
 
     Raises:
-        InvalidArgument: a shell would not take the path as it is.
+        InvalidArgument: A shell would interpret the path.
     """
     absolute = str(path.resolve())
     if shlex.quote(absolute) != absolute:
@@ -184,7 +197,7 @@ def check_path(path: Path) -> None:
 
 
 def build_command(entry: ModelEntry) -> str:
-    """The command that publishes a model, with its spec where one lies in the model's folder."""
+    """The command that publishes a model, with its spec where the model's folder has one."""
     specs = sorted((*entry.folder.glob("*.yaml"), *entry.folder.glob("*.yml")))
     return f"tidal build {specs[0] if specs else 'SPEC.yaml'}"
 
@@ -193,22 +206,24 @@ def check_key(key: str | None) -> str:
     """The admin key to use: the given one, else a new one.
 
     Raises:
-        InvalidArgument: the key is too short or has characters that Triton's option cannot carry.
+        InvalidArgument: The key is too short, or has characters that Triton's option does not accept.
     """
     if key is None:
         return secrets.token_urlsafe(24)
     if not _KEY.fullmatch(key):
-        raise InvalidArgument("TIDAL_ADMIN_KEY must be at least 8 characters out of A-Z a-z 0-9 . _ ~ + / -")
+        raise InvalidArgument(
+            "TIDAL_ADMIN_KEY is not valid: it must have at least 8 characters out of A-Z a-z 0-9 . _ ~ + / -"
+        )
     return key
 
 
 def stock_command(
     installation: TritonInstallation, repository: Path, backends: Path, models: Sequence[str], protected: Protection
 ) -> str:
-    """Shell command that serves the repository with tritonserver alone, as `tidal serve` would find it."""
+    """Shell command that serves the repository with tritonserver alone, in the environment of `tidal serve`."""
     paths = installation.search_paths()
     words = [str(installation.binary), *_basic(repository.resolve(), backends.resolve(), models), *protected.options]
-    # Without the guard only the stack limit can be raised, which takes a shell of its own.
+    # Without the guard only the stack limit can be raised, which requires a shell.
     shell = f'sh -c \'ulimit -Ss {protected.stack_bytes >> 10} && exec "$0" "$@"\'' if protected.stack_bytes else ""
     lines = [
         "env -u PYTHONHOME",

@@ -1,4 +1,4 @@
-"""One tritonserver after the other: each started, supervised and ended, and the next where one ended by itself."""
+"""Starting, supervising and stopping tritonserver, and restarting it where it ended by itself."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Ready = Callable[[ReadyReport], None]
 
 
 class ServeOutcome(Enum):
-    """How a run ended."""
+    """How `tidal serve` ended."""
 
     CLEANLY = "ended cleanly"
     NOT_STARTED = "stopped before it served"
@@ -51,18 +51,18 @@ class ServeOutcome(Enum):
 
 @dataclass(slots=True)
 class ServerLifecycle:
-    """What stays the same while one tritonserver follows another.
+    """One run of `tidal serve`, which may restart tritonserver.
 
     Attributes:
-        launch: how each is started.
-        models: names of the models to serve; all that are published where it is empty.
-        log: file for Triton's log, None for stderr.
-        signals: that ask for an end.
+        launch: Everything that each tritonserver is started with.
+        models: Names of the models to serve; empty for all published ones.
+        log: File for Triton's log; None for stderr.
+        signals: Signals that request a stop.
         status: Readiness that the probes report.
-        strict: whether every model has to load; else those are served that do.
-        restarts: models restarted by the supervisor, how often.
-        wanted: models that have to answer for the server to be ready.
-        last_end: how the last tritonserver ended by itself, and when.
+        strict: Whether every model has to load; else the models that load are served.
+        restarts: Number of restarts by the supervisor, by model.
+        wanted: Models that have to answer for the server to be ready.
+        last_end: How the last tritonserver ended by itself, and when; None where none did.
     """
 
     launch: Launch
@@ -76,24 +76,24 @@ class ServerLifecycle:
     last_end: str | None = None
 
     def first(self, plan: StartPlan, selection: Selection, ready: Ready) -> ServeOutcome:
-        """Serve with a tritonserver until it ends or is asked to.
+        """Serve with the first tritonserver until it ends or a stop is requested.
 
         Args:
-            plan: when to load which model.
-            selection: what is served.
-            ready: called once when it serves.
+            plan: Models by when they are loaded.
+            selection: Models to serve.
+            ready: Called once when it serves.
 
         Raises:
-            TidalError: it does not start; no model loads, or with `strict` one does not.
+            TidalError: It does not start, no model loads, or with `strict` one does not.
         """
         return self._run(plan, selection, ready, 0)
 
-    def again(self, most: int) -> ServeOutcome:
-        """Serve with one tritonserver after the other, up to `most` in a row that end by themselves."""
-        return restart_while_failing(self._attempt, most, self.signals.stop.wait)
+    def restart(self, max_restarts: int) -> ServeOutcome:
+        """Restart tritonserver until a stop is requested, or it has ended by itself too often in a row."""
+        return restart_while_failing(self._attempt, max_restarts, self.signals.stop.wait)
 
     def _attempt(self, number: int) -> tuple[ServeOutcome, float]:
-        """Serve once more, with what is published now; how that ended, and for how many seconds it served."""
+        """Serve once more, with what is published now; return how that ended, and for how many seconds it served."""
         began, served = time.monotonic(), float("inf")
         _log.warning("starting tritonserver again (restart %d)", number)
 
@@ -108,13 +108,13 @@ class ServerLifecycle:
             graph = ModelGraph.read(repository)
             selection = select_models(graph, self.models)
             plan = plan_start(graph, names_of(selection), strict=self.strict)
-            # Somebody else's server may have come; and whoever cleans temporary folders takes what nobody has opened.
+            # Another server may use the ports by now, and files that nobody has open may have been cleaned up.
             choose_endpoints(endpoints.host, endpoints.http, endpoints.grpc, endpoints.metrics)
             assemble(self.launch.backend_directory, self.launch.installation)
             clear_unfinished_changes(repository, plan.models)
             ended = self._run(plan, selection, ready, number)
         except (TidalError, OSError) as error:
-            _log.error("tritonserver did not come back: %s", error)
+            _log.error("tritonserver does not start again: %s", error)
             ended = ServeOutcome.BY_ITSELF
         return ended, max(0.0, time.monotonic() - served)
 
@@ -145,10 +145,10 @@ class ServerLifecycle:
             return ServeOutcome.CLEANLY if number else ServeOutcome.NOT_STARTED
         for row in server.failed_models():
             progress.failure(row.name, sentence(row.reason))
-        for name in sorted(set(plan.by_server) - progress.failed.keys()):  # where the log does not tell
+        for name in sorted(set(plan.by_server) - progress.failed.keys()):  # where the log does not report it
             progress.succeeded(name)
         if not load_later(server.control, launch.repository, plan, self.signals.stop, progress, strict=self.strict):
-            if number:  # clients know the ports, and some models answer already
+            if number:  # clients know the ports, and some models already answer
                 return self._end(server)
             server.kill()
             return ServeOutcome.NOT_STARTED
@@ -192,7 +192,7 @@ class ServerLifecycle:
         return ServeOutcome.BY_ITSELF
 
     def _report_exit(self, server: ServerProcess, state: ServerState) -> None:
-        """Report a tritonserver that ended by itself."""
+        """Record and report that tritonserver ended by itself."""
         how = server.ending()
         where = f"; its log: {server.log}" if server.log else ""
         _log.error("tritonserver ended by itself (%s)%s", how, where)
@@ -201,8 +201,8 @@ class ServerLifecycle:
         self.status.restarting(f"tritonserver ended by itself ({how}) and is restarting")
 
     def _write_restarting(self, state: ServerState) -> None:
-        said = {"restarting": f"it ended by itself, {self.last_end}", "last_end": self.last_end}
-        write_state(state.model_copy(update={**said, "restarts": dict(self.restarts)}))
+        changed = {"restarting": f"it ended by itself, {self.last_end}", "last_end": self.last_end}
+        write_state(state.model_copy(update={**changed, "restarts": dict(self.restarts)}))
 
     def _end(self, server: ServerProcess) -> ServeOutcome:
         self.status.ending()
@@ -210,7 +210,7 @@ class ServerLifecycle:
 
     @contextmanager
     def _supervised(self, server: ServerProcess, state: ServerState) -> Iterator[None]:
-        """Restart models whose stubs die and judge readiness, until the block ends."""
+        """Restart models whose stubs crash, and evaluate readiness, until the block ends."""
         ended = threading.Event()
 
         def restarted() -> None:
@@ -220,7 +220,7 @@ class ServerLifecycle:
         repository = server.launch.repository
         supervisor = Supervisor(server.control, server.pid, repository, python_backends(), self.restarts, restarted)
         watch = ReadinessWatch(server.control, supervisor, self.status, self.wanted)
-        self.status.serving(watch.look() or {})
+        self.status.serving(watch.poll() or {})
         threads = [
             threading.Thread(target=each.run, args=(ended,), name=name, daemon=True)
             for name, each in (("supervisor", supervisor), ("readiness", watch))
@@ -232,8 +232,8 @@ class ServerLifecycle:
         finally:
             ended.set()
             if not self.signals.stop.is_set():
-                # The next server has the same addresses: nothing that was meant for this one may reach it. Calls to a
-                # server that is gone end at once.
+                # The next server has the same addresses: no call meant for this one may reach it. Calls to a server
+                # that has ended return at once.
                 for thread in threads:
                     thread.join()
             self.wanted = watch.wanted
@@ -241,34 +241,35 @@ class ServerLifecycle:
 
 def restart_while_failing(
     attempt: Callable[[int], tuple[ServeOutcome, float]],
-    most: int,
+    max_restarts: int,
     wait: Callable[[float], bool],
     clock: Callable[[], float] = time.monotonic,
 ) -> ServeOutcome:
-    """Try again where a server ended by itself, with pauses that grow, until it does so too often in a row.
+    """Restart a server that ended by itself, with growing pauses, until it does so too often in a row.
 
     Args:
-        attempt: given its number from 1, serves once; returns how that ended, and for how many seconds it served.
-        most: attempts in a row; one that served for `STABLE_AFTER_S` begins a new row.
-        wait: waits so many seconds; True: an end is asked for.
-        clock: now, in seconds.
+        attempt: Serves once. Its argument is the number of the restart, from 1; it returns how that ended, and for how
+            many seconds it served.
+        max_restarts: Largest number of restarts in a row; a server that served for `STABLE_AFTER_S` starts a new row.
+        wait: Waits for so many seconds; returns True where a stop is requested.
+        clock: Returns the time in seconds.
     """
     restarts, number = Restarts(), 0
-    while restarts.count < most:
+    while restarts.count < max_restarts:
         if wait(restarts.pause_s(clock())):
             return ServeOutcome.CLEANLY
         number += 1
         ended, served_s = attempt(number)
         if ended is not ServeOutcome.BY_ITSELF:
             return ended
-        restarts = Restarts() if served_s >= STABLE_AFTER_S else restarts.another(clock())
-    if most:
-        _log.error("tritonserver ended by itself again after %d restarts in a row: giving up", most)
+        restarts = Restarts() if served_s >= STABLE_AFTER_S else restarts.restarted(clock())
+    if max_restarts:
+        _log.error("tritonserver ended by itself again after %d restarts in a row: giving up", max_restarts)
     return ServeOutcome.BY_ITSELF
 
 
 def names_of(selection: Selection) -> list[str]:
-    """Names of the models that are served."""
+    """Names of the models to serve."""
     return [entry.name for entry in selection.served]
 
 
@@ -276,12 +277,12 @@ def _end(server: ServerProcess, signals: Signals) -> ServeOutcome:
     began = time.monotonic()
     if not server.end(signals.at_once):
         if server.was_idle:
-            _log.info("tritonserver had unloaded every model and did not end: ended it")
+            _log.info("tritonserver had unloaded every model and did not end: killed it")
             return ServeOutcome.CLEANLY
         _log.error("tritonserver did not end within %.0f s and was killed", time.monotonic() - began)
         return ServeOutcome.CUT_SHORT
     if server.exit_status() != 0:
-        # At its own exit timeout it ends with status 1 and leaves what is in flight unanswered.
+        # At its own exit timeout it ends with status 1 and leaves requests in flight unanswered.
         _log.error("tritonserver did not end cleanly (%s): requests may be unanswered", server.ending())
         return ServeOutcome.CUT_SHORT
     return ServeOutcome.CLEANLY

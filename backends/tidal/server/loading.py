@@ -1,7 +1,7 @@
 """Loading a model over gRPC.
 
-tritonserver runs a load inside the thread that took it. Its HTTP endpoint has few and shares connections out among
-them, so a load over HTTP holds up the inference of most HTTP clients until the model serves; over gRPC nobody waits.
+tritonserver runs a load in the thread that received it. Its HTTP endpoint distributes connections over few threads, so
+a load over HTTP blocks inference of most HTTP clients until the model serves. Over gRPC it blocks no other client.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tidal.errors import Internal, NotFound, Unavailable
 
-# A proxy of the environment is for other machines' traffic.
+# Proxies of the environment are for other machines.
 _OPTIONS = (("grpc.enable_http_proxy", 0),)
 
 
@@ -26,15 +26,15 @@ def load_over_grpc(
 
     Args:
         address: `host:port` of the gRPC endpoint.
-        model: its name.
-        config: complete config that replaces config.pbtxt, or None.
-        metadata: what the admin endpoints ask for.
-        timeout_s: seconds to wait for it.
+        model: Name of the model.
+        config: Complete config that replaces config.pbtxt; None for config.pbtxt.
+        metadata: Metadata entries that the admin endpoints require.
+        timeout_s: Longest time to wait, in seconds.
 
     Raises:
-        NotFound: there is no such model.
-        Unavailable: no server answers, or it wants its admin key.
-        Internal: Triton's reason; the version before keeps serving.
+        NotFound: There is no such model.
+        Unavailable: No server answers, or it requires its admin key.
+        Internal: Triton's reason; the version that served before keeps serving.
     """
     request = service_pb2.RepositoryModelLoadRequest(model_name=model)
     if config is not None:
@@ -50,7 +50,8 @@ def load_over_grpc(
 def _failure(address: str, code: grpc.StatusCode, details: str) -> Internal | NotFound | Unavailable:
     if code is grpc.StatusCode.UNAVAILABLE and "restricted" in details:
         return Unavailable(
-            f"the server at {address} wants its admin key: set TIDAL_ADMIN_KEY, or run this as the user who started it"
+            f"the server at {address} requires its admin key: set TIDAL_ADMIN_KEY, or run this as the user who started "
+            "it"
         )
     if code is grpc.StatusCode.NOT_FOUND:
         return NotFound(details)

@@ -1,4 +1,4 @@
-"""What is known of a repository's models: published versions, what their manifests say, what a server serves."""
+"""Facts about models for `tidal models list`: published versions, manifests, and what a server serves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,20 @@ from tidal.server.control import ModelState
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """One model; fields that do not apply or are not known are None."""
+    """Facts about one model; fields that do not apply or are not known are None.
+
+    Attributes:
+        name: Name of the model.
+        published: Published versions, ascending.
+        serves: Versions that serve, ascending.
+        state: State by Triton, or why there is none.
+        backend: Name of the backend or platform.
+        instances: Number of instances to be loaded.
+        engine: Engine of the version that serves, else of the newest.
+        precision: Precision of its engines.
+        max_length: Longest input in tokens.
+        built: UTC time of its build, ISO 8601.
+    """
 
     name: str
     published: tuple[int, ...]
@@ -32,11 +45,11 @@ class ModelFacts:
 
 
 def model_facts(repository: Path | None, index: Sequence[ModelState] | None) -> list[ModelFacts]:
-    """Every model of a repository or server, by name.
+    """Facts about every model of a repository or server, sorted by name.
 
     Args:
-        repository: where the models are, or None when only the server is known.
-        index: the server's repository index, or None without a server.
+        repository: Folder of the model repository; None where only the server is known.
+        index: Repository index of the server; None without a server.
     """
     graph = ModelGraph.read(repository)
     names = sorted({*graph.models, *(row.name for row in index or ())})

@@ -1,4 +1,4 @@
-"""One tritonserver process: started, waited for, ended, and nothing of it left behind."""
+"""One tritonserver process: start it, wait for it, stop it, and clean up after it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tidal.server.exit_watch import ExitWatch
 from tidal.server.launch import Launch
 from tidal.server.protection import raise_stack_limit
 
-# What the server may take beyond its own exit timeout before it is killed.
+# Time beyond its own exit timeout after which the server is killed.
 KILL_AFTER_S = 5.0
-# Between two looks at whether a server that was asked to end still has something to do.
+# Between two checks whether a server that is shutting down is idle.
 _POLL_S = 0.25
 _PR_SET_PDEATHSIG = 1
 _PRCTL = ctypes.CDLL(None).prctl
-# Of the end of a log, where its last error is looked for.
+# Number of bytes at the end of a log that are searched for its last error.
 _READ_BYTES = 1 << 20
 _ERROR_LINE = re.compile(r"E\d{4} |[Ee]rror|.*unrecognized option|.*error while loading")
 
@@ -37,12 +37,12 @@ class ServerProcess:
     """A started tritonserver."""
 
     def __init__(self, launch: Launch, log: Path | None, *, append: bool = False) -> None:
-        """Start it.
+        """Start the server.
 
         Args:
-            launch: how.
-            log: file for its log, stderr where it is None.
-            append: to what the log already holds.
+            launch: Everything that it is started with.
+            log: File for its log; None for stderr.
+            append: Whether to append to the file.
         """
         self.launch = launch
         self.log = log
@@ -58,9 +58,9 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output or sys.stderr,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C at a terminal is for this process, which forwards it; stubs must live to answer.
+                # Ctrl-C at a terminal is for this process, which forwards it; stubs must run on to answer.
                 start_new_session=True,
-                preexec_fn=partial(_prepare, launch.protection.stack_bytes),  # noqa: PLW1509  (it takes no lock)
+                preexec_fn=partial(_prepare, launch.protection.stack_bytes),  # noqa: PLW1509  (it acquires no lock)
             )
         finally:
             if output is not None:
@@ -76,17 +76,17 @@ class ServerProcess:
         return self._process.poll()
 
     def wait_live(self, stop: threading.Event, meanwhile: Callable[[], None] = lambda: None) -> bool:
-        """Wait until the server answers, which is after it tried to load every model.
+        """Wait until the server answers, which it does after it tried to load every model.
 
         Args:
-            stop: set it to give up.
-            meanwhile: called several times a second.
+            stop: Event that ends the wait.
+            meanwhile: Called several times per second.
 
         Returns:
-            False when `stop` was set before.
+            Whether the server answered before `stop` was set.
 
         Raises:
-            Internal: the server ended; its last error line.
+            Internal: The server ended; the message has the last error line of its log.
         """
         while not stop.wait(0.1):
             if self.exit_status() is not None:
@@ -98,7 +98,7 @@ class ServerProcess:
         return False
 
     def failed_models(self) -> list[ModelState]:
-        """Models that were to be served and are not, each with Triton's reason."""
+        """Models that were to be served and do not serve, each with Triton's reason."""
         index = self.control.index()
         ready = {row.name for row in index if row.state == "READY"}
         failed = []
@@ -109,23 +109,23 @@ class ServerProcess:
         return failed
 
     def end(self, now: threading.Event) -> bool:
-        """Let the server finish what is in flight, kill it when it does not end in time, and clean up.
+        """Stop the server: let it finish requests in flight, kill it where it does not end in time, and clean up.
 
         Args:
-            now: set it to kill at once.
+            now: Event that kills it at once.
 
         Returns:
-            Whether it ended by itself. Where not, `was_idle` says whether it had answered everything and unloaded every
+            Whether it ended by itself. If not, `was_idle` is whether it had answered every request and unloaded every
             model before.
         """
         if self._process.poll() is None:
             self._process.terminate()
         deadline = time.monotonic() + self.launch.exit_timeout_s + KILL_AFTER_S
-        leaving, next_poll_s = ExitWatch(self.pid, self.launch.endpoints.address(self.launch.endpoints.metrics)), 0.0
+        exit_watch, next_poll_s = ExitWatch(self.pid, self.launch.endpoints.address(self.launch.endpoints.metrics)), 0.0
         while self._process.poll() is None and time.monotonic() < deadline and not now.is_set():
             time.sleep(0.05)
             if time.monotonic() >= next_poll_s:
-                if leaving.idle(time.monotonic()):
+                if exit_watch.idle(time.monotonic()):
                     self.was_idle = True
                     break
                 next_poll_s = time.monotonic() + _POLL_S
@@ -137,13 +137,13 @@ class ServerProcess:
         return by_itself
 
     def kill(self) -> None:
-        """End it at once, and clean up: nobody uses it yet, so nothing is in flight."""
+        """Kill the server at once and clean up: no client uses it yet, so no request is in flight."""
         self._process.kill()
         self._process.wait()
         clean_up(self.launch.shm_prefix)
 
     def ending(self) -> str:
-        """How the server ended, in words."""
+        """How the server ended, as the end of a sentence."""
         status = self._process.poll()
         if status is not None and status < 0:
             return f"killed by {signal.Signals(-status).name}"
@@ -151,7 +151,7 @@ class ServerProcess:
 
     def _last_error(self) -> str:
         if self.log is None:
-            return "its log above says why"
+            return "see its log above"
         try:
             with self.log.open("rb") as file:
                 file.seek(max(self.log_begins, self.log.stat().st_size - _READ_BYTES))
@@ -171,7 +171,7 @@ def _environment(launch: Launch) -> dict[str, str]:
 
 
 def _prepare(stack_bytes: int | None) -> None:
-    """In the child: end when the parent is gone, also when it was killed. Other threads' locks may be held for good."""
+    """In the child process: end with the parent, even if it is killed. Other threads' locks may stay held."""
     _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
     if stack_bytes is not None:
         raise_stack_limit(stack_bytes)

@@ -1,6 +1,6 @@
-"""Progress of a start: a line for each model that loaded or did not, and one every 10 s for those that are loading.
+"""Progress of a start: a line for each model that loaded or failed, and one every 10 s for those that are loading.
 
-tritonserver loads most models before it opens its ports, so its log is the only place that shows how far it has come.
+tritonserver loads most models before it opens its ports, so only its log shows the progress.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-# After so many seconds without a line, one names what is loading.
+# After this time without a line, one names the models that are loading.
 SILENCE_S = 10.0
 _LOADING = re.compile(r"\"?loading: ([^\s:\"]+):\d+\"?\s*$")
 _LOADED = re.compile(r"\"?successfully loaded '([^']+)'\"?\s*$")
@@ -20,7 +20,7 @@ _log = logging.getLogger("tidal.serve")
 
 
 class StartProgress:
-    """What a start has loaded so far."""
+    """Models that a start has loaded so far, and those that failed."""
 
     def __init__(
         self,
@@ -28,12 +28,12 @@ class StartProgress:
         dependents: Callable[[str], list[str]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin.
+        """Create the record of a start that has loaded nothing yet.
 
         Args:
-            models: names of the models that are to be loaded.
-            dependents: given a model, the models that need it.
-            clock: now, in seconds.
+            models: Names of the models that are to be loaded.
+            dependents: Returns the models that require a model.
+            clock: Returns the time in seconds.
         """
         self._models = frozenset(models)
         self._dependents = dependents
@@ -44,12 +44,12 @@ class StartProgress:
         self.failed: dict[str, str] = {}
 
     def loading(self, model: str) -> None:
-        """Record that a load has begun."""
+        """Record that the load of a model has begun."""
         if model in self._models:
             self._began.setdefault(model, self._clock())
 
     def succeeded(self, model: str) -> None:
-        """Report a model that serves now."""
+        """Report that a model serves now."""
         if model not in self._models or model in self.loaded:
             return
         self.loaded.add(model)
@@ -58,7 +58,7 @@ class StartProgress:
         self._reported_s = self._clock()
 
     def failure(self, model: str, reason: str) -> None:
-        """Report a model that does not load, once."""
+        """Report that a model does not load; only the first reason is reported."""
         self._began.pop(model, None)
         if model in self.failed:
             return
@@ -67,14 +67,14 @@ class StartProgress:
         self._reported_s = self._clock()
 
     def sentence(self, model: str) -> str:
-        """A failure in words: the model, the reason, and the models that depend on it."""
+        """The failure of a model as a sentence: the reason, and the models that depend on it."""
         needed_by = self._dependents(model)
         verb = "depends" if len(needed_by) == 1 else "depend"
         depends = f"; {', '.join(needed_by)} {verb} on it" if needed_by else ""
         return f"model '{model}' does not load: {self.failed[model]}{depends}"
 
     def waiting(self) -> None:
-        """Name what is loading when nothing was reported for `SILENCE_S`; call it now and then."""
+        """Report the models that are loading where nothing was reported for `SILENCE_S`; call it regularly."""
         now = self._clock()
         if now - self._reported_s < SILENCE_S:
             return
@@ -89,14 +89,14 @@ class StartProgress:
 
 
 class LogReader:
-    """What is appended to a log, line by line."""
+    """Reads the lines that are appended to a log."""
 
     def __init__(self, path: Path | None, offset: int) -> None:
-        """Begin.
+        """Create a reader.
 
         Args:
-            path: the log; None where there is none to read, and no line ever comes.
-            offset: bytes of it that are not read.
+            path: File of the log; None where there is none, which gives no lines.
+            offset: Number of bytes at its beginning to skip.
         """
         self._path = path
         self._offset = offset
@@ -118,7 +118,12 @@ class LogReader:
 
 
 def follow(progress: StartProgress, lines: Iterable[str]) -> None:
-    """Report what lines of tritonserver's log say about loads."""
+    """Report the loads in lines of tritonserver's log.
+
+    Args:
+        progress: Receiver of the loads.
+        lines: Complete lines of the log.
+    """
     for line in lines:
         if found := _LOADING.search(line):
             progress.loading(found.group(1))

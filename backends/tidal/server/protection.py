@@ -1,9 +1,9 @@
-"""What protects a tritonserver from requests that would end it, by what its release lacks.
+"""Protection of tritonserver from requests that could end it, by the weaknesses of its release.
 
 Releases before 26.07 are guarded: a library preloaded into tritonserver refuses oversized, finely chunked, compressed
-and deeply nested HTTP bodies and large gRPC messages before the server takes them in, and gives the server's threads
-stacks that the rest fits on.
-A proxy would do the same for an additional hop of every request; the library adds a function call to each read.
+and deeply nested HTTP bodies and large gRPC messages before the server reads them, and gives the server's threads
+stacks that are large enough for the rest. A proxy could do the same at the cost of another hop per request; the library
+adds a function call to each read.
 """
 
 from __future__ import annotations
@@ -21,19 +21,24 @@ from tidal.server.releases import SECURE_SINCE, has_option, installed_version, r
 
 #: Triton's own default of --http-max-input-size, in bytes.
 MAX_INPUT_SIZE = 64 << 20
-#: Most bytes of a gRPC message, which takes 2.5 times as much memory while it is read. Triton's own limit is 2 GiB.
+#: Largest gRPC message in bytes; reading it needs 2.5 times as much memory. Triton's own limit is 2 GiB.
 MAX_MESSAGE_SIZE = 256 << 20
 _OPTION = "--http-max-input-size"
-# Of a thread of a guarded server. 2.51 puts on it what the guard lets through: twice a form-encoded body of up to
-# 4 MiB, and 16 bytes for each piece that a body arrives in, of which there are a million at most.
+# Stack of a thread of a guarded server. Of what the guard accepts, Triton 2.51 keeps on it twice a form-encoded body of
+# up to 4 MiB, and 16 bytes for each chunk of a body: at most a million chunks.
 _GUARDED_STACK = 64 << 20
-# Without the guard it is twice the largest form-encoded body that does not end the server.
+# Without the guard: twice the largest form-encoded body that does not end the server.
 _STACK = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Most bytes of an HTTP request body and of a gRPC message."""
+    """Largest sizes of requests.
+
+    Attributes:
+        http_body: Largest HTTP request body in bytes.
+        grpc_message: Largest gRPC message in bytes.
+    """
 
     http_body: int = MAX_INPUT_SIZE
     grpc_message: int = MAX_MESSAGE_SIZE
@@ -44,11 +49,11 @@ class Protection:
     """How a server is started so that a request cannot end it.
 
     Attributes:
-        options: for its command line.
-        environment: additional variables of its environment.
-        stack_bytes: soft stack limit to start it with; None leaves it as it is.
-        guarded: whether the HTTP guard is preloaded.
-        lacking: what is not protected and what to do about it; empty where nothing is.
+        options: Options for its command line.
+        environment: Additional variables of its environment.
+        stack_bytes: Soft stack limit of its process in bytes; None leaves it unchanged.
+        guarded: Whether the HTTP guard is preloaded.
+        lacking: What is not protected, and what to do about it; empty where everything is.
     """
 
     options: tuple[str, ...] = ()
@@ -59,24 +64,24 @@ class Protection:
 
 
 def protection(installation: TritonInstallation, limits: RequestLimits | None = None) -> Protection:
-    """What an installation needs, by its release.
+    """The protection that an installation needs, by its release.
 
     Args:
-        installation: the server to start.
-        limits: of requests; the default ones where it is None.
+        installation: Installation of tritonserver.
+        limits: Largest sizes of requests; None for the defaults.
     """
     limits = limits or RequestLimits()
     return decide(installed_version(installation), has_option(installation, _OPTION), guard(), limits)
 
 
 def decide(version: str | None, limits_bodies: bool, library: Path | None, limits: RequestLimits) -> Protection:
-    """What a server needs.
+    """The protection that a server needs.
 
     Args:
-        version: its version, None where it is unknown.
-        limits_bodies: whether it has the option --http-max-input-size.
-        library: the HTTP guard, None where it is not built.
-        limits: of requests.
+        version: Version of the server; None where it is unknown.
+        limits_bodies: Whether it has the option --http-max-input-size.
+        library: Path of the HTTP guard; None where it is not built.
+        limits: Largest sizes of requests.
     """
     name = release_name(version) if version is not None else None
     options = (f"{_OPTION}={limits.http_body}",) if limits_bodies else ()
@@ -92,7 +97,7 @@ def decide(version: str | None, limits_bodies: bool, library: Path | None, limit
 
 
 def with_guard_in(folder: Path, found: Protection, limits: RequestLimits) -> Protection:
-    """The same with a copy of the guard in a folder, which then needs nothing beside it."""
+    """The same protection with a copy of the guard in a folder, which then is self-contained."""
     if not found.guarded:
         return found
     copy = folder.resolve() / library_path().name
@@ -101,7 +106,7 @@ def with_guard_in(folder: Path, found: Protection, limits: RequestLimits) -> Pro
 
 
 def guard() -> Path | None:
-    """The HTTP guard, where it is built from the sources that are there."""
+    """Path of the HTTP guard; None where it is not built from the present sources."""
     try:
         return library_path() if is_current() else None
     except TidalError:
@@ -109,7 +114,7 @@ def guard() -> Path | None:
 
 
 def guard_environment(library: Path, limits: RequestLimits) -> dict[str, str]:
-    """Environment in which tritonserver loads the guard; the guard removes it again, so children do not inherit it."""
+    """Environment in which tritonserver loads the guard; the guard removes it, so that children do not inherit it."""
     before = os.environ.get("LD_PRELOAD", "")
     return {
         "LD_PRELOAD": os.pathsep.join(filter(None, [str(library), before])),
@@ -121,7 +126,7 @@ def guard_environment(library: Path, limits: RequestLimits) -> dict[str, str]:
 
 
 def raise_stack_limit(stack_bytes: int) -> None:
-    """Raise this process's soft stack limit as far as its hard one allows: what its threads then get by default."""
+    """Raise this process's soft stack limit, the default for its threads, as far as the hard limit allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     soft = stack_bytes if hard == resource.RLIM_INFINITY else min(stack_bytes, hard)
     resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))

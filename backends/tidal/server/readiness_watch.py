@@ -1,4 +1,4 @@
-"""Looking at a running tritonserver regularly and recording which of its models answer."""
+"""Polling a running tritonserver and recording which of its models answer."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from tidal.server.status import ServeStatus
 from tidal.server.supervision import Supervisor
 
 POLL_S = 0.5
-# A hung tritonserver must not keep the next look for long.
+# A hung tritonserver must not delay the next poll for long.
 _ANSWER_S = 5.0
 
 _log = logging.getLogger("tidal.serve")
 
 
 class ReadinessWatch:
-    """Judges the readiness of a server's models every `POLL_S` seconds."""
+    """Evaluates the readiness of a server's models every `POLL_S` seconds."""
 
     def __init__(
         self, control: ServerControl, supervisor: Supervisor, status: ServeStatus, wanted: WantedModels
     ) -> None:
-        """Watch a server.
+        """Create a watch; `run` starts it.
 
         Args:
-            control: its admin side.
-            supervisor: says which models are being restarted.
-            status: where the result goes.
-            wanted: what was wanted before.
+            control: Admin API of the server.
+            supervisor: Supervisor of the server, for the models that it is restarting.
+            status: Receiver of the results.
+            wanted: Models that were wanted before.
         """
         self._control = control
         self._supervisor = supervisor
@@ -38,32 +38,32 @@ class ReadinessWatch:
         self.wanted = wanted
 
     def run(self, stop: threading.Event) -> None:
-        """Look until `stop` is set."""
+        """Poll until `stop` is set."""
         while True:
             try:
-                report = self.look()
+                report = self.poll()
                 if report is not None:
                     self._status.observed(report)
-            except TidalError:  # it ends, or hangs: the status knows since when it has not answered
+            except TidalError:  # it ends, or hangs: the status measures since when it has not answered
                 pass
             except Exception:
-                _log.exception("readiness could not be judged; trying again")
+                _log.exception("readiness could not be evaluated; trying again")
             if stop.wait(POLL_S):
                 return
 
-    def look(self) -> dict[str, ModelReadiness] | None:
-        """Look once.
+    def poll(self) -> dict[str, ModelReadiness] | None:
+        """Poll once.
 
         Returns:
-            Readiness by model name; None where a restart ended meanwhile, so that the answer may be out of date.
+            Readiness by model name; None where a restart ended during the poll, so that the answer may be out of date.
 
         Raises:
-            Unavailable: the server does not answer.
+            Unavailable: The server does not answer.
         """
         before = self._supervisor.failing_models()
         index = self._control.index(_ANSWER_S)
         after = self._supervisor.failing_models()
-        # A restart that began or ended while the server answered explains what the answer shows, too.
+        # A restart that began or ended while the server answered explains the answer, too.
         interrupted = {**before.interrupted, **after.interrupted}
         unrecovered = {**before.unrecovered, **after.unrecovered}
         if before.interrupted.keys() - after.interrupted.keys():

@@ -1,4 +1,4 @@
-"""What `tidal serve` says when it is ready."""
+"""The report of `tidal serve` once it is ready."""
 
 from __future__ import annotations
 
@@ -12,8 +12,16 @@ from tidal.server.state import ServerState
 
 @dataclass(frozen=True, slots=True)
 class ReadyReport:
-    """A server that serves: its state, its models as (name, version, backend, state), what is not published, which
-    ensembles lack a step, and which models do not load."""
+    """A server that serves.
+
+    Attributes:
+        state: State of the server.
+        source: Source of its tritonserver.
+        models: Versions that serve, as (name, version, backend, state).
+        unpublished: Models without a published version, each with the command that builds it.
+        incomplete: Ensembles that are not served because a step is not, each with the reason.
+        failed: Models that do not load, each with the reason.
+    """
 
     state: ServerState
     source: str
@@ -26,7 +34,7 @@ class ReadyReport:
     def of(
         state: ServerState, launch: Launch, control: ServerControl, selection: Selection, failed: Mapping[str, str]
     ) -> ReadyReport:
-        """Ask a ready server for its models; `failed` are those that do not load, with the reason."""
+        """Request the models of a ready server; `failed` are those that do not load, each with the reason."""
         models = tuple(
             (row.name, row.version, _backend(control.config(row.name, row.version)), row.state)
             for row in control.index()

@@ -1,4 +1,4 @@
-"""Triton's reasons for a model that does not load, as sentences."""
+"""Shortening Triton's reasons for failed loads to one line."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 _STATUS = re.compile(r"^(?:load failed for model .*? state: )?(?:Internal|Invalid argument|Unavailable|Not found): ")
 _FRAME = re.compile(r"^  (/\S.*?\(\d+\)):", re.MULTILINE)
-# Errors of Tidal are sentences for the operator; what class raised them and where adds nothing.
+# Errors of Tidal are sentences for the operator; their class and source line add nothing.
 _OWN_ERROR = re.compile(r"^(?:tidal\.errors\.)?(?:InvalidArgument|NotFound|Unsupported|Unavailable|Internal): ")
 
 
 def sentence(reason: str) -> str:
-    """Triton's reason for a failed load as one line: the error and where a Python model raised it."""
+    """Triton's reason for a failed load as one line: the error, and the line of a Python model that raised it."""
     text = _STATUS.sub("", reason.replace("\\n", "\n"))
     first = text.strip().splitlines()[0].rstrip(" ;") if text.strip() else "Triton gives no reason"
     own = _OWN_ERROR.sub("", first)

@@ -1,4 +1,4 @@
-"""What differs between releases of tritonserver: the one place that launch, doctor and the image's tests read.
+"""Differences between releases of tritonserver, for the launch, `tidal doctor` and the tests of the image.
 
 Checked against the release notes and containers' documentation of each release, NVIDIA's security bulletins (answers
 5687, 5691, 5723, 5734, 5816, 5828, 5848, 5853, 5865 and 5875) and the records of the CVEs. Only 2.51.0 is executed by
@@ -29,12 +29,12 @@ class Release:
     """A release of NVIDIA's Triton image.
 
     Attributes:
-        name: year and month of the image, such as `26.11`.
-        version: version of tritonserver in it.
-        python: version of Python that its stub of the Python backend is built for.
-        tensorrt: version of TensorRT in the image; plans for Triton's own backend (`native: true`) must be built with
-            the same. None: not documented where it was looked up.
-        executed: whether Tidal's tests run against this tritonserver.
+        name: Year and month of the image, such as `26.11`.
+        version: Version of tritonserver in it.
+        python: Version of Python that its stub of the Python backend is built for.
+        tensorrt: Version of TensorRT in the image; plans for Triton's own backend (`native: true`) must be built with
+            the same. None where the documentation does not state it.
+        executed: Whether Tidal's tests run against this tritonserver.
     """
 
     name: str
@@ -60,9 +60,9 @@ class Vulnerability:
 
     Attributes:
         names: CVE numbers.
-        fixed_in: first release without them.
-        what: what a request can do.
-        protection: what of Tidal's protects an older server; empty where nothing does.
+        fixed_in: First release without them.
+        what: What a request can cause.
+        protection: Part of Tidal that protects an older server; empty where none does.
     """
 
     names: tuple[str, ...]
@@ -108,9 +108,9 @@ VULNERABILITIES = (
 
 
 def release_name(version: str) -> str | None:
-    """Release of NVIDIA's image that carries a version of tritonserver, such as `26.11` of `2.75.0`.
+    """Release of NVIDIA's image with a version of tritonserver, such as `26.11` for `2.75.0`; None where unknown.
 
-    A minor version of tritonserver has been released each month since 2.51 (24.10), but for 25.07, which is 2.59.1.
+    A minor version of tritonserver has been released each month since 2.51 (24.10), except 25.07, which is 2.59.1.
     """
     for release in RELEASES:
         if release.version == version:
@@ -127,13 +127,13 @@ def release_name(version: str) -> str | None:
 
 
 def known_vulnerabilities(version: str) -> tuple[Vulnerability, ...]:
-    """Those of a version of tritonserver; all of the table for a version before 2.51 or one that cannot be read."""
+    """Known vulnerabilities of a version of tritonserver; all for one before 2.51 or one that cannot be parsed."""
     name = release_name(version) or "0"
     return tuple(each for each in VULNERABILITIES if name < each.fixed_in)
 
 
 def installed_version(installation: TritonInstallation) -> str | None:
-    """Version of an installed tritonserver as its package or image states it; None where neither does.
+    """Version of an installed tritonserver by its package or image; None where neither states it.
 
     The server itself has no option that prints its version.
     """

@@ -1,4 +1,4 @@
-"""One run of `tidal serve`, from checks to the last file removed."""
+"""One run of `tidal serve`, from the checks to the clean-up."""
 
 from __future__ import annotations
 
@@ -32,13 +32,32 @@ from tidal.server.status_endpoint import status_endpoint
 
 _log = logging.getLogger("tidal.serve")
 
-# Free ports differ from run to run, and each would leave a log.
+# Free ports differ between runs, and each would leave a log.
 _KEPT_LOGS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What the user chose; a port 0 means a free one, an access log `-` standard output."""
+    """Options of `tidal serve`.
+
+    Attributes:
+        repository: Folder of the model repository.
+        models: Names of the models to serve; empty for all.
+        host: IPv4 address or host name to listen on.
+        http_port: Port of the HTTP endpoint; 0 for a free one.
+        grpc_port: Port of the gRPC endpoint; 0 for a free one.
+        metrics_port: Port of the Prometheus endpoint; 0 for a free one.
+        status_host: Address of the status endpoint; None for `host`.
+        status_port: Port of the status endpoint; 0 for a free one.
+        exit_timeout_s: Time in seconds for requests in flight at shutdown.
+        strict: Whether every model has to load.
+        server_restarts: Largest number of restarts of tritonserver in a row.
+        open_admin: Whether the admin endpoints need no key.
+        verbose: Whether Triton's log goes to stderr.
+        access_log: File of the request log, `-` for standard output; None for no log.
+        extra: Further command-line words for tritonserver.
+        limits: Largest sizes of requests.
+    """
 
     repository: Path
     models: tuple[str, ...]
@@ -59,19 +78,19 @@ class ServeOptions:
 
 
 def serve_until_ended(options: ServeOptions, ready: Callable[[ReadyReport], None]) -> ServeOutcome:
-    """Serve until a signal comes, or the server ends too often by itself; then leave nothing behind.
+    """Serve until a signal arrives, or the server has ended by itself too often; then clean up.
 
-    A server that ended by itself after it had served is started again, with everything that is published then.
+    A server that ended by itself after it had served is restarted, with everything that is published then.
 
     Args:
-        options: what to serve and where.
-        ready: called once when it serves.
+        options: Options of the command.
+        ready: Called once when it serves.
 
     Returns:
         How it ended.
 
     Raises:
-        TidalError: it cannot serve: what is missing or taken, or which models do not load and why.
+        TidalError: It cannot serve; the message says what is missing or in use, or which models do not load and why.
     """
     check_extra(options.extra)
     installation = find_installation()
@@ -82,7 +101,7 @@ def serve_until_ended(options: ServeOptions, ready: Callable[[ReadyReport], None
     key = None if options.open_admin else check_key(os.environ.get("TIDAL_ADMIN_KEY"))
     endpoints = choose_endpoints(options.host, options.http_port, options.grpc_port, options.metrics_port)
     endpoints = with_status(endpoints, options.status_host, options.status_port)
-    # Not before the ports are found free: a start that fails must not touch what another server goes by.
+    # Only once the ports are known to be free: a start that fails must not change files that another server uses.
     clear_unfinished_changes(options.repository, plan.models)
     state_folder()
     prefix = f"tidal_{os.getpid()}_{os.urandom(4).hex()}_"
@@ -108,9 +127,9 @@ def serve_until_ended(options: ServeOptions, ready: Callable[[ReadyReport], None
         _warn(options, launch)
         status = ServeStatus()
         with handled_signals() as signals, status_endpoint(endpoints.status_host, endpoints.status, status):
-            lives = ServerLifecycle(launch, options.models, log, signals, status, options.strict)
-            ended = lives.first(plan, selection, ready)
-            return lives.again(options.server_restarts) if ended is ServeOutcome.BY_ITSELF else ended
+            lifecycle = ServerLifecycle(launch, options.models, log, signals, status, options.strict)
+            ended = lifecycle.first(plan, selection, ready)
+            return lifecycle.restart(options.server_restarts) if ended is ServeOutcome.BY_ITSELF else ended
     finally:
         remove_state(endpoints.http)
         shutil.rmtree(folder, ignore_errors=True)
@@ -123,13 +142,13 @@ def _access_log(path: Path) -> str:
 
 
 def _warn(options: ServeOptions, launch: Launch) -> None:
-    """Say what of this server is open or unprotected."""
+    """Log what of this server is open or unprotected."""
     if launch.protection.lacking:
         _log.warning("%s", launch.protection.lacking)
     if options.open_admin and not options.host.startswith(("127.", "localhost")):
         _log.warning(
-            "--open-admin with --host %s: everybody who reaches port %d or %d can load and unload models, use shared "
-            "memory and change logging: leave out --open-admin, or listen on 127.0.0.1",
+            "--open-admin with --host %s: everybody who can connect to port %d or %d can load and unload models, use "
+            "shared memory and change logging: omit --open-admin, or listen on 127.0.0.1",
             options.host,
             launch.endpoints.http,
             launch.endpoints.grpc,
@@ -137,7 +156,7 @@ def _warn(options: ServeOptions, launch: Launch) -> None:
 
 
 def _log_file(http_port: int) -> Path:
-    """`$XDG_STATE_HOME/tidal/<http port>.log`, kept after the end; beside the state where home is not writable."""
+    """`$XDG_STATE_HOME/tidal/<http port>.log`, kept after the end; next to the state where home is not writable."""
     folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tidal"
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
@@ -146,7 +165,7 @@ def _log_file(http_port: int) -> Path:
     in_use = {state.log for state in running_servers()}
     ended: list[tuple[float, Path]] = []
     for path in folder.glob("*.log"):
-        with suppress(OSError):  # another server that starts removes old logs too
+        with suppress(OSError):  # another server that starts removes old logs, too
             if path not in in_use:
                 ended.append((path.stat().st_mtime, path))
     for _, old in sorted(ended)[:-_KEPT_LOGS]:

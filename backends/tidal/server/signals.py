@@ -1,4 +1,4 @@
-"""Signals that ask a run to end."""
+"""Signals that request a stop."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _POLL_S = 0.05
 
 
 class Flag(threading.Event):
-    """An event that a signal handler may set: without a lock, which the thread that it interrupts may hold."""
+    """An event that a signal handler may set: it has no lock, which the interrupted thread could hold."""
 
     def __init__(self) -> None:
         super().__init__()
         self._on = False
 
     def set(self) -> None:
-        """Make it true, for good."""
+        """Set the flag; it is never cleared."""
         self._on = True
 
     def is_set(self) -> bool:
-        """Whether it is true."""
+        """Whether the flag is set."""
         return self._on
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is true, or so many seconds; whether it is."""
+        """Wait until the flag is set, or for `timeout` seconds; return whether it is set."""
         end = float("inf") if timeout is None else time.monotonic() + timeout
         while not self._on and (left := end - time.monotonic()) > 0:
             time.sleep(min(_POLL_S, left))
@@ -36,14 +36,14 @@ class Flag(threading.Event):
 
 
 class Signals:
-    """SIGINT, SIGTERM and SIGHUP as flags: the first asks for an end, the second for an end at once."""
+    """SIGINT, SIGTERM and SIGHUP as flags: the first signal requests a stop, the second an immediate one."""
 
     def __init__(self) -> None:
         self.stop = Flag()
         self.at_once = Flag()
 
     def receive(self, _number: int, _frame: FrameType | None) -> None:
-        """A signal has come."""
+        """Record a signal."""
         if self.stop.is_set():
             self.at_once.set()
         self.stop.set()
@@ -51,7 +51,7 @@ class Signals:
 
 @contextmanager
 def handled_signals() -> Iterator[Signals]:
-    """Take signals as wishes to end, until the block ends."""
+    """Handle signals as requests to stop, until the block ends."""
     signals = Signals()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, signals.receive) for number in numbers]

@@ -13,7 +13,7 @@ from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, TidalError, Unavailable
 from tidal.repository.allocation import Allocation, make_allocation, read_allocation, write_allocation
 from tidal.server.active_config import ActiveConfig, active_config, check_allocation, load_model
-from tidal.server.allocate import exclusive_change
+from tidal.server.change_lock import exclusive_change
 from tidal.server.control import ServerControl
 from tidal.server.progress import StartProgress
 from tidal.server.reasons import sentence

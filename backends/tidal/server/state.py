@@ -1,6 +1,7 @@
-"""What a running `tidal serve` tells other commands of the same user: endpoints, admin key, process, restarts.
+"""State files of running servers, for other commands of the same user: endpoints, admin key, process, restarts.
 
-One owner-only file a server, `<folder>/<http port>.json`. A file whose process is gone is ignored and removed.
+One file per server, `<folder>/<http port>.json`, readable by its owner only. A file whose process has ended is ignored
+and removed.
 """
 
 from __future__ import annotations
@@ -23,29 +24,31 @@ class ServerState(BaseModel):
     http: str = Field(description="host:port of the HTTP endpoint")
     grpc: str = Field(description="host:port of the gRPC endpoint")
     metrics: str = Field(description="host:port of the Prometheus endpoint")
-    grpc_tls: bool = Field(default=False, description="whether the gRPC endpoint takes TLS connections only")
+    grpc_tls: bool = Field(default=False, description="whether the gRPC endpoint accepts TLS connections only")
     key: str | None = Field(description="admin key, or None where the admin endpoints are open")
     pid: int = Field(description="process id of `tidal serve`")
-    pid_started: float = Field(description="start time of that process, to tell it from a later one of the same id")
+    pid_started: float = Field(
+        description="start time of that process, which distinguishes it from a later one with the same id"
+    )
     server_pid: int = Field(description="process id of tritonserver")
     version: str = Field(description="version of tritonserver")
     repository: Path
-    log: Path | None = Field(description="file with the server's log, None where it goes to stderr")
-    server_restarts: int = Field(default=0, description="times that tritonserver ended by itself and was started again")
+    log: Path | None = Field(description="file with the server's log; None where it goes to stderr")
+    server_restarts: int = Field(default=0, description="number of restarts of tritonserver after it ended by itself")
     last_end: str | None = Field(default=None, description="how tritonserver last ended by itself, and when")
     restarting: str | None = Field(
-        default=None, description="how tritonserver ended, while it is started again; None while it runs"
+        default=None, description="how tritonserver ended, while it is being restarted; None while it runs"
     )
     status: str | None = Field(default=None, description="host:port of the status endpoint: GET /ready, GET /live")
-    restarts: dict[str, int] = Field(default_factory=dict, description="models restarted by the supervisor, how often")
+    restarts: dict[str, int] = Field(default_factory=dict, description="number of restarts by the supervisor, by model")
 
     @property
     def http_port(self) -> int:
-        """Port of the HTTP endpoint, by which users name a server."""
+        """Port of the HTTP endpoint, which identifies a server on the command line."""
         return int(self.http.rpartition(":")[2])
 
     def control(self) -> ServerControl:
-        """The admin side of the server; over HTTP alone where gRPC takes TLS connections only."""
+        """Admin API of the server; over HTTP alone where gRPC accepts TLS connections only."""
         return ServerControl(self.http, self.key, None if self.grpc_tls else self.grpc)
 
     def alive(self) -> bool:
@@ -54,10 +57,10 @@ class ServerState(BaseModel):
 
 
 def state_folder() -> Path:
-    """`$XDG_RUNTIME_DIR/tidal`, else a folder of this user under the temporary folder; only its owner may read it.
+    """`$XDG_RUNTIME_DIR/tidal`, else a folder of this user in the temporary folder; only its owner can read it.
 
     Raises:
-        InvalidArgument: the folder belongs to somebody else or others may read it.
+        InvalidArgument: The folder belongs to another user, or others can read it.
     """
     folder = tidal_client.local_servers.state_folder()
     try:
@@ -71,19 +74,19 @@ def state_folder() -> Path:
 
 
 def state_file(http_port: int) -> Path:
-    """Where the server on this HTTP port keeps its state."""
+    """Path of the state file of the server on this HTTP port."""
     return state_folder() / f"{http_port}.json"
 
 
 def write_state(state: ServerState) -> Path:
     """Write or replace a server's state file, readable by its owner only."""
     path = state_file(state.http_port)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.unlink(missing_ok=True)
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(state.model_dump_json(indent=1))
-    aside.replace(path)
+    temporary.replace(path)
     return path
 
 
@@ -99,7 +102,7 @@ def remove_state(http_port: int) -> None:
 
 
 def running_servers() -> list[ServerState]:
-    """Servers of this user, by HTTP port. Files of processes that are gone are removed."""
+    """Running servers of this user, sorted by HTTP port. Files of ended processes are removed."""
     states = []
     for path in state_folder().glob("*.json"):
         try:

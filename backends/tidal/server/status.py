@@ -1,4 +1,4 @@
-"""What `tidal serve` reports to probes: whether it is ready, whether it is alive, and why not."""
+"""The status of `tidal serve` for probes: whether it is ready, whether it is alive, and why not."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tidal.server.readiness import ModelReadiness, as_json
 
 # A tritonserver that has not answered for this long is not ready. On a busy machine one answer may take seconds.
 SILENT_S = 10.0
-# And after this long `tidal serve` is not live any more: whoever supervises it should restart it.
+# After this long `tidal serve` is no longer live, and its supervisor should restart it.
 HUNG_S = 60.0
 
 
 class Phase(StrEnum):
-    """Where in its life a run is."""
+    """Phase of a run of `tidal serve`."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -26,7 +26,7 @@ class Phase(StrEnum):
 
 
 class ServeStatus:
-    """State of a run, written by its threads and read by probes; every method returns at once."""
+    """Status of a run, written by its threads and read by probes; no method blocks."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -38,24 +38,24 @@ class ServeStatus:
         self._server_restarts = 0
 
     def serving(self, models: Mapping[str, ModelReadiness]) -> None:
-        """Begin to serve; tritonserver has just answered with the state of its models."""
+        """Record that the server serves; tritonserver has just answered with the state of its models."""
         with self._lock:
             self._phase, self._reason = Phase.SERVING, None
             self._models, self._answered_s = models, self._clock()
 
     def restarting(self, reason: str) -> None:
-        """Begin a restart of tritonserver: no model answers."""
+        """Record that tritonserver is being restarted: no model answers."""
         with self._lock:
             self._phase, self._reason = Phase.RESTARTING, reason
             self._models = {name: ModelReadiness(False, each.wanted, (), reason) for name, each in self._models.items()}
 
     def ending(self) -> None:
-        """Begin to end: no new requests are wanted."""
+        """Record that the server is stopping: it must get no new requests."""
         with self._lock:
             self._phase, self._reason = Phase.ENDING, "tidal serve is ending"
 
     def restarted(self, times: int) -> None:
-        """Record how often tritonserver was started again."""
+        """Record the number of restarts of tritonserver."""
         with self._lock:
             self._server_restarts = times
 

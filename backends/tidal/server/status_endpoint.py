@@ -1,6 +1,6 @@
 """The HTTP endpoint of `tidal serve` for probes: `GET /ready` and `GET /live`.
 
-It answers from memory and never asks tritonserver, so that it answers while tritonserver hangs or is away.
+It answers from memory and sends tritonserver no request, so that it answers while tritonserver hangs or restarts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import http.client
 import json
 import threading
 import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,26 +16,32 @@ from socket import socket
 from typing import Any
 
 from tidal.errors import Unavailable
+from tidal.server.local_http import open_url
 from tidal.server.status import ServeStatus
 
-# What a client may take to send its request, in seconds.
+# Longest time for a client to send its request, in seconds.
 _REQUEST_S = 5.0
-# Probes are few; more connections at a time than this are closed unanswered.
+# Probes are few; connections beyond this number at a time are closed unanswered.
 _CONNECTIONS = 64
-_ASK_S = 2.0
+_ANSWER_S = 2.0
 
 
 @contextmanager
 def status_endpoint(host: str, port: int, status: ServeStatus) -> Iterator[None]:
-    """Answer probes on an address until the block ends.
+    """Answer probes until the block ends.
+
+    Args:
+        host: IPv4 address to listen on.
+        port: Port to listen on.
+        status: Status to report.
 
     Raises:
-        Unavailable: the port is taken.
+        Unavailable: The port is in use.
     """
     try:
         server = _Server((host, port), status)
     except OSError as error:
-        raise Unavailable(f"status port {port} cannot be listened on: {error.strerror}") from None
+        raise Unavailable(f"status port {port} cannot be opened: {error.strerror}") from None
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="status", daemon=True)
     thread.start()
     try:
@@ -47,11 +52,9 @@ def status_endpoint(host: str, port: int, status: ServeStatus) -> Iterator[None]
 
 
 def read_readiness(address: str) -> dict[str, Any] | None:
-    """The document of `GET /ready` at `host:port`; None where nothing answers there."""
-    # A proxy of the environment is for other machines' traffic.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    """Request the document of `GET /ready` from `host:port`; None where nothing answers there."""
     try:
-        with opener.open(f"http://{address}/ready", timeout=_ASK_S) as response:
+        with open_url(f"http://{address}/ready", _ANSWER_S) as response:
             content = response.read()
     except urllib.error.HTTPError as error:  # 503 carries the same document
         content = error.read()
@@ -87,7 +90,7 @@ class _Server(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
-        """A client that goes away is no error of the server."""
+        """Ignore clients that disconnect: that is not an error of the server."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -99,13 +102,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path == "/ready":
-            well, document = self.server.status.ready()
+            ok, document = self.server.status.ready()
         elif path == "/live":
-            well, document = self.server.status.live()
+            ok, document = self.server.status.live()
         else:
-            self._answer(404, {"error": f"no such path: {path[:100]}; there are /ready and /live"})
+            self._answer(404, {"error": f"unknown path {path[:100]}; available are /ready and /live"})
             return
-        self._answer(200 if well else 503, document)
+        self._answer(200 if ok else 503, document)
 
     do_HEAD = do_GET
 
@@ -120,4 +123,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Probes come every few seconds: not logged."""
+        """Do not log: probes arrive every few seconds."""

@@ -1,4 +1,4 @@
-"""The Python stub processes of a server: one an instance of a model, one more for a moment while a model loads."""
+"""The Python stub processes of a server: one per instance of a model, and one more for a moment while a model loads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from tidal.repository.config import instance_count
 from tidal.server.installation import STUB_NAME
 
 # Arguments of a stub: itself, the model's file, shared-memory region, …, the instance's name at 8.
@@ -16,7 +17,14 @@ _MODEL_FILE, _INSTANCE = 1, 8
 
 @dataclass(frozen=True, slots=True)
 class Stub:
-    """A live stub process."""
+    """A live stub process.
+
+    Attributes:
+        pid: Process id.
+        model: Name of the model that it runs.
+        version: Version of the model.
+        instance: Name of the instance.
+    """
 
     pid: int
     model: str
@@ -25,12 +33,12 @@ class Stub:
 
     @property
     def completes_config(self) -> bool:
-        """Whether it only asks the model for its config, so that a load is under way."""
+        """Whether it only completes the model's config, which means that a load is in progress."""
         return self.instance == self.model
 
 
 def live_stubs(server_pid: int) -> frozenset[Stub]:
-    """Stubs of a server that run. One that was killed is a zombie until the server notices, and not live."""
+    """Running stubs of a server. A killed one is a zombie until the server detects it, and does not count."""
     try:
         children = psutil.Process(server_pid).children()
     except psutil.Error:
@@ -50,8 +58,5 @@ def live_stubs(server_pid: int) -> frozenset[Stub]:
 
 
 def wanted_instances(config: dict[str, Any]) -> int:
-    """Stubs that a model's active config asks for."""
-    return sum(
-        int(group.get("count", 1)) * max(1, len(group.get("gpus") or ()) if group.get("kind") == "KIND_GPU" else 1)
-        for group in config.get("instance_group", ())
-    )
+    """Number of stubs that a model's active config specifies; none for an ensemble."""
+    return instance_count(config) if config.get("instance_group") else 0

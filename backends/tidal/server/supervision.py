@@ -1,7 +1,7 @@
-"""Restarting models whose Python stub died.
+"""Restarting models whose Python stub crashed.
 
-Triton neither restarts a dead stub nor reports it: the model stays READY, and its requests fail or hang. `decide` is
-the whole judgement, a pure function of what is observed; `Supervisor` observes and carries out.
+Triton neither restarts a dead stub nor reports it: the model stays READY, and its requests fail or hang. `decide` makes
+every decision, as a pure function of what was observed; `Supervisor` observes and executes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidal.server.reasons import sentence
 from tidal.server.stubs import Stub, live_stubs, wanted_instances
 
 POLL_S = 0.4
-# What a stub from before a restart gets to answer what it has taken: twice the default `answer_timeout_s` and more.
+# Time for a stub from before a restart to answer the requests it accepted: over twice the default `answer_timeout_s`.
 _LEAVES_WITHIN_S = 60.0
 
 _log = logging.getLogger("tidal.supervision")
@@ -33,46 +33,59 @@ _log = logging.getLogger("tidal.supervision")
 
 @dataclass(frozen=True, slots=True)
 class StubObservation:
-    """What one look at the server showed."""
+    """What one poll of the server showed.
 
-    wanted: Mapping[tuple[str, int], int]  # model and version that serve -> instances that its config asks for
-    loading: frozenset[str]  # models that somebody is loading
-    failed: frozenset[str]  # models not served because a load failed, not because somebody unloaded them
+    Attributes:
+        wanted: Instances that the active config specifies, by model and version that serve.
+        loading: Models that are being loaded.
+        failed: Models that do not serve because a load failed, not because they were unloaded.
+        stubs: Live stub processes.
+    """
+
+    wanted: Mapping[tuple[str, int], int]
+    loading: frozenset[str]
+    failed: frozenset[str]
     stubs: frozenset[Stub]
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisionState:
-    """What the judgement remembers from one look to the next."""
+    """What `decide` keeps from one poll to the next.
 
-    short: frozenset[str] = frozenset()  # models that lacked a stub at the last look
+    Attributes:
+        short: Models that lacked a stub at the last poll.
+        restarts: Restarts in a row by model.
+        retired: Stubs from before a model's last restart, which no longer serve and may take a while to end: time of
+            the restart in seconds, by process id.
+        overdue: Retired stubs to kill now: their time is over, and their successors serve.
+        waiting: Models that lacked a stub at two polls in a row and wait for their next restart.
+    """
+
+    short: frozenset[str] = frozenset()
     restarts: Mapping[str, Restarts] = field(default_factory=dict)
-    # Stubs from before a model's last restart, which may take a while to leave and do not serve, and since when.
     retired: Mapping[int, float] = field(default_factory=dict)
-    # Of those the ones to end now: they have had their time, and their successors serve.
     overdue: tuple[int, ...] = ()
-    # Models that lacked a stub at two looks in a row and wait for their next restart.
     waiting: frozenset[str] = frozenset()
 
 
 def decide(memory: SupervisionState, seen: StubObservation, now_s: float) -> tuple[list[str], SupervisionState]:
-    """Which models to restart now.
+    """Decide which models to restart now.
 
-    A model lacks a stub when it serves with fewer live stubs than its config asks for, at two looks in a row and with
-    no load under way. While it reloads or changes its instance count it has never fewer: new stubs start before
-    the config counts them, old ones leave after it stopped. A model that was restarted here and failed to load is
-    tried again; one that somebody else unloaded is left alone.
+    A model lacks a stub when it serves with fewer live stubs than its config specifies, at two polls in a row and
+    without a load in progress. A reload or a change of its instance count never has fewer: new stubs start before the
+    config counts them, and old ones end after it no longer does. A model that was restarted here and failed to load is
+    loaded again; one that was unloaded by others is left alone.
 
-    Stubs from before a restart answer what they have taken and leave. Triton never ends them where a request of
-    another model was in flight in the stub that died: they would keep core and memory from their successors.
+    Stubs from before a restart answer the requests that they accepted and end. Triton never ends them where a request
+    of another model was in flight in the crashed stub: they would occupy a core and memory that their successors need.
 
     Args:
-        memory: from the last call; `SupervisionState()` at first.
-        seen: this look.
-        now_s: monotonic time in seconds.
+        memory: State from the last call; `SupervisionState()` at first.
+        seen: This poll.
+        now_s: Monotonic time in seconds.
 
     Returns:
-        Models to restart, and the memory for the next call.
+        Models to restart, and the state for the next call.
     """
     busy = seen.loading | {stub.model for stub in seen.stubs if stub.completes_config}
     serving: dict[tuple[str, int], int] = {}
@@ -81,13 +94,15 @@ def decide(memory: SupervisionState, seen: StubObservation, now_s: float) -> tup
             serving[stub.model, stub.version] = serving.get((stub.model, stub.version), 0) + 1
     lacking = {key[0] for key, wanted in seen.wanted.items() if serving.get(key, 0) < wanted}
     short = frozenset(lacking - busy)
-    restarts = {model: past for model, past in memory.restarts.items() if not past.well(now_s) or model in seen.failed}
+    restarts = {
+        model: past for model, past in memory.restarts.items() if not past.stable(now_s) or model in seen.failed
+    }
     due = []
     for model in sorted((short & memory.short) | (seen.failed & restarts.keys()) - busy):
         past = restarts.get(model, Restarts())
         if past.pause_s(now_s) <= 0:
             due.append(model)
-            restarts[model] = past.another(now_s)
+            restarts[model] = past.restarted(now_s)
     retired = {
         stub.pid: memory.retired.get(stub.pid, now_s)
         for stub in seen.stubs
@@ -105,15 +120,19 @@ def decide(memory: SupervisionState, seen: StubObservation, now_s: float) -> tup
 
 @dataclass(frozen=True, slots=True)
 class FailingModels:
-    """Models whose Python process ended, with what is done about it: those that are being restarted or wait for it, and
-    those that did not load again."""
+    """Models whose Python process ended.
+
+    Attributes:
+        interrupted: Models that are being restarted or wait for it, each with the reason.
+        unrecovered: Models that did not load again, each with the reason.
+    """
 
     interrupted: Mapping[str, str]
     unrecovered: Mapping[str, str]
 
 
 class Supervisor:
-    """Looks at a server every `POLL_S` seconds and restarts what `decide` says."""
+    """Polls a server every `POLL_S` seconds and restarts the models that `decide` names."""
 
     def __init__(
         self,
@@ -124,15 +143,15 @@ class Supervisor:
         counts: dict[str, int],
         restarted: Callable[[], None],
     ) -> None:
-        """Watch a server.
+        """Create a supervisor; `run` starts it.
 
         Args:
-            control: its admin side.
-            server_pid: its process.
-            repository: where its models are.
-            python_backends: names of the backends whose instances are stubs.
-            counts: restarts by model, which each one adds to.
-            restarted: called after each one.
+            control: Admin API of the server.
+            server_pid: Process id of the server.
+            repository: Folder of its model repository.
+            python_backends: Names of the backends whose instances are stubs.
+            counts: Number of restarts by model, which each restart increments.
+            restarted: Called after each restart.
         """
         self._counts = counts
         self._control = control
@@ -148,30 +167,33 @@ class Supervisor:
         self._stable_stubs: frozenset[Stub] | None = None
 
     def failing_models(self) -> FailingModels:
-        """Models that do not answer because a Python process of theirs ended; from any thread."""
-        lost = dict.fromkeys(self._memory.waiting, "a Python process of it ended; restarting the model after a pause")
+        """Models that do not answer because a Python process of theirs ended. Any thread may call it."""
+        lost = dict.fromkeys(
+            self._memory.waiting, "one of its Python processes ended; restarting the model after a pause"
+        )
         for model in tuple(self._restarting):
             count = self._counts.get(model, 0)
-            lost[model] = f"a Python process of it ended; restarting the model (restart {count})"
+            lost[model] = f"one of its Python processes ended; restarting the model (restart {count})"
         return FailingModels(lost, dict(self._unrecovered))
 
     def run(self, stop: threading.Event) -> None:
-        """Watch until `stop` is set; restarts under way have ended when this returns."""
+        """Supervise until `stop` is set; restarts in progress have ended when this returns."""
         while not stop.wait(POLL_S):
             try:
                 self.step(stop)
             except TidalError as error:
                 if not stop.is_set():
-                    _log.warning("supervision could not look at the server: %s", error)
+                    _log.warning("the supervisor cannot reach the server: %s", error)
             except Exception:
-                _log.exception("supervision failed and goes on")
+                _log.exception("supervision failed; trying again")
         for thread in self._threads:
             thread.join()
 
     def step(self, stop: threading.Event) -> None:
-        """Look once. The server is asked only while something moves; a look at the processes is cheap.
+        """Poll once. Requests go to the server only while something changes; listing the processes is cheap.
 
-        Once `stop` is set, a restart under way no longer reports its failure: the server is ending.
+        Args:
+            stop: Once it is set, a restart in progress no longer reports its failure: the server is ending.
         """
         stubs = live_stubs(self._server_pid)
         if stubs == self._stable_stubs:
@@ -179,17 +201,17 @@ class Supervisor:
         seen = self._observe(stubs)
         due, self._memory = decide(self._memory, seen, time.monotonic())
         for pid in self._memory.overdue:
-            _log.warning("a Python stub from before a restart does not leave: ending it (process %d)", pid)
+            _log.warning("a Python stub from before a restart does not end: killing it (process %d)", pid)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for model in due:
-            # A thread each: a model that takes minutes to load must not keep another from coming back.
+            # One thread per model: a load of minutes must not delay the restart of another model.
             self._restarting.add(model)
             thread = threading.Thread(target=self._restart, args=(model, stop), name=f"restart-{model}", daemon=True)
             thread.start()
             self._threads = [each for each in self._threads if each.is_alive()] + [thread]
-        moving = due or self._memory.short or seen.loading or seen.failed or self._memory.retired
-        self._stable_stubs = None if moving else stubs
+        changing = due or self._memory.short or seen.loading or seen.failed or self._memory.retired
+        self._stable_stubs = None if changing else stubs
 
     def _observe(self, stubs: frozenset[Stub]) -> StubObservation:
         index = self._control.index()
@@ -198,13 +220,13 @@ class Supervisor:
         for row in ready:
             try:
                 config = self._control.config(row.name, row.version)
-            except TidalError:  # it left between the two calls
+            except TidalError:  # it was unloaded between the two calls
                 loading.add(row.name)
                 continue
             if config.get("backend") in self._python_backends:
                 wanted[row.name, row.version] = wanted_instances(config)
         names = {row.name for row in ready}
-        for model in names & self._unrecovered.keys():  # somebody else has loaded it
+        for model in names & self._unrecovered.keys():  # it was loaded by others
             self._unrecovered.pop(model, None)
         failed = {r.name for r in index if r.state == "UNAVAILABLE" and r.reason != "unloaded" and r.name not in names}
         return StubObservation(wanted, frozenset(loading), frozenset(failed), stubs)
@@ -218,9 +240,9 @@ class Supervisor:
             restart_model(self._control, ModelGraph.read(self._repository), model)
         except TidalError as error:
             why = sentence(str(error))
-            self._unrecovered[model] = f"a Python process of it ended and it does not load again: {why}"
+            self._unrecovered[model] = f"one of its Python processes ended, and it does not load again: {why}"
             if not stop.is_set():
-                _log.error("model '%s' did not come back, trying again later: %s", model, why)
+                _log.error("model '%s' does not load again; the next restart follows: %s", model, why)
         else:
             self._unrecovered.pop(model, None)
             _log.warning("model '%s' serves again after %.1f s", model, time.monotonic() - began)

@@ -1,1 +1,1 @@
-"""What Flover is compared with, each as a decoupled model of Triton's Python backend that streams its tokens."""
+"""Baselines of Flover as decoupled models of Triton's Python backend; imported by their `model.py` and tests."""

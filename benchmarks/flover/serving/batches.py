@@ -1,4 +1,4 @@
-"""Batches that are formed once: who came within a window, or so many requests, run to the end together."""
+"""Static batches: the requests within a window, or a fixed number, run to the end together."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from collections.abc import Sequence
 from functools import partial
 
 from benchmarks.flover.serving.engines import Engine
-from benchmarks.flover.serving.outbox import Ids, Job
+from benchmarks.flover.serving.outbox import GenerationJob, Ids
 
 
 class Batches:
     """Forms a batch, runs it until its longest request has all tokens, and forms the next one.
 
     Args:
-        engine: to generate with.
-        most: requests of a batch.
-        window_s: seconds from the arrival of the first that waits until its batch is formed; None: batches are formed
-            of `most` requests, however long that takes.
+        engine: Engine to generate with.
+        most: Largest number of requests of a batch.
+        window_s: Seconds from the arrival of the first waiting request until its batch is formed; None: batches always
+            have `most` requests.
 
     Attributes:
-        calls: passes so far, without those that read prompts.
+        calls: Number of passes so far, without prefill.
     """
 
     def __init__(self, engine: Engine, most: int, window_s: float | None) -> None:
         self._worker = engine.worker()
         self._most, self._window_s = most, window_s
         self._changed = threading.Condition()
-        self._waiting: list[tuple[float, Job]] = []
+        self._waiting: list[tuple[float, GenerationJob]] = []
         self._closing = False
         self.calls = 0
         threading.Thread(target=self._run, name="batches", daemon=True).start()
 
-    def submit(self, job: Job) -> None:
-        """Let a request wait for its batch."""
+    def submit(self, job: GenerationJob) -> None:
+        """Queue a request."""
         with self._changed:
             self._waiting.append((time.monotonic(), job))
             self._changed.notify()
 
     def close(self) -> None:
-        """Form no more batches."""
+        """Stop forming batches."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -51,13 +51,13 @@ class Batches:
                 self._worker.generate(
                     [job.prompt for job in jobs],
                     max(job.wanted for job in jobs),
-                    partial(self._took, jobs),
+                    partial(self._add_tokens, jobs),
                 )
             except Exception as error:
                 for job in jobs:
                     job.fail(f"{type(error).__name__}: {error}")
 
-    def _form(self) -> list[Job]:
+    def _form(self) -> list[GenerationJob]:
         with self._changed:
             while not self._closing:
                 left = self._left(time.monotonic())
@@ -68,15 +68,15 @@ class Batches:
         return []
 
     def _left(self, now: float) -> float | None:
-        """Seconds until a batch is to be formed; None: not before somebody comes."""
+        """Seconds until the next batch is formed; None: when another request arrives."""
         if len(self._waiting) >= self._most:
             return 0
         if not self._waiting or self._window_s is None:
             return None
         return max(0.0, self._waiting[0][0] + self._window_s - now)
 
-    def _took(self, jobs: Sequence[Job], tokens: Ids) -> None:
-        if jobs[0].taken or not jobs[0].open:
+    def _add_tokens(self, jobs: Sequence[GenerationJob], tokens: Ids) -> None:
+        if jobs[0].received or not jobs[0].open:
             self.calls += 1
         for job, token in zip(jobs, tokens.tolist(), strict=True):
-            job.take(token)
+            job.add(token)

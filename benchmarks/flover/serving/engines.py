@@ -1,4 +1,4 @@
-"""Engines that generate for one prompt, or for several side by side that begin and end together."""
+"""Engines that generate for one prompt, or for several that begin and end together."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ import numpy as np
 
 from benchmarks.flover.serving.outbox import Ids
 
-Take = Callable[[Ids], None]
+AddTokens = Callable[[Ids], None]
 
 
 class Worker(Protocol):
-    """Generates greedily; keeps keys and values of its own, and shares weights with the engine's other workers."""
+    """Generates greedily, with its own keys and values and the weights of its engine."""
 
-    def generate(self, prompts: Sequence[Ids], steps: int, take: Take) -> None:
+    def generate(self, prompts: Sequence[Ids], steps: int, add: AddTokens) -> None:
         """Generate for all prompts together.
 
         Args:
-            prompts: [tokens] each.
-            steps: tokens for each of them.
-            take: is called after every pass with a token for each prompt, [prompts].
+            prompts: Token ids of each prompt, [tokens].
+            steps: Number of tokens to generate for each.
+            add: Called after every pass with the tokens of all prompts, [prompts].
         """
 
 
 class Engine(Protocol):
-    """Weights, once."""
+    """Weights shared by workers."""
 
     def worker(self) -> Worker:
-        """A new one; different ones may generate at the same time."""
+        """Create a worker; different workers may generate at the same time."""
 
 
 class OpenVinoEngine:
     """OpenVINO with keys and values as states.
 
     Args:
-        graph: file, see `benchmarks.flover.export`.
+        graph: Graph file, see `benchmarks.flover.export`.
         precision: `bf16` or `fp32`, also of keys and values.
-        threads: of all streams together.
-        streams: passes that run at a time.
+        threads: Number of threads of all streams together.
+        streams: Number of simultaneous passes.
     """
 
     def __init__(self, graph: Path, precision: str, *, threads: int, streams: int) -> None:
@@ -60,14 +60,14 @@ class OpenVinoEngine:
 
 
 def openvino_settings(precision: str, threads: int, streams: int = 1) -> dict[str, Any]:
-    """Properties of OpenVINO's CPU plugin; what it would quantise by itself stays in the precision."""
+    """Return properties of OpenVINO's CPU plugin, which disable its automatic quantisation."""
     kind = {"bf16": "bf16", "fp32": "f32"}[precision]
     return {
         "INFERENCE_PRECISION_HINT": kind,
         "KV_CACHE_PRECISION": kind,
         "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": streams,
-        # Several engines are on this machine, and would be pinned to the same cores.
+        # Several engines on this machine would be pinned to the same cores.
         "ENABLE_CPU_PINNING": False,
     }
 
@@ -76,7 +76,7 @@ class _OpenVinoWorker:
     def __init__(self, request: Any) -> None:
         self._request = request
 
-    def generate(self, prompts: Sequence[Ids], steps: int, take: Take) -> None:
+    def generate(self, prompts: Sequence[Ids], steps: int, add: AddTokens) -> None:
         self._request.reset_state()
         ids, known = left_padded(prompts)
         mask = np.ones((len(prompts), known.shape[1] + steps), np.int64)
@@ -87,18 +87,18 @@ class _OpenVinoWorker:
             inputs = {"input_ids": ids, "attention_mask": mask[:, :end], "position_ids": places, "beam_idx": order}
             logits = self._request.infer(inputs, share_outputs=True)[0]
             tokens = logits[:, -1].argmax(-1)
-            take(tokens)
+            add(tokens)
             ids, places, end = tokens[:, None], places[:, -1:] + 1, end + 1
 
 
 class TidalEngine:
-    """Tidal's own pass, without its scheduler: slots are the workers'. Workers take turns, pass by pass.
+    """Tidal's passes without its scheduler: each worker has its own slots, and passes of workers alternate.
 
     Args:
-        version: folder of a published decoder.
-        threads: of a pass.
-        workers: how many there may be.
-        rows: prompts that a worker may have at the same time.
+        version: Folder of a published decoder.
+        threads: Number of threads of a pass.
+        workers: Largest number of workers.
+        rows: Largest number of simultaneous prompts of a worker.
     """
 
     def __init__(self, version: Path, *, threads: int, workers: int, rows: int) -> None:
@@ -113,39 +113,39 @@ class TidalEngine:
         weights = load_weights(version / WEIGHTS_FILE, manifest.form, torch.device("cpu"))
         self._runner = FloverRunner(manifest.form, weights, slots=workers * rows, max_length=manifest.max_length)
         self._runner.warm_up()
-        self._rows, self._given, self._turn = rows, 0, threading.Lock()
+        self._rows, self._given, self._lock = rows, 0, threading.Lock()
 
     def worker(self) -> Worker:
         """See `Engine`."""
         begin, self._given = self._given, self._given + self._rows
-        return _TidalWorker(self._runner, begin, self._turn)
+        return _TidalWorker(self._runner, begin, self._lock)
 
 
 class _TidalWorker:
-    def __init__(self, runner: Any, begin: int, turn: threading.Lock) -> None:
-        self._runner, self._begin, self._turn = runner, begin, turn
+    def __init__(self, runner: Any, begin: int, lock: threading.Lock) -> None:
+        self._runner, self._begin, self._lock = runner, begin, lock
 
-    def generate(self, prompts: Sequence[Ids], steps: int, take: Take) -> None:
+    def generate(self, prompts: Sequence[Ids], steps: int, add: AddTokens) -> None:
         tokens = np.empty(len(prompts), np.int64)
         for row, prompt in enumerate(prompts):
-            with self._turn:
+            with self._lock:
                 tokens[row] = int(self._runner.prefill(self._begin + row, prompt, 0).argmax())
-        take(tokens)
+        add(tokens)
         places = np.array([len(prompt) for prompt in prompts], np.int64)
         for _ in range(steps - 1):
-            with self._turn:
+            with self._lock:
                 logits = self._runner.decode(self._begin, self._begin + len(prompts), tokens, places)
             tokens, places = logits.numpy().argmax(-1), places + 1
-            take(tokens)
+            add(tokens)
 
 
 class TransformersEngine:
     """`generate` of transformers.
 
     Args:
-        source: folder in Hugging Face format.
+        source: Folder in Hugging Face format.
         precision: `bf16` or `fp32`.
-        threads: of torch.
+        threads: Number of threads of torch.
     """
 
     def __init__(self, source: Path, precision: str, *, threads: int) -> None:
@@ -165,7 +165,7 @@ class _TransformersWorker:
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def generate(self, prompts: Sequence[Ids], steps: int, take: Take) -> None:
+    def generate(self, prompts: Sequence[Ids], steps: int, add: AddTokens) -> None:
         import torch
 
         ids, mask = left_padded(prompts)
@@ -175,19 +175,19 @@ class _TransformersWorker:
             do_sample=False,
             max_new_tokens=steps,
             pad_token_id=0,
-            streamer=_Streamer(take),
+            streamer=_Streamer(add),
         )
 
 
 class _Streamer:
-    """Takes what `generate` puts: first the prompts, then a token of each."""
+    """Receives the output of `generate`: first the prompts, then a token of each."""
 
-    def __init__(self, take: Take) -> None:
-        self._take, self._begun = take, False
+    def __init__(self, add: AddTokens) -> None:
+        self._add, self._begun = add, False
 
     def put(self, value: Any) -> None:
         if self._begun:
-            self._take(value.numpy().reshape(-1))
+            self._add(value.numpy().reshape(-1))
         self._begun = True
 
     def end(self) -> None:
@@ -195,7 +195,7 @@ class _Streamer:
 
 
 def left_padded(prompts: Sequence[Ids]) -> tuple[Ids, Ids]:
-    """Token ids and mask, [prompts, longest], with padding before the shorter ones."""
+    """Return token ids and mask, [prompts, longest], with padding before the shorter prompts."""
     longest = max(len(prompt) for prompt in prompts)
     ids, mask = np.zeros((2, len(prompts), longest), np.int64)
     for row, prompt in enumerate(prompts):

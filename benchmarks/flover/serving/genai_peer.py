@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.flover.serving.engines import openvino_settings
-from benchmarks.flover.serving.outbox import Job
+from benchmarks.flover.serving.outbox import GenerationJob
 
 
 class GenAiBatching:
-    """A pipeline of OpenVINO GenAI; a thread makes its steps.
+    """A pipeline of OpenVINO GenAI, and the thread that runs its steps.
 
     Args:
-        extra: folder that `openvino_genai` was installed into.
-        graph: folder with the model and its tokenizers as OpenVINO graphs.
+        extra: Folder that `openvino_genai` was installed into.
+        graph: Folder with the model and its tokenizers as OpenVINO graphs.
         precision: `bf16` or `fp32`, also of keys and values.
-        threads: of a pass.
-        cache_gb: memory for keys and values.
-        batch_tokens: most tokens of a pass, prompts among them.
-        split: whether prompts may be read in parts beside steps of others.
+        threads: Number of threads of a pass.
+        cache_gb: Memory for keys and values in gigabytes.
+        batch_tokens: Largest number of tokens of a pass, prompts included.
+        split: Whether prompts may be prefilled in chunks.
 
     Attributes:
-        calls: passes so far.
+        calls: Number of passes so far.
     """
 
     def __init__(
@@ -48,30 +48,30 @@ class GenAiBatching:
         settings.cache_size = cache_gb
         settings.max_num_batched_tokens = batch_tokens
         settings.dynamic_split_fuse = split
-        settings.enable_prefix_caching = False  # prompts are all different
+        settings.enable_prefix_caching = False  # all prompts are different
         properties = openvino_settings(precision, threads)
         self._pipeline = self._genai.ContinuousBatchingPipeline(str(graph), settings, "CPU", properties)
         self._names = itertools.count()
         self._changed = threading.Condition()
-        self._arrived: list[Job] = []
+        self._arrived: list[GenerationJob] = []
         self._closing = False
         self.calls = 0
         threading.Thread(target=self._run, name="steps", daemon=True).start()
 
-    def submit(self, job: Job) -> None:
-        """Let a request join the next step."""
+    def submit(self, job: GenerationJob) -> None:
+        """Queue a request for the next step."""
         with self._changed:
             self._arrived.append(job)
             self._changed.notify()
 
     def close(self) -> None:
-        """Make no more steps."""
+        """Stop running steps."""
         with self._changed:
             self._closing = True
             self._changed.notify()
 
     def _run(self) -> None:
-        running: list[tuple[Job, Any]] = []
+        running: list[tuple[GenerationJob, Any]] = []
         while True:
             with self._changed:
                 while not (self._arrived or running or self._closing):
@@ -87,13 +87,13 @@ class GenAiBatching:
                     while handle.can_read():
                         for part in handle.read().values():
                             for token in part.generated_ids:
-                                job.take(token)
+                                job.add(token)
             except Exception as error:
                 for job in (*arrived, *(job for job, _ in running)):
                     job.fail(f"{type(error).__name__}: {error}")
             running = [(job, handle) for job, handle in running if job.open]
 
-    def _add(self, job: Job) -> Any:
+    def _add(self, job: GenerationJob) -> Any:
         import openvino as ov
 
         config = self._genai.GenerationConfig()

@@ -1,4 +1,4 @@
-"""Concurrent instances: every request has a thread of its own, and they share weights (the paper's baseline)."""
+"""Concurrent instances: one thread per request, with shared weights (the paper's baseline)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import queue
 import threading
 
 from benchmarks.flover.serving.engines import Engine, Worker
-from benchmarks.flover.serving.outbox import Ids, Job
+from benchmarks.flover.serving.outbox import GenerationJob, Ids
 
 
 class Instances:
-    """Generates for each request by itself, at most `most` of them at a time.
+    """Generates for each request separately.
 
     Attributes:
-        calls: passes so far, without those that read a prompt.
+        calls: Number of passes so far, without prefill.
+
+    Args:
+        engine: Engine to generate with.
+        most: Largest number of simultaneous requests.
     """
 
     def __init__(self, engine: Engine, most: int) -> None:
@@ -24,23 +28,23 @@ class Instances:
         self._count = itertools.count()
         self.calls = 0
 
-    def submit(self, job: Job) -> None:
-        """Begin with a request."""
+    def submit(self, job: GenerationJob) -> None:
+        """Start a request."""
         threading.Thread(target=self._run, args=(job,), name="instance", daemon=True).start()
 
     def close(self) -> None:
-        """Nothing has to be ended."""
+        """Do nothing: threads end with their requests."""
 
-    def _run(self, job: Job) -> None:
+    def _run(self, job: GenerationJob) -> None:
         worker = self._idle.get()
         try:
-            worker.generate([job.prompt], job.wanted, lambda tokens: self._took(job, tokens))
+            worker.generate([job.prompt], job.wanted, lambda tokens: self._add_token(job, tokens))
         except Exception as error:
             job.fail(f"{type(error).__name__}: {error}")
         finally:
             self._idle.put(worker)
 
-    def _took(self, job: Job, tokens: Ids) -> None:
-        if job.taken:
-            self.calls = next(self._count) + 1  # of several threads
-        job.take(int(tokens[0]))
+    def _add_token(self, job: GenerationJob, tokens: Ids) -> None:
+        if job.received:
+            self.calls = next(self._count) + 1  # incremented by several threads
+        job.add(int(tokens[0]))

@@ -1,6 +1,6 @@
-"""A system that Flover is compared with, behind a decoupled model of Triton's Python backend.
+"""A baseline of Flover as a decoupled model of Triton's Python backend.
 
-Loaded by Triton as `<model>/1/model.py`; the model's parameters say which system it is and how it is set.
+Loaded by Triton as `<model>/1/model.py`; the model's parameters select the baseline and its settings.
 """
 
 import json
@@ -13,10 +13,10 @@ _FAMILY = "benchmark_engine_calls_total"
 
 
 class TritonPythonModel:
-    """Hands requests to a system; one thread sends what comes of them."""
+    """Passes requests to a baseline; one thread sends their tokens."""
 
     def initialize(self, args):
-        """Open the system."""
+        """Create the baseline."""
         config = json.loads(args["model_config"])
         parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
         sys.path.insert(0, parameters["code"])
@@ -38,21 +38,21 @@ class TritonPythonModel:
 
         self._system = open_system(parameters)
         family = pb_utils.MetricFamily(_FAMILY, "Passes of the engine", kind=pb_utils.MetricFamily.COUNTER)
-        metric, told = family.Metric(labels={"model": config["name"]}), 0
+        metric, published = family.Metric(labels={"model": config["name"]}), 0
         self._kept = family
 
-        def tell():
-            nonlocal told
+        def publish():
+            nonlocal published
             calls = self._system.calls
-            metric.increment(calls - told)
-            told = calls
+            metric.increment(calls - published)
+            published = calls
 
-        self._outbox = Outbox(send, refuse, tell)
+        self._outbox = Outbox(send, refuse, publish)
         self._thread = threading.Thread(target=self._outbox.run, name="outbox", daemon=True)
         self._thread.start()
 
     def execute(self, requests):
-        """Take requests over; they are answered later."""
+        """Accept requests; they are answered later."""
         for request in requests:
             prompt = pb_utils.get_input_tensor_by_name(request, "input_ids").as_numpy().reshape(-1)
             wanted = int(json.loads(request.parameters())["max_tokens"])
@@ -60,7 +60,7 @@ class TritonPythonModel:
         return
 
     def finalize(self):
-        """End the system's threads."""
+        """Stop the baseline's threads."""
         self._system.close()
         self._outbox.close()
         self._thread.join(5)

@@ -1,4 +1,4 @@
-"""A system by the parameters of its model."""
+"""Creates a baseline from the parameters of its model."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from benchmarks.flover.serving.batches import Batches
 from benchmarks.flover.serving.engines import Engine, OpenVinoEngine, TidalEngine, TransformersEngine
 from benchmarks.flover.serving.genai_peer import GenAiBatching
 from benchmarks.flover.serving.instances import Instances
-from benchmarks.flover.serving.outbox import Job
+from benchmarks.flover.serving.outbox import GenerationJob
 from benchmarks.flover.serving.transformers_peer import TransformersBatching
 
 
-class System(Protocol):
-    """Takes requests, and gives them their tokens from threads of its own."""
+class GenerationSystem(Protocol):
+    """A baseline: accepts requests, and adds their tokens from its own threads."""
 
     @property
     def calls(self) -> int:
-        """Passes so far."""
+        """Number of passes so far."""
 
-    def submit(self, job: Job) -> None:
-        """Take a request; does not wait."""
+    def submit(self, job: GenerationJob) -> None:
+        """Accept a request; does not block."""
 
     def close(self) -> None:
-        """End."""
+        """Stop."""
 
 
-def open_system(given: Mapping[str, str]) -> System:
-    """The system that a model's parameters name, see `benchmarks.flover.systems`."""
+def open_system(given: Mapping[str, str]) -> GenerationSystem:
+    """Create the baseline named by a model's parameters, see `benchmarks.flover.systems`."""
     number = {name: int(value) for name, value in given.items() if value.isdecimal()}
     precision, threads = given["precision"], number["threads"]
     match given["system"]:
@@ -58,7 +58,7 @@ def open_system(given: Mapping[str, str]) -> System:
                 batch_tokens=number["batch_tokens"],
                 split=given["split"] == "yes",
             )
-    raise ValueError(f"no system '{given['system']}'")
+    raise ValueError(f"unknown system '{given['system']}'; accepted: instances, batches, transformers, genai")
 
 
 def _engine(given: Mapping[str, str], *, workers: int, rows: int) -> Engine:
@@ -73,4 +73,4 @@ def _engine(given: Mapping[str, str], *, workers: int, rows: int) -> Engine:
             return TidalEngine(Path(given["version"]), threads=threads, workers=workers, rows=rows)
         case "transformers":
             return TransformersEngine(Path(given["source"]), precision, threads=threads)
-    raise ValueError(f"no engine '{given['engine']}'")
+    raise ValueError(f"unknown engine '{given['engine']}'; accepted: openvino, tidal, transformers")

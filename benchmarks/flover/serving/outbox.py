@@ -1,4 +1,4 @@
-"""Requests on their way through a system, and the thread that sends their tokens as they come."""
+"""Requests in a baseline, and the thread that sends their tokens."""
 
 from __future__ import annotations
 
@@ -13,80 +13,80 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.int64]
 
-# Counts are published so often while tokens come, and when a request ends.
-_TOLD_S = 0.1
+# Interval at which counts are published while tokens arrive; also when a request ends.
+_PUBLISH_INTERVAL_S = 0.1
 
 
 @dataclass(eq=False, slots=True)
-class Job:
-    """A request: a prompt, and how many tokens it wants.
+class GenerationJob:
+    """A request in a baseline.
 
     Attributes:
-        prompt: token ids, [tokens].
-        wanted: tokens.
-        taken: tokens that it has got.
+        prompt: Token ids of the prompt, [tokens].
+        wanted: Number of tokens to generate.
+        received: Number of tokens received so far.
     """
 
     prompt: Ids
     wanted: int
     _outbox: Outbox
     _sender: Any
-    taken: int = 0
-    _news: list[int] = field(default_factory=list)
+    received: int = 0
+    _unsent: list[int] = field(default_factory=list)
     _error: str = ""
 
     @property
     def open(self) -> bool:
-        """Whether tokens are missing."""
-        return self.taken < self.wanted and not self._error
+        """Whether the request needs more tokens."""
+        return self.received < self.wanted and not self._error
 
-    def take(self, token: int) -> None:
-        """Give it its next token; one that has what it wants takes no more."""
+    def add(self, token: int) -> None:
+        """Add the next token; ignored once the request is complete."""
         if self.open:
-            self.taken += 1
+            self.received += 1
             self._outbox.put(self, token)
 
     def fail(self, message: str) -> None:
-        """End it, if it has not ended."""
+        """End the request with an error, if it is open."""
         if self.open:
             self._error = message
             self._outbox.put(self)
 
 
 class Outbox:
-    """Sends tokens from one thread. Where they come faster than they can be sent, several make one part.
+    """Sends tokens from one thread; tokens that arrive faster than they can be sent share a part.
 
     Args:
-        send: takes a request's sender, tokens, and why it ends, or "" where it does not.
-        refuse: takes a sender and the message of an error.
-        tell: publishes what the system counts.
+        send: Called with a request's sender, tokens and finish reason; "" if it continues.
+        refuse: Called with a sender and an error message.
+        publish: Publishes the counts of the system.
     """
 
     def __init__(
         self,
         send: Callable[[Any, list[int], str], None],
         refuse: Callable[[Any, str], None],
-        tell: Callable[[], None],
+        publish: Callable[[], None],
     ) -> None:
-        self._send, self._refuse, self._tell = send, refuse, tell
+        self._send, self._refuse, self._publish = send, refuse, publish
         self._changed = threading.Condition()
-        self._news: dict[Job, None] = {}
+        self._unsent: dict[GenerationJob, None] = {}
         self._closing = False
-        self._told_at = 0.0
+        self._published_at = 0.0
 
-    def open(self, sender: Any, prompt: Ids, wanted: int) -> Job:
-        """A new request."""
-        return Job(prompt, wanted, self, sender)
+    def open(self, sender: Any, prompt: Ids, wanted: int) -> GenerationJob:
+        """Create a request."""
+        return GenerationJob(prompt, wanted, self, sender)
 
-    def put(self, job: Job, *tokens: int) -> None:
-        """A request has something to send."""
+    def put(self, job: GenerationJob, *tokens: int) -> None:
+        """Queue tokens of a request, or its end."""
         with self._changed:
-            job._news += tokens
-            self._news[job] = None
+            job._unsent += tokens
+            self._unsent[job] = None
             self._changed.notify()
 
     def close(self) -> None:
-        """Let the thread end when everything is sent."""
+        """Let the thread end once everything is sent."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -95,20 +95,20 @@ class Outbox:
         """Send until `close`."""
         while True:
             with self._changed:
-                while not (self._news or self._closing):
+                while not (self._unsent or self._closing):
                     self._changed.wait()
-                if not self._news:
+                if not self._unsent:
                     return
-                news, self._news = self._news, {}
+                unsent, self._unsent = self._unsent, {}
                 parts = []
-                for job in news:
-                    parts.append((job, job._news, not job.open))
-                    job._news = []
-            # Who reads counts when the last answer is there finds them complete.
+                for job in unsent:
+                    parts.append((job, job._unsent, not job.open))
+                    job._unsent = []
+            # Publish before the last response, so that its receiver reads complete counts.
             now = time.monotonic()
-            if now - self._told_at > _TOLD_S or any(ended for _, _, ended in parts):
-                self._told_at = now
-                self._tell()
+            if now - self._published_at > _PUBLISH_INTERVAL_S or any(ended for _, _, ended in parts):
+                self._published_at = now
+                self._publish()
             for job, tokens, ended in parts:
                 if job._error:
                     self._refuse(job._sender, job._error)

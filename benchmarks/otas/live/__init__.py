@@ -1,1 +1,1 @@
-"""OTAS through the server: what token adaptation earns under a load that crosses the machine's capacity."""
+"""Live part: utility of OTAS on a server, under a load that exceeds the machine's capacity at times."""

@@ -1,26 +1,26 @@
-"""What the live part needs, made once: models that are trained and built, and images that neither step has seen."""
+"""Artefacts of the live part, built once: trained models, and images that were not used for training."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Model switching chooses between these, from fast to accurate; `BASE` is also what OTAS adapts.
+#: Model switching chooses among these, from fast to accurate; OTAS adapts `BASE`.
 SMALL, BASE, LARGE = "vit-small", "vit-base", "vit-large"
 
 
 class ArtefactsMissing(Exception):
-    """Something is not there yet; the text says what."""
+    """An artefact has not been built; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveTask:
-    """A task's images that were used neither for training nor for the accuracies that policies go by.
+    """Images of a task that were used neither for training nor for measuring accuracies.
 
     Attributes:
-        name: of its folder beside each of the models.
-        images: encoded, each once.
-        truth: the label of each.
+        name: Name of the task in each of the models.
+        images: Encoded images, all different.
+        truth: Label of each image.
     """
 
     name: str
@@ -30,14 +30,14 @@ class LiveTask:
 
 @dataclass(frozen=True, slots=True)
 class Artefacts:
-    """What was made.
+    """Built artefacts.
 
     Attributes:
-        folder: where everything lies.
-        repository: a model repository of `SMALL`, `BASE` and `LARGE`, each with all the tasks in its folder of tasks;
-            `BASE` has every γ, the others at least 0.
-        tasks: which they are.
-        digest: names recipe, code and data that it all comes from.
+        folder: Folder of all artefacts.
+        repository: Model repository of `SMALL`, `BASE` and `LARGE`, each with all tasks; `BASE` has every γ, the others
+            at least 0.
+        tasks: The tasks and their images.
+        digest: Digest of recipe, code and data that they were built from.
     """
 
     folder: Path

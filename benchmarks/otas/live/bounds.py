@@ -1,4 +1,4 @@
-"""What no system can earn more than, by the accuracies and speeds that policies go by."""
+"""Upper bounds on the utility of any system, from the accuracies and speeds that policies use."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ import numpy.typing as npt
 from benchmarks.otas.live.load import Load
 
 Floats = npt.NDArray[np.float64]
-# Width of the slots that arrivals and deadlines are moved to, always so that there is more time.
+# Width of the time slots; arrivals and deadlines are rounded so that queries get more time.
 _SLOT_S = 0.1
 
 
-def worth(load: Load, accuracies: Mapping[str, Mapping[int, float]], gammas: list[int]) -> Floats:
-    """[types, gammas] what an answer in time is expected to earn."""
+def expected_utilities(load: Load, accuracies: Mapping[str, Mapping[int, float]], gammas: list[int]) -> Floats:
+    """Return the expected utility of an answer in time, of shape [types, gammas]."""
     return np.array([[each.utility * accuracies[each.task][gamma] for gamma in gammas] for each in load.types])
 
 
 def adaptation_gain(load: Load, earns: Floats, unchanged: int) -> float:
-    """accuracy(best γ) over accuracy(γ 0), both by utility: what tokens bring where there is time for any γ.
+    """Return accuracy(best γ) / accuracy(γ 0), weighted by utility: the gain if there is time for every γ.
 
     Args:
-        load: the queries.
-        earns: see `worth`.
-        unchanged: place of γ 0.
+        load: The queries.
+        earns: Expected utilities, see `expected_utilities`.
+        unchanged: Index of γ 0.
     """
     per_query = earns[load.kinds]
     return float(per_query.max(axis=1).sum() / per_query[:, unchanged].sum())
 
 
 def most_earned(load: Load, earns: Floats, seconds: Floats) -> float:
-    """An upper bound for every policy, also one that knows all arrivals: the optimum of a fluid version.
+    """Return an upper bound for every policy, also with known arrivals: the optimum of a fluid relaxation.
 
-    Any share of a query may run at any γ, whenever it waits, in pieces, and batches of any size are as fast as the
-    fastest. It is a linear programme: shares of each kind of queries by γ, and engine time by slot.
+    Any share of a query may run at any γ and at any time while it waits, and batches of any size are as fast as the
+    fastest. This is a linear programme of the shares of each type of queries by γ, and of engine time by slot.
 
     Args:
-        load: the queries.
-        earns: see `worth`.
-        seconds: [gammas] of a query in the fastest batch.
+        load: The queries.
+        earns: Expected utilities, see `expected_utilities`.
+        seconds: Seconds per query in the fastest batch by γ, of shape [gammas].
     """
     from scipy.optimize import linprog
     from scipy.sparse import coo_array, vstack

@@ -1,4 +1,4 @@
-"""What the rounds say: medians, ratios between systems, and the accuracies that were seen."""
+"""Figures from the rounds: medians, ratios between systems, and observed accuracies."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from benchmarks.otas.live.rounds import Run
 
 
 def of_system(run: Run, scale: float, system: str) -> list[Outcome]:
-    """A system's outcomes at a load, by round."""
+    """Return a system's outcomes at a load, by round."""
     return [each.outcomes[str(scale)][system] for each in run.rounds]
 
 
 def median(outcomes: Sequence[Outcome], figure: Callable[[Outcome], float | None]) -> float | None:
-    """Over rounds; None where it was not measured."""
+    """Return the median over rounds; None if it was not measured."""
     values = [value for each in outcomes if (value := figure(each)) is not None]
     return statistics.median(values) if values else None
 
 
 def ratio(run: Run, scale: float, ours: str, theirs: str) -> float:
-    """One system's utility over another's, the median of the rounds: both had the same queries."""
+    """Return the ratio of two systems' utilities for the same queries, as the median of the rounds."""
     pairs = zip(of_system(run, scale, ours), of_system(run, scale, theirs), strict=True)
     return statistics.median(our.utility / their.utility if their.utility else float("inf") for our, their in pairs)
 
 
 def best(run: Run, scale: float, systems: Sequence[str], ours: str) -> str:
-    """The system that comes nearest to another one."""
+    """Return the system whose utility is closest to that of another one."""
     return min(systems, key=lambda system: ratio(run, scale, ours, system))
 
 
 def served_accuracies(run: Run) -> dict[str, dict[int, tuple[int, int]]]:
-    """By task and γ: answers of the systems that run one transformer at γ, and right ones among them."""
+    """Return answers and correct answers by task and γ, over all systems that run one transformer at γ."""
     found: dict[str, dict[int, tuple[int, int]]] = {}
     for each in run.rounds:
         for by_system in each.outcomes.values():
@@ -49,7 +49,7 @@ def served_accuracies(run: Run) -> dict[str, dict[int, tuple[int, int]]]:
 
 
 def kept(run: Run) -> dict[str, object]:
-    """What the JSON holds: everything but what happened second by second."""
+    """Return the content of the JSON: everything except values by second."""
     return {
         "throughputs": run.throughputs,
         "tuning": run.tuning,

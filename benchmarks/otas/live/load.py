@@ -1,4 +1,4 @@
-"""What is sent and when: Table II's query types, at a rate that fluctuates as in Figure 8."""
+"""Load: queries of the types of Table II, at a rate that fluctuates as in Figure 8."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tidal_client.load import RequestVariant, Schedule, Times
 LEAST, MEAN, MOST = 0.5, 0.75, 1.7
 # Rates that a trace has on the mean: each is held for as long, but no less than a second.
 _LEVELS = 8
-# The way to the server and back, which a client leaves out of the time that it gives the server.
+# Network time to the server and back, which clients subtract from the deadline that they send.
 ON_THE_WAY_S = 0.02
 _NEVER_LATE_S = 1000.0
-# Whose place in Table II the least accurate of the tasks takes.
+# Task of Table II that the least accurate task replaces.
 _HARDEST = "CIFAR100"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Queries of one run; the same ones for every system. `kinds` are places in `types`, [queries] like the rest."""
+    """Queries of one run, the same for every system; `kinds` are indices into `types`, of shape [queries]."""
 
     types: tuple[QueryType, ...]
     times: Times
@@ -41,21 +41,21 @@ class Load:
 
     @property
     def seconds(self) -> float:
-        """Until the last query."""
+        """Time until the last query, in seconds."""
         return float(self.times[-1])
 
     @property
     def latency_s(self) -> npt.NDArray[np.float64]:
-        """Of each query: how long after it its answer is of use."""
+        """Latency limit of each query, in seconds."""
         return np.array([each.latency_s for each in self.types])[self.kinds]
 
     @property
     def utility(self) -> npt.NDArray[np.float64]:
-        """Of each query: what a right answer in time is worth."""
+        """Utility of a correct answer in time, by query."""
         return np.array([each.utility for each in self.types])[self.kinds]
 
     def steady(self, count: int, rate: float) -> Load:
-        """So many of these queries, again and again, at a steady rate, none of which can be late."""
+        """Return a load of repeated queries at a constant rate, none of which can be late."""
         rows = [number % len(self) for number in range(count)]
         return Load(
             tuple(QueryType(each.task, _NEVER_LATE_S, each.utility) for each in self.types),
@@ -67,7 +67,7 @@ class Load:
 
 
 def shape(seconds: int, seed: int) -> list[float]:
-    """Rates by second of the mean `MEAN`, of which the least is `LEAST` and the most `MOST`; for six or more."""
+    """Scale at least six rates by second to the minimum `LEAST`, the mean `MEAN` and the maximum `MOST`."""
     drawn = np.array(fluctuating(seconds, LEAST, MOST, MEAN, held_s=max(1.0, seconds / _LEVELS), seed=seed))
     drawn = (drawn - drawn.min()) / (drawn.max() - drawn.min())
     share = (MEAN - LEAST) / (MOST - LEAST)
@@ -81,10 +81,10 @@ def shape(seconds: int, seed: int) -> list[float]:
 
 
 def types_of(accuracies: Mapping[str, float]) -> tuple[QueryType, ...]:
-    """Table II with other tasks: the least accurate takes the place of the paper's least accurate.
+    """Return Table II with other tasks; the least accurate one replaces the paper's least accurate one.
 
     Args:
-        accuracies: at γ 0, by task; with fewer than three tasks one is in several places.
+        accuracies: Accuracy at γ 0 by task; with fewer than three tasks, one is used several times.
     """
     hardest, *others = sorted(accuracies, key=lambda task: accuracies[task])
     others = others or [hardest]
@@ -93,7 +93,7 @@ def types_of(accuracies: Mapping[str, float]) -> tuple[QueryType, ...]:
 
 
 def make_load(rates: Sequence[float], types: Sequence[QueryType], tasks: Sequence[LiveTask], seed: int) -> Load:
-    """Poisson arrivals at these rates by second, each of a type at random, each image once as far as they go."""
+    """Draw Poisson arrivals at rates by second, with random types; images repeat only after all were used."""
     queries = list(QueryTrace(rates, types, seed=seed))
     if not queries:
         raise ValueError(f"no query in {len(rates)} s at {max(rates):.3g} a second: the machine is too slow for this")
@@ -115,7 +115,7 @@ def make_load(rates: Sequence[float], types: Sequence[QueryType], tasks: Sequenc
 
 
 def schedule_of(load: Load) -> Schedule:
-    """As the load generator takes it."""
+    """Return the load as a schedule of the load generator."""
     mix = tuple(
         RequestVariant(
             1.0, {"task": each.task, "latency_ms": 1e3 * (each.latency_s - ON_THE_WAY_S), "utility": each.utility}

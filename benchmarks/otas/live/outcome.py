@@ -1,4 +1,4 @@
-"""What one system made of one load: the outcome of every query (§V), and what the server did meanwhile."""
+"""Outcome of one system under one load: the type of every query (§V), and figures of the server."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tidal.server.child import RunningServer
 TYPES = ("1: right", "2: wrong", "3: late", "4: evicted")
 _RIGHT, _WRONG, _LATE, _EVICTED = range(4)
 # Metrics are published every 200 ms.
-_SETTLE_S = 0.4
-# Clients do not see batches: so many answers in a row stand for one.
+_COUNTING_S = 0.4
+# Clients do not see batches; this number of consecutive answers is used instead.
 _ROW = 32
 
 
@@ -31,20 +31,20 @@ class Outcome:
     """One system under one load in one round.
 
     Attributes:
-        queries: that came.
-        offered: their utility in sum.
-        utility: earned in sum, by answers that were right and in time.
-        types: queries of type 1 to 4: right, wrong, late, not executed.
-        earned: utility earned until the end of each second.
-        by_gamma: by second, answers at each γ.
-        answered: by task and γ, answers and how many of them were right.
-        accuracies: share of right ones of each 32 answers in the order in which they came.
-        mean_batch: queries; None where models came and went.
-        busy: share of the time in which an engine ran; None likewise.
-        server: share of the cores that the server used.
-        others: that other work used.
-        warning: that the load generator was the bottleneck.
-        loadings: seconds of each loading of a model, by its name.
+        queries: Number of queries.
+        offered: Sum of their utilities.
+        utility: Utility earned by correct answers in time.
+        types: Number of queries of types 1 to 4: right, wrong, late, not executed.
+        earned: Utility earned until the end of each second.
+        by_gamma: Number of answers at each γ, by second.
+        answered: Number of answers and of correct answers, by task and γ.
+        accuracies: Accuracy of each 32 consecutive answers.
+        mean_batch: Mean number of queries per batch; None if models were loaded during the run.
+        busy: Share of the time in which an engine ran; None if models were loaded during the run.
+        server: Share of the cores that the server used.
+        others: Share of the cores that other processes used.
+        warning: Warning that the load generator was the bottleneck; empty if it was not.
+        loadings: Seconds of each load of a model, by its name.
     """
 
     queries: int
@@ -64,7 +64,7 @@ class Outcome:
 
     @classmethod
     def read(cls, found: dict[str, Any]) -> Outcome:
-        """From JSON, which has lists for tuples."""
+        """Read an outcome from JSON, which has lists for tuples."""
         answered = {
             task: {gamma: (number, right) for gamma, (number, right) in of_task.items()}
             for task, of_task in found["answered"].items()
@@ -74,13 +74,13 @@ class Outcome:
 
     @property
     def accuracy(self) -> float:
-        """Share of right ones of all answers."""
+        """Accuracy of all answers."""
         counts = [count for of_task in self.answered.values() for count in of_task.values()]
         return sum(right for _, right in counts) / max(1, sum(number for number, _ in counts))
 
     @property
     def gammas(self) -> dict[int, int]:
-        """Answers at each γ."""
+        """Number of answers at each γ."""
         total: Counter[int] = Counter()
         for of_second in self.by_gamma:
             total.update({int(gamma): number for gamma, number in of_second.items()})
@@ -89,7 +89,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Watch:
-    """What a server did while something was measured; figures are those of `Outcome`."""
+    """Measures a server during a run; the figures are those of `Outcome`."""
 
     mean_batch: float | None = None
     busy: float | None = None
@@ -97,15 +97,15 @@ class Watch:
 
     @contextmanager
     def over(self, server: RunningServer, models: Sequence[str], *, lasting: bool) -> Iterator[None]:
-        """Watch these models, which keep their counts only where they are `lasting`, for the length of the block."""
-        time.sleep(_SETTLE_S)
+        """Measure models during the block; only `lasting` models keep their counters."""
+        time.sleep(_COUNTING_S)
         before = _counts(server, models) if lasting else None
         begin = time.monotonic()
         with self.usage.watch(server):
             yield
         lasted = time.monotonic() - begin
         if before is not None:
-            time.sleep(_SETTLE_S)
+            time.sleep(_COUNTING_S)
             after = _counts(server, models)
             queries, batches, seconds = (late - early for late, early in zip(after, before, strict=True))
             self.mean_batch = queries / max(1.0, batches)
@@ -113,7 +113,7 @@ class Watch:
 
 
 def judge(load: Load, answers: Answers) -> npt.NDArray[np.intp]:
-    """The type of each query, as a place in `TYPES`, by the clock of the client."""
+    """Return the type of each query as an index into `TYPES`, by the client's clock."""
     answered = np.array([label != NOT_ANSWERED for label in answers.labels])
     right = np.array([label == truth for label, truth in zip(answers.labels, load.truth, strict=True)])
     found = np.where(right, _RIGHT, _WRONG)
@@ -123,10 +123,10 @@ def judge(load: Load, answers: Answers) -> npt.NDArray[np.intp]:
 
 
 def outcome_of(load: Load, answers: Answers, watch: Watch) -> Outcome:
-    """Everything that is kept of a run.
+    """Compute the outcome of a run.
 
     Raises:
-        RuntimeError: a query came to another end than an answer or an eviction.
+        RuntimeError: A query was neither answered nor evicted.
     """
     if answers.message:
         raise RuntimeError(f"a query was refused: {answers.message} ({answers.errors})")
@@ -172,7 +172,7 @@ def outcome_of(load: Load, answers: Answers, watch: Watch) -> Outcome:
 
 
 def _counts(server: RunningServer, models: Sequence[str]) -> tuple[float, float, float]:
-    """Queries that were run, batches, and seconds that they took, of all these models so far."""
+    """Return the number of executed queries, of batches, and their seconds, for all models so far."""
     sizes = [metric(server, "tidal_otas_batch_size_queries", model) or (0.0, 0.0) for model in models]
     seconds = [series(server, "tidal_otas_execute_seconds_sum", model) or 0.0 for model in models]
     return sum(queries for queries, _ in sizes), sum(batches for _, batches in sizes), sum(seconds)

@@ -1,4 +1,4 @@
-"""A load in pictures: utility, accuracies, γ and outcomes (Figures 9 to 13), of the first round."""
+"""Plots of a load: utility, accuracies, γ and outcomes of the first round (Figures 9 to 13)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def plot(run: Run, scale: float, load: Load, file: Path) -> None:
     """Write a picture in the format that the file's name ends in.
 
     Args:
-        run: with its first round complete.
-        scale: of the load.
-        load: what was sent in the first round.
-        file: to write.
+        run: Run whose first round is complete.
+        scale: Factor on the load.
+        load: Queries of the first round.
+        file: File to write.
     """
     outcomes = run.rounds[0].outcomes[str(scale)]
     labels = {system: f"{system} ({gamma})" if (gamma := run.gamma(system, scale)) else system for system in SYSTEMS}
@@ -75,7 +75,7 @@ def plot(run: Run, scale: float, load: Load, file: Path) -> None:
 
 
 def _over_time(axes: Axes, outcome: Outcome, gammas: list[int]) -> None:
-    """Stacked answers of each second by γ."""
+    """Plot the number of answers per second, stacked by γ."""
     from matplotlib import colormaps
 
     below = np.zeros(len(outcome.by_gamma))

@@ -1,4 +1,4 @@
-"""The models that are served: one for every way to serve the same transformer, and the sizes to switch between."""
+"""Served models: one per system that serves the same transformer, and the sizes of model switching."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from tidal.otas.manifest import OtasManifest, load_otas_manifest
 from tidal.repository.entries import ModelEntry
 from tidal.tasks.folder import tasks_folder
 
-#: Served models, γ chosen by labels and as published.
+#: Served models whose γ is chosen by Tidal's policy and by the published one.
 PARETO_MODEL, PAPER_MODEL = "pareto", "paper"
-#: Of model switching, from fast to accurate; each runs γ 0 and nothing else.
+#: Models of model switching, from fast to accurate; each runs only γ 0.
 SIZES = {"size_small": SMALL, "size_base": BASE, "size_large": LARGE}
-# While capacity is measured, queries come faster than they are answered, and none is refused.
+# While capacity is measured, queries arrive faster than they are answered, and none may be refused.
 _QUEUE = 100_000
 
 
 def fixed_model(gamma: int) -> str:
-    """The served model that runs one γ."""
+    """Return the name of the served model that runs one γ."""
     return f"fixed_{gamma}".replace("-", "minus_")
 
 
 def version_of(repository: Path, model: str) -> Path:
-    """The newest version's folder of a model that was built."""
+    """Return the folder of the newest version of a built model."""
     latest = ModelEntry(repository / model).latest()
     assert latest is not None, f"{repository} has no version of {model}"
     return latest
 
 
 def write_repository(repository: Path, built: Path) -> None:
-    """Add every model that may be served; on the file system of those that were built.
+    """Write every model that may be served, on the file system of the built models.
 
-    A model that runs one γ has no engine but that one's: what it takes to load and to hold is its own.
+    A model that runs one γ has only the engine of that γ, so that its load time and memory are its own.
     """
     manifest = load_otas_manifest(version_of(built, BASE))
     for name, policy in ((PARETO_MODEL, "pareto"), (PAPER_MODEL, "paper")):
@@ -48,7 +48,7 @@ def write_repository(repository: Path, built: Path) -> None:
 
 
 def only(manifest: OtasManifest, gamma: int) -> OtasManifest:
-    """The same model with the engines of 0 and of one γ; those that share an engine with it stay."""
+    """Return the manifest with only the engines of 0 and of one γ, and the γ that share these engines."""
     kept = {0, gamma} | {each for engine in manifest.engines_of(gamma) for each in engine.gammas}
     places = [place for place, each in enumerate(manifest.gammas) if each in kept]
     profile = manifest.profile
@@ -61,7 +61,7 @@ def only(manifest: OtasManifest, gamma: int) -> OtasManifest:
     changed = {
         "gammas": by_gamma["gammas"],
         "engines": engines,
-        # Beside engines a version holds what tasks are trained from.
+        # A version also contains the files that tasks are trained from.
         "files": tuple(each for each in manifest.files if Path(each.path).parent in folders),
         "verification": tuple(each for each in manifest.verification if each.gamma in kept),
         "profile": profile.model_copy(update=by_gamma),
@@ -75,7 +75,7 @@ def _fixed(gamma: int) -> dict[str, str]:
 
 
 def _copy(built: Path, model: str, manifest: OtasManifest, target: Path, parameters: dict[str, str]) -> None:
-    """A model of its own from one that was built, with its tasks: engines are linked."""
+    """Copy a built model and its tasks under another name; engines are linked."""
     version = version_of(built, model)
     for record in manifest.files:
         place = target / version.name / record.path

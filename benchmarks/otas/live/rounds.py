@@ -1,4 +1,4 @@
-"""Every system in every round, kept in a file as they come: a run that was cut short goes on where it stopped."""
+"""Measure every system in every round; results are stored in a file, from which an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ _TUNING_SEED, _FIRST_SEED = 1, 1000
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured.
+    """Extent of the measurement.
 
     Attributes:
-        rounds: how many.
-        seconds: of the trace.
-        tuning_s: of the trace on which the fixed γ are chosen.
-        capacity_s: of each measurement of a throughput.
-        scales: factors on the load, each with all systems.
-        searched: whether fixed γ are the best on that trace; else those nearest to 0, which it chose in full runs.
+        rounds: Number of rounds.
+        seconds: Duration of the trace, in seconds.
+        tuning_s: Duration of the trace on which fixed γ are chosen, in seconds.
+        capacity_s: Duration of each measurement of a throughput, in seconds.
+        scales: Factors on the load; all systems are measured at each.
+        searched: Whether the best fixed γ are searched on that trace; else those closest to 0 are used, which full runs
+            chose.
     """
 
     rounds: int
@@ -50,7 +51,7 @@ QUICK = Size(rounds=1, seconds=6, tuning_s=6, capacity_s=1.0, scales=(1.0,), sea
 
 @dataclass(slots=True)
 class Round:
-    """One round: queries a second that γ 0 answered, and what every system did, by load and name."""
+    """One round: throughput of γ 0 in queries per second, and the outcome of every system by load and name."""
 
     capacity: float
     outcomes: dict[str, dict[str, Outcome]] = field(default_factory=dict)
@@ -58,12 +59,12 @@ class Round:
 
 @dataclass(slots=True)
 class Run:
-    """What was measured.
+    """Results of a run.
 
     Attributes:
-        throughputs: of the sizes, queries a second, from fast to accurate.
-        tuning: by load and γ, the share of all utility that a fixed γ earned on the tuning's trace; None: not searched.
-        rounds: that have begun.
+        throughputs: Throughput of each model size in queries per second, from fast to accurate.
+        tuning: Share of all utility that each fixed γ earned on the tuning trace, by load and γ; None if not searched.
+        rounds: Rounds that have begun.
     """
 
     throughputs: tuple[float, ...] = ()
@@ -71,12 +72,12 @@ class Run:
     rounds: list[Round] = field(default_factory=list)
 
     def save(self, file: Path) -> None:
-        """Write it all."""
+        """Write the results."""
         file.write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, file: Path) -> Run:
-        """What `save` wrote."""
+        """Read the results that `save` wrote."""
         found = json.loads(file.read_text())
         tuning = {
             scale: {int(gamma): share for gamma, share in each.items()} for scale, each in found["tuning"].items()
@@ -94,7 +95,7 @@ class Run:
         return cls(tuple(found["throughputs"]), tuning, rounds)
 
     def gamma(self, system: str, scale: float) -> int:
-        """The γ that stands for a system of a fixed one at a load."""
+        """Return the γ of a system with one fixed γ at a load."""
         if system not in (TOME, VPT):
             return 0
         of_kind = {gamma: share for gamma, share in self.tuning[str(scale)].items() if (gamma < 0) == (system == TOME)}
@@ -103,16 +104,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Measures what is not kept yet.
+    """Measures everything that is not in the file of results.
 
     Args:
-        bench: with the models of OTAS and of γ 0 loaded.
-        types: of queries.
-        tasks: their images.
-        gammas: of the model.
-        size: how much to measure.
-        roughly: throughput of γ 0, a first guess.
-        kept: file of what is done.
+        bench: Server with the models of OTAS and of γ 0 loaded.
+        types: Types of queries.
+        tasks: Images of the tasks.
+        gammas: List of γ of the model.
+        size: Extent of the measurement.
+        roughly: Estimated throughput of γ 0, in queries per second.
+        kept: File of the results.
     """
 
     bench: Bench
@@ -124,7 +125,7 @@ class Rounds:
     kept: Path
 
     def run(self) -> Run:
-        """Everything."""
+        """Run all measurements."""
         run = Run.read(self.kept) if self.kept.exists() else Run()
         if run.rounds:
             progress(f"going on after {sum(len(each.outcomes) for each in run.rounds)} loads of {self.kept}")
@@ -145,18 +146,18 @@ class Rounds:
         return run
 
     def load(self, rates: Sequence[float], capacity: float, seed: int) -> Load:
-        """Queries at rates relative to a capacity."""
+        """Return queries at rates relative to a capacity."""
         return make_load([capacity * rate for rate in rates], self.types, self.tasks, seed)
 
     def measured_load(self, run: Run, turn: int, scale: float) -> Load:
-        """What was sent in a round."""
+        """Return the load of a round."""
         rates = [scale * rate for rate in shape(self.size.seconds, MEASURED_SHAPE)]
         return self.load(rates, run.rounds[turn].capacity, _FIRST_SEED + turn)
 
     def _measure(self, run: Run, turn: int, scale: float, shift: int) -> None:
         done = run.rounds[turn].outcomes.setdefault(str(scale), {})
         load = self.measured_load(run, turn, scale)
-        # Everybody goes first at some time, and what precedes somebody changes.
+        # Each system is first in some round, and has different predecessors.
         order = [SYSTEMS[(place + shift) % len(SYSTEMS)] for place in range(len(SYSTEMS))]
         for system in order if turn % 2 == 0 else reversed(order):
             if system in done:
@@ -181,7 +182,7 @@ class Rounds:
         return tuple(found)
 
     def _tune(self) -> dict[str, dict[int, float | None]]:
-        """Every fixed γ on a trace of its own, if they are searched."""
+        """Measure every fixed γ on the tuning trace, if they are searched."""
         below, above = ([gamma for gamma in self.gammas if gamma < 0], [gamma for gamma in self.gammas if gamma > 0])
         if not self.size.searched:
             return {str(scale): {max(below): None, min(above): None} for scale in self.size.scales}
@@ -196,7 +197,7 @@ class Rounds:
                 outcome = self.bench.measure_model(model, load)
                 shares.append(outcome.utility / outcome.offered)
                 found[str(scale)][gamma] = shares[-1]
-            told = [f"{share:.1%} at load {scale:g}" for scale, share in zip(self.size.scales, shares, strict=True)]
-            progress(f"γ {gamma} earns {', '.join(told)}")
+            reported = [f"{share:.1%} at load {scale:g}" for scale, share in zip(self.size.scales, shares, strict=True)]
+            progress(f"γ {gamma} earns {', '.join(reported)}")
             unload(self.bench.server.control, [model])
         return found

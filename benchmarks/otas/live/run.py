@@ -1,4 +1,4 @@
-"""The live part: serve, measure, and report."""
+"""Live part: serve, measure and report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.kept import kept_file
 from benchmarks.otas.live import figures, tables
 from benchmarks.otas.live.artefacts import BASE, Artefacts
-from benchmarks.otas.live.bounds import adaptation_gain, most_earned, worth
+from benchmarks.otas.live.bounds import adaptation_gain, expected_utilities, most_earned
 from benchmarks.otas.live.load import LEAST, MEAN, MOST, Load, types_of
 from benchmarks.otas.live.plot import plot
 from benchmarks.otas.live.repository import (
@@ -38,16 +38,16 @@ Accuracies = dict[str, dict[int, float]]
 
 
 def measure(report: Report, artefacts: Artefacts, size: Size, json: Path | None) -> Path:
-    """Hold OTAS to other ways to serve the same images, through the server.
+    """Compare OTAS with other systems that serve the same images, on a server.
 
     Args:
-        report: gets tables, claims and what was measured.
-        artefacts: what is served.
-        size: how much to measure.
-        json: where the report goes: pictures are written beside it.
+        report: Report that gets tables, claims and measurements.
+        artefacts: Artefacts to serve.
+        size: Extent of the measurement.
+        json: File of the report; plots are written to the same folder. None for no plots.
 
     Returns:
-        The file that keeps what was measured, to be removed when the report is written.
+        File of the measurements, to be removed when the report has been written.
     """
     version = version_of(artefacts.repository, BASE)
     manifest = load_otas_manifest(version)
@@ -55,7 +55,7 @@ def measure(report: Report, artefacts: Artefacts, size: Size, json: Path | None)
     types = types_of({task: by_gamma[0] for task, by_gamma in accuracies.items()})
     of_sizes = {model: _accuracies(artefacts, built) for model, built in SIZES.items()}
     at_zero = {model: {task: by_gamma[0] for task, by_gamma in each.items()} for model, each in of_sizes.items()}
-    switched = worth_having({model: fmean(each.values()) for model, each in at_zero.items()})
+    switched = sizes_to_switch({model: fmean(each.values()) for model, each in at_zero.items()})
     _add_setting(report, artefacts, manifest, size, switched)
     files = [version_of(artefacts.repository, model) / MANIFEST_FILE for model in SIZES.values()]
     kept = kept_file("otas-live-run", size, artefacts.digest, files=files)
@@ -96,9 +96,9 @@ def _report(
 
 
 def _bounds(load: Load, manifest: OtasManifest, accuracies: Accuracies, capacity: float) -> Bounds:
-    """With the profile's ratios between γ, and γ 0 as fast as served."""
+    """Compute bounds with the profile's ratios between γ, scaled to the measured throughput of γ 0."""
     gammas = list(manifest.gammas)
-    earns = worth(load, accuracies, gammas)
+    earns = expected_utilities(load, accuracies, gammas)
     profile = manifest.profile
     seconds = np.array([profile.throughput(0) / profile.throughput(gamma) / capacity for gamma in gammas])
     all_at_best = float(earns[load.kinds].max(axis=1).sum())
@@ -106,14 +106,14 @@ def _bounds(load: Load, manifest: OtasManifest, accuracies: Accuracies, capacity
 
 
 def _accuracies(artefacts: Artefacts, model: str) -> Accuracies:
-    """What the policies of a model go by: by task and γ."""
+    """Return the accuracies of a model by task and γ, as policies read them."""
     version = version_of(artefacts.repository, model)
     manifest, folder = load_otas_manifest(version), tasks_folder(version.parent)
     return {task.name: dict(load_task(folder, task.name, manifest).accuracy) for task in artefacts.tasks}
 
 
-def worth_having(accuracies: Mapping[str, float]) -> tuple[str, ...]:
-    """Of models from fast to slow those that are more accurate than all before them: the others only cost time."""
+def sizes_to_switch(accuracies: Mapping[str, float]) -> tuple[str, ...]:
+    """Return the models, from fast to slow, that are more accurate than all faster ones."""
     kept: list[str] = []
     for model, accuracy in accuracies.items():
         if all(accuracy > accuracies[faster] for faster in kept):

@@ -1,4 +1,4 @@
-"""An open loop in a process of its own: what a benchmark holds in memory does not slow down what it measures."""
+"""Open-loop load generator in a separate process, which the benchmark's memory does not slow down."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ NOT_ANSWERED = ""
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What came of a load, [queries] but for what is of the whole run.
+    """Answers to a load.
 
     Attributes:
-        seconds: from the time a query should have been sent to its answer or its error.
-        labels: `NOT_ANSWERED` where an error came.
-        gammas: that answers were made at; 0 where an error came.
-        errors: how many, by code; UNAVAILABLE is an eviction.
-        message: the first of another code.
-        warning: that the load generator was the bottleneck.
-        cpu_s: processor seconds of the load generator.
-        loadings: of models, while it ran.
+        seconds: Time from when each query should have been sent to its answer or error, of shape [queries].
+        labels: Answered labels, `NOT_ANSWERED` for errors, of shape [queries].
+        gammas: The γ of each answer, 0 for errors, of shape [queries].
+        errors: Number of errors by code; UNAVAILABLE means an eviction.
+        message: First error message with another code.
+        warning: Warning that the load generator was the bottleneck; empty if it was not.
+        cpu_s: Processor time of the load generator, in seconds.
+        loadings: Loads of models during the run.
     """
 
     seconds: Times
@@ -50,7 +50,7 @@ class Answers:
 
 
 class Sending:
-    """Sends loads to a server, from a process that lasts as long as this."""
+    """Sends loads to a server from a separate process."""
 
     def __init__(self, server: RunningServer, pool: ProcessPoolExecutor) -> None:
         """Use `sending`."""
@@ -58,13 +58,13 @@ class Sending:
         self._pool = pool
 
     def send(self, target: str | Switch, load: Load) -> Answers:
-        """Send every query at its time, to a model or to the one that the load asks for; wait for all answers."""
+        """Send every query at its time, to a model or to the one of model switching, and wait for all answers."""
         return self._pool.submit(_send, self._server, target, load).result()
 
 
 @contextmanager
 def sending(server: RunningServer) -> Iterator[Sending]:
-    """A process that sends, until the block ends."""
+    """Start the process, and end it with the block."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         yield Sending(server, pool)
 
@@ -103,10 +103,10 @@ def _send(server: RunningServer, target: str | Switch, load: Load) -> Answers:
 
 
 def _read(answer: bytes) -> tuple[str, int]:
-    """Label and γ of an answer of one row."""
+    """Return label and γ of an answer of one row."""
     from tritonclient.grpc import service_pb2 as messages
 
     response = messages.ModelInferResponse.FromString(answer)
     found = dict(zip((each.name for each in response.outputs), response.raw_output_contents, strict=True))
-    # A text of a tensor comes behind its length, four bytes.
+    # A text of a tensor follows its length of 4 bytes.
     return found["label"][4:].decode(), int(np.frombuffer(found["gamma"], np.int32)[0])

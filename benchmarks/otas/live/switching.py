@@ -1,4 +1,4 @@
-"""Model switching as INFaaS does it: queries go to the size that the load asks for, which Triton loads for it."""
+"""Model switching as in INFaaS: queries go to the model size that suits the load, which Triton then loads."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PRESENT = ("READY", "LOADING", "UNLOADING")
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Sizes to switch between.
+    """Model sizes to switch between.
 
     Attributes:
-        models: from fast to accurate.
-        throughputs: queries a second of each, as served.
-        resident: whether all are loaded all the time; else one is, the middle one at first.
+        models: Names of the models, from fast to accurate.
+        throughputs: Measured throughput of each, in queries per second.
+        resident: Whether all are always loaded; else one is, initially the middle one.
     """
 
     models: Sequence[str]
@@ -34,7 +34,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """A model was loaded in place of another: when, by the run's clock, and how long it took, in seconds."""
+    """Load of a model in place of another: start by the run's clock, and duration, in seconds."""
 
     model: str
     at: float
@@ -43,17 +43,16 @@ class Loading:
 
 @dataclass
 class SwitchingSender:
-    """Sends each query to the model that `SizeByLoad` has chosen, as the simulation does, by the clock.
+    """Sends each query to the model that `SizeByLoad` chooses, as in the simulation, in real time.
 
-    Where one model serves at a time, queries wait here until the next one is loaded; meanwhile the one before answers
-    what it has taken, and then it is unloaded. What queries have waited is taken from the time that they give the
-    server.
+    If one model is loaded at a time, queries wait here while the next one is loaded; meanwhile the previous one answers
+    its accepted queries, and is then unloaded. The waiting time is subtracted from the deadlines sent to the server.
 
     Args:
-        switch: the sizes.
-        sender: to the server.
-        control: of the server.
-        finish: as the sender has it, for queries that never get there.
+        switch: Model sizes.
+        sender: Sender to the server.
+        control: Control connection to the server.
+        finish: Callback of the sender, for queries that are never sent.
     """
 
     switch: Switch
@@ -67,7 +66,7 @@ class SwitchingSender:
         self._choice = SizeByLoad(self.switch.throughputs)
         self._start: float | None = None
         self._lock = threading.Lock()
-        # Queries that wait for a model to be loaded, and since when; None while none is being loaded.
+        # Queries that wait for a model's load, with the time since which they wait; None while no load runs.
         self._held: list[tuple[int, bytes, float]] | None = None
         self._loader: threading.Thread | None = None
 
@@ -127,10 +126,10 @@ class SwitchingSender:
 
 
 def unload(control: ServerControl, models: Sequence[str]) -> None:
-    """Take models out of service and wait until they are gone: they have threads to end and memory to give back.
+    """Unload models and wait until they have ended their threads and freed their memory.
 
     Raises:
-        RuntimeError: one does not go.
+        RuntimeError: A model was not unloaded.
     """
     for model in _present(control, models):
         control.unload(model)
@@ -147,7 +146,7 @@ def _present(control: ServerControl, models: Sequence[str]) -> list[str]:
 
 
 def sent_to(payload: bytes, model: str, waited_s: float) -> bytes | None:
-    """A serialised request for another model, with less time to its deadline; None where none is left."""
+    """Change the model and the deadline of a serialised request; returns None if no time is left."""
     from tritonclient.grpc import service_pb2 as messages
 
     request = messages.ModelInferRequest.FromString(payload)

@@ -1,4 +1,4 @@
-"""The systems that are compared, and one of them under a load."""
+"""Systems that are compared, and the measurement of one under a load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PETS, TOME, VPT = "PetS (0)", "ToMe", "VPT"
 INFAAS, RESIDENT = "INFaaS", "INFaaS, all resident"
 #: In the order of tables.
 SYSTEMS = (PARETO, PAPER, PETS, TOME, VPT, INFAAS, RESIDENT)
-# A model that answers a larger share of what comes is not at its limit.
+# A model that answers a larger share of the queries is not at its limit.
 _SATURATED = 0.75
 _WARM_QUERIES, _WARM_S = 40, 0.5
 
@@ -31,13 +31,13 @@ class Bench:
     sizes: tuple[str, ...] = tuple(SIZES)
 
     def measure(self, system: str, load: Load, *, gamma: int = 0, throughputs: tuple[float, ...] = ()) -> Outcome:
-        """One system under a load.
+        """Measure a system under a load.
 
         Args:
-            system: one of `SYSTEMS`; its model is loaded, unless it is one that switches models.
-            load: what to send.
-            gamma: of `TOME` and `VPT`.
-            throughputs: of all sizes, for systems that switch.
+            system: System, one of `SYSTEMS`; its model must be loaded, unless it switches models.
+            load: Load to send.
+            gamma: The γ of `TOME` and `VPT`.
+            throughputs: Throughputs of all model sizes, for systems that switch.
         """
         if system in (INFAAS, RESIDENT):
             return self._switching(load, throughputs, resident=system == RESIDENT)
@@ -45,18 +45,18 @@ class Bench:
         return self.measure_model(models.get(system) or fixed_model(gamma), load)
 
     def measure_model(self, model: str, load: Load) -> Outcome:
-        """A model that is loaded."""
+        """Measure a loaded model under a load."""
         self.warm_up(model, load)
         return self._measured(model, load, [model], lasting=True)
 
     def capacity(self, model: str, like: Load, *, roughly: float, seconds: float) -> float:
-        """Answers a second when there is always something to do: queries come twice as fast as they are answered.
+        """Return the throughput in queries per second, at an arrival rate of twice the throughput.
 
         Args:
-            model: loaded.
-            like: queries of which this is to hold; their deadlines do not count.
-            roughly: a first guess.
-            seconds: about how long a try takes.
+            model: Name of the model, which is loaded.
+            like: Queries to send repeatedly, without their deadlines.
+            roughly: Estimated throughput, in queries per second.
+            seconds: Approximate duration of a measurement, in seconds.
         """
         self.warm_up(model, like)
         found = roughly
@@ -69,7 +69,7 @@ class Bench:
                 return found
 
     def warm_up(self, model: str, like: Load) -> None:
-        """Let a model load its tasks and run a few batches."""
+        """Warm up a model: load its tasks and run a few batches."""
         self.sending.send(model, like.steady(_WARM_QUERIES, _WARM_QUERIES / _WARM_S))
 
     def _switching(self, load: Load, throughputs: tuple[float, ...], *, resident: bool) -> Outcome:

@@ -1,4 +1,4 @@
-"""The live part's tables and claims."""
+"""Tables and claims of the live part."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _COLUMNS = [
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of a load, by the accuracies that policies go by: utility that no policy exceeds, and what of it would be there
-    with time for the best γ of all queries; and accuracy(best γ) over accuracy(γ 0)."""
+    """Bounds of a load by the accuracies that policies use: the highest utility of any policy, that with time for the
+    best γ of all queries, and accuracy(best γ) / accuracy(γ 0)."""
 
     most: float
     all_at_best: float
@@ -31,7 +31,7 @@ class Bounds:
 
 
 def add_scale(report: Report, run: Run, scale: float, bounds: Bounds) -> None:
-    """Every system at one load."""
+    """Add the table of all systems at one load."""
     rows = []
     for system in SYSTEMS:
         outcomes = of_system(run, scale, system)
@@ -58,7 +58,7 @@ def add_scale(report: Report, run: Run, scale: float, bounds: Bounds) -> None:
 
 
 def add_claims(report: Report, run: Run, scales: Sequence[float]) -> None:
-    """The goals of the live part."""
+    """Add the claims of the live part."""
     for scale in scales:
         report.claims.append(
             Claim(
@@ -82,7 +82,7 @@ def add_claims(report: Report, run: Run, scales: Sequence[float]) -> None:
 
 
 def add_accuracies(report: Report, run: Run, known: Mapping[str, Mapping[int, float]], gammas: Sequence[int]) -> None:
-    """Accuracy by task and γ: what policies go by, and what clients saw."""
+    """Add the accuracies by task and γ: those that policies use, and those that clients observed."""
     served = served_accuracies(run)
     rows = []
     for task, by_gamma in known.items():
@@ -94,13 +94,13 @@ def add_accuracies(report: Report, run: Run, known: Mapping[str, Mapping[int, fl
 
 
 def add_sizes(report: Report, run: Run, scales: Sequence[float], accuracies: Mapping[str, Mapping[str, float]]) -> None:
-    """The sizes that model switching has, and what loading them takes.
+    """Add the model sizes of model switching with their load times.
 
     Args:
-        report: gets a table.
-        run: with throughputs and loadings.
-        scales: of the load.
-        accuracies: by size and task.
+        report: Report that gets the table.
+        run: Run with throughputs and load times.
+        scales: Factors on the load.
+        accuracies: Accuracy by model size and task.
     """
     loadings: dict[str, list[float]] = {model: [] for model in SIZES}
     for scale in scales:
@@ -125,7 +125,7 @@ def add_sizes(report: Report, run: Run, scales: Sequence[float], accuracies: Map
 
 
 def add_tuning(report: Report, run: Run, scales: Sequence[float]) -> None:
-    """How the fixed γ were chosen."""
+    """Add the table of the choice of the fixed γ."""
     gammas = list(run.tuning[str(scales[0])])
 
     def shown(scale: float, gamma: int) -> str:
@@ -165,7 +165,7 @@ def _bound(utility: float, pets: float, pareto: float) -> list[str]:
 
 
 def _policy(run: Run, scale: float, system: str) -> str:
-    """What the published policy would have for a figure."""
+    """Return a figure of the published policy."""
     return f"paper policy {ratio(run, scale, PAPER, system):.3f}"
 
 

@@ -1,4 +1,4 @@
-"""What is decided by measuring on the device: precision, lengths, and static runtimes or a dynamic one."""
+"""Choices that are made by measuring on the device: precision, lengths, and static or dynamic runtimes."""
 
 from __future__ import annotations
 
@@ -23,15 +23,21 @@ from tidal_builders.timing import Call, Progress, measure
 Form = Literal["static", "dynamic"]
 Name = TypeVar("Name", bound=str)
 
-# Number of lengths that alternatives are compared at.
+# Number of lengths at which alternatives are compared.
 _COMPARED = 12
-# What costs something, copies of the weights or precision, must be faster by this share to be chosen.
-WORTH = 0.03
+# An alternative that costs memory or precision is chosen only if it is faster by this share.
+MIN_GAIN = 0.03
 _TOKEN = 1
 
 
 class Curve(BaseModel):
-    """Latency of a single query over a fine grid of lengths, in milliseconds."""
+    """Latency of a single query over a fine grid of lengths.
+
+    Attributes:
+        lengths: Grid of lengths in tokens, ascending.
+        static_ms: Latency of a static runtime of each length in milliseconds, if measured.
+        dynamic_ms: Latency of the dynamic runtime at each length in milliseconds.
+    """
 
     lengths: tuple[int, ...]
     static_ms: tuple[float, ...] | None
@@ -39,24 +45,42 @@ class Curve(BaseModel):
 
 
 class Lengths(BaseModel):
-    """The runtimes' lengths, ascending, and the curve that they were found on."""
+    """The runtimes' lengths.
+
+    Attributes:
+        lengths: Lengths in tokens, ascending.
+        curve: Latency curve that they were chosen by; None if the spec names them.
+    """
 
     lengths: tuple[int, ...]
     curve: Curve | None
 
 
 class FormChoice(BaseModel):
-    """The chosen form and what it was compared with."""
+    """The chosen form.
+
+    Attributes:
+        form: `static` or `dynamic`.
+        trials: Forms that were compared; empty if the spec names the form.
+    """
 
     form: Form
     trials: tuple[Trial, ...]
 
 
 def mean_latencies(candidates: Mapping[Name, Opened], facts: Facts, progress: Progress) -> dict[Name, float]:
-    """Mean over many lengths of the median latency of a single query, in ms, by candidate.
+    """Mean latency of a single query over many lengths.
 
-    The lengths are drawn one from each twelfth of the range, so that they do not fall on the ends of runtimes, where
-    static shapes look better than they are.
+    One length is drawn from each twelfth of the range: at the lengths of the runtimes themselves, static shapes would
+    look better than they are.
+
+    Args:
+        candidates: Opened engines by name.
+        facts: Properties of the source model.
+        progress: Called with the completed share, 0 to 1.
+
+    Returns:
+        Mean of the median latencies in milliseconds by name.
     """
     spread = (np.arange(_COMPARED) + np.random.default_rng(0).random(_COMPARED)) / _COMPARED
     lengths = np.ceil(spread * facts.max_length).astype(int)
@@ -72,8 +96,8 @@ def mean_latencies(candidates: Mapping[Name, Opened], facts: Facts, progress: Pr
     }
 
 
-def find_lengths(compiled: Compiled, facts: Facts, spec: ArloSpec, workers: Workers, progress: Progress) -> Lengths:
-    """The spec's lengths, or the ends of the steps of the measured latency staircase (Arlo §3.3)."""
+def choose_lengths(compiled: Compiled, facts: Facts, spec: ArloSpec, workers: Workers, progress: Progress) -> Lengths:
+    """The spec's lengths, or the ends of the steps of the measured latency staircase (Arlo, Section 3.3)."""
     if spec.lengths != "auto":
         return Lengths(lengths=spec.lengths, curve=None)
     step = 8 * -(-facts.max_length // 512)
@@ -83,7 +107,7 @@ def find_lengths(compiled: Compiled, facts: Facts, spec: ArloSpec, workers: Work
     dynamic_ms = _curve(lambda _: engine, facts, grid, lambda done: progress(share * done))
     static_ms = None
     if spec.form != "dynamic":
-        # Opened one at a time, because each holds a copy of the weights.
+        # Opened one at a time, because each has a copy of the weights.
         static_ms = _curve(
             lambda length: compiled.open([length], workers)[0][0],
             facts,
@@ -97,7 +121,7 @@ def find_lengths(compiled: Compiled, facts: Facts, spec: ArloSpec, workers: Work
 def choose_form(
     compiled: Compiled, facts: Facts, lengths: Sequence[int], spec: ArloSpec, workers: Workers, progress: Progress
 ) -> FormChoice:
-    """The form that the spec forces, or the faster one."""
+    """The form that the spec names, or the faster one."""
     if spec.placement == "partitioned":
         return FormChoice(form="static", trials=())
     if spec.form != "auto":
@@ -107,7 +131,7 @@ def choose_form(
         "static": open_form(compiled, lengths, dynamic=False, workers=workers),
     }
     means = mean_latencies(forms, facts, progress)
-    chosen: Form = "static" if means["static"] < (1 - WORTH) * means["dynamic"] else "dynamic"
+    chosen: Form = "static" if means["static"] < (1 - MIN_GAIN) * means["dynamic"] else "dynamic"
     trials = tuple(
         Trial(
             precision=compiled.precision,
@@ -123,11 +147,16 @@ def choose_form(
 
 
 def choose_placement(spec: ArloSpec, form: Form, devices: int) -> Placement:
-    """The placement that the spec forces; for `auto`, partitioned where static runtimes have several devices.
+    """The placement that the spec names; for `auto`, partitioned if static runtimes run on several devices.
 
-    On one device, engines in one process share all of it: no instance idles while another's queue is full, and each
-    query runs at the length that fits it. Several devices need engines of their own, and a device that holds one
-    runtime instead of all of them needs less memory.
+    On one device, engines in one process share all of it: no instance is idle while another's queue is full, and each
+    query runs at the length that fits it. On several devices each has engines of its own, and a device with one
+    runtime needs less memory than one with all of them.
+
+    Args:
+        spec: Spec of the classifier.
+        form: Form of the runtimes.
+        devices: Number of devices.
     """
     if spec.placement != "auto":
         return spec.placement
@@ -141,14 +170,14 @@ def _call(opened: Opened, batch: Batch) -> Call:
 def _curve(
     engine_of: Callable[[int], Engine], facts: Facts, grid: Sequence[int], progress: Progress
 ) -> tuple[float, ...]:
-    """Latency of a single query at every length of the grid.
+    """Latency of a single query at every length of the grid, in milliseconds.
 
-    Two rounds in different order; of the two medians the smaller counts, which is the less disturbed one.
+    Lengths are measured in two rounds of different order; the smaller median is the one with less other load.
     """
     best = dict.fromkeys(grid, float("inf"))
     order = list(grid)
-    for turn in range(2):
-        random.Random(turn).shuffle(order)
+    for round_number in range(2):
+        random.Random(round_number).shuffle(order)
         for done, length in enumerate(order):
             engine = engine_of(length)
             batch = synthetic(facts.input_names, 1, length, _TOKEN)
@@ -160,5 +189,5 @@ def _curve(
                 engine.run(batch)
                 times.append((time.perf_counter() - begin) * 1e3)
             best[length] = min(best[length], float(np.median(times)))
-            progress((turn + (done + 1) / len(order)) / 2)
+            progress((round_number + (done + 1) / len(order)) / 2)
     return tuple(best[length] for length in grid)

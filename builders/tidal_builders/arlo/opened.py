@@ -1,4 +1,4 @@
-"""Engines of one candidate, opened as the `arlo` backend would open them."""
+"""Opens the engines of one candidate as the `arlo` backend does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,17 @@ Bound = int | tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A compiled model on disk and what it takes."""
+    """A compiled model on disk.
+
+    Attributes:
+        kind: Engine kind.
+        path: Compiled file.
+        precision: Precision to run at.
+        input_names: Names of the inputs.
+        max_batch: Maximum batch size.
+        device: Device to run on.
+        options: Options of plans.
+    """
 
     kind: EngineKind
     path: Path
@@ -32,11 +42,19 @@ class Compiled:
     options: PlanOptions
 
     def files(self, bounds: Sequence[Bound]) -> tuple[Path, ...]:
-        """The file that each of these is opened from, made where it takes one made for its shapes."""
+        """The file that engines of each bound are opened from; plans are built if they do not exist."""
         return specialise_engine(self.kind, self.path, [self._shapes(bound) for bound in bounds], self.options)
 
     def open(self, bounds: Sequence[Bound], workers: Workers) -> tuple[tuple[Engine, ...], ...]:
-        """One engine a worker for each fixed length, or for lengths between bounds."""
+        """Open one engine per worker for each bound.
+
+        Args:
+            bounds: Fixed lengths, or bounds of dynamic ones.
+            workers: Number of engines and the threads of each.
+
+        Returns:
+            Engines by bound and worker.
+        """
         return tuple(
             open_engines(
                 Artifact(self.kind, path, self.precision, self._shapes(bound), self.device),
@@ -52,27 +70,48 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Runtimes by length, ascending; `engines[runtime][worker]`. A dynamic form has one runtime for all lengths."""
+    """Opened runtimes.
+
+    Attributes:
+        lengths: Lengths of the runtimes in tokens, ascending.
+        dynamic: Whether one dynamic runtime serves all lengths.
+        engines: Engines by runtime and worker.
+    """
 
     lengths: tuple[int, ...]
     dynamic: bool
     engines: tuple[tuple[Engine, ...], ...]
 
     def padded_length(self, length: int) -> int:
-        """The length that a query of `length` tokens runs at."""
+        """The length to which a query of `length` tokens is padded."""
         return length if self.dynamic else self.lengths[bisect.bisect_left(self.lengths, length)]
 
     def run(self, batch: Batch, worker: int = 0) -> dict[str, npt.NDArray[Any]]:
-        """Run a batch whose length is one of `padded_length`."""
+        """Run a batch that is padded to a length of `padded_length`.
+
+        Args:
+            batch: int64 arrays of shape [rows, length] by input name.
+            worker: Number of the worker.
+
+        Returns:
+            Outputs by name, with one row per query.
+        """
         runtime = 0 if self.dynamic else bisect.bisect_left(self.lengths, batch["input_ids"].shape[1])
         return self.engines[runtime][worker].run(batch)
 
 
 def bounds_of(lengths: Sequence[int], *, dynamic: bool) -> list[Bound]:
-    """What a form opens: one engine for all lengths, or one for each."""
+    """The bounds that a form opens engines for: all lengths together, or each length."""
     return [(1, lengths[-1])] if dynamic else list(lengths)
 
 
 def open_form(compiled: Compiled, lengths: Sequence[int], *, dynamic: bool, workers: Workers) -> Opened:
-    """Open one engine for all lengths, or one for each."""
+    """Open a form.
+
+    Args:
+        compiled: The compiled model.
+        lengths: Lengths of the runtimes in tokens, ascending.
+        dynamic: Whether one engine serves all lengths, instead of one per length.
+        workers: Number of engines per runtime, and the threads of each.
+    """
     return Opened(tuple(lengths), dynamic, compiled.open(bounds_of(lengths, dynamic=dynamic), workers))

@@ -1,4 +1,4 @@
-"""Pictures that a build leaves beside its data."""
+"""Plots that a build publishes with its data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from tidal_builders.arlo.choices import Curve
 
 
 def plot_curve(curve: Curve, lengths: Sequence[int], title: str, path: Path) -> None:
-    """Latency by input length, with the chosen runtimes' lengths as vertical lines."""
+    """Plot latency by input length, with the chosen runtimes' lengths as vertical lines.
+
+    Args:
+        curve: Measured latencies.
+        lengths: Lengths of the runtimes in tokens.
+        title: Title of the plot.
+        path: PNG file to write.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Latency by length and batch, of the ways in which the engines may share the machine."""
+"""Measures latency by length and batch size, for the ways in which engines may share the machine."""
 
 from __future__ import annotations
 
@@ -15,21 +15,26 @@ from tidal_builders.arlo.workers import Workers
 from tidal_builders.samples import synthetic
 from tidal_builders.timing import Call, Progress, Timing, measure
 
-# Short queries that a dynamic runtime is profiled at, beside its runtimes' lengths.
+# Short lengths at which a dynamic runtime is profiled, in addition to its runtimes' lengths.
 _SHORT = (8, 16, 32, 64)
-# Tokens of the largest batch that is measured, and so served. Sharing a pass saves little once a single query keeps
-# the processor busy, and makes others wait; measuring such batches would take most of the build.
-_MOST_TOKENS = 1024
-# A second set of engines costs memory: it must answer a crowd faster by this share, on the mean over lengths.
-_WORTH = 0.03
+# Tokens of the largest batch that is measured, and so served. Batching gains little when a single query saturates the
+# processor, and delays other queries; measuring larger batches would take most of the build.
+_MAX_TOKENS = 1024
+# A second set of engines costs memory: its throughput must be higher by this share, on the mean over lengths.
+_MIN_GAIN = 0.03
 _TOKEN = 1
 
-# Which set of engines, padded length, batch size.
+# Set of engines, padded length, batch size.
 _Cell = tuple[int, int, int]
 
 
 class Profiles(BaseModel):
-    """The profile of the engines as the spec asks, and of one engine a thread where that is worth having."""
+    """Latency profiles of a text classifier.
+
+    Attributes:
+        profile: Profile of the default workers.
+        parallel: Profile of one engine per thread, if its throughput is higher.
+    """
 
     profile: LatencyProfile
     parallel: LatencyProfile | None
@@ -38,14 +43,20 @@ class Profiles(BaseModel):
 def measure_profiles(
     sets: Sequence[tuple[Opened, Workers]], facts: Facts, max_batch: int, progress: Progress
 ) -> Profiles:
-    """Measure one or two sets of engines in the same rounds, each set with all its engines running at once.
+    """Measure one or two sets of engines in the same rounds. All engines of a set run at the same time.
 
-    A dynamic form runs queries at their own length, so shorter ones than its first runtime's are measured too.
+    A dynamic form runs queries at their own length, so lengths below its first runtime's are measured as well.
+
+    Args:
+        sets: Opened engines with their workers, the default first.
+        facts: Properties of the source model.
+        max_batch: Maximum batch size.
+        progress: Called with the completed share, 0 to 1.
     """
     first = sets[0][0]
     lengths = sorted({*first.lengths, *(n for n in _SHORT if first.dynamic and n < first.lengths[0])})
     batches = sorted({max_batch, *(2**k for k in range(max_batch.bit_length()) if 2**k <= max_batch)})
-    cells = [(n, size) for n in lengths for size in batches if size == 1 or n * size <= _MOST_TOKENS]
+    cells = [(n, size) for n in lengths for size in batches if size == 1 or n * size <= _MAX_TOKENS]
     calls: dict[_Cell, Call] = {}
     contexts: dict[_Cell, int] = {}
     for index, (opened, workers) in enumerate(sets):
@@ -55,7 +66,7 @@ def measure_profiles(
             contexts[index, length, size] = workers.contexts
     timings = measure(calls, contexts=contexts, budget_s=60, progress=progress)
     made = [_profile(timings, index, cells, workers) for index, (_, workers) in enumerate(sets)]
-    parallel = made[1] if len(made) > 1 and _answers_crowds_faster(made[1], made[0]) else None
+    parallel = made[1] if len(made) > 1 and _has_more_throughput(made[1], made[0]) else None
     return Profiles(profile=made[0], parallel=parallel)
 
 
@@ -74,11 +85,11 @@ def _profile(
     )
 
 
-def _answers_crowds_faster(parallel: LatencyProfile, profile: LatencyProfile) -> bool:
-    """Whether single queries, one on each engine, leave the machine faster than one after the other."""
+def _has_more_throughput(parallel: LatencyProfile, profile: LatencyProfile) -> bool:
+    """Whether single queries that run in parallel, one per engine, have more throughput."""
 
     def per_query(of: LatencyProfile) -> list[float]:
         return [row[0] / of.concurrency for row in of.median_ms]
 
     ratios = np.divide(per_query(parallel), per_query(profile))
-    return float(ratios.mean()) <= 1 - _WORTH
+    return float(ratios.mean()) <= 1 - _MIN_GAIN

@@ -1,6 +1,6 @@
-"""What is taken from the source model once: its facts, tokenizer, sample queries and its answers to them.
+"""Reads the source model once: its properties, tokenizer, sample queries and outputs for them.
 
-Kept on disk, so that a build that goes on after a kill need not load the source model again.
+They are kept on disk, so that a resumed build need not load the source model again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,20 @@ from tidal_builders.source_tokenizer import write_tokenizer
 if TYPE_CHECKING:
     from tidal_builders.arlo.source import Source
 
-_FACTS, _ROWS, _ANSWERS, _CALIBRATION = "facts.json", "rows.npz", "answers.npz", "calibration.npz"
+_FACTS, _ROWS, _OUTPUTS, _CALIBRATION = "facts.json", "rows.npz", "outputs.npz", "calibration.npz"
 TOKENIZER = "tokenizer.json"
 
 
 class Facts(BaseModel):
-    """The source model by what serving needs to know of it."""
+    """Properties of the source model that serving needs.
+
+    Attributes:
+        architecture: Class of the model.
+        max_length: Maximum input length in tokens.
+        labels: Names of the labels.
+        type_ids: Whether the model has an input `token_type_ids`.
+        pad_token_id: Token id of the padding.
+    """
 
     architecture: str
     max_length: int
@@ -38,17 +46,25 @@ class Facts(BaseModel):
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Inputs of the compiled model."""
+        """Names of the compiled model's inputs."""
         return ("input_ids", "attention_mask", *(["token_type_ids"] if self.type_ids else []))
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Facts, queries (int64 arrays [length] by input name) and the source model's answers to each alone."""
+    """Properties and outputs of the source model.
+
+    Attributes:
+        facts: Properties of the model.
+        rows: Sample queries: int64 arrays of shape [length] by input name.
+        outputs: Outputs of the model for each query alone, by name.
+        calibration: Queries for int8 calibration; empty if the spec needs none.
+        tokenizer: File of the tokenizer.
+    """
 
     facts: Facts
     rows: list[dict[str, npt.NDArray[Any]]]
-    answers: list[dict[str, npt.NDArray[Any]]]
+    outputs: list[dict[str, npt.NDArray[Any]]]
     calibration: list[dict[str, npt.NDArray[Any]]]
     tokenizer: Path
 
@@ -56,10 +72,17 @@ class Reference:
 def write_reference(
     folder: Path, source: Source, spec: ArloSpec, samples: str | None, progress: Callable[[float], None]
 ) -> None:
-    """Draw queries, ask the source model, and write everything into `folder`.
+    """Draw queries, run the source model on them, and write everything into a folder.
+
+    Args:
+        folder: Existing folder to write into.
+        source: The source model.
+        spec: Spec of the classifier.
+        samples: Content of the spec's samples file, if it names one.
+        progress: Called with the completed share, 0 to 1.
 
     Raises:
-        InvalidArgument: the spec's lengths exceed the model's, or its samples hold no text.
+        InvalidArgument: The spec's lengths exceed the model's, or its samples contain no text.
     """
     longest = source.max_length
     if spec.lengths != "auto":
@@ -82,22 +105,22 @@ def write_reference(
     if spec.precision in ("int8", "auto"):
         calibration = draw_samples(source.tokenizer, to_calibrate, longest, CALIBRATION, names, seed=2)
     _save(folder / _ROWS, rows)
-    answers = []
+    outputs = []
     for number, row in enumerate(rows):
-        answers.append(source.outputs(row, spec.outputs))
+        outputs.append(source.outputs(row, spec.outputs))
         progress((number + 1) / len(rows))
-    _save(folder / _ANSWERS, answers)
+    _save(folder / _OUTPUTS, outputs)
     _save(folder / _CALIBRATION, calibration)
     write_tokenizer(source.tokenizer, folder / TOKENIZER)
     (folder / _FACTS).write_text(facts.model_dump_json())
 
 
 def read_reference(folder: Path) -> Reference:
-    """Read what `write_reference` wrote."""
+    """Read a folder that `write_reference` wrote."""
     return Reference(
         Facts.model_validate_json((folder / _FACTS).read_bytes()),
         _load(folder / _ROWS),
-        _load(folder / _ANSWERS),
+        _load(folder / _OUTPUTS),
         _load(folder / _CALIBRATION),
         folder / TOKENIZER,
     )

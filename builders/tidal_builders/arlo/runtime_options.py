@@ -1,4 +1,4 @@
-"""How the runtimes of a text classifier are made, of one that is served by itself or as a level of a cascade."""
+"""Options for the runtimes of a text classifier that is served alone or as a level of a cascade."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidal_builders.tolerances import DEFAULT_TOLERANCE, LEAST_AGREEMENT
 
 
 class TensorRtOptions(PlanOptions):
-    """How TensorRT plans are made and published."""
+    """Options of TensorRT plans."""
 
     native: bool = Field(
         False, description="publish a partitioned model's runtimes for Triton's own TensorRT backend (tensorrt_plan)"
@@ -29,57 +29,56 @@ class RuntimeOptions(BaseModel):
 
     engine: EngineKind = Field("openvino", description="engine to compile for")
     device: Literal["auto", "cpu", "gpu"] = Field(
-        "auto", description="where it runs; auto: on the GPU if the engine and this machine have one"
+        "auto", description="device to run on; auto: a GPU if the engine supports it and this machine has one"
     )
     precision: Literal["fp32", "fp16", "bf16", "int8", "auto"] = Field(
         "fp32",
-        description="arithmetic; of those whose answers stay inside the tolerance, auto takes the most precise one "
-        "within 3 % of the fastest",
+        description="arithmetic; auto: the most precise one within the tolerance and within 3 % of the fastest",
     )
     tolerance: float | None = Field(
         None,
         gt=0,
-        description="largest accepted difference of any logit from the source model; default: "
+        description="maximum difference of any logit from the source model; default: "
         + ", ".join(f"{value:g} for {name}" for name, value in DEFAULT_TOLERANCE.items())
-        + " (besides, "
+        + " (in addition, a minimum share of the samples must keep their label: "
         + ", ".join(f"{value:.0%} for {name}" for name, value in LEAST_AGREEMENT.items())
-        + " of the samples must keep their label)",
+        + ")",
     )
     lengths: tuple[int, ...] | Literal["auto"] = Field(
         "auto",
-        description="input lengths in tokens, ascending, that runtimes are made for, the last is the longest input; "
-        "auto measures latency over a fine grid and takes the ends of its steps",
+        description="input lengths of the runtimes in tokens, ascending; the last is the longest input; auto: the ends "
+        "of the steps in the latency measured over a fine grid of lengths",
     )
     form: Literal["auto", "static", "dynamic"] = Field(
-        "auto", description="one runtime a length, padded to it; one for all lengths; or whichever measures faster"
+        "auto",
+        description="static: one runtime per length, inputs padded to it; dynamic: one for all; auto: the faster",
     )
     placement: Literal["auto", "polymorphic", "partitioned"] = Field(
         "auto",
-        description="where engines run: polymorphic, all runtimes in one process that gives every batch the whole "
-        "machine; partitioned, each runtime in instances of its own; auto: partitioned for static runtimes on several "
-        "GPUs",
+        description="polymorphic: all runtimes share one process and all of the machine; partitioned: each runtime has "
+        "instances of its own; auto: partitioned for static runtimes on several GPUs, else polymorphic",
     )
     slo_ms: float | None = Field(
         None,
         gt=0,
         le=3_600_000,
         allow_inf_nan=False,
-        description="latency in milliseconds that a partitioned model is to keep; default: "
-        f"{SLO_LATENCIES:g} times that of its longest runtime",
+        description="latency objective of a partitioned model in milliseconds; default: "
+        f"{SLO_LATENCIES:g} times the latency of its longest runtime",
     )
-    tensorrt: TensorRtOptions | None = Field(None, description="how plans are made, for engine tensorrt")
-    max_batch: int = Field(16, ge=1, le=64, description="largest batch that is profiled and served")
+    tensorrt: TensorRtOptions | None = Field(None, description="options of plans, for engine tensorrt")
+    max_batch: int = Field(16, ge=1, le=64, description="maximum batch size that is profiled and served")
     threads: int | None = Field(
         None,
         ge=1,
-        description="threads an engine; default: engines of all cores, at most 4 each, and besides one engine a "
-        "thread if that answers a crowd faster; the server chooses between the two by load",
+        description="CPU threads per engine; default: up to 4 on all cores, and in addition one single-threaded engine "
+        "per core if that has more throughput; the server chooses between the two by load",
     )
-    contexts: int | None = Field(None, ge=1, description="engines at the same time; default: cores / threads")
+    contexts: int | None = Field(None, ge=1, description="number of concurrent engines; default: cores / threads")
     samples: Path | None = Field(
         None,
-        description="text file, one text a line, to verify with (odd lines) and to calibrate int8 with (even lines); "
-        "relative to the spec file; default: English text that the builder makes",
+        description="text file, one text per line, for verification (odd lines) and int8 calibration (even lines); "
+        "relative to the spec file; default: generated English text",
     )
 
     @field_validator("lengths")
@@ -93,24 +92,24 @@ class RuntimeOptions(BaseModel):
 
     @property
     def plan_options(self) -> TensorRtOptions:
-        """How plans are made, where the engine needs any."""
+        """Options of plans, with defaults."""
         return self.tensorrt or TensorRtOptions()
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
         if self.placement == "partitioned" and self.form == "dynamic":
             raise ValueError(
-                "fields 'placement' and 'form': partitioned takes static runtimes, got form dynamic; accepted with "
-                "partitioned are form static and auto"
+                "fields 'placement' and 'form': partitioned requires static runtimes, got form dynamic; set form "
+                "static or auto"
             )
         if self.placement == "polymorphic" and self.slo_ms is not None:
             raise ValueError(
-                "fields 'placement' and 'slo_ms': polymorphic has no SLO of its own, only the requests' latency_ms; "
-                "accepted with slo_ms are placement partitioned and auto"
+                "fields 'placement' and 'slo_ms': polymorphic has no SLO, only the requests' latency_ms; remove slo_ms "
+                "or set placement partitioned or auto"
             )
         check_plan_options(self.engine, self.tensorrt)
         if self.plan_options.native and self.placement != "partitioned":
             raise ValueError(
-                f"fields 'placement' and 'tensorrt': native takes placement partitioned, got {self.placement}"
+                f"fields 'placement' and 'tensorrt': native requires placement partitioned, got {self.placement}"
             )
         return self

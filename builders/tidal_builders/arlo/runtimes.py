@@ -1,8 +1,8 @@
-"""The Triton models of a partitioned model's runtimes, made from a version of their front.
+"""The Triton models of a partitioned model's runtimes, which are derived from a version of their front.
 
-Everything in `<model>_len<N>/` is derived: the version folders from the front's version of the same number,
-config.pbtxt from its newest. The runtimes' versions are placed first, then the front's, then each config.pbtxt begins
-to name the new version: until then a server goes on with the version before, whatever becomes of the builder.
+Everything in `<model>_len<N>/` is generated: version folders from the front's version of the same number, config.pbtxt
+from its newest version. The runtimes' versions are published first, then the front's, then each config.pbtxt names the
+new version. Until then a server keeps using the previous version, even if the builder crashes.
 """
 
 from __future__ import annotations
@@ -29,84 +29,101 @@ def publish_with_runtimes(
     front: ModelEntry,
     manifest: ArloManifest,
     staging: Path,
-    report: Callable[[str, float], None],
+    progress: Callable[[str, float], None],
     needed: Collection[int] = (),
 ) -> int:
-    """Publish a front's staged version, and before it, where it is partitioned, the versions of its runtimes' models.
+    """Publish a model's staged version, after the versions of its runtimes' models if it is partitioned.
 
     Args:
-        front: the front's entry.
-        manifest: of the staged version.
-        staging: the front's staged version.
-        report: told the steps.
-        needed: older versions of the front that must stay.
+        front: The model.
+        manifest: Manifest of the staged version.
+        staging: Folder of the staged version.
+        progress: Called with the name of the running step and the completed share of it.
+        needed: Older versions of the model that must stay.
 
     Returns:
-        The version's number: one more than any of the family's, also of those whose builder was killed before the
-        front's was placed.
+        The version's number: one more than any of the model's or its runtimes' models, including versions whose
+        builder crashed before the model's own was published.
 
     Raises:
-        InvalidArgument: a folder of a runtime's name holds another model.
+        InvalidArgument: A folder with the name of a runtime contains another model.
     """
     used = [*front.versions(), *(version for entry in _owned(front) for version in entry.versions())]
     version = max(used, default=0) + 1
     if manifest.placement == "partitioned":
         _place(front, manifest, staging, version)
-        report("publish the front", 0.0)
+        progress("publish the front", 0.0)
     front.publish(staging, version, needed)
     if manifest.placement == "partitioned":
-        report("publish the runtimes' configs", 0.0)
-    _settle(front, manifest, version)
+        progress("publish the runtimes' configs", 0.0)
+    _serve_version(front, manifest, version)
     return version
 
 
 def restore_runtime_models(front: ModelEntry, manifest: ArloManifest, version: int) -> None:
-    """Make what the runtimes' models lack to serve with the front's newest version, from that version."""
+    """Restore what the runtimes' models lack to serve with the front's newest version, from that version.
+
+    Args:
+        front: The front.
+        manifest: Manifest of its newest version.
+        version: Number of its newest version.
+    """
     _place(front, manifest, front.version_dir(version), version)
-    _settle(front, manifest, version)
+    _serve_version(front, manifest, version)
 
 
 def missing_runtimes(front: ModelEntry, manifest: ArloManifest, version: int) -> list[str]:
-    """What the runtimes' models lack to serve with the front's newest version, a clause each."""
+    """What the runtimes' models lack to serve with the front's newest version, one clause each.
+
+    Args:
+        front: The front.
+        manifest: Manifest of its newest version.
+        version: Number of its newest version.
+    """
     if manifest.placement != "partitioned":
         return []
-    said = []
-    for model in _models(front, manifest, front.version_dir(version)):
+    clauses = []
+    for model in _runtime_models(front, manifest, front.version_dir(version)):
         config = model.entry.folder / "config.pbtxt"
-        if (lack := _lack(model, version)) is not None:
-            said.append(lack)
+        if (problem := _problem(model, version)) is not None:
+            clauses.append(problem)
         elif not config.exists() or config.read_text(encoding="utf-8") != _config(manifest, model, version):
-            said.append(f"{config} is not the one of version {version}")
-    return said
+            clauses.append(f"{config} is not that of version {version}")
+    return clauses
 
 
 def default_instances(runtimes: int, workers: int) -> list[int]:
-    """Instances of each runtime, as even as `workers` cores or devices allow, at least one each; longer ones first."""
-    each, more = divmod(workers, runtimes)
-    return [max(1, each + (place >= runtimes - more)) for place in range(runtimes)]
-
-
-def instance_gpus(counts: Sequence[int], place: int, gpus: int) -> list[int]:
-    """The GPU of each instance of one runtime, where all runtimes' instances take the GPUs by turns.
+    """Instances of each runtime: evenly distributed, longer runtimes first, and at least one each.
 
     Args:
-        counts: instances by runtime.
-        place: the runtime's.
-        gpus: how many there are; where none is visible, the first is named.
+        runtimes: Number of runtimes.
+        workers: Number of cores or GPUs.
     """
-    first = sum(counts[:place])
-    return [number % max(1, gpus) for number in range(first, first + counts[place])]
+    each, more = divmod(workers, runtimes)
+    return [max(1, each + (index >= runtimes - more)) for index in range(runtimes)]
+
+
+def instance_gpus(counts: Sequence[int], index: int, gpus: int) -> list[int]:
+    """The GPU of each instance of one runtime; the instances of all runtimes are assigned to GPUs in rotation.
+
+    Args:
+        counts: Number of instances by runtime.
+        index: Index of the runtime.
+        gpus: Number of GPUs; if none is visible, the first is named.
+    """
+    first = sum(counts[:index])
+    return [number % max(1, gpus) for number in range(first, first + counts[index])]
 
 
 def _place(front: ModelEntry, manifest: ArloManifest, folder: Path, version: int) -> None:
-    """Make each runtime's model have this version; those that have it are left.
+    """Publish this version of each runtime's model that lacks it.
 
-    `folder` is the front's version, staged or published; engine files are hard-linked from it where possible.
+    `folder` is the front's version, staged or published. Engine files are hard-linked from it where possible.
     """
-    for model in _models(front, manifest, folder):
+    for model in _runtime_models(front, manifest, folder):
         entry = model.entry
         _refuse_foreign(front, entry)
-        if _lack(model, version) is None:
+        if _problem(model, version) is None:
             continue
         entry.clear_staging()
         if version in entry.versions():
@@ -121,10 +138,10 @@ def _place(front: ModelEntry, manifest: ArloManifest, folder: Path, version: int
         entry.place(staging, version)
 
 
-def _settle(front: ModelEntry, manifest: ArloManifest, version: int) -> None:
-    """Once the front's version is placed: let the runtimes' models serve it, and remove what no version needs."""
+def _serve_version(front: ModelEntry, manifest: ArloManifest, version: int) -> None:
+    """Make the runtimes' models serve a published version of the front, and remove versions that it does not have."""
     if manifest.placement == "partitioned":
-        for model in _models(front, manifest, front.version_dir(version)):
+        for model in _runtime_models(front, manifest, front.version_dir(version)):
             path, text = model.entry.folder / "config.pbtxt", _config(manifest, model, version)
             if not path.exists() or path.read_text(encoding="utf-8") != text:
                 write_atomically(path, text)
@@ -137,25 +154,25 @@ def _settle(front: ModelEntry, manifest: ArloManifest, version: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Model:
-    """A runtime's model and what a version of it holds: the manifest, and files by their path with where they lie."""
+class _RuntimeModel:
+    """A runtime's model and the content of a version: its manifest, and the source of each file by its path."""
 
     entry: ModelEntry
     manifest: EngineManifest
     sources: dict[str, Path]
 
 
-def _models(front: ModelEntry, manifest: ArloManifest, folder: Path) -> list[_Model]:
-    """Each runtime's model, as the front's version in `folder` makes it."""
+def _runtime_models(front: ModelEntry, manifest: ArloManifest, folder: Path) -> list[_RuntimeModel]:
+    """Each runtime's model, as derived from the front's version in `folder`."""
     from tokenizers import Tokenizer
 
     vocabulary = Tokenizer.from_file(str(folder / manifest.tokenizer.file)).get_vocab_size()
-    found = []
+    models = []
     for runtime in manifest.runtimes:
         entry = ModelEntry(front.folder.parent / runtime_model(front.name, runtime.max_length))
         beside = Path(runtime.file).parent
         records = {record.path: record for record in manifest.files if Path(record.path).parent == beside}
-        # By its path in the runtime's version: Triton's own backend reads one file of a fixed name.
+        # By path in the runtime's version: Triton's own backend reads one file with a fixed name.
         paths = {PLAN_FILE: runtime.file} if manifest.native else {path: path for path in records}
         made = EngineManifest(
             kind="engine",
@@ -178,15 +195,15 @@ def _models(front: ModelEntry, manifest: ArloManifest, folder: Path) -> list[_Mo
             threads=manifest.profile.threads,
             verification=manifest.verification,
         )
-        found.append(_Model(entry, made, {own: folder / path for own, path in paths.items()}))
-    return found
+        models.append(_RuntimeModel(entry, made, {own: folder / path for own, path in paths.items()}))
+    return models
 
 
 def _owned(front: ModelEntry) -> list[ModelEntry]:
-    """Models of the front's runtimes, of all its versions."""
+    """Models of the front's runtimes, in all its versions."""
     name = re.compile(re.escape(runtime_model(front.name, 0)).removesuffix("0") + r"[1-9][0-9]*")
-    found = [ModelEntry(p) for p in sorted(front.folder.parent.iterdir()) if p.is_dir() and name.fullmatch(p.name)]
-    return [entry for entry in found if _front_of(entry) == front.name]
+    entries = [ModelEntry(p) for p in sorted(front.folder.parent.iterdir()) if p.is_dir() and name.fullmatch(p.name)]
+    return [entry for entry in entries if _front_of(entry) == front.name]
 
 
 def _front_of(entry: ModelEntry) -> str | None:
@@ -200,19 +217,19 @@ def _front_of(entry: ModelEntry) -> str | None:
 def _refuse_foreign(front: ModelEntry, entry: ModelEntry) -> None:
     if entry.versions() and _front_of(entry) != front.name:
         raise InvalidArgument(
-            f"{entry.folder} holds another model, and a runtime of {front.name} is to be published there: rename either"
+            f"{entry.folder} contains another model, but a runtime of {front.name} must be published there; rename one"
         )
 
 
-def _lack(model: _Model, version: int) -> str | None:
-    """What a runtime's model lacks of this version; files that are the front's own are not read again."""
+def _problem(model: _RuntimeModel, version: int) -> str | None:
+    """Why a runtime's model does not have this version; files that are links to the front's are not read again."""
     entry, made = model.entry, model.manifest
     if version not in entry.versions():
         return f"{entry.name} lacks version {version}"
     own = entry.version_dir(version)
     try:
         if load_engine_manifest(own) != made:
-            return f"{own} is not made from version {version} of {made.front}"
+            return f"{own} was not made from version {version} of {made.front}"
         copied = tuple(each for each in made.files if not _same_file(own / each.path, model.sources[each.path]))
         made.model_copy(update={"files": copied}).check(own, made.device)
     except InvalidArgument as error:
@@ -224,20 +241,20 @@ def _same_file(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
 
 
-def _config(manifest: ArloManifest, model: _Model, version: int) -> str:
+def _config(manifest: ArloManifest, model: _RuntimeModel, version: int) -> str:
     workers = len(visible_gpus()) if manifest.device.kind == "gpu" else manifest.profile.concurrency
     counts = default_instances(len(manifest.runtimes), workers)
-    place = [runtime.max_length for runtime in manifest.runtimes].index(model.manifest.max_length)
+    index = [runtime.max_length for runtime in manifest.runtimes].index(model.manifest.max_length)
     if manifest.native:
-        profile = single_query_profile(manifest, place)
+        profile = single_query_profile(manifest, index)
         return native_config_pbtxt(
             model.manifest,
             version=version,
-            gpus=instance_gpus(counts, place, workers),
+            gpus=instance_gpus(counts, index, workers),
             profile=profile,
             classes=len(manifest.labels),
         )
-    return runtime_config_pbtxt(model.manifest, version=version, instances=counts[place])
+    return runtime_config_pbtxt(model.manifest, version=version, instances=counts[index])
 
 
 def _link(source: Path, target: Path) -> None:

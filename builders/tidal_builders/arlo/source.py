@@ -1,4 +1,4 @@
-"""The source model as Hugging Face loads it, and the graph of it that is compiled."""
+"""Loads the source model from Hugging Face's format, and defines the graph that is compiled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ from tidal_builders.samples import Row
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An unmodified source model, in float32 on the CPU, with its fast tokenizer."""
+    """An unmodified source model in float32 on the CPU.
+
+    Attributes:
+        folder: Folder that it was loaded from.
+        model: Model of `transformers`.
+        tokenizer: Its fast tokenizer.
+        max_length: Maximum input length in tokens.
+        labels: Names of the labels.
+    """
 
     folder: Path
     model: Any
@@ -30,31 +38,38 @@ class Source:
 
     @property
     def type_ids(self) -> bool:
-        """Whether the model reads token_type_ids."""
+        """Whether the model has an input `token_type_ids`."""
         return "token_type_ids" in self.tokenizer.model_input_names
 
-    def outputs(self, row: Row, wanted: Sequence[str]) -> dict[str, npt.NDArray[np.float32]]:
-        """What the source model answers to one query: arrays without a batch axis.
+    def outputs(self, row: Row, names: Sequence[str]) -> dict[str, npt.NDArray[np.float32]]:
+        """Run the source model on one query.
 
         Args:
             row: int64 arrays of shape [length] by input name.
-            wanted: `logits` and, if asked for, `attention_received`.
+            names: Names of the outputs: `logits`, and optionally `attention_received`.
+
+        Returns:
+            Arrays without a batch axis by name.
         """
         inputs = {name: torch.from_numpy(values)[None] for name, values in row.items()}
         with torch.inference_mode():
-            answer = {"logits": self.model(**inputs).logits[0].numpy()}
-            if "attention_received" in wanted:
+            outputs = {"logits": self.model(**inputs).logits[0].numpy()}
+            if "attention_received" in names:
                 attentions = _eager(self.folder, self.model)(**inputs, output_attentions=True).attentions
                 received = torch.stack(attentions).sum(dim=(0, 1, 2, 3))
-                answer["attention_received"] = received.numpy()
-        return answer
+                outputs["attention_received"] = received.numpy()
+        return outputs
 
 
 class Exported(torch.nn.Module):
-    """The graph that is compiled: int64 inputs [batch, length] in, named float32 outputs out.
+    """The graph that is compiled, from int64 inputs of shape [batch, length] to named float32 outputs.
 
-    `attention_received` [batch, length] is the attention that each token receives, summed over layers, heads and
-    the query rows that are not padding (Tabi §4.2).
+    The output `attention_received`, of shape [batch, length], is the attention that each token receives, summed over
+    layers, heads and the query rows that are not padding (Tabi, Section 4.2).
+
+    Args:
+        source: The source model.
+        outputs: Names of the outputs.
     """
 
     def __init__(self, source: Source, outputs: Sequence[str]) -> None:
@@ -83,14 +98,18 @@ class Exported(torch.nn.Module):
 def load_source(folder: Path, spec: ArloSpec) -> Source:
     """Load a classifier and its tokenizer.
 
+    Args:
+        folder: Folder of the source model.
+        spec: Spec of the classifier.
+
     Raises:
-        InvalidArgument: the folder holds no sequence classifier, no fast tokenizer, or weights that are pickled or
-            of another model.
+        InvalidArgument: The folder contains no sequence classifier, no fast tokenizer, or weights that are pickled or
+            belong to another model.
     """
     if not any(folder.glob("*.safetensors")):
         raise InvalidArgument(
-            f"field 'model': {folder} has no weights as safetensors, and pickled ones (pytorch_model.bin) are not "
-            "read, for they can run code: save the model with `save_pretrained(folder, safe_serialization=True)`"
+            f"field 'model': {folder} has no weights as safetensors; pickled weights (pytorch_model.bin) are not read, "
+            "because they can run code: save the model with `save_pretrained(folder, safe_serialization=True)`"
         )
     with quiet_transformers():
         try:
@@ -100,7 +119,7 @@ def load_source(folder: Path, spec: ArloSpec) -> Source:
             )
         except (OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())[:300]
-            raise InvalidArgument(f"field 'model': {folder} holds no sequence classifier: {reason}") from None
+            raise InvalidArgument(f"field 'model': {folder} contains no sequence classifier: {reason}") from None
     if missing := sorted(info["missing_keys"]):
         raise InvalidArgument(
             f"field 'model': {folder} has no weights for {', '.join(missing[:4])}: it was not trained as a classifier"
@@ -110,15 +129,17 @@ def load_source(folder: Path, spec: ArloSpec) -> Source:
     classes = int(model.config.num_labels)
     labels = spec.labels or tuple(str(model.config.id2label[number]) for number in range(classes))
     if len(labels) != classes:
-        raise InvalidArgument(f"field 'labels': expected {classes} labels, one a class of the model, got {len(labels)}")
+        raise InvalidArgument(
+            f"field 'labels': expected {classes} labels, one per class of the model, got {len(labels)}"
+        )
     return Source(folder, model.eval(), tokenizer, _max_length(model, tokenizer), labels)
 
 
 def _max_length(model: Any, tokenizer: Any) -> int:
-    """Longest input: positions that the model has and its tokenizer allows."""
+    """Maximum input length in tokens that the model's positions and its tokenizer allow."""
     limit = int(min(tokenizer.model_max_length, model.config.max_position_embeddings))
     for name, layer in model.named_modules():
-        # RoBERTa and its kin count positions from behind the padding index.
+        # RoBERTa and models derived from it count positions from after the padding index.
         if name.endswith("position_embeddings") and getattr(layer, "padding_idx", None) is not None:
             limit = min(limit, layer.num_embeddings - layer.padding_idx - 1)
     return limit
@@ -128,7 +149,7 @@ _EAGER: dict[Path, Any] = {}
 
 
 def _eager(folder: Path, model: Any) -> Any:
-    """The same model with attention computed step by step, the only way that shows the attention weights."""
+    """The same model with eager attention, the only implementation that returns attention weights."""
     if folder not in _EAGER:
         with quiet_transformers():
             eager = type(model).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")

@@ -1,4 +1,4 @@
-"""The stages of a build. Each result is kept in the workspace as soon as it is complete."""
+"""The stages of a text classifier's build. Each result is kept in the workspace as soon as it is complete."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tidal.errors import Internal, InvalidArgument, TidalError, Unsupported, did
 from tidal.gpus import visible_gpus
 from tidal.manifest import Verification
 from tidal_builders.arlo.choices import (
-    WORTH,
+    MIN_GAIN,
     FormChoice,
     Lengths,
     choose_form,
+    choose_lengths,
     choose_placement,
-    find_lengths,
     mean_latencies,
 )
 from tidal_builders.arlo.opened import Compiled, Opened, bounds_of, open_form
@@ -30,7 +30,7 @@ from tidal_builders.arlo.plan import ArloPlan
 from tidal_builders.arlo.profiling import Profiles, measure_profiles
 from tidal_builders.arlo.reference import Reference, read_reference, write_reference
 from tidal_builders.arlo.spec import ArloSpec
-from tidal_builders.arlo.verify import Answers, Comparison, compare, shortfalls, tolerance
+from tidal_builders.arlo.verify import Comparison, Outputs, compare_with_source, shortfalls, tolerance
 from tidal_builders.arlo.workers import default_workers, one_per_thread
 from tidal_builders.runner import StageProgress
 from tidal_builders.samples import Row, longest, pad
@@ -41,7 +41,13 @@ if TYPE_CHECKING:
 
 
 class PrecisionChoice(BaseModel):
-    """The precision to build with, or None and what every candidate misses."""
+    """The chosen precision.
+
+    Attributes:
+        chosen: Precision to build with; None if no candidate is within its tolerance.
+        trials: Candidates that were compared.
+        misses: Reasons why candidates were rejected, one clause each.
+    """
 
     chosen: Precision | None
     trials: tuple[Trial, ...]
@@ -49,7 +55,13 @@ class PrecisionChoice(BaseModel):
 
 
 class Verified(BaseModel):
-    """The final engines against the source model; `errors` by runtime length, None where no sample fell."""
+    """Comparison of the final engines with the source model.
+
+    Attributes:
+        verification: Values for the manifest.
+        errors: Largest logit error by length of the runtime; None where no sample has such a length.
+        misses: Reasons why the engines are not published, one clause each.
+    """
 
     verification: Verification
     errors: dict[int, float | None]
@@ -58,7 +70,14 @@ class Verified(BaseModel):
 
 @dataclass
 class ArloStages:
-    """Results of one build, each made when it is first asked for and not in the workspace."""
+    """The stages of one build, each run at its first use unless an earlier process finished it.
+
+    Attributes:
+        spec: Spec of the classifier.
+        plan: Plan of the build.
+        work: Workspace with the finished stages.
+        progress: Called with the name of the running stage and the completed share of it.
+    """
 
     spec: ArloSpec
     plan: ArloPlan
@@ -67,7 +86,7 @@ class ArloStages:
 
     @cached_property
     def source(self) -> Source:
-        """The source model. Loading it takes seconds, so only what needs it asks for it."""
+        """The source model, which takes seconds to load."""
         from tidal_builders.arlo.source import load_source
 
         self.progress("load the source model", 0.0)
@@ -75,23 +94,23 @@ class ArloStages:
 
     @property
     def device(self) -> DeviceKind:
-        """What the engines run on."""
+        """Device that the engines run on."""
         return choose_device(self.spec.engine, self.spec.device)
 
     @cached_property
     def reference(self) -> Reference:
-        """Facts, samples and the source model's answers."""
+        """Properties of the source model, samples, and its outputs for them."""
         text = self.plan.samples.read_text(encoding="utf-8") if self.plan.samples else None
         folder = self.work.directory(
             "reference",
             lambda path: write_reference(
-                path, self.source, self.spec, text, lambda share: self.progress("ask the source model", share)
+                path, self.source, self.spec, text, lambda share: self.progress("run the source model", share)
             ),
         )
         return read_reference(folder)
 
     def compiled(self, precision: Precision) -> Compiled:
-        """The model compiled for a precision. Precisions that only differ in how it is opened share a file."""
+        """The model compiled for a precision. Precisions that differ only when the model is opened share a file."""
         kind = self.spec.engine
         stored = stored_as(kind, self.device)[precision]
         folder = self.work.directory(f"engine-{stored}", lambda path: self._compile(kind, stored, path))
@@ -106,8 +125,7 @@ class ArloStages:
         reference, facts = self.reference, self.reference.facts
         module = Exported(self.source, self.spec.outputs)
         self.progress(f"compile for {kind}, {stored}", 0.0)
-        # Padding in the example keeps a tracer from taking the mask for a constant, and a batch of 2 from taking its
-        # size for one.
+        # With padding in the example a tracer does not treat the mask as a constant; with a batch of 2, not its size.
         pair = sorted(reference.rows, key=lambda row: len(row["input_ids"]))[:2]
         length = min(longest(pair) + 1, facts.max_length)
         try:
@@ -125,20 +143,20 @@ class ArloStages:
                 )
         except TidalError:
             raise
-        except Exception as error:  # whatever a compiler raises on a graph that it cannot take
+        except Exception as error:  # compilers raise many types of errors on graphs that they do not support
             reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise Internal(f"{kind} cannot compile {facts.architecture} to {stored}: {reason[:300]}") from error
 
     @cached_property
     def precision(self) -> PrecisionChoice:
-        """The spec's precision; for `auto` the most precise one inside the tolerance that is about the fastest."""
+        """The spec's precision; for `auto`, the most precise one within the tolerance and `MIN_GAIN` of the fastest."""
         return self.work.record("precision", PrecisionChoice, self._choose_precision)
 
     def _choose_precision(self) -> PrecisionChoice:
         offered, wanted = stored_as(self.spec.engine, self.device), self.spec.precision
         if wanted != "auto" and wanted not in offered:
             raise InvalidArgument(
-                f"field 'precision': engine {self.spec.engine} does not run {wanted} on a {self.device}; "
+                f"field 'precision': engine {self.spec.engine} does not support {wanted} on a {self.device}; "
                 f"{did_you_mean(wanted, [*offered, 'auto'])}"
             )
         facts = self.reference.facts
@@ -163,8 +181,8 @@ class ArloStages:
             self.progress(f"verify {precision}", 0.0)
             comparison = self._compare(opened)
             errors[precision] = float(comparison.logit_error.max())
-            if said := shortfalls(comparison, self.spec, precision):
-                misses += [f"{precision}: {clause}" for clause in said]
+            if clauses := shortfalls(comparison, self.spec, precision):
+                misses += [f"{precision}: {clause}" for clause in clauses]
                 trials.append(self._trial(precision, None, errors[precision], "misses tolerance"))
             else:
                 passed[precision] = opened
@@ -174,9 +192,9 @@ class ArloStages:
         chosen = next(iter(passed))
         if len(passed) > 1:
             timed = mean_latencies(passed, facts, lambda share: self.progress("compare precisions", share))
-            # The first that is as good as the fastest: they go from the most precise to the least.
+            # Candidates are ordered from the most precise to the least.
             fastest = min(timed.values())
-            means, chosen = dict(timed), next(name for name in timed if timed[name] * (1 - WORTH) <= fastest)
+            means, chosen = dict(timed), next(name for name in timed if timed[name] * (1 - MIN_GAIN) <= fastest)
         trials += [
             self._trial(name, means[name], errors[name], "chosen" if name == chosen else "slower") for name in passed
         ]
@@ -198,10 +216,10 @@ class ArloStages:
     def _compare(self, opened: Opened) -> Comparison:
         reference = self.reference
 
-        def run(rows: list[Row]) -> Answers:
+        def run(rows: list[Row]) -> Outputs:
             return opened.run(pad(rows, opened.padded_length(longest(rows)), reference.facts.pad_token_id))
 
-        return compare(run, reference.rows, reference.answers, self.spec.max_batch)
+        return compare_with_source(run, reference.rows, reference.outputs, self.spec.max_batch)
 
     @cached_property
     def chosen(self) -> Compiled:
@@ -215,7 +233,7 @@ class ArloStages:
         return self.work.record(
             "lengths",
             Lengths,
-            lambda: find_lengths(
+            lambda: choose_lengths(
                 self.chosen,
                 self.reference.facts,
                 self.spec,
@@ -242,18 +260,18 @@ class ArloStages:
 
     @property
     def placement(self) -> Placement:
-        """Where the engines run."""
+        """Placement of the runtimes."""
         devices = len(visible_gpus()) if self.device == "gpu" else 1
         return choose_placement(self.spec, self.form.form, devices)
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """Everything that was compared: precisions, then forms of the chosen one."""
+        """Alternatives that were compared: precisions, then forms of the chosen one."""
         return self.precision.trials + self.form.trials
 
     @cached_property
     def opened(self) -> Opened:
-        """The engines as they will be served."""
+        """The engines as they are served."""
         return open_form(
             self.chosen,
             self.lengths.lengths,
@@ -263,14 +281,14 @@ class ArloStages:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The file that each runtime's engines are opened from."""
+        """File that the engines of each runtime are opened from."""
         dynamic, lengths = self.form.form == "dynamic", self.lengths.lengths
         files = self.chosen.files(bounds_of(lengths, dynamic=dynamic))
         return files * len(lengths) if dynamic else files
 
     @cached_property
     def verified(self) -> Verified:
-        """The final engines against the source model."""
+        """Comparison of the final engines with the source model."""
         return self.work.record("verified", Verified, self._verify)
 
     def _verify(self) -> Verified:
@@ -287,7 +305,7 @@ class ArloStages:
 
     @cached_property
     def profiles(self) -> Profiles:
-        """Latency by length and batch of the ways to run that the server will choose from."""
+        """Latencies of the workers that the server chooses from."""
         return self.work.record("profiles", Profiles, self._measure_profiles)
 
     def _measure_profiles(self) -> Profiles:

@@ -1,4 +1,4 @@
-"""Where latency rises in steps with the input's length (Arlo §3.3)."""
+"""Finds the steps in which latency rises with the input length (Arlo, Section 3.3)."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ import numpy.typing as npt
 
 Curve = npt.NDArray[np.float64]
 
-# Lengths of an even ladder, where there are no steps: as many as Arlo's for BERT (512 / 64).
-_EVEN = 8
-# Rise inside the steps, as shares of the whole rise, that are tried. A line alone would be 1.
+# Number of evenly spaced lengths if there are no steps: as many as Arlo uses for BERT (512 / 64).
+_EVEN_COUNT = 8
+# Slopes inside the steps that are tried, as shares of the slope of the whole curve. A straight line would have 1.
 _SLOPES = (0.0, 0.1, 0.2, 0.3, 0.5)
 # Smooth curves are polynomials up to this degree.
 _DEGREE = 4
-# Differences below this share of the mean latency are no matter.
+# Differences below this share of the mean latency are ignored.
 _RESOLUTION = 2e-3
-# A step is at least so many grid points long: a shorter one is noise, or too narrow for a runtime of its own.
+# Minimum grid points per step: a shorter one is noise, or too narrow for a runtime of its own.
 _SHORTEST = 3
 
 
 def find_steps(lengths: Sequence[int], latencies: Sequence[float]) -> list[int]:
-    """Lengths that runtimes should be made for: the last length of every step of a latency staircase.
+    """Choose the lengths of runtimes: the last length of every step of a latency staircase.
 
-    Within a step a longer input costs nothing, so only the step's end is worth a runtime. Two descriptions of the
-    curve compete by the Bayesian information criterion: a staircase (levels that rise, with one slope in common
-    inside the steps) and a smooth curve (a polynomial). Where the smooth one wins, every length is as good as
-    another; then an even ladder of 8 lengths (fewer on a coarse grid) is returned, which bounds the padding of a
-    query by an eighth of the longest input.
+    Within a step, a longer input costs nothing, so a runtime is useful only at the step's end. Two models of the curve
+    are compared by the Bayesian information criterion: a staircase (rising levels with one common slope inside the
+    steps) and a smooth curve (a polynomial). If the smooth curve is better, no length is preferable to another; then 8
+    evenly spaced lengths are returned (fewer on a coarse grid), which bounds the padding of a query by an eighth of
+    the longest input.
 
     Args:
-        lengths: grid of input lengths in tokens, ascending.
-        latencies: latency at each, in any unit; single outliers and noise that is small against the steps are
-            tolerated.
+        lengths: Grid of input lengths in tokens, ascending.
+        latencies: Latency at each length, in any unit. Single outliers, and noise that is small compared with the
+            steps, are tolerated.
 
     Returns:
-        Ascending lengths from the grid; the last is the grid's last.
+        Ascending lengths from the grid; the last is the last of the grid.
     """
     if len(lengths) != len(latencies) or len(lengths) < 2:
         raise ValueError(f"expected two or more lengths with a latency each, got {len(lengths)} and {len(latencies)}")
@@ -45,16 +45,16 @@ def find_steps(lengths: Sequence[int], latencies: Sequence[float]) -> list[int]:
     levels = [curve[a:b].mean() for a, b in zip([0, *ends[:-1]], ends, strict=True)]
     if len(ends) > 1 and np.all(np.diff(levels) > 0) and staircase < _best_smooth(x, curve):
         return [int(lengths[end - 1]) for end in ends]
-    return _even_ladder(lengths)
+    return _even_lengths(lengths)
 
 
 def _best_staircase(x: Curve, curve: Curve) -> tuple[list[int], float]:
-    """Ends (exclusive indices) of the steps of the best staircase, and its criterion."""
+    """Ends (exclusive indices) of the steps of the best staircase, and its information criterion."""
     best: tuple[list[int], float] = ([len(x)], float("inf"))
     rise = (curve[-1] - curve[0]) / (x[-1] - x[0])
     for slope in _SLOPES:
         for ends, squares in _segmentations(curve - slope * rise * x):
-            # A step has a level and an end; an end, searched for among all points, counts thrice.
+            # A step has a level and an end; an end, which is searched among all points, counts three times.
             criterion = _criterion(squares, curve, 4 * len(ends) + (slope > 0))
             if criterion < best[1]:
                 best = ends, criterion
@@ -62,7 +62,7 @@ def _best_staircase(x: Curve, curve: Curve) -> tuple[list[int], float]:
 
 
 def _segmentations(curve: Curve) -> list[tuple[list[int], float]]:
-    """For every number of levels the split with the least sum of squared residuals, by dynamic programming."""
+    """The split with the least sum of squared residuals for every number of levels, by dynamic programming."""
     n = len(curve)
     sums, squares = np.concatenate([[0], curve.cumsum()]), np.concatenate([[0], (curve**2).cumsum()])
     start, end = np.arange(n + 1)[:, None], np.arange(n + 1)[None, :]
@@ -84,7 +84,7 @@ def _segmentations(curve: Curve) -> list[tuple[list[int], float]]:
 
 
 def _best_smooth(x: Curve, curve: Curve) -> float:
-    """Criterion of the best polynomial."""
+    """Information criterion of the best polynomial."""
     unit = (x - x[0]) / (x[-1] - x[0])
     found = []
     for degree in range(min(_DEGREE, len(x) - 2) + 1):
@@ -94,15 +94,15 @@ def _best_smooth(x: Curve, curve: Curve) -> float:
 
 
 def _criterion(squares: float, curve: Curve, parameters: int) -> float:
-    """Bayesian information criterion of a description with these squared residuals; less is better."""
+    """Bayesian information criterion of a model with this sum of squared residuals; lower is better."""
     n, floor = len(curve), (_RESOLUTION * abs(curve.mean())) ** 2
     return float(n * np.log(squares / n + floor + 1e-300) + parameters * np.log(n))
 
 
 def _without_outliers(curve: Curve) -> Curve:
-    """Points that stick out from both neighbours, far beyond how much others do, replaced by the nearer neighbour.
+    """Replace outliers, which differ from both neighbours far more than other points, by the nearer neighbour.
 
-    A step's edge never sticks out from both.
+    The edge of a step never differs from both neighbours.
     """
     if len(curve) < 3:
         return curve
@@ -113,8 +113,8 @@ def _without_outliers(curve: Curve) -> Curve:
     return np.where(lonely, middle, curve)
 
 
-def _even_ladder(lengths: Sequence[int]) -> list[int]:
-    """Grid lengths next above even fractions of the longest."""
+def _even_lengths(lengths: Sequence[int]) -> list[int]:
+    """The grid's lengths at or above even fractions of the longest."""
     grid = np.asarray(lengths)
-    wanted = grid[-1] * np.arange(1, _EVEN + 1) / _EVEN
+    wanted = grid[-1] * np.arange(1, _EVEN_COUNT + 1) / _EVEN_COUNT
     return sorted({int(grid[np.searchsorted(grid, length)]) for length in wanted})

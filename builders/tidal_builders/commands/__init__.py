@@ -1,1 +1,1 @@
-"""Subcommands of `tidal` that builders bring."""
+"""Subcommands of `tidal` that need builders. No other package imports it."""

@@ -16,7 +16,7 @@ from tidal.tasks.record import read_record
 from tidal_builders.commands.new_task import NewTask, needs_extra
 
 if TYPE_CHECKING:
-    from tidal_builders.otas.registering import Registering
+    from tidal_builders.otas.registration import TaskRegistration
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def train_vision_task(own: VisionTasks, training: TaskTraining) -> TaskView:
         return vision_task_view(registration.by_training(training.data, training.labels, settings))
 
 
-def _registering(own: VisionTasks, name: str, *, replace: bool) -> AbstractContextManager[Registering]:
+def _registering(own: VisionTasks, name: str, *, replace: bool) -> AbstractContextManager[TaskRegistration]:
     with needs_extra("profile a task"):
-        from tidal_builders.otas.registering import registering
-    return registering(own.model, own.version, name, replace=replace)
+        from tidal_builders.otas.registration import task_registration
+    return task_registration(own.model, own.version, name, replace=replace)

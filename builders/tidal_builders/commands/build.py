@@ -1,4 +1,4 @@
-"""`tidal build`: make the model repository's versions from specs."""
+"""`tidal build`: builds models from spec files and publishes them in a model repository."""
 
 from __future__ import annotations
 
@@ -27,44 +27,48 @@ _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded|File too l
 
 def build(
     specs: Annotated[
-        list[Path] | None, typer.Argument(metavar="SPEC.yaml...", help="One file a model.", show_default=False)
+        list[Path] | None, typer.Argument(metavar="SPEC.yaml...", help="Spec files, one per model.", show_default=False)
     ] = None,
     repository: Annotated[Path, typer.Option(help="Model repository to publish into.")] = Path("model_repository"),
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Take only the spec of this name; may be repeated.", show_default=False),
+        typer.Option(metavar="NAME", help="Build only the spec of this name; may be repeated.", show_default=False),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Build nothing; exit 1 and say why a model is stale.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Build nothing; say what would be built and why.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Build anew, also what is current.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Build nothing; exit 1 if a model is stale, and print why.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build nothing; print what would be built and why.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Build again even if current.")] = False,
     target_accuracy: Annotated[
         float | None,
-        typer.Option(metavar="SCORE", help="Cascades: least score, in place of the spec's target.", show_default=False),
+        typer.Option(metavar="SCORE", help="Cascades: minimum score (replaces the spec's target).", show_default=False),
     ] = None,
     target_accuracy_loss: Annotated[
         float | None,
         typer.Option(
             metavar="LOSS",
-            help="Cascades: how far the score may lie below the most accurate level's, in place of the target.",
+            help="Cascades: maximum loss of score against the most accurate level (replaces the target).",
             show_default=False,
         ),
     ] = None,
     target_latency_ms: Annotated[
         float | None,
-        typer.Option(metavar="MS", help="Cascades: most mean latency, in place of the target.", show_default=False),
+        typer.Option(metavar="MS", help="Cascades: maximum mean latency (replaces the target).", show_default=False),
     ] = None,
     escalation_rate: Annotated[
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="Cascades: most share of queries that leave the first level, in place of the target.",
+            help="Cascades: maximum share of queries that are escalated from the first level (replaces the target).",
             show_default=False,
         ),
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a spec and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> None:
-    """Compile models, verify them against their source, measure and publish them.
+    """Compile, verify, profile and publish models.
 
     A spec is a small YAML file:
 
@@ -72,12 +76,12 @@ def build(
     kind: arlo              # a text classifier
     name: intents           # its name in the repository
     model: ./my-classifier  # a folder, or a Hugging Face id
-    precision: auto         # fp32 (default), bf16, int8; auto: of those inside
-                            # the tolerance, the most precise one within 3 %
-                            # of the fastest
+    precision: auto         # fp32 (default), bf16, int8; auto: the most precise
+                            # one within the tolerance and within 3 % of the
+                            # fastest
     ```
 
-    Or a cascade of classifiers, which answers easy queries with the small one:
+    A cascade of classifiers, which answers easy queries with the small one:
 
     ```yaml
     kind: tabi
@@ -89,19 +93,19 @@ def build(
     target: {accuracy: 0.95}
     ```
 
-    Or a frozen encoder for any number of fine-tuned tasks, which `tidal tasks` adds:
+    A frozen encoder for any number of fine-tuned tasks, which `tidal tasks` adds:
 
     ```yaml
     {kind: pets, name: base, model: ./bert-base}
     ```
 
-    Or a vision transformer of timm's that adds or merges tokens, for such tasks:
+    A vision transformer from timm that adds or merges tokens, for such tasks:
 
     ```yaml
     {kind: otas, name: vision, model: ./vit-small}
     ```
 
-    Or a decoder, whose generations share every step:
+    A decoder, whose generations are batched in every decode step:
 
     ```yaml
     {kind: flover, name: writer, model: ./gpt2, max_concurrency: 16}
@@ -109,15 +113,16 @@ def build(
 
     `tidal build --schema` prints every field with its meaning and default.
 
-    Each model is exported, compiled, verified on real text against the unmodified source model, and its latency by
-    length and batch is measured on this machine. Only a model inside its tolerance is published, as a new numbered
-    version that appears in the repository all at once; the three newest are kept. `config.pbtxt` is written where
-    there is none and never changed afterwards.
+    Each model is exported, compiled, verified on text against the unmodified source model, and profiled: its latency
+    by length and batch size is measured on this machine. A model within its tolerance is published atomically as a
+    new numbered version; the three newest versions are kept. `config.pbtxt` is written if it does not exist, and never
+    changed afterwards.
 
-    A second run does nothing unless the spec, the source model's files, the builder, a library or the machine has
-    changed. A build that was killed goes on where it stopped. Another target of a cascade runs no model again.
+    A second run builds nothing unless the spec, the source model's files, the builder's code, a library or the machine
+    has changed. An interrupted build resumes at the stage where it stopped. A new target of a cascade is met without
+    running its models again.
 
-    Tables and JSON go to standard output, progress and errors to standard error.
+    Tables and JSON are printed to standard output, progress and errors to standard error.
 
     **Examples:**
 
@@ -126,17 +131,17 @@ def build(
     tidal build *.yaml --only intents        # one of many
     tidal build *.yaml --check               # is everything current?
     tidal build intents.yaml --dry-run       # what would be built, and why
-    tidal build intents.yaml --json | jq .   # figures for another program
-    tidal build reviews.yaml --target-accuracy 0.93  # choose again
+    tidal build intents.yaml --json | jq .   # for another program
+    tidal build reviews.yaml --target-accuracy 0.93  # another target
     ```
 
     **Exit codes:**
 
-    - `0` all is current or was published; also `--dry-run` with builds due
-    - `1` `--check` found a model that is stale
-    - `2` wrong usage, or a spec that cannot be built as it stands
-    - `3` a model missed its tolerance, or all candidates of a cascade its target, and was not published; or a build
-      failed
+    - `0` every model is current or was published; also `--dry-run` with stale models
+    - `1` `--check` found a stale model
+    - `2` wrong usage, or a spec that cannot be built
+    - `3` a model missed its tolerance, or no candidate of a cascade meets its target, so that it was not published; or
+      a build failed
     """
     if schema:
         print(json.dumps(spec_schema(), indent=2))
@@ -144,13 +149,13 @@ def build(
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         chosen = _chosen(specs or [], only or [])
-        wanted = {
+        targets = {
             "accuracy": target_accuracy,
             "accuracy_loss": target_accuracy_loss,
             "latency_ms": target_latency_ms,
             "escalation_rate": escalation_rate,
         }
-        chosen = _retargeted(chosen, {name: value for name, value in wanted.items() if value is not None})
+        chosen = _with_target(chosen, {name: value for name, value in targets.items() if value is not None})
     except InvalidArgument as error:
         errors.print(f"error: {error}", style="red", markup=False)
         raise typer.Exit(BAD_INPUT) from None
@@ -166,7 +171,7 @@ def build(
         except Exception as error:
             if not _DISK_FULL.search(str(error)):
                 raise
-            errors.print(f"error: {spec.name}: there is no room to write: {error}", style="red", markup=False)
+            errors.print(f"error: {spec.name}: the disk is full: {error}", style="red", markup=False)
             worst = FAILED
             continue
         reports.append(report)
@@ -183,30 +188,30 @@ def build(
 
 def _chosen(paths: list[Path], only: list[str]) -> list[tuple[Path, ModelSpec]]:
     if not paths:
-        raise InvalidArgument("no spec is named; `tidal build SPEC.yaml`, or `tidal build --help`")
+        raise InvalidArgument("no spec file is given; run `tidal build SPEC.yaml`, or see `tidal build --help`")
     specs = [(path, load_spec(path)) for path in paths]
     first: dict[str, Path] = {}
     for path, spec in specs:
         for name in spec.models:
             if name in first:
-                raise InvalidArgument(f"specs {first[name]} and {path} both make the model '{name}'")
+                raise InvalidArgument(f"specs {first[name]} and {path} both build a model '{name}'; rename one")
             first[name] = path
     names = [spec.name for _, spec in specs]
     for name in only:
         if name not in names:
-            raise InvalidArgument(f"--only {name}: no spec has this name; {did_you_mean(name, names)}")
+            raise InvalidArgument(f"--only {name}: no given spec has this name; {did_you_mean(name, names)}")
     return [(path, spec) for path, spec in specs if not only or spec.name in only]
 
 
-def _retargeted(chosen: list[tuple[Path, ModelSpec]], given: dict[str, float]) -> list[tuple[Path, ModelSpec]]:
-    """The specs, cascades with the target of the command line if it names one."""
+def _with_target(chosen: list[tuple[Path, ModelSpec]], given: dict[str, float]) -> list[tuple[Path, ModelSpec]]:
+    """The specs; cascades have the target of the command line, if one is given."""
     if not given:
         return chosen
     try:
         target = Target.model_validate(given)
     except ValidationError as error:
         problem = error.errors()[0]
-        raise InvalidArgument(f"target of the command line: {problem['msg'].removeprefix('Value error, ')}") from None
+        raise InvalidArgument(f"options --target-*: {problem['msg'].removeprefix('Value error, ')}") from None
     if not any(spec.has_target for _, spec in chosen):
         raise InvalidArgument("a target is given, but no spec is a cascade (kind: tabi)")
     return [(path, spec.model_copy(update={"target": target}) if spec.has_target else spec) for path, spec in chosen]
@@ -236,9 +241,9 @@ def _print(report: BuildReport) -> None:
         console.print(f"{report.name}: {remark}", markup=False, highlight=False, soft_wrap=True)
     why = "; ".join(report.reasons)
     if report.outcome == "current":
-        line = f"{report.name}: version {report.version} is current, nothing to do"
+        line = f"{report.name}: version {report.version} is current"
     elif report.outcome == "stale":
-        line = f"{report.name}: has to be built: {why}"
+        line = f"{report.name}: stale: {why}"
     elif report.outcome == "missed":
         line = f"{report.name}: not published: {why}"
     else:

@@ -27,18 +27,20 @@ Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing ta
 
 def add(
     model: Model,
-    source: Annotated[Path, typer.Argument(help="Folder: a stored task, peft, AdapterHub, a checkpoint, or prompts.")],
-    name: Annotated[str | None, typer.Option(help="The task's name; default: the folder's.")] = None,
+    source: Annotated[
+        Path, typer.Argument(help="Folder of a stored task, of peft or AdapterHub, of a checkpoint, or with prompts.")
+    ],
+    name: Annotated[str | None, typer.Option(help="Name of the task; default: that of the folder.")] = None,
     labels: Labels = None,
-    half: Annotated[bool, typer.Option("--half", help="All but vision: store values as float16.")] = False,
+    half: Annotated[bool, typer.Option("--half", help="Texts only: store values as float16.")] = False,
     replace: Replace = False,
     sparsity: Annotated[
         float | None,
         typer.Option(
             min=0,
             max=1,
-            help="Checkpoints: share of the weights that stay the base's. Default: the first of 0.995, 0.99, 0.98, "
-            "0.95, 0.9, 0.8, 0.5 and 0 that --min-agreement accepts.",
+            help="Checkpoints: share of the base's weights that stay unchanged. Default: the first of 0.995, 0.99, "
+            "0.98, 0.95, 0.9, 0.8, 0.5 and 0 that reaches --min-agreement.",
         ),
     ] = None,
     min_agreement: Annotated[
@@ -46,31 +48,32 @@ def add(
         typer.Option(
             min=0,
             max=1,
-            help="Encoders: least agreement with the source model's answers (default 0.95); with --data, accuracy may "
-            "fall by up to 1 less this (default 0.98).",
+            help="Encoders: minimum share of outputs that agree with the source model (default 0.95); with --data, the "
+            "accuracy may fall by up to 1 minus this value (default 0.98).",
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="What accuracy is measured on. Checkpoints: labelled queries (.tsv, .csv, .jsonl); vision: labelled "
-            "images (a folder a label, or .npz)."
+            help="Data to measure accuracy on. Checkpoints: labelled queries (.tsv, .csv, .jsonl); vision: labelled "
+            "images (one folder per label, or .npz)."
         ),
     ] = None,
     base_model: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the base that it was trained on, in Hugging Face's format, where its name does not find it."
+            help="Folder of the base that the task was trained on, in Hugging Face's format; needed if the adapter's "
+            "own name for it cannot be resolved."
         ),
     ] = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Add it although its base or its answers differ, or cannot be compared."),
+        typer.Option("--force", help="Add the task even if its base or outputs differ or cannot be compared."),
     ] = False,
     repository: Repository = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a task from a folder; what the folder is is recognised by its files.
+    """Add a task from a folder; its files decide how it is imported.
 
     To any model:
 
@@ -78,29 +81,29 @@ def add(
 
     To an encoder (kind pets):
 
-    - **peft**: LoRA with a classifier; DoRA and whatever changes other weights is refused
+    - **peft**: LoRA with a classifier; DoRA and changes of other weights are refused
     - **AdapterHub**: Houlsby adapters with their head
-    - a **checkpoint** of a classifier fine-tuned from the base: BitFit where only biases and normalisations differ,
-      else the largest differences of its weights, over the whole model: as few as keep its answers, or as many as
-      `--sparsity` leaves
+    - a **checkpoint** of a classifier fine-tuned from the base: imported as BitFit if only biases and normalisations
+      differ, else as the largest differences of its weights over the whole model: the fewest that keep its answers, or
+      as many as `--sparsity` allows
 
     To a vision transformer (kind otas):
 
     - a **head and prompts**: `task.safetensors` with `head.weight`, `head.bias` and `prompts.<γ>` [layers, γ, width]
       for every γ above 0 of the model (and `head.<γ>.weight`, `head.<γ>.bias` where a γ has its own), and
-      `labels.json` or `--labels`. How often it is right at each γ is measured on `--data` with the model's engines.
+      `labels.json` or `--labels`. Its accuracy at each γ is measured on `--data` with the model's engines.
 
     To a decoder (kind flover):
 
-    - **peft**: LoRA on the attention's and feed-forward parts' linear layers, and nothing else
+    - **peft**: LoRA on linear layers of the attention and feed-forward parts only
 
-    An import is stored, read back, and asked the same texts as the unmodified model that it was made of (`--data`, or
-    made texts). It is added if the answers agree; what was compared is printed. An adapter has to be trained on this
-    model's own base: weights are compared where the base that it names is on this machine, or named by `--base-model`.
+    An imported task is stored, read back and run on the same texts as the unmodified source model (`--data`, or
+    generated texts). It is added if the outputs agree; the comparison is printed. An adapter must be trained on this
+    model's own base: the weights are compared if the base that it names is on this machine or given by `--base-model`.
 
     Pickled weights are never read.
 
-    Exit codes: **0** added, **1** refused, and why, **2** the extra that imports is not installed.
+    Exit codes: **0** added, **1** refused, **2** the extra that imports tasks is not installed.
     """
     with one_sentence():
         _, own = find_task_model(repository, model)
@@ -127,12 +130,12 @@ def add(
 
 def train(
     model: Model,
-    data: Annotated[Path, typer.Argument(help="Labelled images: a folder with a folder a label, or .npz.")],
-    name: Annotated[str | None, typer.Option(help="The task's name; default: the folder's or file's.")] = None,
+    data: Annotated[Path, typer.Argument(help="Labelled images: a folder with one folder per label, or .npz.")],
+    name: Annotated[str | None, typer.Option(help="Name of the task; default: that of the folder or file.")] = None,
     labels: Labels = None,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the images.")] = 50,
-    batch: Annotated[int, typer.Option(min=1, help="Images in a step.")] = 32,
-    rate: Annotated[float, typer.Option(help="Largest learning rate.")] = 0.002,
+    batch: Annotated[int, typer.Option(min=1, help="Images per step.")] = 32,
+    rate: Annotated[float, typer.Option(help="Maximum learning rate.")] = 0.002,
     replace: Replace = False,
     repository: Repository = None,
     as_json: AsJson = False,
@@ -140,9 +143,9 @@ def train(
     """Train a task of a vision transformer (kind otas), measure its accuracy at every γ, and add it.
 
     A head is trained for every γ, and prompts for those above 0, on four fifths of the images; accuracy is measured on
-    the others. The transformer itself stays as it is. A training that was killed goes on where it stopped.
+    the others. The transformer itself is not changed. An interrupted training resumes where it stopped.
 
-    Exit codes: **0** added, **1** refused, and why, **2** the extra that trains is not installed.
+    Exit codes: **0** added, **1** refused, **2** the extra that trains tasks is not installed.
     """
     with one_sentence():
         _, own = find_task_model(repository, model)

@@ -1,4 +1,4 @@
-"""From a spec to a published decoder: weights, verification, profile, publication."""
+"""Builds and publishes a decoder: convert weights, verify, profile, publish."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from tidal import device
 from tidal.engines import choose_device
 from tidal.errors import InvalidArgument
+from tidal.flover.form import DecoderForm
 from tidal.flover.manifest import (
     TOKENIZER_FILE,
     WEIGHTS_FILE,
@@ -23,8 +24,7 @@ from tidal.flover.manifest import (
     GenerationVerification,
 )
 from tidal.flover.memory.available import available_bytes
-from tidal.flover.memory.buffers import buffer_bytes, kept_type
-from tidal.flover.models.form import DecoderForm
+from tidal.flover.memory.buffers import buffer_bytes, cache_dtype
 from tidal.flover.models.weights import convert, load_weights, save_weights
 from tidal.flover.runner import FloverRunner
 from tidal.manifest import Source
@@ -46,8 +46,8 @@ _FACTS = "facts.json"
 _REFERENCES = "references.npz"
 
 
-class _Facts(BaseModel):
-    """What is kept of the source model beside its files."""
+class _SourceFacts(BaseModel):
+    """Properties of the source model that serving needs."""
 
     architecture: str
     base: str
@@ -98,42 +98,42 @@ class _FloverStages:
 
     @cached_property
     def folder(self) -> Path:
-        """Tokenizer, and what else is taken from the source."""
-        return self._work.directory("source", self._take)
+        """Folder with the tokenizer, properties and reference generations of the source model."""
+        return self._work.directory("source", self._read_source)
 
     @cached_property
-    def facts(self) -> _Facts:
-        """Of the source model."""
-        return _Facts.model_validate_json((self.folder / _FACTS).read_bytes())
+    def facts(self) -> _SourceFacts:
+        """Properties of the source model."""
+        return _SourceFacts.model_validate_json((self.folder / _FACTS).read_bytes())
 
     @cached_property
     def sound(self) -> tuple[Computed, ...]:
-        """Candidates that stay inside their tolerance."""
+        """Candidates that are within their tolerance."""
         return tuple(each for each in self.candidates if not misses(self.verified(each), each))
 
     @cached_property
     def chosen(self) -> Computed:
-        """The fastest of those."""
+        """The fastest of those candidates."""
         return min(self.sound, key=self.step_ms)
 
     def weights(self, precision: Computed) -> Path:
-        """The folder with the weights in a precision, laid out as a version."""
+        """Folder with the weights in a precision, in the layout of a version."""
         return self._work.directory(f"weights-{precision}", partial(self._convert, precision))
 
     def verified(self, precision: Computed) -> GenerationVerification:
-        """How far a precision is from the source model."""
+        """Comparison of a precision with the source model."""
         return self._work.record(f"verified-{precision}", GenerationVerification, partial(self._verify, precision))
 
     def profile(self, precision: Computed) -> FloverProfile:
-        """What a precision costs here."""
+        """Cost of a precision on this machine."""
         return self._work.record(f"profile-{precision}", FloverProfile, partial(self._measure, precision))
 
     def step_ms(self, precision: Computed) -> float:
-        """A step of all slots, mean over lengths."""
+        """Time of a decode step of all slots in milliseconds, as a mean over lengths."""
         return float(np.mean([row[-1] for row in self.profile(precision).step.median_ms]))
 
     def trials(self) -> tuple[FloverTrial, ...]:
-        """The candidates compared; none where there was no choice."""
+        """Candidates that were compared; empty if there was only one."""
         if len(self.candidates) == 1:
             return ()
         return tuple(
@@ -154,31 +154,31 @@ class _FloverStages:
 
     @property
     def device(self) -> device.DeviceKind:
-        """Where the decoder runs."""
+        """Device that the decoder runs on."""
         return choose_device(self.spec.engine, self.spec.device)
 
     @property
-    def place(self) -> torch.device:
-        """The same, as torch names it."""
+    def torch_device(self) -> torch.device:
+        """The same device as torch names it."""
         return torch.device("cuda" if self.device == "gpu" else "cpu")
 
     def runner(self, precision: Computed) -> FloverRunner:
-        """A runner of the weights in a precision."""
+        """Open a runner with the weights in a precision."""
         torch.set_num_threads(self.plan.threads)
         return FloverRunner(
             self.facts.form,
-            load_weights(self.weights(precision) / WEIGHTS_FILE, self.facts.form, self.place),
+            load_weights(self.weights(precision) / WEIGHTS_FILE, self.facts.form, self.torch_device),
             slots=self.spec.max_concurrency,
             max_length=self.facts.max_length,
-            available=available_bytes(self.place),
+            available=available_bytes(self.torch_device),
         )
 
     def memory_bytes(self, precision: Computed) -> int:
-        """Of all slots' keys and values."""
-        dtype = kept_type(_TYPES[precision], self.place)
+        """Bytes of all slots' keys and values."""
+        dtype = cache_dtype(_TYPES[precision], self.torch_device)
         return buffer_bytes(self.facts.form, self.spec.max_concurrency, self.facts.max_length, dtype)
 
-    def _take(self, folder: Path) -> None:
+    def _read_source(self, folder: Path) -> None:
         source, longest = self._source, self.spec.max_length
         positions = source.form.positions
         if longest is not None and longest > positions:
@@ -186,7 +186,7 @@ class _FloverStages:
                 f"field 'max_length': {longest} tokens exceed the model's longest sequence of {positions}"
             )
         write_tokenizer(source.tokenizer, folder / TOKENIZER_FILE)
-        facts = _Facts(
+        facts = _SourceFacts(
             architecture=type(source.model).__name__,
             base=source.digest,
             form=source.form,

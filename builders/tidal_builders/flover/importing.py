@@ -44,7 +44,7 @@ def import_lora(folder: Path, base: DecoderBase) -> ImportedLora:
             f"{CONFIG_FILE} (a LoRA saved by peft)"
         )
     layers = {path: (part.outputs, part.inputs) for path, part in layer_slices(base.form).items()}
-    found = read_peft_lora(folder, layers, turned=base.form.family == "gpt2")
+    found = read_peft_lora(folder, layers, transposed=base.form.family == "gpt2")
     require_task(found, folder, "text_generation")
     unsupported = [*found.others, *(f"{path}.lora_B.bias" for path in found.biases)]
     if unsupported:

@@ -1,4 +1,4 @@
-"""What came of building a decoder, as data and as a table."""
+"""The result of building a decoder, as data and as a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from tidal_builders.report import BuildReport
 
 
 class StepRow(BaseModel):
-    """What a step of so many slots costs whose longest sequence has so many tokens."""
+    """Measured cost of one decode step.
+
+    Attributes:
+        length: Length of the longest sequence in tokens.
+        slots: Number of slots.
+        step_ms: Time of the step in milliseconds.
+        tokens_per_s: Tokens per second of all slots.
+    """
 
     length: int
     slots: int
@@ -21,17 +28,17 @@ class StepRow(BaseModel):
 
 
 class FloverReport(BuildReport):
-    """Outcome for a spec of a decoder.
+    """Result of building a decoder.
 
     Attributes:
-        precision: that was chosen.
-        max_concurrency: slots.
-        max_length: tokens of each.
-        memory_bytes: of all slots' keys and values.
-        threads: of the decoder.
-        verification: against the source model.
-        trials: precisions that were compared.
-        rows: what was measured.
+        precision: Chosen precision.
+        max_concurrency: Number of slots.
+        max_length: Capacity of a slot in tokens.
+        memory_bytes: Bytes of all slots' keys and values.
+        threads: CPU threads of the decoder.
+        verification: Comparison with the source model.
+        trials: Precisions that were compared.
+        rows: Measured decode steps.
     """
 
     precision: str | None = None
@@ -49,7 +56,12 @@ class FloverReport(BuildReport):
 
 
 def report_of(manifest: FloverManifest, version: int | None) -> FloverReport:
-    """The report of a version that is published."""
+    """The report of a published version.
+
+    Args:
+        manifest: Manifest of the version.
+        version: Number of the version.
+    """
     step = manifest.profile.step
     return FloverReport(
         name=manifest.name,
@@ -71,7 +83,7 @@ def report_of(manifest: FloverManifest, version: int | None) -> FloverReport:
 
 
 def step_table(report: FloverReport) -> Table:
-    """The measured steps for the terminal."""
+    """The measured decode steps for the terminal."""
     megabytes = (report.memory_bytes or 0) / 1e6
     title = f"{report.name}: {report.precision}, {report.max_concurrency} slots of {report.max_length} tokens in "
     grid = Table(title=f"{title}{megabytes:,.0f} MB, {report.threads} threads", title_justify="left")

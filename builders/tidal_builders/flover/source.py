@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tidal.errors import InvalidArgument
-from tidal.flover.models.form import DecoderForm, form_of
+from tidal.flover.form import DecoderForm, form_of
 from tidal.tasks.digests import base_digest, tensor_digest
 from tidal_builders.foreign.recognise import recognise
 from tidal_builders.quiet import quiet_transformers

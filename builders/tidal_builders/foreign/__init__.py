@@ -1,1 +1,1 @@
-"""Folders that other tools saved, read as data: JSON and safetensors, never pickles."""
+"""Reads folders that other tools saved as JSON and safetensors, never as pickles. All builders may import it."""

@@ -1,4 +1,4 @@
-"""LoRA as Hugging Face's peft saves it: `adapter_config.json` and `adapter_model.safetensors`."""
+"""Reads LoRA adapters that Hugging Face's peft saved as `adapter_config.json` and `adapter_model.safetensors`."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from tidal_builders.foreign.files import layer_path, read_json, read_weights
 from tidal_builders.foreign.recognise import Task, sentence_of, task_of_architecture
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
-_SAVE = "save it anew with `model.save_pretrained(folder)` of a current peft, which writes adapter_model.safetensors"
-# What says where a difference is and how large, which is read below, or how it was trained, which is past.
+_SAVE = "save it again with `model.save_pretrained(folder)` of a current peft, which writes adapter_model.safetensors"
+# Options that define the differences, which are read below, or that were only used in training.
 _KNOWN = frozenset(
     (
         *("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "bias", "lora_bias"),
         *("target_modules", "exclude_modules", "layers_pattern", "layers_to_transform", "modules_to_save", "task_type"),
         *("peft_type", "peft_version", "base_model_name_or_path", "revision", "auto_mapping", "inference_mode"),
         *("init_lora_weights", "eva_config", "loftq_config", "lora_ga_config", "lora_dropout", "runtime_config"),
-        *("megatron_core", "qalora_group_size"),  # have values also where they have no meaning
+        *("megatron_core", "qalora_group_size"),  # set even if they have no effect
     )
 )
-# Initialisations after which the base's own weights are others.
+# Initialisations that change the base's own weights.
 _CHANGES_BASE = re.compile(r"pissa|olora|corda|loftq|lora_ga", re.IGNORECASE)
 _PART = re.compile(r"(.*)\.(lora_A|lora_B)\.(weight|bias)")
 _EMBEDDING = re.compile(r"(.*)\.lora_embedding_[AB]")
-# What an adapter answers, by its task_type or by the class of the model that it was trained in.
+# Task of an adapter by its task_type.
 _TASK_TYPES: dict[str, Task] = {
     "SEQ_CLS": "classification", "TOKEN_CLS": "token_classification", "CAUSAL_LM": "text_generation",
     "SEQ_2_SEQ_LM": "seq2seq", "QUESTION_ANS": "question_answering", "FEATURE_EXTRACTION": "embedding",
 }  # fmt: skip
-# Before the names of the model around which peft is.
-AROUND = "base_model.model."
+# Prefix that peft adds to the names of the model.
+PEFT_PREFIX = "base_model.model."
 
 
 @dataclass(frozen=True, slots=True)
 class PeftLora:
-    """What a folder holds.
+    """A LoRA adapter.
 
     Attributes:
-        deltas: low-rank differences by the path of the linear layer.
-        biases: what is added to such a layer's output beside them (`lora_bias`), by the same path.
-        others: every other tensor that was trained, as it is afterwards, by its name in the model.
-        base: folder or Hugging Face id of the model that it was trained in; "" where the folder names none.
-        task: what it was trained to answer; "unknown" where the folder does not say.
+        deltas: Low-rank differences by the path of the linear layer.
+        biases: Biases that are added to the outputs of such layers (`lora_bias`), by the same path.
+        others: All other trained tensors by their name in the model.
+        base: Folder or Hugging Face id of the model that it was trained on; "" if the folder names none.
+        task: Task that it was trained for; "unknown" if the folder does not name one.
     """
 
     deltas: dict[str, LowRankDelta]
@@ -59,28 +59,28 @@ class PeftLora:
     task: Task
 
 
-def read_peft_lora(folder: Path, layers: Mapping[str, tuple[int, int]], *, turned: bool = False) -> PeftLora:
-    """Read a folder.
+def read_peft_lora(folder: Path, layers: Mapping[str, tuple[int, int]], *, transposed: bool = False) -> PeftLora:
+    """Read the folder of a LoRA adapter.
 
     Args:
-        folder: with both files.
-        layers: outputs and inputs of the linear layers that may be changed, by path: the end of the name that peft's
-            model has for them.
-        turned: whether the model keeps weights as [inputs, outputs] (`fan_in_fan_out`), which changes nothing here.
+        folder: Folder with both files.
+        layers: Numbers of outputs and inputs of the linear layers that may be changed, by path, which is the end of
+            their name in peft's model.
+        transposed: Whether the model stores weights as [inputs, outputs] (`fan_in_fan_out`), which is irrelevant here.
 
     Raises:
-        InvalidArgument: a file is missing or wrong, or the shapes are not the base's.
-        Unsupported: it is no plain LoRA, or changes another layer; says what it is.
+        InvalidArgument: A file is missing or wrong, or the shapes are not those of the base.
+        Unsupported: It is not plain LoRA, or changes another layer; names what it is.
     """
     config = read_json(folder / CONFIG_FILE)
-    _check(config, _KNOWN | {"fan_in_fan_out"} if turned else _KNOWN)
+    _check(config, _KNOWN | {"fan_in_fan_out"} if transposed else _KNOWN)
     parts: dict[str, dict[str, FloatArray]] = {}
     others: dict[str, FloatArray] = {}
     for name, array in read_weights(folder, WEIGHTS_FILE, "adapter_model.bin", _SAVE).items():
-        inside = name.removeprefix(AROUND)
+        inside = name.removeprefix(PEFT_PREFIX)
         if embedding := _EMBEDDING.fullmatch(inside):
             raise Unsupported(
-                f"'{embedding[1]}' is LoRA on an embedding, which no task can change: train with target_modules that "
+                f"'{embedding[1]}' is LoRA on an embedding, which tasks cannot change; train with target_modules that "
                 "name no embedding"
             )
         if found := _PART.fullmatch(inside):
@@ -92,7 +92,7 @@ def read_peft_lora(folder: Path, layers: Mapping[str, tuple[int, int]], *, turne
     for module, found_parts in parts.items():
         path, scale = layer_path(module, layers), _scale(config, module)
         if path is None:
-            raise Unsupported(f"'{module}' is changed, which is no linear layer of the base that tasks may change")
+            raise Unsupported(f"'{module}' is changed, but it is not a linear layer of the base that tasks may change")
         deltas[path] = _delta(path, found_parts, layers[path], scale)
         if "lora_B.bias" in found_parts:
             biases[path] = scale * found_parts["lora_B.bias"]
@@ -100,10 +100,15 @@ def read_peft_lora(folder: Path, layers: Mapping[str, tuple[int, int]], *, turne
 
 
 def require_task(found: PeftLora, folder: Path, wanted: Task) -> None:
-    """Refuse an adapter of another task.
+    """Refuse an adapter for another task.
+
+    Args:
+        found: The adapter.
+        folder: Its folder, for the error.
+        wanted: The task that is accepted.
 
     Raises:
-        Unsupported: it was trained to answer something else; says what.
+        Unsupported: It was trained for another task; names it.
     """
     if found.task not in (wanted, "unknown"):
         raise Unsupported(f"{folder} is an adapter of {sentence_of(found.task)}")
@@ -113,9 +118,9 @@ def _task(config: Mapping[str, Any]) -> Task:
     kind, mapping = config.get("task_type"), config.get("auto_mapping")
     if kind:
         return _TASK_TYPES.get(str(kind), "unknown")
-    # Without a task_type peft keeps the class of the model.
-    around = mapping.get("base_model_class") if isinstance(mapping, dict) else None
-    return task_of_architecture(str(around or ""))
+    # Without a task_type peft stores the class of the model.
+    architecture = mapping.get("base_model_class") if isinstance(mapping, dict) else None
+    return task_of_architecture(str(architecture or ""))
 
 
 def _check(config: Mapping[str, Any], known: frozenset[str]) -> None:
@@ -123,7 +128,9 @@ def _check(config: Mapping[str, Any], known: frozenset[str]) -> None:
     if kind != "LORA":
         raise Unsupported(f"peft_type is {kind}; accepted is LORA")
     if config.get("use_dora"):
-        raise Unsupported("use_dora: DoRA scales whole columns of the merged weight, which is no low-rank difference")
+        raise Unsupported(
+            "use_dora: DoRA scales whole columns of the merged weight, which is not a low-rank difference"
+        )
     start = config.get("init_lora_weights")
     if isinstance(start, str) and _CHANGES_BASE.search(start):
         raise Unsupported(
@@ -132,7 +139,7 @@ def _check(config: Mapping[str, Any], known: frozenset[str]) -> None:
         )
     for name, value in config.items():
         if value and name not in known:
-            raise Unsupported(f"{name} is set, which plain LoRA has not; accepted are options that leave it so")
+            raise Unsupported(f"{name} is set, which plain LoRA does not have; accepted are options of plain LoRA")
     if config.get("bias", "none") not in ("none", "all", "lora_only"):
         raise InvalidArgument(f"bias is {config['bias']!r}; accepted: none, all, lora_only")
 
@@ -143,23 +150,23 @@ def _delta(path: str, parts: Mapping[str, FloatArray], shape: tuple[int, int], s
     if down is None or up is None or down.shape[1:] != (inputs,) or up.shape != (outputs, len(down)):
         shapes = [list(each.shape) for each in parts.values()]
         raise InvalidArgument(
-            f"lora_A and lora_B of '{path}' are {shapes}; the base's layer takes [rank, {inputs}] and [{outputs}, rank]"
+            f"lora_A and lora_B of '{path}' are {shapes}; expected [rank, {inputs}] and [{outputs}, rank]"
         )
     return LowRankDelta(down, up, scale)
 
 
 def _scale(config: Mapping[str, Any], module: str) -> float:
-    """How much a module's difference counts: α / r, or α / √r, both by the patterns that name modules."""
+    """Factor of a module's difference: α / r, or α / √r; patterns may set α and r per module."""
     rank = _matching(config.get("rank_pattern"), module, config.get("r"))
     alpha = _matching(config.get("alpha_pattern"), module, config.get("lora_alpha"))
     if not isinstance(rank, int | float) or not isinstance(alpha, int | float) or rank <= 0:
-        raise InvalidArgument(f"{CONFIG_FILE} gives no r and lora_alpha for '{module}'")
+        raise InvalidArgument(f"{CONFIG_FILE} has no valid r and lora_alpha for '{module}'")
     return float(alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
 
 
 def _matching(patterns: Any, module: str, default: Any) -> Any:
-    """The value of the first pattern that a module's name ends in."""
+    """Value of the first pattern that matches the end of a module's name."""
     try:
         return next((v for p, v in (patterns or {}).items() if re.match(rf"(.*\.)?({p})$", module)), default)
     except (re.error, AttributeError) as error:
-        raise InvalidArgument(f"{CONFIG_FILE} has patterns that are none: {error}") from None
+        raise InvalidArgument(f"{CONFIG_FILE} has invalid patterns: {error}") from None

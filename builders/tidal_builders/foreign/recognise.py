@@ -1,4 +1,4 @@
-"""What the folder of a source model holds, read from its JSON files alone, and which kind of spec serves it."""
+"""Recognises the task of a source model from its JSON files, and the kind of spec that serves it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Task = Literal[
     "adapter", "gguf", "unknown",
 ]  # fmt: skip
 
-# What a model of each task is, and what can be served of it.
+# Description of the models for each task, and how they can be served.
 _CLASSIFIERS = "kind 'arlo' serves classifiers that give each text one label"
 _BASE = "its encoder can be the base of tasks (kind 'pets')"
 _TASKS: dict[Task, tuple[str, str]] = {
@@ -70,7 +70,7 @@ _TASKS: dict[Task, tuple[str, str]] = {
     "gguf": ("weights in GGUF's format", "weights are read as safetensors in Hugging Face's format"),
     "unknown": ("a model whose config.json names no known architecture", "see the table of kinds in the documentation"),
 }  # fmt: skip
-# The task by how the architecture's name ends; the first that fits.
+# Task by the end of the architecture's name; the first match counts.
 _ENDINGS: tuple[tuple[str, Task], ...] = (
     ("ForSequenceClassification", "classification"),
     ("ForTokenClassification", "token_classification"),
@@ -90,7 +90,7 @@ _ENDINGS: tuple[tuple[str, Task], ...] = (
     ("ForCTC", "audio"),
     ("Model", "encoder"),
 )
-# Types of models whose bare `…Model` is no encoder of text.
+# Types of models whose bare `…Model` is not a text encoder.
 _BARE: dict[str, Task] = {
     **dict.fromkeys(("vit", "deit", "beit", "swin", "dinov2", "clip", "siglip"), "vision"),
     **dict.fromkeys(("wav2vec2", "hubert", "whisper", "wavlm"), "audio"),
@@ -100,7 +100,7 @@ _BARE: dict[str, Task] = {
         "text_generation",
     ),
 }  # fmt: skip
-# What the builders accept. A folder without a known architecture is left to what loads it.
+# Tasks that builders accept. A folder without a known architecture is checked when it is loaded.
 SINGLE_LABEL: frozenset[Task] = frozenset(("classification", "unknown"))
 SINGLE_OUTPUT: frozenset[Task] = frozenset(("classification", "regression", "unknown"))
 ENCODERS: frozenset[Task] = frozenset(
@@ -113,27 +113,30 @@ VISION: frozenset[Task] = frozenset(("timm", "unknown"))
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """What a folder holds.
+    """A source model as recognised from its folder.
 
     Attributes:
-        task: What the model answers.
-        architecture: First of config.json's `architectures`, or timm's `architecture`; "" where none is named.
-        found: Names and values of the fields that decided, for messages; may be empty.
-        chat_template: Whether prompts are meant to go through a chat template.
+        task: Task of the model.
+        architecture: First of config.json's `architectures`, or timm's `architecture`; "" if there is none.
+        evidence: Names and values of the fields that decided, for messages; may be empty.
+        chat_template: Whether the tokenizer has a chat template.
     """
 
     task: Task
     architecture: str
-    found: str
+    evidence: str
     chat_template: bool
 
     def sentence(self) -> str:
-        """What the model is and what can be served of it, without the folder's name."""
-        return sentence_of(self.task, ", ".join(filter(None, (self.architecture, self.found))))
+        """Description of the model and how it can be served, without the folder's name."""
+        return sentence_of(self.task, ", ".join(filter(None, (self.architecture, self.evidence))))
 
 
 def recognise(folder: Path) -> Recognised:
-    """Read what a model's folder holds; a folder without any known file is "unknown".
+    """Recognise the task of a model.
+
+    Args:
+        folder: Folder of the model; one without any known file is "unknown".
 
     Raises:
         InvalidArgument: One of its JSON files is not valid.
@@ -156,15 +159,18 @@ def recognise(folder: Path) -> Recognised:
 
 
 def require(folder: Path, accepted: Collection[Task], kind: str) -> Recognised:
-    """Refuse a source model that a kind of spec does not serve, and say what it is.
+    """Refuse a source model that a kind of spec does not serve.
 
     Args:
-        folder: The source model's.
+        folder: Folder of the source model.
         accepted: Tasks that the kind serves.
-        kind: Of the spec, for the error.
+        kind: Kind of the spec, for the error.
+
+    Returns:
+        The recognised model.
 
     Raises:
-        InvalidArgument: It is a model of another task; says which and what can be served.
+        InvalidArgument: It is a model for another task; names the task and how it can be served.
     """
     found = recognise(folder)
     if found.task not in accepted:
@@ -173,18 +179,23 @@ def require(folder: Path, accepted: Collection[Task], kind: str) -> Recognised:
 
 
 def sentence_of(task: Task, named: str = "") -> str:
-    """What a model of a task is, by what it was recognised, and what can be served of it."""
+    """Description of the models for a task, and how they can be served.
+
+    Args:
+        task: The task.
+        named: Fields by which the model was recognised; may be empty.
+    """
     what, served = _TASKS[task]
     return f"{what}{f' ({named})' if named else ''}; {served}"
 
 
 def task_of_architecture(architecture: str) -> Task:
-    """The task by the name of a class of transformers alone; "unknown" for another name."""
+    """Task of a class of `transformers` by its name; "unknown" for other names."""
     return next((task for ending, task in _ENDINGS if architecture.endswith(ending)), "unknown")
 
 
 def outputs_of(config: dict[str, Any]) -> int | None:
-    """Outputs of a classifier by its config.json; None where it does not say (transformers then takes 2)."""
+    """Number of outputs of a classifier by its config.json; None if it has none (transformers then uses 2)."""
     labels = config.get("id2label")
     if isinstance(labels, dict) and labels:
         return len(labels)
@@ -193,7 +204,7 @@ def outputs_of(config: dict[str, Any]) -> int | None:
 
 
 def _task(config: dict[str, Any], architecture: str, *, sentences: bool) -> tuple[Task, str]:
-    if not architecture:  # an explicit problem_type decides all the same
+    if not architecture:  # an explicit problem_type still decides
         task, found = _classifier({"id2label": {"0": "", "1": ""}} | config)
         return ("unknown", "") if task == "classification" else (task, found)
     if "architectures" not in config:
@@ -215,7 +226,7 @@ def _task(config: dict[str, Any], architecture: str, *, sentences: bool) -> tupl
 
 
 def _classifier(config: dict[str, Any]) -> tuple[Task, str]:
-    """Of a sequence classifier: whether its outputs are the scores of labels that exclude each other."""
+    """Task of a sequence classifier: a classification if its outputs are scores of mutually exclusive labels."""
     problem, outputs = config.get("problem_type"), outputs_of(config)
     if problem == "multi_label_classification":
         return "multi_label", f"problem_type {problem}"
@@ -227,7 +238,7 @@ def _classifier(config: dict[str, Any]) -> tuple[Task, str]:
 
 
 def _chat_template(folder: Path) -> bool:
-    """Whether a chat template is in one of the places that transformers reads it from."""
+    """Whether a folder has a chat template where transformers reads it."""
     if any((folder / name).exists() for name in ("chat_template.jinja", "chat_template.json", "chat_templates")):
         return True
     path = folder / "tokenizer_config.json"

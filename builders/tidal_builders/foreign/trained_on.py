@@ -1,4 +1,4 @@
-"""The base that an adapter says it was trained on, and whether it is the one that a model was built from."""
+"""Compares the base that an adapter was trained on with the one that a model was built from."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class ServedBase:
 
     Attributes:
         name: Hugging Face id or folder that the model was built from, as its manifest names it; "" if unknown.
-        folder: That model's files, where they are on this machine and unchanged since the build.
-        same: Whether a folder holds the weights that the model was built from; raises `TidalError`, `OSError`,
-            `ValueError` or `KeyError` for a folder that cannot be loaded.
+        folder: Folder of that model, if it is on this machine and unchanged since the build.
+        same: Function that returns whether a folder contains the weights that the model was built from. It raises
+            `TidalError`, `OSError`, `ValueError` or `KeyError` for a folder that cannot be loaded.
     """
 
     name: str
@@ -32,8 +32,8 @@ class TrainedOn:
     """The base of an adapter.
 
     Attributes:
-        folder: Its files, whose weights are those of the served base; None where they are not on this machine.
-        note: How it was compared with the served base.
+        folder: Folder with the weights of the served base; None if it is not on this machine.
+        note: Sentence on how it was compared with the served base.
     """
 
     folder: Path | None
@@ -43,17 +43,17 @@ class TrainedOn:
 def trained_on(adapter: Path, named: str, served: ServedBase, given: Path | None, *, force: bool) -> TrainedOn:
     """Compare the base that an adapter names with the one that a model serves.
 
-    Weights are compared where both are on this machine, names of the Hugging Face hub otherwise.
+    Weights are compared if both are on this machine, otherwise names of the Hugging Face hub.
 
     Args:
         adapter: Folder of the adapter.
-        named: The base's folder or Hugging Face id, as the adapter names it; "" if it names none.
-        served: What the adapter is to be added to.
-        given: `--base-model`: the base that the adapter was trained on, in the operator's words.
-        force: Whether to accept a base that is another one, or that cannot be compared.
+        named: Folder or Hugging Face id of the base, as the adapter names it; "" if it names none.
+        served: Base of the model that the adapter is added to.
+        given: Folder of the base that the operator names with `--base-model`, if any.
+        force: Whether to accept a base that differs or cannot be compared.
 
     Raises:
-        InvalidArgument: The base is another one, or cannot be compared; says what to do.
+        InvalidArgument: The base differs or cannot be compared; contains what to do.
     """
     if given is not None:
         if not _same(served, given):
@@ -80,13 +80,13 @@ def trained_on(adapter: Path, named: str, served: ServedBase, given: Path | None
     if force:
         return TrainedOn(served.folder, f"added by --force: {problem}")
     raise InvalidArgument(
-        f"{problem}: on another base than its own a task answers wrongly. Name the folder of the base that it was "
-        "trained on by --base-model FOLDER, or add it without the comparison by --force"
+        f"{problem}: on another base than its own, a task gives wrong answers. Name the folder of the base that it was "
+        "trained on with --base-model FOLDER, or add it without the comparison with --force"
     )
 
 
 def source_on_this_machine(manifest: Published) -> Path | None:
-    """The files that a version was built from, where they are here and unchanged; nothing is downloaded."""
+    """The folder that a version was built from, if it is on this machine and unchanged; nothing is downloaded."""
     named, sha256 = Path(manifest.source.model).expanduser(), manifest.source.sha256
     for folder in (Path(manifest.spec).parent / named, named):
         if folder.is_dir() and hash_source(folder) == sha256:
@@ -106,7 +106,7 @@ def _same(served: ServedBase, folder: Path) -> bool:
 
 
 def _on_this_machine(named: str, adapter: Path) -> Path | None:
-    """A local folder, or what is in the cache of the Hugging Face hub, with weights as safetensors."""
+    """A local folder, or one in the cache of the Hugging Face hub, with weights as safetensors."""
     path = Path(named).expanduser()
     for folder in (path, adapter / path):
         if folder.is_dir():

@@ -1,1 +1,1 @@
-"""Makes a vision transformer that adapts its tokens into engines, and prompts and heads for its tasks."""
+"""Build token-adaptive vision transformers (OTAS) into engines, and train prompts and heads of their tasks."""

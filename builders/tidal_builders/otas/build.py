@@ -1,4 +1,4 @@
-"""From a spec to a published vision transformer: export, convert, choose, verify, profile, publish."""
+"""Builds and publishes a vision transformer: export, convert, choose engines, verify, profile, publish."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tidal_builders.otas.vit import Vit, read_vit
 from tidal_builders.publishing import VersionFields, publish_version, write_config_once
 from tidal_builders.runner import BuildOptions, BuildRun, Recipe, run_build
 
-# Of the time for measuring, what the comparison of forms may take.
+# Share of the profiling time that the comparison of engine forms may use.
 _SHARE_OF_TRIALS = 0.25
 
 
-class _Chosen(BaseModel):
-    """The engines to serve with, and what else was tried."""
+class _ChosenEngines(BaseModel):
+    """The engines to serve with, and the forms that were compared."""
 
     engines: tuple[OtasEngine, ...]
     trials: tuple[OtasTrial, ...]
@@ -79,7 +79,7 @@ class _OtasStages:
 
     @cached_property
     def source(self) -> Path:
-        """Form and weights of the source model."""
+        """Folder with the configuration and weights of the source model."""
         return self._work.directory("source", self._export)
 
     @cached_property
@@ -89,7 +89,7 @@ class _OtasStages:
 
     @cached_property
     def form(self) -> OtasForm:
-        """What batches may be."""
+        """Shapes and γ values of batches."""
         config, wanted = self.vit.config, self.spec.gammas
         return OtasForm(
             image=config.image,
@@ -103,7 +103,7 @@ class _OtasStages:
 
     @cached_property
     def graphs(self) -> Path:
-        """The folder with a folder of each graph."""
+        """Folder with one folder per graph."""
         wanted, root = engines.graphs(self.form.gammas, self.plan.target.kind), self.source.parent
         for number, (gammas, name) in enumerate(wanted.items()):
             self.progress("convert", number / len(wanted))
@@ -111,18 +111,18 @@ class _OtasStages:
         return root
 
     @cached_property
-    def chosen(self) -> _Chosen:
-        """What runs each γ."""
-        return self._work.record("chosen", _Chosen, self._choose)
+    def chosen(self) -> _ChosenEngines:
+        """Engines that run each γ."""
+        return self._work.record("chosen", _ChosenEngines, self._choose)
 
     @cached_property
     def verified(self) -> Verified:
-        """How far the engines are from the source model."""
+        """Comparison of the engines with the source model."""
         return self._work.record("verified", Verified, self._verify)
 
     @cached_property
     def profile(self) -> GammaLatency:
-        """What batches take here."""
+        """Latency of batches on this machine."""
         return self._work.record("profile", GammaLatency, self._measure)
 
     @cached_property
@@ -143,7 +143,7 @@ class _OtasStages:
     def _convert(self, gammas: tuple[int, ...], folder: Path) -> None:
         engines.convert(self._model, self.form, gammas, folder, self.plan.target.kind)
 
-    def _choose(self) -> _Chosen:
+    def _choose(self) -> _ChosenEngines:
         chosen, trials = engines.choose_engines(
             self.graphs,
             self.form,
@@ -152,7 +152,7 @@ class _OtasStages:
             seconds=self.spec.profile_seconds * _SHARE_OF_TRIALS / len(self.form.gammas),
             progress=partial(self.progress, "choose"),
         )
-        return _Chosen(engines=chosen, trials=trials)
+        return _ChosenEngines(engines=chosen, trials=trials)
 
     def _verify(self) -> Verified:
         fixed = {engine.batch for engine in self.chosen.engines if engine.batch}

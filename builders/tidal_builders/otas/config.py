@@ -1,4 +1,4 @@
-"""The `config.pbtxt` of a model that the `otas` backend serves. An operator may edit it: it is written once."""
+"""The `config.pbtxt` of a model of the `otas` backend; written once, so that operators may edit it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from tidal_builders.otas.spec import OtasSpec
 
 
 def otas_config_pbtxt(spec: OtasSpec, image: ImageConfig) -> str:
-    """The complete text.
+    """Return the text of the file.
 
-    Rows of a request are separate queries that share its options, so `max_batch_size` bounds rows, not batches. Plain
-    `dynamic_batching`: the backend queues and batches by itself.
+    Rows of a request are separate queries that share its options, so `max_batch_size` limits rows, not batches. The
+    backend does its own queueing and batching.
+
+    Args:
+        spec: Spec of the model.
+        image: Image preparation of the model.
     """
     pixels = ", ".join(map(str, image.shape))
     return f"""\

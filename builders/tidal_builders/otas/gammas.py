@@ -1,4 +1,4 @@
-"""γ, the change of the number of tokens a layer, brought to a model's tokens and layers (OTAS §III-B, §V)."""
+"""γ, the change of the number of tokens per layer, adapted to a model's tokens and layers (OTAS §III-B, §V)."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ from collections.abc import Sequence
 from tidal.errors import InvalidArgument
 from tidal_builders.otas.vit import VitConfig
 
-# L of §V, for ViT-Base: so many patches, so many layers.
+# List L of §V, for the patches and layers of ViT-Base.
 PAPER_GAMMAS = (-20, -15, -10, -5, 0, 2, 4, 8)
 _PAPER_PATCHES, _PAPER_LAYERS = 196, 12
-# Merging leaves so many patches at least, where there are as many.
-LEAST_PATCHES = 4
+# Merging leaves at least this many patches.
+MIN_PATCHES = 4
 _BYTES = 4
 
 
 def default_gammas(config: VitConfig) -> tuple[int, ...]:
-    """The paper's list in the same proportion to the model's patches and layers; ascending, and without those that
-    merge no more than the next."""
+    """Return the paper's list, scaled to a model's patches and layers; ascending and distinct."""
     factor = config.patches / _PAPER_PATCHES * _PAPER_LAYERS / config.layers
     scaled = {round(gamma * factor) or (gamma > 0) - (gamma < 0) for gamma in PAPER_GAMMAS}
     return distinct_gammas(config, sorted(scaled))
 
 
 def distinct_gammas(config: VitConfig, gammas: Sequence[int]) -> tuple[int, ...]:
-    """Those of ascending γ that run differently: of several that merge all there is to merge, the smallest is meant."""
+    """Return the γ that differ in tokens: of several that merge all patches they may, the one closest to 0.
+
+    Args:
+        config: Configuration of the transformer.
+        gammas: List of γ.
+    """
     kept: dict[tuple[int, ...], int] = {}
     for gamma in sorted(gammas, reverse=True):
         kept.setdefault(tokens_by_layer(config, gamma, accumulate=False), gamma)
@@ -32,10 +36,14 @@ def distinct_gammas(config: VitConfig, gammas: Sequence[int]) -> tuple[int, ...]
 
 
 def check_gammas(config: VitConfig, gammas: Sequence[int]) -> tuple[int, ...]:
-    """A γ list of a spec, ascending.
+    """Check the γ list of a spec, and return it in ascending order.
+
+    Args:
+        config: Configuration of the transformer.
+        gammas: List of γ.
 
     Raises:
-        InvalidArgument: 0 is missing, or two of them would run the same.
+        InvalidArgument: 0 is missing, or two of them give the same number of tokens in every layer.
     """
     ascending = tuple(sorted(set(gammas)))
     if 0 not in ascending:
@@ -43,26 +51,30 @@ def check_gammas(config: VitConfig, gammas: Sequence[int]) -> tuple[int, ...]:
     distinct = distinct_gammas(config, ascending)
     if lost := sorted(set(ascending) - set(distinct)):
         raise InvalidArgument(
-            f"field 'gammas': {', '.join(map(str, lost))} would merge no more than the next one does, for all "
-            f"{config.patches} patches are merged as far as they may be; accepted are for example "
-            f"{list(default_gammas(config))}"
+            f"field 'gammas': {', '.join(map(str, lost))} would not merge more than the next one, which merges as many "
+            f"of the {config.patches} patches as possible; accepted, for example: {list(default_gammas(config))}"
         )
     return ascending
 
 
 def merges_by_layer(config: VitConfig, gamma: int) -> tuple[int, ...]:
-    """Patches that each layer merges into others at γ: |γ|, but at most half of those that are left, and so many that
-    `LEAST_PATCHES` stay."""
+    """Return the number of patches that each layer merges at γ: |γ|, up to half of the rest; `MIN_PATCHES` stay."""
     left, merges = config.patches, []
     for _ in range(config.layers):
-        count = max(0, min(-gamma, left // 2, left - LEAST_PATCHES))
+        count = max(0, min(-gamma, left // 2, left - MIN_PATCHES))
         merges.append(count)
         left -= count
     return tuple(merges)
 
 
 def tokens_by_layer(config: VitConfig, gamma: int, *, accumulate: bool) -> tuple[int, ...]:
-    """Tokens that attend to each other in each layer at γ, and in the last entry those that leave the last layer."""
+    """Return the number of tokens in the attention of each layer, and, as the last entry, after the last layer.
+
+    Args:
+        config: Configuration of the transformer.
+        gamma: The γ.
+        accumulate: Whether a layer's prompts stay for later layers.
+    """
     if gamma > 0:
         steps = [gamma] * config.layers if not accumulate else [gamma * (layer + 1) for layer in range(config.layers)]
         return (*(config.tokens + step for step in steps), config.tokens + steps[-1])
@@ -73,10 +85,15 @@ def tokens_by_layer(config: VitConfig, gamma: int, *, accumulate: bool) -> tuple
 
 
 def image_bytes(config: VitConfig, gamma: int, *, accumulate: bool) -> int:
-    """Memory that an image of a batch takes at most while it runs: the tensors of a layer that are in use at once.
+    """Return the peak memory per image of a running batch in bytes: the tensors of a layer that exist at the same time.
 
-    In attention these are the tokens, their queries, keys and values, and the scores of every head; in the MLP the
-    tokens and the hidden layer before and after the activation.
+    In attention these are the tokens, queries, keys, values, and the scores of every head; in the MLP the tokens and
+    the hidden layer before and after the activation.
+
+    Args:
+        config: Configuration of the transformer.
+        gamma: The γ.
+        accumulate: Whether a layer's prompts stay for later layers.
     """
     most = 0
     for tokens in tokens_by_layer(config, gamma, accumulate=accumulate):

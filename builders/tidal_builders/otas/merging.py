@@ -1,4 +1,4 @@
-"""Merging similar tokens: bipartite soft matching on the attention's keys (OTAS §II-C, §III-B; ToMe §3)."""
+"""Merge similar tokens by bipartite soft matching on the keys of attention (OTAS §II-C, §III-B; ToMe §3)."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from torch.nn import functional
 def merge_tokens(
     tokens: torch.Tensor, sizes: torch.Tensor, keys: torch.Tensor, count: int, prefix: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Merge `count` patches of each image into those most similar to them.
+    """Merge `count` patches of each image into the patches that are most similar to them.
 
-    Every other patch is one that may leave; each has the most similar of the rest as its target, and the `count` that
-    are most similar to theirs are averaged into it, weighted by the patches that each stands for.
+    Every second patch is a source; its target is the most similar one of the other half. The `count` sources with the
+    highest similarity are averaged into their targets, weighted by the number of patches that each token represents.
 
     Args:
-        tokens: [images, tokens, width].
-        sizes: patches that each token stands for, [images, tokens, 1].
-        keys: what similarity is measured on, [images, tokens, any width]; by cosine.
-        count: at most half of the patches; the same for every image.
-        prefix: tokens at the front that take no part: class token and registers.
+        tokens: Tokens, of shape [images, tokens, width].
+        sizes: Number of patches that each token represents, of shape [images, tokens, 1].
+        keys: Keys for the cosine similarity, of shape [images, tokens, any width].
+        count: Number of patches to merge in each image, at most half of them.
+        prefix: Number of tokens at the front that are never merged: class token and registers.
 
     Returns:
-        Tokens and sizes with `count` tokens less: the prefix, the patches that may leave but stay, the other half.
+        Tokens and sizes with `count` fewer tokens: the prefix, the sources that were not merged, and the targets.
     """
     body = functional.normalize(keys[:, prefix:], dim=-1)
     similarity = body[:, ::2] @ body[:, 1::2].transpose(1, 2)
     best, target = similarity.max(dim=-1)
-    # All of them in order, rather than the first `count`: it gives those that stay as well.
+    # All sources in order, rather than the first `count`, because those that are kept are needed as well.
     order = best.topk(best.shape[1], dim=-1).indices
-    leaving, staying = order[:, :count], order[:, count:]
+    merged, kept = order[:, :count], order[:, count:]
 
-    # Sums and sizes move together, as one tensor.
+    # Sums and sizes are merged together, as one tensor.
     sums = torch.cat([tokens * sizes, sizes], dim=-1)
     columns = sums.shape[-1]
     front, sources, others = sums[:, :prefix], sums[:, prefix::2], sums[:, prefix + 1 :: 2]
-    into = target.gather(1, leaving)
-    others = others.scatter_add(1, _wide(into, columns), sources.gather(1, _wide(leaving, columns)))
-    sums = torch.cat([front, sources.gather(1, _wide(staying, columns)), others], dim=1)
+    targets = target.gather(1, merged)
+    others = others.scatter_add(1, _expand(targets, columns), sources.gather(1, _expand(merged, columns)))
+    sums = torch.cat([front, sources.gather(1, _expand(kept, columns)), others], dim=1)
     merged_sizes = sums[..., -1:]
     return sums[..., :-1] / merged_sizes, merged_sizes
 
 
-def _wide(places: torch.Tensor, columns: int) -> torch.Tensor:
-    """Places of tokens, [images, n], for every column of them: [images, n, columns]."""
+def _expand(places: torch.Tensor, columns: int) -> torch.Tensor:
+    """Expand indices of tokens [images, n] to all columns [images, n, columns]."""
     return places.unsqueeze(-1).expand(-1, -1, columns)

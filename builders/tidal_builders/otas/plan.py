@@ -12,7 +12,7 @@ from tidal.repository.entries import ModelEntry
 from tidal_builders.fingerprint import code_hash, source_folder
 from tidal_builders.foreign.recognise import VISION, require
 from tidal_builders.otas.spec import OtasSpec
-from tidal_builders.otas.target import Target
+from tidal_builders.otas.target import EngineTarget
 from tidal_builders.planning import BuildPlan, compare, ingredients
 
 _LIBRARIES = ("torch", "numpy")
@@ -28,7 +28,7 @@ class OtasPlan(BuildPlan[OtasManifest]):
     """
 
     source: Path
-    target: Target
+    target: EngineTarget
 
 
 def plan_otas(spec: OtasSpec, repository: Path, base: Path) -> OtasPlan:
@@ -45,7 +45,7 @@ def plan_otas(spec: OtasSpec, repository: Path, base: Path) -> OtasPlan:
     """
     source = source_folder(spec.model, spec.revision, base)
     require(source, VISION, spec.kind)
-    target = Target(
+    target = EngineTarget(
         spec.engine,
         choose_device(spec.engine, spec.device),
         spec.threads or len(os.sched_getaffinity(0)),

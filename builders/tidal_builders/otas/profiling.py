@@ -1,4 +1,4 @@
-"""Latency of a batch by γ and number of images on this machine (OTAS §III-A)."""
+"""Measure the latency of batches by γ and number of images on this machine (OTAS §III-A)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def measure_profile(
     """Measure every γ and batch size in the same rounds.
 
     Args:
-        runner: of the engines that will serve.
-        form: of the model.
-        config: of the transformer.
-        threads: of an engine.
-        seconds: no round beyond the second begins after so many.
-        progress: told the share that is done.
+        runner: Runner of the engines that will serve.
+        form: Shapes of the model.
+        config: Configuration of the transformer.
+        threads: Number of CPU threads of an engine.
+        seconds: Time limit for rounds after the second, in seconds.
+        progress: Called with the share that is done.
     """
     sizes = batch_sizes(form.max_batch)
     calls: dict[tuple[int, int], Call] = {}
@@ -38,7 +38,7 @@ def measure_profile(
     timings = measure(calls, rounds=_ROUNDS, budget_s=seconds, progress=progress)
 
     def rows(name: str) -> tuple[tuple[float, ...], ...]:
-        return tuple(_rising([getattr(timings[gamma, size], name) for size in sizes]) for gamma in form.gammas)
+        return tuple(_monotonic([getattr(timings[gamma, size], name) for size in sizes]) for gamma in form.gammas)
 
     return GammaLatency(
         gammas=form.gammas,
@@ -54,8 +54,8 @@ def _run(runner: OtasRunner, gamma: int, inputs: Inputs, _worker: int) -> None:
     runner.run(gamma, inputs[PIXELS], inputs.get(PROMPTS))
 
 
-def _rising(values: Sequence[float]) -> tuple[float, ...]:
-    """The same with each at most the next: a larger batch that seems faster shows that the smaller was disturbed."""
+def _monotonic(values: Sequence[float]) -> tuple[float, ...]:
+    """Limit each value to the next one: if a larger batch was faster, the smaller one was disturbed."""
     evened = list(values)
     for place in range(len(evened) - 2, -1, -1):
         evened[place] = min(evened[place], evened[place + 1])

@@ -1,4 +1,4 @@
-"""What came of building a vision transformer, as data and as a table."""
+"""The result of building a vision transformer, as data and as a table."""
 
 from __future__ import annotations
 
@@ -7,29 +7,37 @@ from collections.abc import Sequence
 from pydantic import BaseModel
 from rich.table import Table
 
-from tidal.otas.manifest import GammaVerification, OtasManifest, OtasTrial, Way
+from tidal.otas.manifest import EngineChoice, GammaVerification, OtasManifest, OtasTrial
 from tidal_builders.report import BuildReport
 
 
 class GammaRow(BaseModel):
-    """What one γ costs and how exact it is."""
+    """Measured cost and error of one γ.
+
+    Attributes:
+        gamma: Change of the number of tokens per layer.
+        form: Way in which engines divide a batch.
+        max_error: Largest difference of any component of the features from the source model's.
+        throughput: Images per second at the best batch size.
+        batch_ms: Time of a batch in milliseconds, by number of images.
+    """
 
     gamma: int
-    form: Way
+    form: EngineChoice
     max_error: float
     throughput: float
     batch_ms: dict[int, float]
 
 
 class OtasReport(BuildReport):
-    """Outcome for a spec of a vision transformer.
+    """Result of building a vision transformer.
 
     Attributes:
-        base: digest that tasks name.
-        threads: of an engine.
-        rows: one a γ; `throughput` in images a second at the best batch size, `batch_ms` by number of images.
-        verification: of every γ.
-        trials: forms of engines that were compared.
+        base: Digest of the weights, which tasks name.
+        threads: CPU threads of an engine.
+        rows: One row per γ.
+        verification: Comparison with the source model, per γ.
+        trials: Forms of engines that were compared.
     """
 
     base: str | None = None
@@ -44,7 +52,12 @@ class OtasReport(BuildReport):
 
 
 def report_of(manifest: OtasManifest, version: int | None) -> OtasReport:
-    """The report of a version that is published."""
+    """The report of a published version.
+
+    Args:
+        manifest: Manifest of the version.
+        version: Number of the version.
+    """
     profile = manifest.profile
     return OtasReport(
         name=manifest.name,
@@ -57,7 +70,7 @@ def report_of(manifest: OtasManifest, version: int | None) -> OtasReport:
         rows=tuple(
             GammaRow(
                 gamma=gamma,
-                form=_way([engine.batch for engine in manifest.engines_of(gamma)]),
+                form=_choice([engine.batch for engine in manifest.engines_of(gamma)]),
                 max_error=found.max_abs_error,
                 throughput=profile.throughput(gamma),
                 batch_ms=dict(zip(profile.batches, medians, strict=True)),
@@ -67,16 +80,16 @@ def report_of(manifest: OtasManifest, version: int | None) -> OtasReport:
     )
 
 
-def _way(batches: Sequence[int | None]) -> Way:
-    """How engines of these batch sizes divide a batch."""
+def _choice(batches: Sequence[int | None]) -> EngineChoice:
+    """The way in which engines of these batch sizes divide a batch."""
     if None not in batches:
         return "static"
     return "both" if len(batches) > 1 else "dynamic"
 
 
 def gamma_table(report: OtasReport) -> Table:
-    """What was measured, for the terminal."""
-    title = f"{report.name}: base {(report.base or '')[:12]}, ms of a batch by number of images"
+    """The measured costs for the terminal."""
+    title = f"{report.name}: base {(report.base or '')[:12]}, ms per batch by number of images"
     grid = Table(title=title, title_justify="left")
     sizes = list(report.rows[0].batch_ms) if report.rows else []
     for heading in ("γ", "engines", "max error", "images/s", *map(str, sizes)):

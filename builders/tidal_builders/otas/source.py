@@ -1,4 +1,4 @@
-"""A source model as plain tensors, with what it makes of some images."""
+"""Export a source model to plain tensors, with its features of some images as a reference."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tidal_builders.otas.vit import CONFIG_FILE, WEIGHTS_FILE
 
 
 def export_source(source: Path, folder: Path) -> None:
-    """Write a model's form and weights into `folder`, and what timm makes of random images if it is timm's.
+    """Write a model's configuration and weights, and timm's features of random images if it is a timm model.
 
     Args:
-        source: in timm's format, or with the two files of `tidal_builders.otas.vit`.
-        folder: an existing one.
+        source: Folder in timm's format, or with the two files of `tidal_builders.otas.vit`.
+        folder: Existing folder to write to.
 
     Raises:
-        InvalidArgument: the source is neither, or of a form that is not supported.
-        NotFound: it is timm's, and timm is not installed.
+        InvalidArgument: The source has neither format, or its architecture is not supported.
+        NotFound: It is a timm model, and timm is not installed.
     """
     if (source / CONFIG_FILE).is_file():
         shutil.copy(source / CONFIG_FILE, folder)
@@ -33,7 +33,7 @@ def export_source(source: Path, folder: Path) -> None:
 
 
 def reference(folder: Path) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Images and the source model's features of them, where a model of timm's was exported."""
+    """Return images and the source model's features of them; None if it is not a timm model."""
     if not (folder / REFERENCE_FILE).is_file():
         return None
     tensors = load_file(folder / REFERENCE_FILE)

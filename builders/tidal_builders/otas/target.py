@@ -1,4 +1,4 @@
-"""What engines are made for."""
+"""The engine, device and options that engines of a vision transformer are built for."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from tidal.engines import EngineKind, PlanOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Their kind, where they run, CPU threads of each, and how TensorRT plans are made."""
+class EngineTarget:
+    """What engines are built for.
+
+    Attributes:
+        kind: Engine kind.
+        device: Device to run on.
+        threads: CPU threads of each engine.
+        options: Options of plans.
+    """
 
     kind: EngineKind
     device: DeviceKind

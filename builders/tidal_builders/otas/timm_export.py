@@ -1,7 +1,7 @@
-"""Writes a timm vision transformer as plain tensors, with what it makes of random images.
+"""Write a timm vision transformer as plain tensors, with its features of random images.
 
-Run as `python -m tidal_builders.otas.timm_export SOURCE FOLDER` in a process of its own: timm needs torchvision, and
-one that was not built for the installed torch breaks other libraries that find it; see `timm_child`.
+Run as `python -m tidal_builders.otas.timm_export SOURCE FOLDER` in a separate process: timm needs torchvision, and a
+torchvision that was not built for the installed torch breaks other libraries that import it; see `timm_child`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ def export_timm(source: Path, folder: Path) -> None:
     """Write `vit.json`, `vit.safetensors` and `reference.safetensors` of a timm model.
 
     Args:
-        source: folder in timm's Hugging Face format: `config.json` and `model.safetensors`.
-        folder: an existing one to write into.
+        source: Folder in timm's Hugging Face format, with `config.json` and `model.safetensors`.
+        folder: Existing folder to write to.
 
     Raises:
-        InvalidArgument: the folder holds no vision transformer of timm's, or one of a form that is not supported.
+        InvalidArgument: The folder contains no vision transformer of timm, or its architecture is not supported.
     """
     if not (source / "model.safetensors").is_file():
-        raise InvalidArgument(f"{source} has no model.safetensors; pickled weights are not read, for they can run code")
+        raise InvalidArgument(
+            f"{source} has no model.safetensors; pickled weights are not read, because they can run code"
+        )
     prepare_torchvision()
     import timm
     from timm.data import resolve_data_config
@@ -50,10 +52,10 @@ def export_timm(source: Path, folder: Path) -> None:
 
     try:
         model = timm.create_model(f"local-dir:{source}", pretrained=True).eval().float()
-    except Exception as error:  # timm raises whatever the files make it run into
-        raise InvalidArgument(f"{source} holds no timm model: {' '.join(str(error).split())[:300]}") from None
+    except Exception as error:  # timm raises exceptions of any type
+        raise InvalidArgument(f"{source} contains no timm model: {' '.join(str(error).split())[:300]}") from None
     if type(model) is not VisionTransformer:
-        raise InvalidArgument(f"{source} holds a {type(model).__name__}; accepted are timm's vit_* (VisionTransformer)")
+        raise InvalidArgument(f"{source} contains a {type(model).__name__}; accepted: timm's vit_* (VisionTransformer)")
     tensors = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(_HEAD)}
     config = _config(model, tensors, resolve_data_config({}, model=model), source)
     write_vit(folder, Vit(config, tensors))
@@ -68,7 +70,7 @@ def _config(model: Any, tensors: dict[str, torch.Tensor], data: dict[str, Any], 
     activation = _ACTIVATIONS.get(type(block.mlp.act).__name__) if hasattr(block.mlp, "act") else None
     if activation == "gelu" and getattr(block.mlp.act, "approximate", "none") == "tanh":
         activation = "gelu_tanh"
-    strange = [
+    unsupported = [
         *(f"tensor {name}" for name in tensors if not _KNOWN.fullmatch(name)),
         *([] if activation else [f"activation {type(getattr(block.mlp, 'act', block.mlp)).__name__}"]),
         *([] if model.global_pool in ("token", "avg") else [f"pooling '{model.global_pool}'"]),
@@ -76,8 +78,8 @@ def _config(model: Any, tensors: dict[str, torch.Tensor], data: dict[str, Any], 
         *([] if patch.img_size else ["images of any size"]),
         *([] if isinstance(block.norm1, torch.nn.LayerNorm) else [f"normalisation {type(block.norm1).__name__}"]),
     ]
-    if strange:
-        raise InvalidArgument(f"{source} has what is not supported here: {', '.join(strange[:4])}")
+    if unsupported:
+        raise InvalidArgument(f"{source} is not supported: {', '.join(unsupported[:4])}")
     channels = patch.proj.in_channels
     height, width = patch.img_size
     positions = "none" if model.pos_embed is None else "patches" if model.no_embed_class else "all"
@@ -116,16 +118,16 @@ def _config(model: Any, tensors: dict[str, torch.Tensor], data: dict[str, Any], 
         )
     except ValidationError as error:
         problem = error.errors()[0]
-        place = ".".join(map(str, problem["loc"]))
-        raise InvalidArgument(f"{source} has what is not supported here: {place}: {problem['msg']}") from None
+        field = ".".join(map(str, problem["loc"]))
+        raise InvalidArgument(f"{source} is not supported: {field}: {problem['msg']}") from None
 
 
 def prepare_torchvision() -> None:
-    """Declare the operators that importing torchvision asks for, where its own library does not fit the torch here.
+    """Declare the operators that importing torchvision requires, if its own library does not fit the installed torch.
 
-    Nothing of timm's vision transformers calls them.
+    timm's vision transformers do not call them.
     """
-    if _KEPT:
+    if _LIBRARIES:
         return
     found = find_spec("torchvision")
     if found is None or found.origin is None:
@@ -138,15 +140,15 @@ def prepare_torchvision() -> None:
         library = libraries.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _KEPT.append(library)
+        _LIBRARIES.append(library)
 
 
-# Declarations last as long as their library object.
-_KEPT: list[Any] = []
+# Declarations exist as long as their library object.
+_LIBRARIES: list[Any] = []
 
 
 def main(arguments: list[str]) -> int:
-    """Run the module; a refusal is one line on standard error and exit code 2."""
+    """Run the export; a refusal is one line on standard error and exit code 2."""
     source, folder = map(Path, arguments)
     try:
         export_timm(source, folder)

@@ -1,6 +1,6 @@
 """The unified transformer: prompts before the normalisation, merging before the MLP (OTAS §III-B, Figure 6).
 
-Modules are named as timm's, so that its weights load by their names.
+Modules have timm's names, so that its weights load by name.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tidal_builders.otas.vit import Activation, Vit, VitConfig
 
 
 class TransformerModel(nn.Module):
-    """A vision transformer without its head, whose number of tokens is an argument of each call."""
+    """A vision transformer without head, whose γ is an argument of each call."""
 
     def __init__(self, config: VitConfig, *, accumulate: bool = False) -> None:
-        """Weights are as torch initialises them; see `load_transformer`.
+        """Make a transformer with torch's initial weights; see `load_transformer`.
 
         Args:
-            config: its form.
-            accumulate: whether a layer's prompts stay for the layers behind it; otherwise that layer's own prompts
-                take their place (VPT-deep).
+            config: Configuration of the transformer.
+            accumulate: Whether a layer's prompts stay for later layers; otherwise each layer replaces them by its own
+                (VPT-deep).
         """
         super().__init__()
         self.config, self.accumulate = config, accumulate
@@ -48,16 +48,16 @@ class TransformerModel(nn.Module):
         prompts: torch.Tensor | None = None,
         patches: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The features of a batch of images.
+        """Compute the features of a batch of images.
 
         Args:
-            gamma: above 0 the number of prompts a layer, below 0 the number of patches that a layer merges away.
-            pixel_values: [images, channels, height, width].
-            prompts: [images, layers, γ, width] where γ is above 0: every image has its own task's.
-            patches: [images, any number], with γ 0: the only patches of each image that it sees, by their places.
+            gamma: Number of prompts per layer if above 0; number of patches that each layer merges if below 0.
+            pixel_values: Images, of shape [images, channels, height, width].
+            prompts: Prompts of each image's task, of shape [images, layers, γ, width]; only if γ is above 0.
+            patches: Indices of the patches that are used, of shape [images, any number]; only with γ = 0.
 
         Returns:
-            [images, width], normalised and pooled.
+            Normalised and pooled features, of shape [images, width].
         """
         config, prefix = self.config, self.config.prefix
         tokens = self._embed(pixel_values)
@@ -71,9 +71,9 @@ class TransformerModel(nn.Module):
             if gamma > 0:
                 assert prompts is not None
                 kept = tokens if self.accumulate else tokens[:, : config.tokens]
-                # Behind the patches: the order of tokens changes nothing, and what is pooled keeps its place.
+                # After the patches: the order of tokens has no effect, and pooled tokens keep their index.
                 tokens = torch.cat([kept, prompts[:, layer]], dim=1)
-            # Only where something was merged: the logarithm of 1 adds nothing.
+            # Only after a merge: the logarithm of 1 adds nothing.
             bias = None if sizes is None or layer == 0 else sizes.log().transpose(1, 2).unsqueeze(1)
             tokens, keys = block.attend(tokens, bias)
             if sizes is not None and merges[layer]:
@@ -103,7 +103,12 @@ class TransformerModel(nn.Module):
 
 
 class GammaModule(nn.Module):
-    """The transformer at one γ, as an engine's graph: tensors in and out by name."""
+    """The transformer at one γ, with inputs and outputs by name, as the graph of an engine.
+
+    Args:
+        model: The transformer.
+        gamma: The γ.
+    """
 
     def __init__(self, model: TransformerModel, gamma: int) -> None:
         super().__init__()
@@ -115,10 +120,14 @@ class GammaModule(nn.Module):
 
 
 def load_transformer(vit: Vit, *, accumulate: bool = False) -> TransformerModel:
-    """The transformer with a model's weights, which it does not train.
+    """Make a transformer with a model's weights, which are not trained.
+
+    Args:
+        vit: Configuration and weights.
+        accumulate: Whether a layer's prompts stay for later layers.
 
     Raises:
-        RuntimeError: weights are missing, of other shapes, or more than the form has.
+        RuntimeError: Weights are missing, unknown or of other shapes.
     """
     model = TransformerModel(vit.config, accumulate=accumulate)
     model.load_state_dict(dict(vit.tensors), strict=True)
@@ -134,7 +143,7 @@ class _PatchEmbed(nn.Module):
 
 
 class _Block(nn.Module):
-    """One layer's modules; `TransformerModel.forward` puts its two halves together."""
+    """Modules of one layer; `TransformerModel.forward` combines its two halves."""
 
     def __init__(self, config: VitConfig) -> None:
         super().__init__()
@@ -146,7 +155,7 @@ class _Block(nn.Module):
         self.ls2 = _LayerScale(config.width) if config.layer_scale else nn.Identity()
 
     def attend(self, tokens: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """The first half: tokens, and the keys of each."""
+        """Run the first half; returns tokens and the keys of each."""
         attended, keys = self.attn(self.norm1(tokens), bias)
         return tokens + self.ls1(attended), keys
 
@@ -161,15 +170,20 @@ class _Attention(nn.Module):
         self.proj = nn.Linear(config.width, config.width, bias=config.linear_bias)
 
     def forward(self, tokens: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """What [images, tokens, width] attend to, and the keys [images, heads, tokens, width of a head].
+        """Attend.
 
-        `bias` [images, 1, 1, tokens] is added to the scores of each token as a key.
+        Args:
+            tokens: Tokens, of shape [images, tokens, width].
+            bias: Addition to the scores of each key, of shape [images, 1, 1, tokens]; None for none.
+
+        Returns:
+            Tokens of shape [images, tokens, width], and keys of shape [images, heads, tokens, head width].
         """
         images, count, width = tokens.shape
         qkv = self.qkv(tokens).reshape(images, count, 3, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
         queries, keys, values = qkv.unbind(0)
         queries, keys = self.q_norm(queries), self.k_norm(keys)
-        found = _attended(queries, keys, values, bias)
+        found = _attend(queries, keys, values, bias)
         return self.proj(found.transpose(1, 2).reshape(images, count, width)), keys
 
 
@@ -194,12 +208,10 @@ class _LayerScale(nn.Module):
         return tokens * self.gamma
 
 
-def _attended(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """Values [images, heads, tokens, width of a head] by the softmax of scaled scores."""
+def _attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Return attention [images, heads, tokens, head width] by the softmax of scaled scores."""
     if queries.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-        # In training with bf16, where torch's own attention takes ten times as long for so few tokens.
+        # For training with bf16, where torch's own attention takes ten times as long for few tokens.
         scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
         found: torch.Tensor = (scores if bias is None else scores + bias).softmax(dim=-1) @ values
         return found

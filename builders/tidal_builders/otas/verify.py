@@ -1,4 +1,4 @@
-"""How far the engines of every γ are from the source model."""
+"""Compare the engines of every γ with the source model."""
 
 from __future__ import annotations
 
@@ -16,27 +16,31 @@ from tidal_builders.otas.transformer import TransformerModel
 from tidal_builders.timing import Progress
 
 SAMPLES = 8
-# Relative size of the noise under which a reference that decides the same has to stay the same, and how often it is
-# tried. Engines' own rounding is smaller.
+# Relative size of the noise by which an image is changed to detect equal similarities, and the number of noisy copies.
+# Rounding in engines is smaller.
 _NOISE = 1e-6
-_TRIES = 6
+_NOISY_COPIES = 6
 
 
 class Verified(BaseModel):
-    """What was found, an entry a γ."""
+    """Results of the verification.
+
+    Attributes:
+        found: One result per γ.
+    """
 
     found: tuple[GammaVerification, ...]
 
     @property
     def misses(self) -> tuple[str, ...]:
-        """What keeps the model from being published, a clause each."""
+        """Reasons why the model must not be published, one clause each."""
         return tuple(
             f"γ {each.gamma}: largest error of the features {each.max_abs_error:.3g} exceeds the tolerance "
             f"{each.tolerance:g}"
             for each in self.found
             if not each.max_abs_error <= each.tolerance
         ) + tuple(
-            f"γ {each.gamma}: {each.undecided} of {each.samples} images merge other tokens under the least noise"
+            f"γ {each.gamma}: {each.undecided} of {each.samples} images merge other tokens under minimal noise"
             for each in self.found
             if each.undecided > each.samples // 2
         )
@@ -52,16 +56,16 @@ def verify(
     tolerance: float,
     progress: Progress,
 ) -> Verified:
-    """Run random images, each with prompts of its own, by all engines and by torch.
+    """Run random images with random prompts by all engines and by torch, and compare the features.
 
     Args:
-        runner: of the engines.
-        model: the reference in torch.
-        form: of the model.
-        source: images and their features by the unmodified source model, which γ = 0 is held to in place of `model`.
-        sizes: batch sizes to run.
-        tolerance: largest accepted difference.
-        progress: told the share that is done.
+        runner: Runner of the engines.
+        model: Reference in torch.
+        form: Shapes of the model.
+        source: Images and their features by the unmodified source model, the reference of γ = 0; None if `model` is.
+        sizes: Batch sizes to run.
+        tolerance: Largest accepted difference.
+        progress: Called with the share that is done.
     """
     found = []
     for number, gamma in enumerate(form.gammas):
@@ -74,9 +78,9 @@ def verify(
             part = {name: array[rows] for name, array in inputs.items()}
             features = runner.run(gamma, part[PIXELS], part.get(PROMPTS))
             error = np.abs(features - expected[rows]).max(axis=1)
-            # A value that is not a number is no small error.
+            # NaN counts as an infinite error.
             np.maximum.at(errors, rows, np.nan_to_num(error, nan=np.inf))
-        decided = np.array([error <= tolerance or not _wavers(model, gamma, inputs, row, tolerance)
+        decided = np.array([error <= tolerance or not _is_unstable(model, gamma, inputs, row, tolerance)
                             for row, error in enumerate(errors)])  # fmt: skip
         found.append(
             GammaVerification(
@@ -92,7 +96,7 @@ def verify(
 
 
 def _batches(count: int, sizes: Collection[int]) -> Iterator[npt.NDArray[np.intp]]:
-    """Rows of batches of each size, in which every row of `count` is at least once."""
+    """Yield the rows of batches of each size that together contain every row of `count`."""
     for size in sorted(sizes):
         yield from (np.arange(-(-count // size) * size) % count).reshape(-1, size)
 
@@ -107,16 +111,16 @@ def _reference(model: TransformerModel, gamma: int, inputs: Inputs) -> FloatArra
     return result
 
 
-def _wavers(model: TransformerModel, gamma: int, inputs: Inputs, row: int, tolerance: float) -> bool:
-    """Whether the reference itself gives other features of an image under the least noise.
+def _is_unstable(model: TransformerModel, gamma: int, inputs: Inputs, row: int, tolerance: float) -> bool:
+    """Whether the reference's own features of an image change strongly under minimal noise.
 
-    Merging chooses: where two similarities are equal but for rounding, either choice is right, and what comes of them
-    differs much more than rounding does. Such an image measures no error.
+    If two similarities are equal within rounding, either token may be merged, and the features differ much more than by
+    rounding. Such an image does not measure an error.
     """
     if gamma >= 0:
         return False
     draw = np.random.default_rng(row)
     pixels = inputs[PIXELS][row]
-    noisy = pixels * (1 + _NOISE * draw.standard_normal((_TRIES, *pixels.shape)))
+    noisy = pixels * (1 + _NOISE * draw.standard_normal((_NOISY_COPIES, *pixels.shape)))
     features = _reference(model, gamma, {PIXELS: np.concatenate([pixels[None], noisy.astype(np.float32)])})
     return bool(np.abs(features[1:] - features[:1]).max() > tolerance)

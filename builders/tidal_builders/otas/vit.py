@@ -1,6 +1,6 @@
-"""A vision transformer as plain tensors, under timm's own names, and what has to be known to run it.
+"""Configuration and weights of a vision transformer, as plain tensors with timm's names.
 
-Two files in a folder hold one: `vit.json` and `vit.safetensors`. `timm_export` writes them from a timm model.
+They are stored as `vit.json` and `vit.safetensors`, which `timm_export` writes from a timm model.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Pool = Literal["token", "avg"]
 
 
 class VitConfig(Strict):
-    """The form of a vision transformer; see timm's `VisionTransformer` for what the options mean."""
+    """Configuration of a vision transformer; see timm's `VisionTransformer` for its options."""
 
     architecture: str = Field(description="name of the source model")
     image: ImageConfig
     patch: tuple[int, int] = Field(description="height and width of a patch in pixels")
-    width: int = Field(ge=1, description="of a token")
+    width: int = Field(ge=1, description="width of a token")
     layers: int = Field(ge=1)
     heads: int = Field(ge=1)
     inner: int = Field(ge=1, description="width of the hidden layer of the MLPs")
@@ -46,7 +46,7 @@ class VitConfig(Strict):
     layer_scale: bool = False
     pre_norm: bool = Field(False, description="whether tokens are normalised before the first layer")
     final_norm: Literal["before pooling", "after pooling", "none"] = "before pooling"
-    epsilon: float = Field(1e-6, gt=0, description="of the normalisations")
+    epsilon: float = Field(1e-6, gt=0, description="epsilon of the normalisations")
     activation: Activation = "gelu"
     pool: Pool = Field("token", description="features of the class token, or the mean over those of the patches")
 
@@ -62,37 +62,42 @@ class VitConfig(Strict):
 
     @property
     def prefix(self) -> int:
-        """Tokens before those of the patches: class token and registers."""
+        """Number of tokens before the patches: class token and registers."""
         return int(self.class_token) + self.registers
 
     @property
     def patches(self) -> int:
-        """Patches of an image."""
+        """Number of patches of an image."""
         return (self.image.height // self.patch[0]) * (self.image.width // self.patch[1])
 
     @property
     def tokens(self) -> int:
-        """Of an image at the first layer."""
+        """Number of tokens of an image at the first layer."""
         return self.prefix + self.patches
 
 
 @dataclass(frozen=True, slots=True)
 class Vit:
-    """A vision transformer without its head: its form, and its weights in float32 by timm's names."""
+    """A vision transformer without head.
+
+    Attributes:
+        config: Configuration of the transformer.
+        tensors: Weights in float32 by timm's names.
+    """
 
     config: VitConfig
     tensors: Mapping[str, torch.Tensor]
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256 over form and weights: what tasks name as their base."""
-        # Without defaults: an option that a later release adds leaves the digests of models without it as they are.
+        """Hex SHA-256 over configuration and weights, by which tasks identify their base."""
+        # Without defaults: an option that a later release adds does not change the digests of models without it.
         form = self.config.model_dump_json(exclude={"architecture"}, exclude_defaults=True)
-        found = hashlib.sha256(form.encode())
+        digest = hashlib.sha256(form.encode())
         for name, tensor in sorted(self.tensors.items()):
-            found.update(f"{name} {tuple(tensor.shape)}\n".encode())
-            found.update(tensor.detach().contiguous().numpy().data)
-        return found.hexdigest()
+            digest.update(f"{name} {tuple(tensor.shape)}\n".encode())
+            digest.update(tensor.detach().contiguous().numpy().data)
+        return digest.hexdigest()
 
 
 def write_vit(folder: Path, vit: Vit) -> None:
@@ -105,7 +110,7 @@ def read_vit(folder: Path) -> Vit:
     """Read both files.
 
     Raises:
-        InvalidArgument: a file is missing or not valid.
+        InvalidArgument: A file is missing or not valid.
     """
     try:
         config = VitConfig.model_validate_json((folder / CONFIG_FILE).read_bytes())
@@ -114,5 +119,5 @@ def read_vit(folder: Path) -> Vit:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"])) or "file"
         raise InvalidArgument(f"{folder / CONFIG_FILE} is not valid: {place}: {problem['msg']}") from None
-    except Exception as error:  # safetensors raises its own, and those of the file system
-        raise InvalidArgument(f"{folder} holds no vision transformer that can be read: {error}") from None
+    except Exception as error:  # safetensors raises its own errors and those of the file system
+        raise InvalidArgument(f"{folder} contains no readable vision transformer: {error}") from None

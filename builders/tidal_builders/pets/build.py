@@ -1,4 +1,4 @@
-"""From a spec to a published base: export, verify, profile, publish."""
+"""Builds and publishes a base for fine-tuned tasks: export, verify, profile, publish."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _FACTS = "facts.json"
 _TOKENIZER = "tokenizer/tokenizer.json"
 
 
-class _Facts(BaseModel):
-    """What is kept of the source model beside its files."""
+class _SourceFacts(BaseModel):
+    """Properties of the source model that serving needs."""
 
     architecture: str
     max_length: int
@@ -85,22 +85,22 @@ class _PetsStages:
 
     @cached_property
     def folder(self) -> Path:
-        """Engine, layers, tokenizer, and what else is taken from the source."""
+        """Folder with the engine, layers, tokenizer and properties of the source model."""
         return self._work.directory("base", self._export)
 
     @cached_property
-    def facts(self) -> _Facts:
-        """Of the source model."""
-        return _Facts.model_validate_json((self.folder / _FACTS).read_bytes())
+    def facts(self) -> _SourceFacts:
+        """Properties of the source model."""
+        return _SourceFacts.model_validate_json((self.folder / _FACTS).read_bytes())
 
     @cached_property
     def verified(self) -> PetsVerification:
-        """How far the engine is from the source model."""
+        """Comparison of the engine with the source model."""
         return self._work.record("verified", PetsVerification, self._verify)
 
     @cached_property
     def profile(self) -> PetsProfile:
-        """What it costs here."""
+        """Cost of batches on this machine."""
         return self._work.record("profile", PetsProfile, self._measure)
 
     @cached_property
@@ -110,7 +110,7 @@ class _PetsStages:
 
     @property
     def device(self) -> DeviceKind:
-        """Where the engine runs."""
+        """Device that the engine runs on."""
         return choose_device(self.spec.engine, self.spec.device)
 
     @cached_property
@@ -136,7 +136,7 @@ class _PetsStages:
             bounds = {"max_batch": self.spec.max_batch, "max_length": longest or source.max_length}
             compile_dense(folder / ENGINE_FOLDER, self.spec.tensorrt or PetsPlanOptions(), **bounds)
         write_tokenizer(source.tokenizer, folder / _TOKENIZER)
-        facts = _Facts(
+        facts = _SourceFacts(
             architecture=type(source.model).__name__,
             max_length=longest or source.max_length,
             pad_token_id=source.tokenizer.pad_token_id or 0,

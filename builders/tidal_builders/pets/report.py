@@ -1,4 +1,4 @@
-"""What came of building a base, as data and as a table."""
+"""The result of building a base, as data and as a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from tidal_builders.report import BuildReport
 
 
 class CostRow(BaseModel):
-    """What a batch of so many queries takes: the base, and the terms of one task of each kind beyond it."""
+    """Measured cost of one batch.
+
+    Attributes:
+        length: Padded length in tokens.
+        batch: Number of queries.
+        shared_ms: Time of the base in milliseconds.
+        terms_ms: Additional time for the terms of one task in milliseconds, by kind of task.
+    """
 
     length: int
     batch: int
@@ -22,15 +29,15 @@ class CostRow(BaseModel):
 
 
 class PetsReport(BuildReport):
-    """Outcome for a spec of a base.
+    """Result of building a base.
 
     Attributes:
-        base: digest that tasks name.
-        max_length: longest input in tokens.
-        threads: of the engine.
-        zeroed: weights that the source lacks, which are 0.
-        verification: of the base and of tasks of all kinds.
-        rows: what was measured.
+        base: Digest of the weights, which tasks name.
+        max_length: Maximum input length in tokens.
+        threads: CPU threads of the engine.
+        zeroed: Names of weights that the source lacks and that are 0.
+        verification: Comparison of the base, and of tasks of all kinds, with the source model.
+        rows: Measured costs.
     """
 
     base: str | None = None
@@ -46,7 +53,12 @@ class PetsReport(BuildReport):
 
 
 def report_of(manifest: PetsManifest, version: int | None) -> PetsReport:
-    """The report of a version that is published."""
+    """The report of a published version.
+
+    Args:
+        manifest: Manifest of the version.
+        version: Number of the version.
+    """
     shared, terms = manifest.profile.shared, manifest.profile.terms_ms
     return PetsReport(
         name=manifest.name,
@@ -71,8 +83,8 @@ def report_of(manifest: PetsManifest, version: int | None) -> PetsReport:
 
 
 def cost_table(report: PetsReport) -> Table:
-    """The measured costs for the terminal, in milliseconds a batch."""
-    title = f"{report.name}: base {(report.base or '')[:12]}, ms of a batch, and of the terms of one task in it"
+    """The measured costs for the terminal, in milliseconds per batch."""
+    title = f"{report.name}: base {(report.base or '')[:12]}, ms per batch, and for the terms of one task in it"
     grid = Table(title=title, title_justify="left")
     kinds = list(report.rows[0].terms_ms) if report.rows else []
     for heading in ("length", "batch", "base", *kinds):

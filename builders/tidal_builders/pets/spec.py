@@ -1,4 +1,4 @@
-"""What a base for fine-tuned tasks is asked for."""
+"""The spec of a base for fine-tuned tasks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tidal_builders.tolerances import DEFAULT_TOLERANCE
 
 
 class PetsPlanOptions(PlanOptions):
-    """What tasks a TensorRT plan is made for, and how."""
+    """Options of the TensorRT plan, and the tasks that it has capacity for."""
 
-    rank: int = Field(16, ge=1, le=1024, description="largest rank of a low-rank difference")
-    bottleneck: int = Field(64, ge=1, le=4096, description="largest width of an adapter's bottleneck")
-    tasks: int = Field(64, ge=1, le=100_000, description="tasks that the banks have room for on the GPU")
+    rank: int = Field(16, ge=1, le=1024, description="maximum rank of a low-rank difference")
+    bottleneck: int = Field(64, ge=1, le=4096, description="maximum width of an adapter's bottleneck")
+    tasks: int = Field(64, ge=1, le=100_000, description="number of tasks that fit into GPU memory")
 
 
 class PetsSpec(ModelSpec):
@@ -29,56 +29,58 @@ class PetsSpec(ModelSpec):
     kind: Literal["pets"]
     model: str = Field(
         min_length=1,
-        description="the encoder that the tasks were fine-tuned from: a Hugging Face id, or a folder in its format: "
-        "absolute, or relative to the spec file (begin it with ./ or ../ to be told when it is missing)",
+        description="encoder that the tasks were fine-tuned from: a Hugging Face id, or a folder in its format: "
+        "absolute, or relative to the spec file (begin it with ./ or ../ to get an error if the folder is missing)",
     )
     revision: str | None = Field(None, description="branch, tag or commit of a Hugging Face id")
     max_length: int | None = Field(
-        None, ge=8, description="longest input in tokens that is profiled and served; default: the model's own limit"
+        None, ge=8, description="maximum input length in tokens that is profiled and served; default: the model's own"
     )
-    max_batch: int = Field(64, ge=1, le=1024, description="largest batch of short queries that is profiled and served")
+    max_batch: int = Field(
+        64, ge=1, le=1024, description="maximum batch size of short queries that is profiled and served"
+    )
     max_tokens: int = Field(
-        2048, ge=8, description="tokens of the largest batch that is profiled and served, padding included"
+        2048, ge=8, description="maximum number of tokens per batch that is profiled and served, with padding"
     )
     engine: PetsEngineKind = Field(
-        "openvino", description="engine to run it with; tensorrt serves the dense kinds alone: adapter, bitfit and lora"
+        "openvino", description="engine to run on; tensorrt serves only the dense kinds: adapter, bitfit and lora"
     )
     device: Literal["auto", "cpu", "gpu"] = Field(
-        "auto", description="where it runs; auto: on the GPU if the engine and this machine have one"
+        "auto", description="device to run on; auto: a GPU if the engine supports it and this machine has one"
     )
     precision: Literal["fp32", "bf16"] = Field(
-        "fp32", description="arithmetic of the shared products; bf16 with engine openvino, on processors that have it"
+        "fp32", description="arithmetic of the shared products; bf16: engine openvino, on processors that support it"
     )
     threads: int | None = Field(None, ge=1, description="CPU threads; default: all cores")
     profile_seconds: float = Field(
-        60.0, gt=0, le=3600, description="seconds after which no third round of measuring begins; two are always made"
+        60.0, gt=0, le=3600, description="seconds after which no further profiling round starts; two are always made"
     )
     tolerance: float | None = Field(
         None,
         gt=0,
-        description="largest accepted difference of any component of the pooled vector from the source model's; "
+        description="maximum difference of any component of the pooled vector from the source model's; "
         f"default: {DEFAULT_TOLERANCE['fp32']:g}, for bf16 {DEFAULT_TOLERANCE['bf16']:g}",
     )
-    tensorrt: PetsPlanOptions | None = Field(None, description="of the plan, for engine tensorrt")
+    tensorrt: PetsPlanOptions | None = Field(None, description="options of the plan, for engine tensorrt")
     samples: Path | None = Field(
         None,
-        description="text file, one text a line, to verify with; relative to the spec file; default: English text that "
-        "the builder makes",
+        description="text file, one text per line, for verification; relative to the spec file; default: generated "
+        "English text",
     )
     attention_received: bool = Field(
         False,
-        description="also give for every token the attention that it receives, summed over queries, heads and layers, "
-        "which a cascade reads to prune words; with engine openvino",
+        description="whether to also output, for every token, the attention that it receives, summed over queries, "
+        "heads and layers, which a cascade uses to prune words; engine openvino only",
     )
-    truncate: bool = Field(False, description="serve a longer text cut to the limit instead of refusing it")
+    truncate: bool = Field(False, description="truncate longer texts to the limit instead of refusing them")
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
         check_plan_options(self.engine, self.tensorrt)
         if self.precision == "bf16" and self.engine != "openvino":
-            raise ValueError(f"fields 'engine' and 'precision': bf16 goes with engine openvino, got {self.engine}")
+            raise ValueError(f"fields 'engine' and 'precision': bf16 requires engine openvino, got {self.engine}")
         if self.attention_received and self.engine != "openvino":
             raise ValueError(
-                f"fields 'engine' and 'attention_received': attention goes with engine openvino, got {self.engine}"
+                f"fields 'engine' and 'attention_received': attention requires engine openvino, got {self.engine}"
             )
         return self

@@ -163,18 +163,18 @@ def _timing(runner: LevelRunner, texts: Texts) -> Callable[[int], float]:
 
 
 def search_report(
-    search_cascade: CascadeSearch, names: Sequence[str], metric: Metric, target: Target, chosen: int | None
+    search: CascadeSearch, names: Sequence[str], metric: Metric, target: Target, chosen: int | None
 ) -> SearchReport:
     """Return the report of a search.
 
     Args:
-        searched: what it found.
+        search: Result of the search.
         names: Names of the levels, in the order of the spec.
         metric: Metric of the scores.
         target: Target of the choice.
         chosen: Index of the chosen candidate; None if none meets the target.
     """
-    result = search_cascade.result
+    result = search.result
     levels = tuple(
         LevelReport(
             name=names[each.index],
@@ -186,21 +186,21 @@ def search_report(
         )
         for each in result.levels
     )
-    warnings = search_cascade.warnings
+    warnings = search.warnings
     if chosen is not None:
         optimism = optimism_warning(
-            metric, result.tried + len(levels), search_cascade.rows["selection"], result.candidates[chosen]
+            metric, result.tried + len(levels), search.rows["selection"], result.candidates[chosen]
         )
         warnings += () if optimism is None else (optimism,)
     return SearchReport(
         metric=metric,
         target=target,
-        rows=search_cascade.rows,
+        rows=search.rows,
         levels=levels,
         candidates=result.candidates,
         chosen=chosen,
         tried=result.tried,
         too_slow=result.too_slow,
-        serving=search_cascade.serving,
+        serving=search.serving,
         warnings=warnings,
     )

@@ -1,4 +1,4 @@
-"""What a cascade would be built from, and whether it has to be."""
+"""Plans the build of a cascade, without loading its models."""
 
 from __future__ import annotations
 
@@ -25,29 +25,34 @@ _TARGET = "target"
 
 @dataclass(frozen=True, slots=True)
 class LevelPlan:
-    """A level's own model and what has to be done for it."""
+    """The plan of a level's own model.
+
+    Attributes:
+        spec: Spec of the classifier.
+        plan: Plan of its build.
+    """
 
     spec: ArloSpec
     plan: ArloPlan
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it has to be built or completed."""
+        """Why it must be built or restored, one clause each."""
         return self.plan.reasons or self.plan.missing
 
     @property
     def name(self) -> str:
-        """Of its Triton model."""
+        """Name of its Triton model."""
         return self.spec.name
 
     @property
     def fingerprint(self) -> str:
-        """Of everything that its version is made of."""
+        """Hash over everything that its version is made of."""
         return self.plan.fingerprint
 
     @property
     def state(self) -> str:
-        """What there is of it now."""
+        """Hash of its newest version's manifest, or "none"."""
         newest = self.plan.entry.latest()
         return sha256_file(newest / MANIFEST_FILE) if newest else "none"
 
@@ -70,22 +75,22 @@ class CascadePlan(BuildPlan[TabiManifest]):
 
     @property
     def search_key(self) -> str:
-        """Of everything that candidates depend on: all but the target, and the versions of the levels."""
+        """Hash over everything that candidates depend on: ingredients except the target, and versions of the levels."""
         parts = {name: value for name, value in self.ingredients.items() if name != _TARGET}
         parts |= {f"version {level.name}": level.state for level in self.levels}
         return fingerprint(parts)
 
 
 def plan_cascade(spec: TabiSpec, repository: Path, base: Path) -> CascadePlan:
-    """Compare what is published with what the spec, the data, the levels and the code are now.
+    """Compare what is published with the current spec, data, levels and code.
 
     Args:
-        spec: what is asked for.
-        repository: the model repository; it need not exist.
-        base: folder that relative paths of the spec start from.
+        spec: Spec of the cascade.
+        repository: Model repository; it need not exist.
+        base: Folder that relative paths of the spec start from.
 
     Raises:
-        InvalidArgument: a level's model or the data cannot be found, or they do not go together.
+        InvalidArgument: A level's model or the data does not exist, or they are not compatible.
     """
     data = base / spec.data.expanduser()
     if not data.is_file():
@@ -157,7 +162,7 @@ def _level_plan(spec: TabiSpec, place: int, agreement: LabelAgreement, repositor
 def _ingredients(
     spec: TabiSpec, data: Path, agreement: LabelAgreement, metric: Metric, levels: tuple[LevelPlan | TaskLevel, ...]
 ) -> dict[str, str]:
-    """Everything that a cascade depends on, by name, each as a short text."""
+    """Everything that a cascade is made of, by name, as texts that change when it does."""
     parts = spec_ingredients(spec, {"columns", "tolerance", "latencies", "parts"})
     parts |= {
         "spec.labels": json.dumps(agreement.labels),
@@ -184,14 +189,14 @@ def _compare(
     except InvalidArgument as error:
         return None, [str(error)]
     own = {f"level {level.name}": planned.reasons for level, planned in zip(spec.levels, levels, strict=True)}
-    # What has changed in a level is said by the level.
-    said = [each for each in changes(manifest.ingredients, parts) if not own.get(each.removesuffix(" changed"))]
-    said += [f"{name}: {reason}" for name, reasons in own.items() for reason in reasons]
+    # The reasons of a level are more specific than the change of its fingerprint.
+    clauses = [each for each in changes(manifest.ingredients, parts) if not own.get(each.removesuffix(" changed"))]
+    clauses += [f"{name}: {reason}" for name, reasons in own.items() for reason in reasons]
     served = {level.model: level.version for level in manifest.levels if level.task is None}
     for planned in levels:
         if isinstance(planned, TaskLevel):
-            continue  # of which any version of the base serves
+            continue  # any version of its base can serve it
         version = served.get(planned.spec.name)
         if version is not None and not planned.reasons and version != planned.plan.version:
-            said.append(f"{planned.spec.name} has version {planned.plan.version}, the cascade takes {version}")
-    return manifest, said
+            clauses.append(f"{planned.spec.name} has version {planned.plan.version}, the cascade uses {version}")
+    return manifest, clauses

@@ -1,4 +1,4 @@
-"""What came of building a cascade, as data."""
+"""The result of building a cascade, as data and as tables."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tidal_builders.tabi.tables import remarks as search_remarks
 
 
 class CascadeReport(BuildReport):
-    """Outcome for a spec of a cascade.
+    """Result of building a cascade.
 
     Attributes:
-        models: outcomes of the levels' own models, where they had to be looked at.
-        metric: what scores are.
-        target: what had to be met.
-        rows: queries by part.
-        levels: ascending by score; with scores and engine latencies alone, temperatures, and calibration errors.
-        candidates: all that were kept, by mean latency on the selection part.
-        chosen: index of the one that meets the target; None where none does.
-        serving: what serving adds to the engines' time; None where the latencies are the engines' alone.
-        warnings: what the operator should know before relying on the figures.
-        search: the same with what only tables and pictures show, of a build that searched; not part of the JSON.
+        models: Reports of the levels' own models, if they were built.
+        metric: Metric of the scores.
+        target: Target that had to be met.
+        rows: Number of queries by part.
+        levels: Levels ascending by score, with their own scores, engine latencies, temperatures and calibration errors.
+        candidates: Candidates that were kept, ascending by mean latency on the selection part.
+        chosen: Index of the candidate that meets the target; None if none does.
+        serving: Time that serving adds to that of the engines; None if latencies are those of the engines only.
+        warnings: Sentences on the reliability of the values.
+        search: Result of the search with values for tables and plots, if the build searched; not part of the JSON.
     """
 
     models: tuple[ArloReport, ...] = ()
@@ -54,7 +54,12 @@ class CascadeReport(BuildReport):
 
 
 def of_manifest(manifest: TabiManifest, version: int | None) -> CascadeReport:
-    """The report of a version that is published."""
+    """The report of a published version.
+
+    Args:
+        manifest: Manifest of the version.
+        version: Number of the version.
+    """
     return CascadeReport(
         name=manifest.name,
         outcome="current",

@@ -1,4 +1,4 @@
-"""What a cascade is asked for: its levels, a labelled file, and the target that it has to meet."""
+"""The spec of a cascade: its levels, a labelled file, and the target that it must meet."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class LevelSpec(_Part):
     model: str = Field(
         min_length=1,
         description="Hugging Face id, or a folder in its format: absolute, or relative to the spec file "
-        "(begin it with ./ or ../ to be told when it is missing); with a task, the name of the pets model in the "
-        "repository that has it",
+        "(begin it with ./ or ../ to get an error if it is missing); with a task, the name of the pets model that has "
+        "it, in the repository",
     )
     task: str | None = Field(
-        None, min_length=1, description="task of a pets model, which is the level: its base is shared with other tasks"
+        None, min_length=1, description="task of a pets model to use as the level; other tasks share its base"
     )
     revision: str | None = Field(None, description="branch, tag or commit of a Hugging Face id")
     labels: tuple[str, ...] | None = Field(
         None, min_length=1, description="names of the model's classes in its own order; default: the model's own names"
     )
     runtimes: RuntimeOptions | None = Field(
-        None, description="options of this level's runtimes, each in place of the one that all levels have"
+        None, description="options of this level's runtimes; each replaces the option for all levels"
     )
 
     @model_validator(mode="after")
@@ -54,7 +54,7 @@ class LevelSpec(_Part):
             return self
         for name in ("revision", "runtimes"):
             if getattr(self, name) is not None:
-                raise ValueError(f"fields 'task' and '{name}': a task is run as its pets model is, got both")
+                raise ValueError(f"fields 'task' and '{name}': got both; a task runs as its pets model does")
         if not _MODEL_NAME.fullmatch(self.model):
             raise ValueError(f"fields 'task' and 'model': expected the name of a pets model, got '{self.model}'")
         try:
@@ -67,9 +67,9 @@ class LevelSpec(_Part):
 class Parts(_Part):
     """Shares of the labelled queries."""
 
-    calibration: float = Field(0.25, gt=0, lt=1, description="for temperatures and tuned weights")
-    selection: float = Field(0.25, gt=0, lt=1, description="for thresholds and the choice of a candidate")
-    report: float = Field(0.5, gt=0, lt=1, description="for what is reported; no choice sees it")
+    calibration: float = Field(0.25, gt=0, lt=1, description="share used for temperatures and tuned weights")
+    selection: float = Field(0.25, gt=0, lt=1, description="share used for thresholds and the choice of a candidate")
+    report: float = Field(0.5, gt=0, lt=1, description="share used for the reported values only")
 
     @model_validator(mode="after")
     def _whole(self) -> Parts:
@@ -79,7 +79,7 @@ class Parts(_Part):
 
     @property
     def shares(self) -> tuple[float, float, float]:
-        """In the order of `Data.part`."""
+        """The three shares, in the order of `Data.part`."""
         return self.calibration, self.selection, self.report
 
 
@@ -93,8 +93,8 @@ class TabiSpec(ModelSpec):
     kind: Literal["tabi"]
     levels: tuple[LevelSpec, ...] = Field(
         min_length=2,
-        description="the classifiers, from the smallest to the largest; all but the last give the attention that word "
-        "pruning reads, and the order of use is that of their scores",
+        description="classifiers from the smallest to the largest; all but the last output the attention that word "
+        "pruning uses; they are called in the order of their scores",
     )
     data: Path = Field(
         description="labelled file, relative to the spec file: .tsv (unquoted), .csv or .jsonl, each also .gz; the "
@@ -104,28 +104,27 @@ class TabiSpec(ModelSpec):
     labels: tuple[str, ...] | None = Field(
         None,
         min_length=2,
-        description="label names, in the order of the cascade's probabilities; also the names, in their own order, of "
-        "models that only number their labels (LABEL_0 …); default: the first level's",
+        description="label names in the order of the cascade's probabilities; they also name the labels of models that "
+        "only number them (LABEL_0 …); default: those of the first level",
     )
-    target: Target = Field(description="what has to be met, on the selection part: exactly one of the four")
+    target: Target = Field(description="target to meet on the selection part: exactly one of the four")
     metric: Metric | None = Field(
         None,
-        description="how good answers are: accuracy, of regressions pearson, spearman or r2; default: accuracy, of "
-        "regressions pearson",
+        description="metric of the scores: accuracy; for regressions pearson (default), spearman or r2",
     )
     tolerance: float | None = Field(
         None,
         gt=0,
         allow_inf_nan=False,
-        description="regressions: distance from the truth that still is right; default: half the standard deviation "
-        "of the labels outside the report part",
+        description="regressions: maximum error of a correct answer; default: half the standard deviation of the "
+        "labels outside the report part",
     )
     latencies: Literal["served", "engines"] = Field(
         "served",
-        description="what candidates' latencies are: served, from the client's call to the answer, measured through a "
-        "tritonserver that the build starts for some seconds; or the time of the engines alone",
+        description="latencies of candidates; served: from the client's request to the response, measured through a "
+        "tritonserver that the build starts for some seconds; engines: the time of the engines only",
     )
-    parts: Parts = Field(Parts(), description="shares of the labelled queries, equal texts in one part")
+    parts: Parts = Field(Parts(), description="shares of the labelled queries; equal texts are in the same part")
     runtimes: RuntimeOptions = Field(RuntimeOptions(), description="options of all levels' runtimes")
 
     @model_validator(mode="after")

@@ -159,19 +159,19 @@ def _possible_targets(report: SearchReport) -> str:
     """Return the targets of each kind that some candidate meets, on the selection part."""
     best = min(report.candidates, key=lambda each: (-each.selection.score, each.selection.latency.mean))
     fastest = min(report.candidates, key=lambda each: (each.selection.latency.mean, -each.selection.score))
-    said = (
+    text = (
         f"possible targets: accuracy up to {_floor(best.selection.score)} ('{best.name}', "
         f"{best.selection.latency.mean:.2f} ms), latency_ms from {_ceiling(fastest.selection.latency.mean)} "
         f"('{fastest.name}', score {fastest.selection.score:.4f})"
     )
     cascades = [each for each in report.candidates if len(each.levels) > 1]
     if not cascades:
-        return said
+        return text
     first = {each.levels[0] for each in cascades}
     alike = [*cascades, *(each for each in report.candidates if len(each.levels) == 1 and each.levels[0] in first)]
     least = min(alike, key=lambda each: (escalation_rate(each.selection), -each.selection.score))
     rate = _ceiling(escalation_rate(least.selection))
-    return f"{said}, escalation_rate from {rate} ('{least.name}', score {least.selection.score:.4f})"
+    return f"{text}, escalation_rate from {rate} ('{least.name}', score {least.selection.score:.4f})"
 
 
 def _floor(value: float) -> str:

@@ -1,1 +1,1 @@
-"""Subcommands of `tidal` that need only the client."""
+"""The `tidal` subcommands that require only the client: infer, generate, load. Imported by the command's root."""

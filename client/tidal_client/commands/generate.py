@@ -1,4 +1,4 @@
-"""`tidal generate`: let a model write on behind a text, and print what it writes as it comes."""
+"""`tidal generate`: generate text from a prompt and print it as it arrives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidal_client.options import Options
 
 
 class EarlyStopping(StrEnum):
-    """What --early-stopping takes."""
+    """Values of --early-stopping."""
 
     TRUE = "true"
     FALSE = "false"
@@ -34,50 +34,53 @@ _EARLY_STOPPING: dict[EarlyStopping, bool | Literal["never"]] = {
 
 
 def generate(
-    model: Annotated[str, typer.Argument(help="Name of the model, as the server lists it.", show_default=False)],
+    model: Annotated[str, typer.Argument(help="Name of the model on the server.", show_default=False)],
     text: Annotated[
-        list[str] | None, typer.Option("--text", "-t", help="The text to go on from; several are one request.")
+        list[str] | None, typer.Option("--text", "-t", help="Prompt; repeat it to send several in one request.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Read it from this UTF-8 file.", dir_okay=False)
+        Path | None, typer.Option("--file", "-f", help="Read the prompt from this UTF-8 file.", dir_okay=False)
     ] = None,
     url: Url = None,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", help="Tokens to generate at most.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Sampling temperature, 0 is greedy.")] = None,
-    top_k: Annotated[int | None, typer.Option("--top-k", help="Sample among the k likeliest tokens.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", "-n", help="Maximum number of tokens to generate.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature; 0: greedy decoding.")] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", help="Sample from the k most likely tokens.")] = None,
     top_p: Annotated[
         float | None,
-        typer.Option("--top-p", help="Sample among the likeliest tokens that have this probability together."),
+        typer.Option("--top-p", help="Sample from the most likely tokens whose probabilities sum to this."),
     ] = None,
     repetition_penalty: Annotated[
         float | None,
-        typer.Option("--repetition-penalty", help="Above 1 makes tokens that the text has less likely."),
+        typer.Option("--repetition-penalty", help="Above 1: penalize tokens that already occur in the text."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the sampling: the same one repeats a text.")] = None,
-    stop: Annotated[list[str] | None, typer.Option("--stop", help="Text that ends the generation; repeatable.")] = None,
-    num_beams: Annotated[
-        int | None, typer.Option("--num-beams", help="Search the likeliest text with so many beams.")
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampling; equal seeds give equal texts.")] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option("--stop", help="Stop generating at this text, which is not returned; repeatable."),
     ] = None,
+    num_beams: Annotated[int | None, typer.Option("--num-beams", help="Number of beams; above 1: beam search.")] = None,
     length_penalty: Annotated[
-        float | None, typer.Option("--length-penalty", help="Of beam search: above 0 favours long texts.")
+        float | None, typer.Option("--length-penalty", help="Beam search: above 0 favors long texts.")
     ] = None,
     early_stopping: Annotated[
-        EarlyStopping | None, typer.Option("--early-stopping", help="When beam search ends.")
+        EarlyStopping | None, typer.Option("--early-stopping", help="Beam search: when to stop.")
     ] = None,
-    task: Annotated[str | None, typer.Option(help="Fine-tuned task of the model, by name.")] = None,
+    task: Annotated[str | None, typer.Option(help="Name of a fine-tuned task of the model.")] = None,
     latency_ms: Annotated[
-        float | None, typer.Option("--latency-ms", help="Deadline on the server, milliseconds after arrival.")
+        float | None, typer.Option("--latency-ms", help="Deadline on the server, in milliseconds after arrival.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON when all is there: one object a text.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt, at the end.")] = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0.001, help="Seconds to wait for each part.")
+        float, typer.Option("--timeout", min=0.001, help="Timeout for each part of the response, in seconds.")
     ] = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Let a model write on behind a text, and print what it writes as it comes.
+    """Generate text from a prompt and print it as it arrives.
 
-    The text is --text, the content of --file, or standard input. What ended the generation, its tokens and its times
-    are on standard error. Several texts, by more than one --text, are printed in order when all is there. Ctrl-C
-    withdraws the request.
+    The prompt is --text, the content of --file, or standard input. Token counts, times and the reason why the
+    generation ended go to standard error. With several --text, the texts are printed in order at the end. Ctrl-C
+    cancels the request.
 
     Examples:
 
@@ -88,15 +91,15 @@ def generate(
     tidal generate writer --file draft.txt --url http://127.0.0.1:8000 > more.txt
     ```
 
-    With --json, an object has `index` (of the --text, from 0), `text`, `tokens`, `finish_reason`, `prompt_tokens`,
-    `generated_tokens`, `first_token_ms` and `milliseconds`. If the request failed there is one with `error`, which has
+    With --json, each object has `index` (of its --text, from 0), `text`, `tokens`, `finish_reason`, `prompt_tokens`,
+    `generated_tokens`, `first_token_ms` and `milliseconds`. A failed request prints one object with `error`, which has
     `code` and `message`.
 
     Exit codes:
 
     - **0** the text was generated
     - **1** the request failed; standard error says why
-    - **2** wrong arguments, nothing was sent
+    - **2** wrong usage; nothing was sent
     """
     prompts = _prompts(text, file)
     server = choose_target(url, "grpc")
@@ -117,31 +120,32 @@ def generate(
 
 def _run(model: str, prompts: list[str], url: str, timeout: float, options: Options, as_json: bool) -> None:
     results: list[dict[str, Any]] = [{"index": index, "text": "", "tokens": []} for index in range(len(prompts))]
-    as_it_comes = not as_json and len(prompts) == 1
+    streaming = not as_json and len(prompts) == 1
     began = time.perf_counter()
     with Client(url, timeout_s=timeout) as client:
         for part in client.generate_stream(model, prompts, **options):
-            found = results[part.index]
-            found.setdefault("first_token_ms", _milliseconds(began))
-            found["text"] += part.text
-            found["tokens"] += part.tokens
-            if as_it_comes:
+            result = results[part.index]
+            result.setdefault("first_token_ms", _milliseconds(began))
+            result["text"] += part.text
+            result["tokens"] += part.tokens
+            if streaming:
                 typer.echo(part.text, nl=False)
             if part.finish_reason is not None:
-                found |= {
+                result |= {
                     "finish_reason": part.finish_reason,
                     "prompt_tokens": part.prompt_tokens,
                     "generated_tokens": part.generated_tokens,
                     "milliseconds": _milliseconds(began),
                 }
-    for found in results:
+    for result in results:
         if as_json:
-            typer.echo(json.dumps(found))
+            typer.echo(json.dumps(result))
             continue
-        typer.echo("" if as_it_comes else found["text"])
+        typer.echo("" if streaming else result["text"])
         typer.echo(
-            f"{found['generated_tokens']} tokens behind {found['prompt_tokens']}, ended by {found['finish_reason']}: "
-            f"the first after {found['first_token_ms']:.0f} ms, all after {found['milliseconds']:.0f} ms",
+            f"{result['prompt_tokens']} prompt tokens, {result['generated_tokens']} generated tokens, finish reason "
+            f"{result['finish_reason']}: first token after {result['first_token_ms']:.0f} ms, last after "
+            f"{result['milliseconds']:.0f} ms",
             err=True,
         )
 
@@ -151,16 +155,16 @@ def _milliseconds(began: float) -> float:
 
 
 def _prompts(texts: list[str] | None, file: Path | None) -> list[str]:
-    """The texts, from the one source that was given."""
+    """Return the prompts from --text, --file or standard input."""
     if texts and file is not None:
-        raise typer.BadParameter("give --text or --file, not both", param_hint="--file")
+        raise typer.BadParameter("--text and --file exclude each other: give one of them", param_hint="--file")
     if texts:
         return texts
     try:
         if file is not None:
             return [file.read_text(encoding="utf-8")]
         if sys.stdin.isatty():
-            raise typer.BadParameter("no text: give --text, --file, or standard input", param_hint="--text")
+            raise typer.BadParameter("no prompt: give --text, --file or standard input", param_hint="--text")
         return [sys.stdin.buffer.read().decode()]
     except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"cannot read the text: {error}", param_hint="--file") from None
+        raise typer.BadParameter(f"cannot read the prompt: {error}", param_hint="--file") from None

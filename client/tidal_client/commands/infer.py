@@ -1,4 +1,4 @@
-"""`tidal infer`: send texts or images to a model, print its answers."""
+"""`tidal infer`: classify texts or images and print the results."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tidal_client.errors import ConnectionFailed, DeadlineExceeded, NotFound, Re
 from tidal_client.options import Options
 from tidal_client.results import Classification
 
-# Characters of an output that still is a label.
-_LABEL = 32
-# Errors that the next text would meet as well.
+# Longer text outputs are not shown in the table.
+_MAX_LABEL_CHARS = 32
+# Errors that every further request would end in too.
 _FATAL = (ConnectionFailed, DeadlineExceeded, NotFound, Unsupported)
 
 
 @dataclass(frozen=True, slots=True)
 class _InferQuery:
-    """One text, or an image by its file."""
+    """One text, pair of texts or image file to send."""
 
     text: str
     pair: str | None = None
@@ -40,7 +40,7 @@ class _InferQuery:
 
     @property
     def shown(self) -> str:
-        """What stands for it in a table."""
+        """Text that represents the query in the table."""
         if self.image is not None:
             return str(self.image)
         return self.text if self.pair is None else f"{self.text} | {self.pair}"
@@ -48,7 +48,7 @@ class _InferQuery:
 
 @dataclass(frozen=True, slots=True)
 class _InferResult:
-    """One query, and what came of it."""
+    """A query with its result or error, and its latency."""
 
     query: _InferQuery
     result: Classification | RequestError
@@ -56,48 +56,47 @@ class _InferResult:
 
 
 def infer(
-    model: Annotated[str, typer.Argument(help="Name of the model, as the server lists it.", show_default=False)],
-    text: Annotated[list[str] | None, typer.Option("--text", "-t", help="A text to send; repeatable.")] = None,
+    model: Annotated[str, typer.Argument(help="Name of the model on the server.", show_default=False)],
+    text: Annotated[list[str] | None, typer.Option("--text", "-t", help="Text to classify; repeatable.")] = None,
     pair: Annotated[
-        list[str] | None, typer.Option("--pair", "-p", help="Second text for models that compare two; one a text.")
+        list[str] | None, typer.Option("--pair", "-p", help="Second text of a pair, one per --text.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Send every line of this UTF-8 file.", dir_okay=False)
+        Path | None, typer.Option("--file", "-f", help="Classify each line of this UTF-8 file.", dir_okay=False)
     ] = None,
     image: Annotated[
         list[Path] | None,
-        typer.Option("--image", "-i", help="An image file to send; repeatable.", exists=True, dir_okay=False),
+        typer.Option("--image", "-i", help="Image file to classify; repeatable.", exists=True, dir_okay=False),
     ] = None,
     url: Url = None,
-    task: Annotated[str | None, typer.Option(help="Task that the queries belong to.")] = None,
+    task: Annotated[str | None, typer.Option(help="Name of the task.")] = None,
     latency_ms: Annotated[
-        float | None, typer.Option("--latency-ms", help="Deadline on the server, milliseconds after arrival.")
+        float | None, typer.Option("--latency-ms", help="Deadline on the server, in milliseconds after arrival.")
     ] = None,
-    utility: Annotated[float | None, typer.Option(help="Worth of an answer in time.")] = None,
+    utility: Annotated[float | None, typer.Option(help="Utility of a result that meets its deadline.")] = None,
     accuracy: Annotated[
-        float | None, typer.Option(help="Least score that a cascade is to answer with, 0 to 1: lower is faster.")
+        float | None, typer.Option(help="Cascades: minimum score to reach, 0 to 1; lower is faster.")
     ] = None,
     max_level: Annotated[
-        int | None, typer.Option("--max-level", help="Last level of a cascade that may be asked, from 1.")
+        int | None, typer.Option("--max-level", help="Cascades: highest level to use, from 1.")
     ] = None,
     output: Annotated[
-        list[str] | None, typer.Option("--output", "-o", help="Output to ask for; repeatable. Default: all.")
+        list[str] | None, typer.Option("--output", "-o", help="Output to request; repeatable. Default: all.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line instead of a table.")] = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0.001, help="Seconds to wait for each answer.")
+        float, typer.Option("--timeout", min=0.001, help="Timeout for each response, in seconds.")
     ] = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Send texts or images to a model and print its answers.
+    """Classify texts or images and print the results.
 
-    Each is a request of its own, sent one after the other, so that each has its own latency, and one that the
-    server refuses does not harm the others. Texts come from --text, from the lines of --file, or from the lines of
-    standard input when neither they nor an --image is given.
+    Inputs are --text, the lines of --file, --image files, or the lines of standard input. Each input is a separate
+    request, sent after the previous one has ended: each has its own latency, and one error does not affect the others.
 
-    The table shows the text or the image's file, the label (a regression's value), the probability of that label, the
-    longest input in tokens of the runtime that served it, the milliseconds until the answer was here, the level of a
-    cascade that answered, γ where the model adapts its tokens, and what else is a short text, as the labels of an
-    ensemble's other steps. The first request also pays for the connection.
+    The table shows for each input: the label (for a regression, the value), the probability of the label, `max_length`
+    (the longest input in tokens of the runtime that served it) and the latency in milliseconds. If the model returns
+    them, it also shows the level of the cascade that answered, γ (OTAS) and further labels. The first latency includes
+    the time to connect.
 
     Examples:
 
@@ -113,13 +112,13 @@ def infer(
     ```
 
     With --json, each line has `text` and `pair`, or `image`; `milliseconds`; and either `label`, `probabilities`,
-    `logits`, `max_length` and `outputs` (null where the model gave none) or `error` with `code` and `message`.
+    `logits`, `max_length` and `outputs` (null if the model does not return it) or `error` with `code` and `message`.
 
     Exit codes:
 
-    - **0** every query was answered
+    - **0** every request was answered
     - **1** a request failed; standard error says which and why
-    - **2** wrong arguments, nothing was sent
+    - **2** wrong usage; nothing was sent
     """
     queries = _queries(text, pair, file, image)
     server = choose_target(url, "grpc")
@@ -135,7 +134,7 @@ def infer(
             if as_json:
                 typer.echo(json.dumps(_as_json(answer)))
             if isinstance(answer.result, _FATAL) and number + 1 < len(queries):
-                typer.echo(f"{len(queries) - number - 1} more not sent", err=True)
+                typer.echo(f"inputs not sent: {len(queries) - number - 1}", err=True)
                 break
     if not as_json:
         Console().print(_table(answers))
@@ -146,23 +145,21 @@ def infer(
 def _queries(
     text: list[str] | None, pair: list[str] | None, file: Path | None, image: list[Path] | None
 ) -> list[_InferQuery]:
-    """What to send, from the one source that was given."""
+    """Return the inputs from the one source that was given."""
     if image:
         if text or pair or file:
-            raise typer.BadParameter("give images or texts, not both", param_hint="--image")
+            raise typer.BadParameter("--image cannot be combined with --text, --pair or --file", param_hint="--image")
         return [_InferQuery("", image=each) for each in image]
     texts = _texts(text, file)
     if pair and len(pair) != len(texts):
-        raise typer.BadParameter(
-            f"expected one for each of the {len(texts)} texts, got {len(pair)}", param_hint="--pair"
-        )
+        raise typer.BadParameter(f"got {len(pair)} for {len(texts)} texts; expected one per text", param_hint="--pair")
     return [_InferQuery(each, pair[number] if pair else None) for number, each in enumerate(texts)]
 
 
 def _texts(text: list[str] | None, file: Path | None) -> list[str]:
-    """The texts to send, from the one source that was given."""
+    """Return the texts from --text, --file or standard input."""
     if text and file:
-        raise typer.BadParameter("give --text or --file, not both", param_hint="--file")
+        raise typer.BadParameter("--text and --file exclude each other: give one of them", param_hint="--file")
     if text:
         return text
     try:
@@ -170,18 +167,20 @@ def _texts(text: list[str] | None, file: Path | None) -> list[str]:
             with file.open(encoding="utf-8") as lines:
                 texts = _lines(lines)
         elif sys.stdin.isatty():
-            raise typer.BadParameter("no text: give --text, --file, or lines on standard input", param_hint="--text")
+            raise typer.BadParameter(
+                "no input: give --text, --file, --image, or lines on standard input", param_hint="--text"
+            )
         else:
             texts = _lines(io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"cannot read the texts: {error}", param_hint="--file") from None
     if not texts:
-        raise typer.BadParameter("no text in the input", param_hint="--file" if file else "--text")
+        raise typer.BadParameter("the input has no text", param_hint="--file" if file else "--text")
     return texts
 
 
 def _lines(stream: Iterable[str]) -> list[str]:
-    # Not str.splitlines, which also splits at characters that stand inside texts.
+    # str.splitlines would also split at characters that occur within texts.
     return [line.rstrip("\r\n") for line in stream]
 
 
@@ -203,7 +202,7 @@ def _send(client: Client, model: str, query: _InferQuery, outputs: list[str] | N
 
 
 def _table(answers: list[_InferResult]) -> Table:
-    """A line an answer; a cascade's level, a batch's γ and an ensemble's other labels stand behind where there are."""
+    """Return a table with one row per result, with columns only for outputs that occur."""
     images = any(answer.query.image is not None for answer in answers)
     table = Table("image" if images else "text", "label")
     given = dict.fromkeys(name for answer in answers for name in _further_labels(answer))
@@ -218,21 +217,21 @@ def _table(answers: list[_InferResult]) -> Table:
 
 
 def _choice(answer: _InferResult, name: str) -> str:
-    """What the server chose for an answer, as text; empty where the model does not say."""
+    """Return an output of one value as text; empty if the model does not return it."""
     value = None if isinstance(answer.result, RequestError) else answer.result.other.get(name)
     return "" if value is None else escape(str(_plain(value.reshape(-1))[0]))
 
 
 def _further_labels(answer: _InferResult) -> list[str]:
-    """Outputs that are one short text each, beside the label."""
+    """Return the names of further outputs that are one short text each."""
     if isinstance(answer.result, RequestError):
         return []
     texts = [name for name, value in answer.result.other.items() if value.dtype == np.object_ and value.size == 1]
-    return [name for name in texts if len(_choice(answer, name)) <= _LABEL]
+    return [name for name in texts if len(_choice(answer, name)) <= _MAX_LABEL_CHARS]
 
 
 def _label(result: Classification) -> str:
-    """The label, or a regression's value."""
+    """Return the label, or the value of a regression."""
     value = result.other.get("value")
     return (result.label or "") if value is None else f"{value.item():.4g}"
 
@@ -271,7 +270,7 @@ def _as_json(answer: _InferResult) -> dict[str, Any]:
 
 
 def _plain(value: np.ndarray[Any, Any]) -> Any:
-    """Nested lists that JSON can hold."""
+    """Return an array as nested lists for JSON."""
     if value.dtype == np.object_:
         return [item.decode(errors="replace") if isinstance(item, bytes) else item for item in value.reshape(-1)]
     return value.tolist()

@@ -1,4 +1,4 @@
-"""`tidal load`: send requests on a schedule, whatever the answers, and say what became of them."""
+"""`tidal load`: open-loop load test of a model."""
 
 from __future__ import annotations
 
@@ -30,92 +30,105 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 
 def load(
-    model: Annotated[str, typer.Argument(help="Name of the model, as the server lists it.", show_default=False)],
+    model: Annotated[str, typer.Argument(help="Name of the model on the server.", show_default=False)],
     rate: Annotated[
-        float | None, typer.Option("--rate", "-r", help="Mean requests a second; a trace is rescaled to it.")
+        float | None, typer.Option("--rate", "-r", help="Mean requests per second; a trace is rescaled to it.")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", "-s", help="How long requests arrive. Default: 10, or the whole trace.")
+        float | None, typer.Option("--seconds", "-s", help="Duration in seconds. Default: 10, or the whole trace.")
     ] = None,
-    requests: Annotated[int | None, typer.Option("--requests", "-n", help="How many instead of how long.")] = None,
+    requests: Annotated[
+        int | None, typer.Option("--requests", "-n", help="Number of requests (instead of --seconds).")
+    ] = None,
     arrivals: Annotated[
-        ArrivalProcess, typer.Option("--arrivals", help="Poisson, or bursty: Markov-modulated Poisson.")
+        ArrivalProcess, typer.Option("--arrivals", help="Arrival process: Poisson, or Markov-modulated Poisson.")
     ] = ArrivalProcess.POISSON,
     burst_factor: Annotated[
-        float, typer.Option("--burst-factor", help="Bursty: rate within a burst over the mean rate.")
+        float, typer.Option("--burst-factor", help="Bursty: rate within a burst, relative to the mean rate.")
     ] = 3.0,
-    burst_seconds: Annotated[float, typer.Option("--burst-seconds", help="Bursty: mean length of a burst.")] = 1.0,
-    burst_share: Annotated[float, typer.Option("--burst-share", help="Bursty: share of the time in bursts.")] = 0.2,
+    burst_seconds: Annotated[
+        float, typer.Option("--burst-seconds", help="Bursty: mean length of a burst, in seconds.")
+    ] = 1.0,
+    burst_share: Annotated[
+        float, typer.Option("--burst-share", help="Bursty: share of the time that is bursts.")
+    ] = 0.2,
     trace: Annotated[
         Path | None,
-        typer.Option("--trace", help="Recorded arrivals: a time a line, .csv, .tsv or .jsonl, or .gz of it."),
+        typer.Option(
+            "--trace", help="File of recorded arrivals: one time per line, .csv, .tsv or .jsonl; .gz allowed."
+        ),
     ] = None,
     trace_column: Annotated[
-        str | None, typer.Option("--trace-column", help="Column or key of the times, for CSV and JSON lines.")
+        str | None, typer.Option("--trace-column", help="Column of the times in the trace.")
     ] = None,
     trace_count: Annotated[
-        str | None, typer.Option("--trace-count", help="Column or key of the number of requests in a row.")
+        str | None, typer.Option("--trace-count", help="Column of the number of requests at each time.")
     ] = None,
-    trace_unit: Annotated[TraceUnit, typer.Option("--trace-unit", help="Unit of the trace's times.")] = TraceUnit.S,
+    trace_unit: Annotated[
+        TraceUnit, typer.Option("--trace-unit", help="Unit of the times in the trace.")
+    ] = TraceUnit.S,
     trace_start: Annotated[
-        float, typer.Option("--trace-start", help="Begin this many seconds into the trace.", min=0.0)
+        float, typer.Option("--trace-start", help="Start of the run in the trace, in seconds.", min=0.0)
     ] = 0.0,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Texts to send, the lines of this UTF-8 file in turn.")
+        Path | None, typer.Option("--file", "-f", help="Send the lines of this UTF-8 file, in order, repeatedly.")
     ] = None,
     lengths: Annotated[
         str | None,
         typer.Option(
-            "--lengths", "-l", help="Lengths of made texts: N, LOW-HIGH, PERCENTILE=N,..., a file. Default: 16."
+            "--lengths", "-l", help="Lengths of synthetic texts: N, LOW-HIGH, PERCENTILE=N,... or a file. Default: 16."
         ),
     ] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option("--tokenizer", help="tokenizer.json, for lengths in tokens; they are words otherwise."),
+        typer.Option("--tokenizer", help="A tokenizer.json to count --lengths in tokens. Default: words."),
     ] = None,
-    ids: Annotated[
-        bool, typer.Option("--ids", help="Send input_ids of exactly these lengths instead of texts.")
-    ] = False,
+    ids: Annotated[bool, typer.Option("--ids", help="Send random input_ids instead of texts.")] = False,
     image: Annotated[
         list[Path] | None,
-        typer.Option("--image", "-i", help="Send image files in turn; a file or a folder of them, repeatable."),
+        typer.Option("--image", "-i", help="Image file, or folder of them, to send in order, repeatedly; repeatable."),
     ] = None,
     image_size: Annotated[
-        str | None, typer.Option("--image-size", metavar="WxH", help="Send made images of this size in pixels.")
+        str | None, typer.Option("--image-size", metavar="WxH", help="Send synthetic images of this size in pixels.")
     ] = None,
     generate: Annotated[
-        bool, typer.Option("--generate", "-g", help="Ask a model that generates text: texts are prompts, by stream.")
+        bool, typer.Option("--generate", "-g", help="The model generates text: send prompts, receive streams.")
     ] = False,
-    vocabulary: Annotated[int, typer.Option("--vocabulary", help="With --ids: ids are below this.")] = 30000,
+    vocabulary: Annotated[
+        int, typer.Option("--vocabulary", help="With --ids: upper limit of the ids, exclusive.")
+    ] = 30000,
     mix: Annotated[
-        str, typer.Option("--mix", "-m", help="Options of the requests and their shares, or a JSON or YAML file.")
+        str, typer.Option("--mix", "-m", help="Request options and their shares, or a JSON or YAML file of them.")
     ] = "",
     output: Annotated[
-        list[str] | None, typer.Option("--output", "-o", help="Output to ask for; repeatable. Default: all.")
+        list[str] | None, typer.Option("--output", "-o", help="Output to request; repeatable. Default: all.")
     ] = None,
     slo_ms: Annotated[
-        float | None, typer.Option("--slo-ms", help="Limit for goodput. Default: each request's own latency_ms.")
+        float | None,
+        typer.Option("--slo-ms", help="Latency limit for goodput, in ms. Default: each request's latency_ms."),
     ] = None,
     url: Url = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0.001, help="Seconds to wait for each answer.")
+        float, typer.Option("--timeout", min=0.001, help="Timeout for each response, in seconds.")
     ] = DEFAULT_TIMEOUT_S,
     retry: Annotated[
         bool,
-        typer.Option("--retry", help="Send a request again that is refused UNAVAILABLE or loses its connection."),
+        typer.Option("--retry", help="Retry requests that end in UNAVAILABLE or lose their connection."),
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Equal seeds send the same at the same times.", min=0)] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Seed; equal seeds send the same requests at the same times.", min=0)
+    ] = 0,
     late_ms: Annotated[
-        float, typer.Option("--late-ms", min=0.001, help="A request sent later than this counts as sent late.")
+        float, typer.Option("--late-ms", min=0.001, help="Requests sent later than this many ms count as late.")
     ] = LATE_MS,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Write a picture, .png, .svg or .pdf.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Save a plot as .png, .svg or .pdf.")] = None,
 ) -> None:
-    """Send requests on a schedule, whatever the answers, and say what became of them.
+    """Run a load test: send requests on a schedule, measure latency and throughput.
 
-    The loop is open: every request is sent at its time even when earlier ones wait, as users do. Latency counts from
-    the scheduled time, so that a generator or server that stalls cannot hide it; the latency from the actual send
-    stands beside it. Where the generator itself could not keep up, the output says so.
+    The load is open-loop: each request is sent at its scheduled time, whether earlier ones have been answered or not.
+    Latency counts from the scheduled time, so stalls of the server or the generator are visible; latency from the
+    actual send is printed too. A warning is printed if the generator itself was the bottleneck.
 
     Examples:
 
@@ -133,21 +146,22 @@ def load(
     tidal load writer -r 4 --generate --lengths 8-64 --mix max_tokens=16:0.5,max_tokens=128:0.5
     ```
 
-    A mix is a list of variants apart by commas, each with options `name=value` apart by spaces and, after a colon,
-    its share. As a file it is a list of objects with the options and `share`.
+    A mix is a comma-separated list of variants. Each variant has space-separated options `name=value` and, after a
+    colon, its share. A file has a list of objects with the options and `share`.
 
-    With --generate each request is a stream. The output adds the time to the first token (from the scheduled time),
-    the time per further token, and tokens a second; latency and --slo-ms are about the end of the stream. A request
-    of --retry is sent up to 8 times more, after pauses that double from 0.2 s up to 5 s, within --timeout and its
-    `latency_ms`, and not once its stream has begun.
+    With --generate, each request is a stream. The output adds the time to first token (from the scheduled time), the
+    time per further token, and tokens per second; latency and --slo-ms refer to the end of the stream.
 
-    HTTP costs this machine a fifth of gRPC's processor time, which matters where the server runs here too.
+    With --retry, a request is sent up to 8 more times, after pauses that double from 0.2 s up to 5 s, within --timeout
+    and its `latency_ms`, but not after its stream has begun.
 
-    Exit codes, also when the generator was the bottleneck:
+    If the server runs on this machine, use HTTP: it costs the generator a fifth of gRPC's processor time.
+
+    Exit codes:
 
     - **0** every request was answered
     - **1** a request failed, or the model is not ready
-    - **2** wrong arguments, nothing was sent
+    - **2** wrong usage; nothing was sent
     """
     server = choose_target(url, "http")
     if slo_ms is not None and not 0 < slo_ms < float("inf"):
@@ -178,7 +192,7 @@ def load(
         generate=generate,
     )
     if generate and output:
-        raise typer.BadParameter("has no meaning with --generate", param_hint="--output")
+        raise typer.BadParameter("cannot be combined with --generate", param_hint="--output")
     schedule = make_schedule(options)
     retries = LOAD_RETRIES if retry else 0
     _check_model(server, model, timeout, retries, options, set(schedule.inputs[0]))
@@ -196,32 +210,36 @@ def load(
     else:
         print_report(summary)
     if summary.generator.warning:
-        typer.echo(f"warning: {summary.generator.warning}; latencies are the generator's as well", err=True)
+        typer.echo(f"warning: {summary.generator.warning}; latencies include its delays", err=True)
     if plot is not None:
-        draw(result, plot, title=f"{model}, {summary.offered_rate:.4g} requests a second", slo_ms=slo_ms)
+        draw(result, plot, title=f"{model}, {summary.offered_rate:.4g} requests per second", slo_ms=slo_ms)
     whole = summary.total.answered == summary.total.requests
     raise typer.Exit(exit_codes.OK if whole else exit_codes.FAILED)
 
 
 def _check_picture(file: Path | None) -> None:
-    """Say what is wrong with --plot before the run rather than after it."""
+    """Refuse an unusable --plot before the run."""
     if file is None:
         return
     if importlib.util.find_spec("matplotlib") is None:
-        raise typer.BadParameter("needs matplotlib, which is missing: pip install matplotlib", param_hint="--plot")
+        raise typer.BadParameter(
+            "requires matplotlib, which is not installed: pip install matplotlib", param_hint="--plot"
+        )
     if file.suffix not in _PICTURES:
-        raise typer.BadParameter(f"expected a name that ends in {', '.join(_PICTURES)}", param_hint="--plot")
+        raise typer.BadParameter(
+            f"got {file.name}; expected a name that ends in {', '.join(_PICTURES)}", param_hint="--plot"
+        )
     if not file.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {file.parent}", param_hint="--plot")
+        raise typer.BadParameter(f"the folder {file.parent} does not exist", param_hint="--plot")
 
 
 def _check_model(
     server: TargetServer, model: str, timeout_s: float, retries: int, options: LoadOptions, names: set[str]
 ) -> None:
-    """End the command when every request would fail: the model is not there, or takes other inputs."""
+    """End the command if every request would fail: the model is not ready, or has other inputs."""
     try:
         with Client(server.url, timeout_s=timeout_s, retries=retries) as client:
-            # With retries a model that is away is waited for, as the requests do.
+            # With retries, requests wait for a model that is not ready, and so does this check.
             ready = retries > 0 or client.ready(model)
             inputs = [tensor.name for tensor in client.metadata(model).inputs] if ready else []
             reason = f"model '{model}' is not ready at {server.url}"
@@ -233,22 +251,22 @@ def _check_model(
     streams = "stream" in inputs
     if names <= set(inputs) and streams == options.generate:
         return
-    remedy = "give --generate" if streams else "leave out --generate" if options.generate else "send other inputs"
+    remedy = "give --generate" if streams else "omit --generate" if options.generate else "send other inputs"
     if "image" in inputs:
         remedy = "give --image FILE or --image-size WxH"
-    typer.echo(f"model '{model}' takes {', '.join(inputs)}: {remedy}; nothing was sent", err=True)
+    typer.echo(f"model '{model}' has the inputs {', '.join(inputs)}: {remedy}; nothing was sent", err=True)
     raise typer.Exit(exit_codes.USAGE)
 
 
 @contextmanager
 def _progress(requests: int) -> Iterator[Progress | None]:
-    """A bar on standard error while the run lasts, where that is a terminal."""
+    """Show a progress bar during the run if standard error is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # The run says when to draw, twice a second: a thread that draws more often holds up sends.
+    # Drawn only when the run reports progress, twice per second: a drawing thread would delay sends.
     with Bars(*columns, console=console, auto_refresh=False, transient=True) as bars:
         task = bars.add_task("sending", total=requests)
 

@@ -1,4 +1,4 @@
-"""The schedule that the options of `tidal load` ask for."""
+"""The schedule of a run from the options of `tidal load`."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from tidal_client.load.run import Schedule
 from tidal_client.load.traces import read_trace
 
 _DEFAULT_SECONDS = 10.0
-# Made inputs are all different up to this many, then used again.
+# Number of distinct synthetic inputs; longer runs repeat them.
 _MOST_INPUTS = 20_000
 _MOST_IMAGES = 200
 
 
 class ArrivalProcess(StrEnum):
-    """How requests arrive."""
+    """Arrival processes of --arrivals."""
 
     POISSON = "poisson"
     BURSTY = "bursty"
 
 
 class TraceUnit(StrEnum):
-    """Unit of a trace's times."""
+    """Values of --trace-unit."""
 
     S = "s"
     MS = "ms"
@@ -53,7 +53,7 @@ _UNIT_S = {TraceUnit.S: 1.0, TraceUnit.MS: 1e-3, TraceUnit.US: 1e-6}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """The options of `tidal load` that say what is sent and when; see its help."""
+    """Options of `tidal load` that determine the schedule; see its help."""
 
     rate: float | None
     seconds: float | None
@@ -81,7 +81,7 @@ class LoadOptions:
 
 @contextmanager
 def usage_errors(option: str) -> Iterator[None]:
-    """Turn what the library refuses into a usage error of this option, or of the one that the message begins with."""
+    """Turn the library's errors into usage errors of an option, or of the option that the message begins with."""
     try:
         yield
     except InvalidArgument as error:
@@ -93,25 +93,27 @@ def usage_errors(option: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         package = {"yaml": "pyyaml", "PIL": "pillow"}.get(str(error.name), error.name)
         raise typer.BadParameter(
-            f"needs {package}, which is missing: pip install {package}", param_hint=option
+            f"requires {package}, which is not installed: pip install {package}", param_hint=option
         ) from None
 
 
 def make_schedule(options: LoadOptions) -> Schedule:
-    """What to send and when.
+    """Return the requests to send and their times.
 
     Raises:
-        typer.BadParameter: an option that is wrong, by its name.
+        typer.BadParameter: An option is invalid; the error names it.
     """
     for name, number in (("--rate", options.rate), ("--seconds", options.seconds), ("--requests", options.requests)):
         if number is not None and not 0 < number < float("inf"):
-            raise typer.BadParameter(f"expected a number above 0, got {number:g}", param_hint=name)
+            raise typer.BadParameter(f"got {number:g}; expected a number above 0", param_hint=name)
     if options.seconds is not None and options.requests is not None:
-        raise typer.BadParameter("give --seconds or --requests, not both", param_hint="--requests")
+        raise typer.BadParameter(
+            "--seconds and --requests exclude each other: give one of them", param_hint="--requests"
+        )
     if options.trace is None:
         for name, given in (("--trace-column", options.trace_column), ("--trace-count", options.trace_count)):
             if given is not None:
-                raise typer.BadParameter("has no meaning without --trace", param_hint=name)
+                raise typer.BadParameter("requires --trace", param_hint=name)
     times = _drawn(options) if options.trace is None else _recorded(options, options.trace)
     with usage_errors("--mix"):
         mix = _mix(options.mix)
@@ -121,7 +123,7 @@ def make_schedule(options: LoadOptions) -> Schedule:
 
 def _drawn(options: LoadOptions) -> Times:
     if options.rate is None:
-        raise typer.BadParameter("needed unless --trace is given", param_hint="--rate")
+        raise typer.BadParameter("required unless --trace is given", param_hint="--rate")
     seconds = None if options.requests else options.seconds or _DEFAULT_SECONDS
     with usage_errors("--arrivals"):
         if options.arrivals is ArrivalProcess.POISSON:
@@ -137,12 +139,12 @@ def _drawn(options: LoadOptions) -> Times:
                 seed=options.seed,
             )
     if not len(times):
-        raise typer.BadParameter("no request arrives in this time at this rate", param_hint="--seconds")
+        raise typer.BadParameter("the run is too short for a request at this rate", param_hint="--seconds")
     return times
 
 
 def _recorded(options: LoadOptions, trace: Path) -> Times:
-    """A trace's arrivals, cut to what is wanted before they are rescaled."""
+    """Read a trace's arrivals, cut to the run's length before they are rescaled."""
     count, seconds = options.requests, options.seconds
     if options.rate is not None and seconds is not None:
         count, seconds = max(1, round(options.rate * seconds)), None
@@ -158,7 +160,7 @@ def _recorded(options: LoadOptions, trace: Path) -> Times:
             seed=options.seed,
         )
         if count is not None and len(times) < count:
-            typer.echo(f"the trace has {len(times)} of the {count} arrivals that were asked for", err=True)
+            typer.echo(f"the trace has only {len(times)} of the {count} requested arrivals", err=True)
         return times if options.rate is None else rescaled(times, options.rate)
 
 
@@ -169,7 +171,7 @@ def _mix(text: str) -> Sequence[RequestVariant]:
 
 
 def _images(options: LoadOptions, count: int) -> Sequence[Inputs]:
-    """Files, or made images of a size."""
+    """Return images from files, or synthetic ones."""
     hint = "--image" if options.images else "--image-size"
     others = {
         "--file": options.file,
@@ -180,9 +182,11 @@ def _images(options: LoadOptions, count: int) -> Sequence[Inputs]:
     others |= {"--generate": options.generate}
     for name, given in others.items():
         if given:
-            raise typer.BadParameter(f"has no meaning with {hint}", param_hint=name)
+            raise typer.BadParameter(f"cannot be combined with {hint}", param_hint=name)
     if options.images and options.image_size is not None:
-        raise typer.BadParameter("give --image or --image-size, not both", param_hint="--image-size")
+        raise typer.BadParameter(
+            "--image and --image-size exclude each other: give one of them", param_hint="--image-size"
+        )
     with usage_errors(hint):
         if options.image_size is not None:
             return made_images(options.image_size, min(count, _MOST_IMAGES), seed=options.seed)
@@ -190,12 +194,12 @@ def _images(options: LoadOptions, count: int) -> Sequence[Inputs]:
 
 
 def _inputs(options: LoadOptions, requests: int) -> Sequence[Inputs]:
-    """Lines of a file, or made inputs."""
+    """Return the lines of a file, or synthetic texts or ids."""
     count = min(requests, _MOST_INPUTS)
     if options.file is not None:
         for name, given in (("--lengths", options.lengths), ("--tokenizer", options.tokenizer), ("--ids", options.ids)):
             if given:
-                raise typer.BadParameter("has no meaning for the texts of --file", param_hint=name)
+                raise typer.BadParameter("cannot be combined with --file", param_hint=name)
         with usage_errors("--file"):
             return text_inputs(read_texts(options.file))
     with usage_errors("--lengths"):

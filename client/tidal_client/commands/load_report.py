@@ -1,4 +1,4 @@
-"""A run of `tidal load` as tables."""
+"""Tables of a run of `tidal load`."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from tidal_client.load.summary import LatencyFigures, LoadSummary, RequestFigure
 
 
 def print_report(summary: LoadSummary) -> None:
-    """Print throughput and latency of all requests and of each variant, the errors, and how the generator did."""
+    """Print throughput and latency in total and by variant, the errors, and the generator's own load."""
     table = Table("requests")
-    for name in ("sent", "answered", "a second", "in limit", "goodput", "mean ms", "p50", "p98", "p99", "max"):
+    for name in ("sent", "answered", "per second", "in SLO", "goodput", "mean ms", "p50", "p98", "p99", "max"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_row(*_cells("all", summary.total, summary.total.latency_ms))
-    table.add_row(*_cells("all, from the send", None, summary.total.latency_from_send_ms))
+    table.add_row(*_cells("all, from send", None, summary.total.latency_from_send_ms))
     for name, row in summary.variants.items():
         table.add_row(*_cells(escape(name), row, row.latency_ms))
     console = Console()
-    console.print(f"{summary.offered_rate:.4g} requests a second offered, all ended after {summary.duration_s:.1f} s")
+    console.print(f"offered load: {summary.offered_rate:.4g} requests per second; duration: {summary.duration_s:.1f} s")
     console.print(table)
     if summary.total.generation is not None:
         console.print(_generations(summary))
     if summary.total.resent:
-        console.print(f"requests were sent again {summary.total.resent} times", highlight=False)
+        console.print(f"retries: {summary.total.resent}", highlight=False)
     if summary.total.errors:
         errors = Table("error", "requests", "first message")
         for code, count in sorted(summary.total.errors.items(), key=lambda item: -item[1]):
@@ -33,18 +33,18 @@ def print_report(summary: LoadSummary) -> None:
         console.print(errors)
     generator = summary.generator
     console.print(
-        f"generator: sends late by p50 {generator.send_lag_ms.p50:.2f} ms, p99 {generator.send_lag_ms.p99:.2f} ms; "
-        f"{generator.late_share:.1%} by more than {generator.late_bound_ms:g} ms; "
-        f"{generator.cpu_share:.0%} of a core, {generator.cpu_per_request_ms:.2f} ms a request",
+        f"generator: send delay p50 {generator.send_lag_ms.p50:.2f} ms, p99 {generator.send_lag_ms.p99:.2f} ms, "
+        f"{generator.late_share:.1%} above {generator.late_bound_ms:g} ms; "
+        f"CPU {generator.cpu_share:.0%} of a core, {generator.cpu_per_request_ms:.2f} ms per request",
         highlight=False,
         soft_wrap=True,
     )
 
 
 def _generations(summary: LoadSummary) -> Table:
-    """Tokens a second, and times to the first token and between tokens, of all requests and of each variant."""
+    """Return tokens per second and token latencies, in total and by variant."""
     table = Table("generations")
-    for name in ("tokens", "tokens a second", "mean ms", "p50", "p98", "p99", "max"):
+    for name in ("tokens", "tokens per second", "mean ms", "p50", "p98", "p99", "max"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, row in {"all": summary.total, **{escape(name): row for name, row in summary.variants.items()}}.items():
         figures = row.generation

@@ -1,4 +1,4 @@
-"""Which server the subcommands of the client ask."""
+"""The server that the client's subcommands send requests to."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Url = Annotated[
     typer.Option(
         "--url",
         "-u",
-        help="Server: grpc://HOST:PORT or http://HOST:PORT. Default: the `tidal serve` that runs, else port 8001 "
-        "(gRPC) or 8000 (HTTP) of this machine.",
+        help="Server: grpc://HOST:PORT or http://HOST:PORT. Default: the running `tidal serve`, else port 8001 (gRPC) "
+        "or 8000 (HTTP) of this machine.",
         show_default=False,
     ),
 ]
@@ -25,24 +25,28 @@ Url = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class TargetServer:
-    """A server's URL, and whether it is only the default because no server was found."""
+    """A server's URL, and whether it is the default because no server is running."""
 
     url: str
     is_default: bool
 
     def message(self, error: RequestError) -> str:
-        """Code and sentence of an error, with what to do where nothing answers at the default port."""
+        """Return an error's code and message, with a remedy if no server is running."""
         text = f"{error.code}: {error}"
         if self.is_default and isinstance(error, ConnectionFailed):
-            return f"{text}; no server of this user is running: start one with tidal serve, or name one by --url"
+            return f"{text}; no server of this user is running: start one with `tidal serve` or give --url"
         return text
 
 
 def choose_target(url: str | None, protocol: Literal["http", "grpc"]) -> TargetServer:
-    """The named server, else the only running one, else the default port.
+    """Return the server of --url, else the only running one, else the default port of this machine.
+
+    Args:
+        url: Value of --url; None if it was not given.
+        protocol: Protocol to use unless --url names one.
 
     Raises:
-        typer.BadParameter: the URL is of another form, or several servers run and none was named.
+        typer.BadParameter: The URL is malformed, or several servers are running and --url was not given.
     """
     try:
         found = choose_url(protocol) if url is None else url

@@ -1,4 +1,4 @@
-"""Open-loop load on a model: schedules of arrivals, and what became of each request.
+"""Open-loop load generator: schedules of arrivals, and the result of each request. Imports only the client.
 
 from tidal_client.load import Schedule, poisson, run_load, summarise, text_inputs
 

@@ -1,7 +1,7 @@
-"""When requests arrive: arrays of times, made once, so that every system under test gets the same ones.
+"""Arrival processes: arrays of times in seconds from the start of a run, ascending.
 
-Times are seconds from the start of a run, ascending. Whoever makes them says how many (`count`) or for how long
-(`seconds`), and equal seeds give equal times.
+The caller gives either the number of arrivals (`count`) or the duration (`seconds`). Equal seeds give equal times, so
+every system under test receives the same load.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ Times = npt.NDArray[np.float64]
 
 
 def poisson(rate: float, *, count: int | None = None, seconds: float | None = None, seed: int = 0) -> Times:
-    """Arrivals of a Poisson process.
+    """Return arrivals of a Poisson process.
 
     Args:
-        rate: requests a second.
-        count: how many arrivals.
-        seconds: instead of `count`: all arrivals before this time.
-        seed: equal seeds give equal times, and half the rate the same times twice as far apart.
+        rate: Requests per second.
+        count: Number of arrivals.
+        seconds: Duration in seconds, instead of `count`.
+        seed: Seed; for equal seeds, half the rate gives the same times twice as far apart.
 
     Raises:
-        InvalidArgument: a number out of its range, or not exactly one of `count` and `seconds`.
+        InvalidArgument: A number is out of range, or not exactly one of `count` and `seconds` is given.
     """
     _check(rate, count, seconds)
     return _unit_process(None if seconds is None else seconds * rate, count, np.random.default_rng(seed)) / rate
@@ -43,23 +43,23 @@ def bursty(
     seconds: float | None = None,
     seed: int = 0,
 ) -> Times:
-    """Arrivals of a Markov-modulated Poisson process that alternates between bursts and lulls.
+    """Return arrivals of a Markov-modulated Poisson process that alternates between bursts and lulls.
 
-    Bursts and lulls last exponentially distributed times. The rate between bursts is what keeps the mean at `rate`;
-    a finite stretch differs from it by how much of the stretch happened to be bursts (see `rescaled`).
+    Durations of bursts and lulls are exponentially distributed. The rate in lulls keeps the mean at `rate`; the mean
+    of a finite run differs with the share of bursts in it (see `rescaled`).
 
     Args:
-        rate: mean requests a second.
-        burst_factor: rate within a burst over the mean rate, at least 1 and at most 1 / `burst_share`, where nothing
-            arrives between bursts.
-        burst_s: mean length of a burst in seconds.
-        burst_share: share of the time that is bursts, between 0 and 1.
-        count: how many arrivals.
-        seconds: instead of `count`: all arrivals before this time.
-        seed: equal seeds give equal times.
+        rate: Mean requests per second.
+        burst_factor: Rate within a burst relative to the mean rate, from 1 to 1 / `burst_share`; at the upper limit
+            nothing arrives in lulls.
+        burst_s: Mean duration of a burst, in seconds.
+        burst_share: Share of the time that is bursts, between 0 and 1.
+        count: Number of arrivals.
+        seconds: Duration in seconds, instead of `count`.
+        seed: Seed; equal seeds give equal times.
 
     Raises:
-        InvalidArgument: a number out of its range, or not exactly one of `count` and `seconds`.
+        InvalidArgument: A number is out of range, or not exactly one of `count` and `seconds` is given.
     """
     _check(rate, count, seconds)
     _positive("burst seconds", burst_s)
@@ -67,20 +67,19 @@ def bursty(
         raise InvalidArgument(f"burst share: expected a number between 0 and 1, got {burst_share:g}")
     if not 1 <= burst_factor <= 1 / burst_share:
         raise InvalidArgument(
-            f"burst factor: expected 1 to {1 / burst_share:g} (1 / burst share), got {burst_factor:g}: "
-            "more than that in bursts exceeds the mean rate"
+            f"burst factor: expected 1 to {1 / burst_share:g} (1 / burst share), got {burst_factor:g}"
         )
     rng = np.random.default_rng(seed)
     rates = (rate * (1 - burst_share * burst_factor) / (1 - burst_share), rate * burst_factor)
     lengths = (burst_s * (1 - burst_share) / burst_share, burst_s)
     in_burst = bool(rng.random() < burst_share)
-    # A Poisson process of rate 1 runs through the expected number of arrivals as its time, so that expected number
-    # has to be known for every moment: it is linear within a burst or a lull.
+    # A Poisson process of rate 1 is mapped through the expected number of arrivals, which is linear within each burst
+    # and each lull.
     moments, expected = [0.0], [0.0]
     while (moments[-1] < seconds) if seconds is not None else (expected[-1] < _ample(count or 0)):
         length = float(rng.exponential(lengths[in_burst]))
         moments.append(moments[-1] + length)
-        # Between bursts at the greatest factor nothing comes; an epsilon keeps the function invertible.
+        # At the largest factor nothing arrives in lulls; an epsilon keeps the function invertible.
         expected.append(expected[-1] + max(length * rates[in_burst], 1e-12))
         in_burst = not in_burst
     upto = None if seconds is None else float(np.interp(seconds, moments, expected))
@@ -88,10 +87,14 @@ def bursty(
 
 
 def rescaled(times: Times, rate: float) -> Times:
-    """The same arrivals, faster or slower, so that their mean rate is `rate` requests a second; starts at 0.
+    """Scale arrivals to a mean rate, starting at 0.
+
+    Args:
+        times: Arrival times in seconds, ascending, [requests].
+        rate: Requests per second.
 
     Raises:
-        InvalidArgument: a rate that is not positive, or fewer than two different times.
+        InvalidArgument: The rate is not positive, or there are fewer than two different times.
     """
     _positive("rate", rate)
     if len(times) < 2 or times[-1] <= times[0]:
@@ -100,13 +103,13 @@ def rescaled(times: Times, rate: float) -> Times:
 
 
 def mean_rate(times: Times) -> float:
-    """Requests a second from the first arrival to the last; 0 for fewer than two."""
+    """Return requests per second from the first arrival to the last; 0 for fewer than two."""
     span = float(times[-1] - times[0]) if len(times) > 1 else 0.0
     return (len(times) - 1) / span if span > 0 else 0.0
 
 
 def _unit_process(upto: float | None, count: int | None, rng: np.random.Generator) -> Times:
-    """A Poisson process of rate 1: `count` arrivals, or all before `upto`."""
+    """Return a Poisson process of rate 1: `count` arrivals, or all before `upto`."""
     if upto is None:
         return np.cumsum(rng.exponential(1.0, count))
     times = np.cumsum(rng.exponential(1.0, math.ceil(_ample(upto))))
@@ -116,7 +119,7 @@ def _unit_process(upto: float | None, count: int | None, rng: np.random.Generato
 
 
 def _ample(expected: float) -> float:
-    """A number of arrivals that a Poisson variable of this mean practically never exceeds."""
+    """Return a number that a Poisson variable of this mean practically never exceeds."""
     return expected + 12 * math.sqrt(expected + 1) + 50
 
 

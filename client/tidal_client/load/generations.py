@@ -1,4 +1,4 @@
-"""Generations of a load: a stream for each, in one event loop, with the times at which tokens come."""
+"""Load of generation requests: one stream per request in one event loop, with token times."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from tidal_client.transports import Address, AsyncTransport
 
 
 def stream_request(model: str, inputs: Mapping[str, Array], parameters: Mapping[str, Parameter]) -> InferRequest:
-    """The request for a stream of what a model generates.
+    """Return a request for generated text as a stream.
 
     Args:
-        model: name of the model.
-        inputs: `text_input` [1] or `input_ids` [tokens].
-        parameters: options as Triton request parameters.
+        model: Name of the model.
+        inputs: `text_input` of shape [1] or `input_ids` of shape [tokens].
+        parameters: Options as Triton request parameters.
 
     Raises:
-        InvalidArgument: no model.
+        InvalidArgument: The model's name is empty.
     """
     return InferRequest(model, {**inputs, "stream": np.array([True])}, None, {**parameters, CODED_ERRORS: True}, "")
 
 
 class GenerationSender:
-    """Sends generations by their numbers, and records when their tokens came.
+    """Sends generation requests and records the times of their tokens.
 
     Args:
-        address: of the server.
-        requests: what to send, by number.
-        outcomes: where ends are recorded.
-        timeout_s: how long to wait for each part of a stream.
-        retries: how often a request may be sent again before its stream has begun.
+        address: Address of the server.
+        requests: Requests by number.
+        outcomes: Records the end of each request.
+        timeout_s: Timeout for each part of a stream, in seconds.
+        retries: Maximum number of retries before a stream has begun.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class GenerationSender:
         self._tasks = set[asyncio.Task[None]]()
 
     def send(self, number: int) -> None:
-        """See `Sending.send`."""
+        """See `NumberedSender.send`."""
         self._loop.call_soon_threadsafe(self._begin, number)
 
     def close(self) -> None:
-        """See `Sending.close`."""
+        """See `NumberedSender.close`."""
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -10,7 +10,7 @@ from tidal_client.load.sender import Finish, Keep
 
 
 class GrpcSender:
-    """Serialised messages over one channel, without parsing the answers: `keep` gets those that are wanted later."""
+    """Sends serialised messages over one channel; `keep` receives the responses in bytes."""
 
     def __init__(self, location: str, timeout_s: float, finish: Finish, keep: Keep | None = None) -> None:
         import grpc
@@ -20,17 +20,17 @@ class GrpcSender:
         self._location, self._timeout_s, self._finish, self._keep = location, timeout_s, finish, keep
         self._channel = grpc.insecure_channel(location, options=CHANNEL)
         self._call = self._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        # The first requests should not wait for the connection. Where there is none, they say so.
+        # The first requests should not wait for the connection. If it fails, they report it.
         with contextlib.suppress(grpc.FutureTimeoutError):
             grpc.channel_ready_future(self._channel).result(timeout=min(timeout_s, 5.0))
 
     def send(self, number: int, payload: bytes) -> None:
-        """See `Sender.send`."""
+        """See `RequestSender.send`."""
         call = self._call.future(payload, timeout=self._timeout_s)
         call.add_done_callback(lambda done: self._ended(number, done))
 
     def close(self) -> None:
-        """See `Sender.close`."""
+        """See `RequestSender.close`."""
         self._channel.close()
 
     def _ended(self, number: int, done: Any) -> None:

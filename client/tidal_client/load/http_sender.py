@@ -1,4 +1,4 @@
-"""HTTP over plain sockets: a connection for every request in flight, one thread that reads the answers."""
+"""HTTP over plain sockets: one connection per request in flight, one thread that reads all responses."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tidal_client.errors import ConnectionFailed, DeadlineExceeded, RequestError
 from tidal_client.load.sender import Finish
 
 _IDLE = -1
-# Connections that are open before the first request; more are opened when as many requests wait for answers.
+# Connections opened before the first request; more are opened when all are in use.
 _FIRST_CONNECTIONS = 16
-# How long the reader waits at most before it looks for requests that timed out.
-_LOOK_S = 0.1
+# Maximum time between two checks for timeouts.
+_CHECK_INTERVAL_S = 0.1
 
 
 class _Connection:
-    """A socket, the number of the request whose answer it waits for, and what came of that answer so far."""
+    """A socket, the number of the request in flight on it, and the bytes received of its response."""
 
     __slots__ = ("number", "received", "socket")
 
@@ -33,7 +33,7 @@ class _Connection:
 
 
 class HttpSender:
-    """Whole HTTP requests over kept connections."""
+    """Sends complete HTTP requests over persistent connections."""
 
     def __init__(self, location: str, timeout_s: float, finish: Finish) -> None:
         parts = urlsplit(f"//{location}")
@@ -41,20 +41,20 @@ class HttpSender:
         self._location, self._timeout_s, self._finish = location, timeout_s, finish
         self._selector = selectors.DefaultSelector()
         self._idle: deque[_Connection] = deque()
-        # (moment, connection, number) of what was sent, oldest first: all wait equally long.
+        # (time, connection, number) of requests in flight, oldest first: all have the same timeout.
         self._deadlines: deque[tuple[float, _Connection, int]] = deque()
-        # Held when a connection changes hands between the two threads.
+        # Held while a connection passes between the two threads.
         self._lock = threading.Lock()
         self._wake, waker = socket.socketpair()
         self._selector.register(waker, selectors.EVENT_READ, None)
         self._waker = waker
-        with contextlib.suppress(OSError):  # then the requests say so
+        with contextlib.suppress(OSError):  # the requests report it
             self._idle.extend(self._connect() for _ in range(_FIRST_CONNECTIONS))
         self._reader = threading.Thread(target=self._read, name="tidal-load-answers", daemon=True)
         self._reader.start()
 
     def send(self, number: int, payload: bytes) -> None:
-        """See `Sender.send`."""
+        """See `RequestSender.send`."""
         while True:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
@@ -74,13 +74,13 @@ class HttpSender:
             except OSError as error:
                 if not self._release(connection, number):
                     return
-                # The server may have closed a connection that idled: that is no fault of this request.
+                # The server may have closed an idle connection: try the next one.
                 if not kept:
                     self._finish(number, self._failed(error))
                     return
 
     def close(self) -> None:
-        """See `Sender.close`."""
+        """See `RequestSender.close`."""
         self._wake.close()
         self._reader.join()
         for key in list(self._selector.get_map().values()):
@@ -98,8 +98,8 @@ class HttpSender:
 
     def _read(self) -> None:
         while True:
-            wait = self._deadlines[0][0] - time.monotonic() if self._deadlines else _LOOK_S
-            for key, _ in self._selector.select(min(max(wait, 0.0), _LOOK_S)):
+            wait = self._deadlines[0][0] - time.monotonic() if self._deadlines else _CHECK_INTERVAL_S
+            for key, _ in self._selector.select(min(max(wait, 0.0), _CHECK_INTERVAL_S)):
                 if key.data is None:
                     return
                 self._receive(key.data)
@@ -114,7 +114,7 @@ class HttpSender:
             self._lose(connection, error)
             return
         if not data:
-            self._lose(connection, ConnectionResetError("the server closed it"))
+            self._lose(connection, ConnectionResetError("the server closed the connection"))
             return
         connection.received = connection.received + data if connection.received else data
         head_end = connection.received.find(b"\r\n\r\n")
@@ -122,12 +122,12 @@ class HttpSender:
             return
         status, length = _read_head(connection.received[:head_end])
         if length is None:
-            self._lose(connection, ConnectionError("the answer is not HTTP with a Content-Length"))
+            self._lose(connection, ConnectionError("the response is not HTTP with a Content-Length"))
         elif len(connection.received) >= head_end + 4 + length:
             number, body = connection.number, connection.received[head_end + 4 :]
             connection.received, connection.number = b"", _IDLE
             if number == _IDLE:
-                self._lose(connection, ConnectionError("an answer to nothing"))
+                self._lose(connection, ConnectionError("a response without a request"))
                 return
             self._finish(number, None if status == 200 else from_http(status, _message(body)))
             self._idle.append(connection)
@@ -144,13 +144,13 @@ class HttpSender:
             self._deadlines.popleft()
 
     def _lose(self, connection: _Connection, reason: Exception) -> None:
-        """End a connection, and the request that waits for its answer if there is one."""
+        """Close a broken connection and fail its request, if any."""
         number = connection.number
         if self._release(connection, number) and number != _IDLE:
             self._finish(number, self._failed(reason))
 
     def _release(self, connection: _Connection, number: int) -> bool:
-        """Close a connection unless it has another request by now; whether it was this call that closed it."""
+        """Close a connection unless it carries another request by now; return whether this call closed it."""
         with self._lock:
             if connection.number != number or connection.socket.fileno() < 0:
                 return False
@@ -158,7 +158,7 @@ class HttpSender:
             with contextlib.suppress(ValueError):
                 self._idle.remove(connection)
             self._selector.unregister(connection.socket)
-            with contextlib.suppress(OSError):  # wakes a thread that is still sending
+            with contextlib.suppress(OSError):  # interrupts a thread that is still sending
                 connection.socket.shutdown(socket.SHUT_RDWR)
             connection.socket.close()
             return True
@@ -168,7 +168,7 @@ class HttpSender:
 
 
 def _read_head(head: bytes) -> tuple[int, int | None]:
-    """Status and length of the body; no length where the head does not say it or is no head of HTTP."""
+    """Return the status and the body's length; None if the header lacks it or is not HTTP."""
     status, _, fields = head.partition(b"\r\n")
     try:
         code = int(status.split(b" ", 2)[1])
@@ -182,7 +182,7 @@ def _read_head(head: bytes) -> tuple[int, int | None]:
 
 
 def _message(body: bytes) -> str:
-    """The sentence of an error."""
+    """Return the message of an error response."""
     try:
         return str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""What requests carry: texts, token ids or images, from files or made to wanted lengths and sizes."""
+"""Inputs of requests: texts, token ids or images, from files or synthetic."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from tidal_client.results import Array
 
 Inputs = Mapping[str, Array]
 
-# Most tokenizers of English have each of these as one token.
+# In most English tokenizers, each of these words is one token.
 _WORDS = """the of and to in is was for on that with as by at from it he be this are or an which his not have had one
 year new city world time day people life work house part place week case night water room money story family music
 play train book game state school group problem hand area study number name line end member law car body air line"""
-# Ids from here on are no special tokens in vocabularies of BERT's kind.
+# Ids from here on are not special tokens in BERT-like vocabularies.
 FIRST_ID = 1000
 
 
 def text_inputs(texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Inputs]:
-    """Inputs of one row for each text.
+    """Return inputs of one row per text.
+
+    Args:
+        texts: First texts.
+        pairs: Second texts, one per text; None: no pairs.
 
     Raises:
-        InvalidArgument: a text that is not valid Unicode, or not one pair for each text.
+        InvalidArgument: A text is not valid Unicode, or the numbers of texts and pairs differ.
     """
     return [
         {name: column[row : row + 1] for name, column in chunk.items()}
@@ -37,15 +41,15 @@ def text_inputs(texts: Sequence[str], pairs: Sequence[str] | None = None) -> lis
 
 
 def id_inputs(lengths: Sequence[int], vocabulary: int = 30000, *, seed: int = 0) -> list[Inputs]:
-    """Random token ids of exactly these lengths, every one different.
+    """Return random token ids of given lengths.
 
     Args:
-        lengths: tokens of each input.
-        vocabulary: ids are below this.
-        seed: equal seeds give equal ids.
+        lengths: Length of each input in tokens.
+        vocabulary: Upper limit of the ids, exclusive.
+        seed: Seed; equal seeds give equal ids.
 
     Raises:
-        InvalidArgument: a length below 1 or a vocabulary that is empty.
+        InvalidArgument: A length is below 1, or the vocabulary is below 2.
     """
     _check(lengths)
     if vocabulary < 2:
@@ -56,17 +60,20 @@ def id_inputs(lengths: Sequence[int], vocabulary: int = 30000, *, seed: int = 0)
 
 
 def prompt_inputs(inputs: Sequence[Inputs]) -> list[Inputs]:
-    """The same texts or ids as inputs of generations, which have no batch axis."""
+    """Remove the batch axis: inputs of generation requests have none."""
     return [{name: array.reshape(-1) for name, array in each.items()} for each in inputs]
 
 
 def image_files(paths: Sequence[Path]) -> list[Inputs]:
-    """Inputs of one image for each file; of a folder, for each file in it that is no hidden one.
+    """Return inputs of one image per file.
+
+    Args:
+        paths: Image files, or folders whose files are used, except hidden ones.
 
     Raises:
-        InvalidArgument: a path that cannot be read, or a folder without files.
+        InvalidArgument: A path cannot be read, or a folder has no files.
     """
-    found: list[Inputs] = []
+    inputs: list[Inputs] = []
     for path in paths:
         try:
             files = (
@@ -74,24 +81,24 @@ def image_files(paths: Sequence[Path]) -> list[Inputs]:
                 if path.is_dir()
                 else [path]
             )
-            found += [image_inputs(file.read_bytes()) for file in files]
+            inputs += [image_inputs(file.read_bytes()) for file in files]
         except OSError as error:
             raise InvalidArgument(f"image {path}: cannot be read: {error}") from None
         if not files:
-            raise InvalidArgument(f"image {path}: no file in this folder")
-    return found
+            raise InvalidArgument(f"image {path}: the folder has no files")
+    return inputs
 
 
 def made_images(size: str, count: int, *, seed: int = 0) -> list[Inputs]:
-    """Inputs of random images, JPEG files that are all different.
+    """Return inputs of random JPEG images.
 
     Args:
-        size: ``WIDTHxHEIGHT`` in pixels.
-        count: how many.
-        seed: equal seeds give equal images.
+        size: ``WIDTHxHEIGHT`` in pixels, each from 1 to 10,000.
+        count: Number of images.
+        seed: Seed; equal seeds give equal images.
 
     Raises:
-        InvalidArgument: a size that reads otherwise, or is not from 1 to 10,000 pixels each way.
+        InvalidArgument: The size is malformed or out of range.
         ModuleNotFoundError: Pillow is not installed.
     """
     from PIL import Image
@@ -103,7 +110,7 @@ def made_images(size: str, count: int, *, seed: int = 0) -> list[Inputs]:
     rng = np.random.default_rng(seed)
     inputs: list[Inputs] = []
     for _ in range(count):
-        # A few coarse blocks, enlarged: files of a photograph's size rather than of noise.
+        # Enlarged coarse blocks compress like a photograph; noise would not.
         blocks = Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8))
         file = io.BytesIO()
         blocks.resize((width, height), Image.Resampling.BICUBIC).save(file, "JPEG", quality=85)
@@ -112,16 +119,16 @@ def made_images(size: str, count: int, *, seed: int = 0) -> list[Inputs]:
 
 
 def made_texts(lengths: Sequence[int], tokenizer: Path | None = None, *, seed: int = 0) -> list[str]:
-    """Texts of wanted lengths: in words, or in tokens when a tokenizer says which words are one token.
+    """Return random texts of given lengths in words, or with a tokenizer in tokens.
 
     Args:
-        lengths: of each text; with a tokenizer special tokens are counted, and a text has at least one word.
-        tokenizer: a ``tokenizer.json``.
-        seed: equal seeds give equal texts.
+        lengths: Length of each text; in tokens, special tokens count, and each text has at least one word.
+        tokenizer: Path of a ``tokenizer.json``; None: count words.
+        seed: Seed; equal seeds give equal texts.
 
     Raises:
-        InvalidArgument: a length below 1, or a tokenizer that cannot be read.
-        ModuleNotFoundError: a tokenizer is given and the package `tokenizers` is not installed.
+        InvalidArgument: A length is below 1, or the tokenizer cannot be read.
+        ModuleNotFoundError: A tokenizer is given and the package `tokenizers` is not installed.
     """
     _check(lengths)
     words, special = (_WORDS.split(), 0) if tokenizer is None else _single_tokens(tokenizer)
@@ -130,10 +137,10 @@ def made_texts(lengths: Sequence[int], tokenizer: Path | None = None, *, seed: i
 
 
 def read_texts(file: Path) -> list[str]:
-    """The lines of a UTF-8 file, empty ones left out.
+    """Return the non-empty lines of a UTF-8 file.
 
     Raises:
-        InvalidArgument: a file that cannot be read, or has no text.
+        InvalidArgument: The file cannot be read or has no text.
     """
     try:
         with file.open(encoding="utf-8") as lines:
@@ -141,19 +148,19 @@ def read_texts(file: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"texts {file}: cannot be read: {error}") from None
     if not texts:
-        raise InvalidArgument(f"texts {file}: no text in it")
+        raise InvalidArgument(f"texts {file}: the file has no text")
     return texts
 
 
 def _single_tokens(file: Path) -> tuple[list[str], int]:
-    """Words that are one token each, and the number of tokens of an empty text."""
+    """Return words that are one token each, and the number of special tokens."""
     from tokenizers import Tokenizer
 
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more specific
         raise InvalidArgument(f"tokenizer {file}: cannot be read: {error}") from None
-    # A tokenizer.json may ask for padding or truncation, which would hide lengths.
+    # A tokenizer.json may enable padding or truncation, which would change lengths.
     tokenizer.no_padding()
     tokenizer.no_truncation()
     special = len(tokenizer.encode("").ids)
@@ -161,10 +168,10 @@ def _single_tokens(file: Path) -> tuple[list[str], int]:
     encoded = tokenizer.encode_batch(candidates)
     words = [word for word, tokens in zip(candidates, encoded, strict=True) if len(tokens.ids) == special + 1]
     if not words:
-        raise InvalidArgument(f"tokenizer {file}: no word of it is one token")
+        raise InvalidArgument(f"tokenizer {file}: no word is a single token")
     return words, special
 
 
 def _check(lengths: Sequence[int]) -> None:
     if not len(lengths) or min(lengths) < 1:
-        raise InvalidArgument("lengths: expected at least one, all 1 or more")
+        raise InvalidArgument("lengths: expected at least one length, each of 1 or more")

@@ -1,4 +1,4 @@
-"""Target lengths of inputs: from a short description, or from a file."""
+"""Length distributions of inputs, from a short description or a file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def draw_lengths(description: str, count: int, *, seed: int = 0) -> list[int]:
     """Draw lengths from a distribution.
 
     Args:
-        description: ``64`` (all alike), ``8-128`` (uniform, both ends included), percentiles with straight lines
-            between them, ``0=3,50=24,98=64,100=128``, or a file: one length a line, or CSV with the columns ``tokens``
-            and ``count``.
-        count: how many.
-        seed: equal seeds give equal lengths.
+        description: ``64`` (constant), ``8-128`` (uniform, inclusive), ``0=3,50=24,98=64,100=128`` (percentiles with
+            linear interpolation), or a file with one length per line, or CSV with the columns ``tokens`` and
+            ``count``.
+        count: Number of lengths.
+        seed: Seed; equal seeds give equal lengths.
 
     Raises:
-        InvalidArgument: a description that reads otherwise, or a length below 1.
+        InvalidArgument: The description is malformed, or a length is below 1.
     """
     rng = np.random.default_rng(seed)
     if "=" in description:

@@ -1,4 +1,4 @@
-"""The loop of a run: requests go out at their times, whatever became of those before them."""
+"""The open loop of a run: sends each request at its time, whether earlier ones have ended or not."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Progress = Callable[[int, int], None]
 
 PENDING: Final = -1
 _PROGRESS_S = 0.5
-# Between connecting and the first request, for the connections to settle.
+# Time between connecting and the first request, in which the connections become ready.
 _LEAD_S = 0.05
-# Python lets a thread run this long before another may; its default, 5 ms, would delay sends.
+# Python's thread switch interval during a run; the default of 5 ms would delay sends.
 _SWITCH_S = 0.0005
 
 
 class Outcomes:
-    """Ends of requests, as senders report them from whatever thread."""
+    """Records the ends of requests; senders report them from any thread."""
 
     def __init__(self, count: int) -> None:
         self.done = np.zeros(count)
@@ -46,7 +46,12 @@ class Outcomes:
         return time.perf_counter() - self.start
 
     def finish(self, number: int, error: RequestError | None) -> None:
-        """Record that a request ended, by its number; only its first end counts."""
+        """Record that a request ended; only its first end counts.
+
+        Args:
+            number: Number of the request.
+            error: Its error; None: it was answered.
+        """
         now = time.perf_counter()
         with self._lock:
             if self.status[number] != PENDING:
@@ -65,22 +70,22 @@ class Outcomes:
 
 
 class NumberedSender(Protocol):
-    """Sends the requests of a run; each ends in a call of `Outcomes.finish`."""
+    """Sends the requests of a run by number; each ends in a call of `Outcomes.finish`."""
 
     def send(self, number: int) -> None:
-        """Send a request by its number; returns at once."""
+        """Send a request without waiting for its response."""
 
     def close(self) -> None:
-        """Close the connections; nothing is in flight."""
+        """Close the connections; no request is in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendLog:
-    """How the loop went."""
+    """Send times and processor use of a run."""
 
     #: When each request was sent, seconds from the start of the run, [requests].
     times: Times
-    #: Processor seconds of this process meanwhile, all threads.
+    #: Processor time of this process during the run, all threads, in seconds.
     cpu_s: float
     #: Seconds since the epoch at the start of the run.
     started: float
@@ -94,15 +99,15 @@ def send_all(
     drain_timeout_s: float | None,
     progress: Progress | None,
 ) -> SendLog:
-    """Send every request at its time and wait until all have ended; closes what sends.
+    """Send every request at its time, wait until all have ended, and close the sender.
 
     Args:
-        times: when to send, seconds from the start of the run.
-        sending: what sends.
-        outcomes: where it records the ends.
-        patience_s: seconds to wait for ends after the last send, or None for as long as they take; what has none then
-            counts as `DEADLINE_EXCEEDED`.
-        progress: called from a thread of its own meanwhile.
+        times: Send times in seconds from the start of the run, ascending, [requests].
+        sending: Sender of the requests.
+        outcomes: Receives the ends of the requests.
+        drain_timeout_s: Time to wait for ends after the last send, in seconds; requests that have not ended by then
+            count as `DEADLINE_EXCEEDED`. None: no limit.
+        progress: Called from a separate thread during the run.
     """
     sent = np.zeros(len(times))
     over = threading.Event()
@@ -138,7 +143,7 @@ def _watch(progress: Progress | None, sent: Times, outcomes: Outcomes, over: thr
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Keep Python itself from holding up sends: no full garbage collection over what is there already."""
+    """Prevent delays by Python: exempt existing objects from garbage collection, shorten the switch interval."""
     interval = sys.getswitchinterval()
     gc.collect()
     gc.freeze()

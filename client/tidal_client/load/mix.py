@@ -1,4 +1,4 @@
-"""Which options the requests of a run carry: a mix of variants, each with its share."""
+"""Mix of request options in a run: variants with their shares."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TEXTS = ("task", "stop")
 
 @dataclass(frozen=True, slots=True)
 class RequestVariant:
-    """Requests with the same options."""
+    """Options of a share of the requests."""
 
     #: Share of the requests, relative to the other variants'.
     share: float = 1.0
@@ -32,28 +32,28 @@ class RequestVariant:
 
     @property
     def name(self) -> str:
-        """The options as one writes them; `-` for none."""
+        """The options in the form of `parse_mix`; `-` for none."""
         written = (f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.parameters.items())
         return " ".join(written) or "-"
 
 
 def parse_mix(text: str) -> tuple[RequestVariant, ...]:
-    """A mix from one line: variants apart by commas, in each options `name=value` apart by spaces, then `:share`.
+    """Parse a mix: comma-separated variants of space-separated options `name=value`, each followed by `:share`.
 
-    ``latency_ms=100:0.7,latency_ms=500 task=a:0.3`` is a mix of two; an absent share is 1.
+    ``latency_ms=100:0.7,latency_ms=500 task=a:0.3`` is a mix of two variants; a missing share is 1.
 
     Raises:
-        InvalidArgument: a line that reads otherwise, or an option that there is not.
+        InvalidArgument: The text is malformed, or an option is unknown.
     """
     return tuple(_variant(part.strip()) for part in text.split(","))
 
 
 def read_mix(file: Path) -> tuple[RequestVariant, ...]:
-    """A mix from a JSON or YAML file: a list of objects with the options and, where it is not 1, `share`.
+    """Read a mix from a JSON or YAML file: a list of objects with the options and `share` (default 1).
 
     Raises:
-        InvalidArgument: a file that reads otherwise.
-        ModuleNotFoundError: a YAML file, and PyYAML is not installed.
+        InvalidArgument: The file cannot be read or is malformed.
+        ModuleNotFoundError: The file is YAML and PyYAML is not installed.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -66,7 +66,7 @@ def read_mix(file: Path) -> tuple[RequestVariant, ...]:
 
 
 def assign(mix: Sequence[RequestVariant], count: int, seed: int = 0) -> npt.NDArray[np.intp]:
-    """Which variant each of `count` requests is of, drawn by the shares."""
+    """Draw the variant of each of `count` requests by the shares; int [count]."""
     shares = np.array([variant.share for variant in mix])
     return np.random.default_rng(seed).choice(len(mix), count, p=shares / shares.sum())
 

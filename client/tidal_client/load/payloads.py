@@ -1,4 +1,4 @@
-"""Requests as the bytes that go over the wire, made before a run so that sending one costs little."""
+"""Requests serialised before a run, so that sending one is cheap."""
 
 from __future__ import annotations
 
@@ -32,10 +32,17 @@ def encode(
     outputs: Sequence[str] | None,
     parameters: Mapping[str, Parameter],
 ) -> bytes:
-    """One request for the address's protocol: an HTTP request with its head, or a serialised gRPC message.
+    """Serialise a request: a complete HTTP request, or a gRPC message.
+
+    Args:
+        address: Address of the server; determines the protocol.
+        model: Name of the model.
+        inputs: Arrays by input name.
+        outputs: Names of the outputs to request; None: all.
+        parameters: Options as Triton request parameters.
 
     Raises:
-        InvalidArgument: an array of a type that Triton does not know.
+        InvalidArgument: Triton has no datatype for an array.
     """
     tensors = [_tensor(name, np.asarray(value)) for name, value in inputs.items()]
     make = _grpc if address.protocol == "grpc" else _http
@@ -47,7 +54,7 @@ def _tensor(name: str, value: Array) -> _Tensor:
         value = value.astype(np.object_)
     datatype = np_to_triton_dtype(value.dtype)
     if datatype is None:
-        raise InvalidArgument(f"input '{name}': Triton has no type for numpy's {value.dtype}")
+        raise InvalidArgument(f"input '{name}': Triton has no datatype for numpy's {value.dtype}")
     content = serialize_byte_tensor(value).item() if datatype == "BYTES" else value.tobytes()
     return _Tensor(name, datatype, value.shape, content)
 

@@ -1,4 +1,4 @@
-"""A run as a picture: latency over time, and its distribution."""
+"""Plot of a run: latency over time, rates, and the latency distribution."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from tidal_client.load.result import LoadResult
 
 
 def plot(result: LoadResult, file: Path, *, title: str = "", slo_ms: float | None = None) -> None:
-    """Write a picture in the format that the file's name ends in.
+    """Save a plot; the file's suffix determines the format.
+
+    Args:
+        result: Result of the run.
+        file: File to write.
+        title: Title of the plot.
+        slo_ms: Latency limit to mark, in milliseconds; None: no mark.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
-        ValueError: a format that matplotlib does not know.
-        OSError: a file that cannot be written.
+        ValueError: matplotlib does not support the format.
+        OSError: The file cannot be written.
     """
     from matplotlib.figure import Figure
 
@@ -32,7 +38,7 @@ def plot(result: LoadResult, file: Path, *, title: str = "", slo_ms: float | Non
     if not answered.all():
         over_time.plot(result.scheduled[~answered], latency[~answered], "rx", markersize=4, label="failed")
     if slo_ms is not None:
-        over_time.axhline(slo_ms, color="black", linewidth=0.8, linestyle="--", label=f"limit {slo_ms:g} ms")
+        over_time.axhline(slo_ms, color="black", linewidth=0.8, linestyle="--", label=f"SLO {slo_ms:g} ms")
         distribution.axvline(slo_ms, color="black", linewidth=0.8, linestyle="--")
     over_time.set(xlabel="scheduled time, s", ylabel="latency, ms", title=title)
     over_time.set_yscale("log")
@@ -41,8 +47,8 @@ def plot(result: LoadResult, file: Path, *, title: str = "", slo_ms: float | Non
     for times, label in ((result.scheduled, "offered"), (result.done[answered], "answered")):
         counts, _ = np.histogram(times, bins)
         rates.stairs(counts / np.diff(bins), bins, label=label)
-    rates.set(xlabel="time, s", ylabel="requests a second")
+    rates.set(xlabel="time, s", ylabel="requests per second")
     rates.legend(fontsize="small")
-    distribution.set(xlabel="latency, ms", ylabel="share of answers", ylim=(0, 1))
+    distribution.set(xlabel="latency, ms", ylabel="share of responses", ylim=(0, 1))
     distribution.set_xscale("log")
     figure.savefig(file, dpi=120)

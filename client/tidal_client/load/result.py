@@ -1,4 +1,4 @@
-"""What a run of load gives."""
+"""Result of a run."""
 
 from __future__ import annotations
 
@@ -14,57 +14,57 @@ from tidal_client.load.mix import RequestVariant
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Generations:
-    """What came of each generation, [requests]."""
+    """Token times and counts of generation requests, [requests]."""
 
-    #: When its first tokens were here, seconds from the start of the run; NaN where none came.
+    #: Arrival of the first tokens in seconds from the start of the run; NaN: no tokens arrived.
     first: Times
-    #: Tokens that came.
+    #: Number of tokens received.
     tokens: npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadResult:
-    """What became of each request. Times are seconds from the start of the run, [requests]."""
+    """Times, status and variant of each request. Times are seconds from the start of the run, [requests]."""
 
-    #: When each should have been sent: the latency that a user sees counts from here.
+    #: Scheduled send times; latency as a user observes it counts from here.
     scheduled: Times
     sent: Times
-    #: When its answer, or its error, was here.
+    #: Arrival of the response or the error.
     done: Times
-    #: Index into `codes`; 0 is an answer.
+    #: Index into `codes`; 0: answered.
     status: npt.NDArray[np.intp]
-    #: `OK`, then the codes of the errors that came.
+    #: `OK`, then the error codes that occurred.
     codes: tuple[str, ...]
-    #: First sentence that came with each error code.
+    #: First message of each error code.
     messages: Mapping[str, str]
     #: Index into `mix`.
     variants: npt.NDArray[np.intp]
     mix: tuple[RequestVariant, ...]
-    #: Processor seconds of this process meanwhile, all threads.
+    #: Processor time of this process during the run, all threads, in seconds.
     cpu_s: float
     #: Seconds since the epoch at the start of the run.
     started: float
-    #: How often each was sent again, [requests].
+    #: Number of retries, [requests].
     resent: npt.NDArray[np.intp]
-    #: Of generations: what came of each; None for other requests.
+    #: Token times of generation requests; None for other requests.
     generated: Generations | None = None
 
     @property
     def answered(self) -> npt.NDArray[np.bool_]:
-        """Which requests were answered without an error."""
+        """Whether each request was answered, bool [requests]."""
         return np.asarray(self.status == 0)
 
     @property
     def latency(self) -> Times:
-        """Seconds from the scheduled time to the end."""
+        """Time from the scheduled send to the end, in seconds, [requests]."""
         return self.done - self.scheduled
 
     @property
     def send_lag(self) -> Times:
-        """Seconds by which the generator was late."""
+        """Delay of each send, in seconds, [requests]."""
         return self.sent - self.scheduled
 
     @property
     def duration(self) -> float:
-        """Seconds until the last request ended."""
+        """Time until the last request ended, in seconds."""
         return float(self.done.max())

@@ -1,4 +1,4 @@
-"""Runs of load: what a schedule asks for is sent, and what became of it is recorded."""
+"""Runs: send the requests of a schedule and record their results."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from tidal_client.load.http_sender import HttpSender
 from tidal_client.load.loop import NumberedSender, Outcomes, Progress, send_all
 from tidal_client.load.mix import RequestVariant, assign
 from tidal_client.load.payloads import encode
-from tidal_client.load.resending import ResendingSender
 from tidal_client.load.result import Generations, LoadResult
+from tidal_client.load.retry_sender import RetrySender
 from tidal_client.load.sender import Finish, OpenSender, RequestSender
 from tidal_client.results import Array
 from tidal_client.transports import Address, parse_url
 
-# Senders end every request in time; the reserve is for a machine that stood still.
+# Senders end every request within its timeout; the reserve covers a machine that was suspended.
 _RESERVE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """What is sent and when; the same one can be run against several systems.
+    """Requests with their send times; one schedule can be run against several systems.
 
     Raises:
-        InvalidArgument: no arrivals or inputs, or times that do not ascend from 0 or later.
+        InvalidArgument: There are no arrivals or no inputs, or the times are negative or not ascending.
     """
 
-    #: Seconds from the start of the run, ascending, [requests].
+    #: Send times in seconds from the start of the run, ascending, [requests].
     times: Times
-    #: Arrays by input name, the batch axis first. Request i sends `inputs[i % len(inputs)]`.
+    #: Arrays by input name, with the batch axis first. Request i sends `inputs[i % len(inputs)]`.
     inputs: Sequence[Mapping[str, Array]]
     mix: Sequence[RequestVariant] = (RequestVariant(),)
-    #: Equal seeds give the same requests the same variants of the mix.
+    #: Seed of the variants: equal seeds assign the same variants.
     seed: int = 0
-    #: Index into `mix`, [requests].
+    #: Index into `mix` of each request, [requests].
     variants: npt.NDArray[np.intp] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ class Schedule:
         if not len(times) or not len(self.inputs) or not len(self.mix):
             raise InvalidArgument("schedule: expected at least one arrival, one input and one variant")
         if not (np.isfinite(times).all() and times[0] >= 0 and (np.diff(times) >= 0).all()):
-            raise InvalidArgument("schedule: expected finite times that ascend from 0 or later")
+            raise InvalidArgument("schedule: expected finite, ascending times of at least 0")
         object.__setattr__(self, "variants", assign(self.mix, len(times), self.seed))
 
     def __len__(self) -> int:
@@ -78,19 +78,18 @@ def run_load(
     """Send every request of a schedule at its time and wait until all have ended.
 
     Args:
-        url: `grpc://HOST:PORT`, or `http://HOST:PORT`, which costs this machine a fifth of the processor time.
-        model: name of the model.
-        schedule: what to send and when.
-        outputs: names of the wanted outputs; None asks for all.
-        timeout_s: how long to wait for each answer; then the request counts as `DEADLINE_EXCEEDED`.
-        retries: how often a request may be sent again, as with `Client(retries=...)`; each attempt waits `timeout_s`
-            for its answer, and the last one begins within as many seconds of the first.
-        progress: called from a thread of its own while the run lasts.
-        open_sender: how requests travel, where they do not just go to the server: a sender may keep the answers, or
-            send to other models as well.
+        url: `grpc://HOST:PORT`, or `http://HOST:PORT`, which costs the generator a fifth of the processor time.
+        model: Name of the model.
+        schedule: Requests with their send times.
+        outputs: Names of the outputs to request; None: all.
+        timeout_s: Timeout of each attempt in seconds; then the request counts as `DEADLINE_EXCEEDED`.
+        retries: Maximum number of retries, as with `Client(retries=...)`; the last attempt begins within `timeout_s`
+            of the first.
+        progress: Called from a separate thread during the run.
+        open_sender: Opens the sender; another one than the default may keep responses or send to several models.
 
     Raises:
-        InvalidArgument: a URL or an input that cannot be sent. Errors of single requests are in the result.
+        InvalidArgument: The URL or an input cannot be used. Errors of single requests are in the result.
     """
     address = parse_url(url)
     payloads = _payloads(address, model, schedule, outputs)
@@ -104,15 +103,15 @@ def run_load(
         left = variant.parameters if left_ms is None else {**variant.parameters, "latency_ms": left_ms}
         return encode(address, model, schedule.inputs[number % len(schedule.inputs)], outputs, left)
 
-    resending = None
+    retry_sender = None
     if retries:
-        resending = ResendingSender(
+        retry_sender = RetrySender(
             opened, again, outcomes.finish, retries=retries, timeout_s=timeout_s, deadlines_ms=_deadlines_ms(schedule)
         )
-    sending = _Payloads(opened(outcomes.finish) if resending is None else resending, payloads)
+    sending = _Payloads(opened(outcomes.finish) if retry_sender is None else retry_sender, payloads)
     drain_timeout_s = timeout_s * (2 if retries else 1) + _RESERVE_S
     result = _run(schedule, sending, outcomes, drain_timeout_s, progress)
-    return result if resending is None else replace(result, resent=resending.resent)
+    return result if retry_sender is None else replace(result, resent=retry_sender.resent)
 
 
 def run_generations(
@@ -124,21 +123,21 @@ def run_generations(
     retries: int = 0,
     progress: Progress | None = None,
 ) -> LoadResult:
-    """Ask a model that generates text for a stream for each request of a schedule, as `run_load` does.
+    """Send a schedule to a model that generates text, each request as a stream; see `run_load`.
 
     Args:
         url: `grpc://HOST:PORT` or `http://HOST:PORT`.
-        model: name of the model.
-        schedule: what to send and when; inputs without a batch axis, `text_input` [1] or `input_ids` [tokens].
-        timeout_s: how long to wait for each part of a stream.
-        retries: how often a request may be sent again before its stream has begun.
-        progress: as in `run_load`.
+        model: Name of the model.
+        schedule: Requests with their send times; inputs have no batch axis: `text_input` [1] or `input_ids` [tokens].
+        timeout_s: Timeout for each part of a stream, in seconds.
+        retries: Maximum number of retries before a stream has begun.
+        progress: See `run_load`.
 
     Returns:
-        What became of each request, with `generated`; `done` is when its stream ended.
+        Result of the run with `generated`; `done` is the end of each stream.
 
     Raises:
-        InvalidArgument: a URL that cannot be used, or no model.
+        InvalidArgument: The URL cannot be used, or the model's name is empty.
     """
     address = parse_url(url)
     requests = [
@@ -147,23 +146,23 @@ def run_generations(
     ]
     outcomes = Outcomes(len(schedule))
     sender = GenerationSender(address, requests, outcomes, timeout_s=timeout_s, retries=retries)
-    # A stream has no length that is known before; a part may take the timeout, and a retry begins within it.
+    # The length of a stream is unknown in advance, so there is no limit on the wait for its end.
     result = _run(schedule, sender, outcomes, None, progress)
     return replace(result, resent=sender.resent, generated=Generations(sender.first, sender.tokens))
 
 
 class _Payloads:
-    """Sends requests by their numbers."""
+    """Sends serialised requests by number."""
 
     def __init__(self, sender: RequestSender, payloads: Sequence[bytes]) -> None:
         self._sender, self._payloads = sender, payloads
 
     def send(self, number: int) -> None:
-        """See `Sending.send`."""
+        """See `NumberedSender.send`."""
         self._sender.send(number, self._payloads[number])
 
     def close(self) -> None:
-        """See `Sending.close`."""
+        """See `NumberedSender.close`."""
         self._sender.close()
 
 
@@ -198,7 +197,7 @@ def _deadlines_ms(schedule: Schedule) -> list[float | None]:
 
 def _payloads(address: Address, model: str, schedule: Schedule, outputs: Sequence[str] | None) -> list[bytes]:
     if not model:
-        raise InvalidArgument("model: expected the name of a model, got an empty text")
+        raise InvalidArgument("model: expected the name of a model, got an empty string")
     made: dict[tuple[int, int], bytes] = {}
     payloads = []
     for number, variant in enumerate(schedule.variants.tolist()):

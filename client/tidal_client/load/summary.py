@@ -1,4 +1,4 @@
-"""A run in figures."""
+"""Summary statistics of a run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy.typing as npt
 
 from tidal_client.load.result import LoadResult
 
-#: A send this late, in milliseconds, counts as late.
+#: Default bound for late sends, in milliseconds.
 LATE_MS = 10.0
-# More late sends than this, and the generator was the bottleneck: p99 of the send lag is above the bound then.
+# A larger share of late sends means that the generator was the bottleneck: the p99 of the send delay exceeds the bound.
 _LATE_SHARE = 0.01
-# Python runs one thread at a time, so a generator cannot use much more than one core.
+# Python runs one thread at a time, so the generator cannot use much more than one core.
 _BUSY_SHARE = 0.85
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyFigures:
-    """Milliseconds over answered requests; percentiles interpolate linearly between ranks."""
+    """Latency statistics of answered requests in milliseconds; percentiles are linearly interpolated."""
 
     mean: float
     p50: float
@@ -32,63 +32,63 @@ class LatencyFigures:
 
 @dataclass(frozen=True, slots=True)
 class GenerationFigures:
-    """Figures of answered generations."""
+    """Statistics of answered generation requests."""
 
-    #: From the scheduled time to the first tokens, milliseconds.
+    #: Time to first token from the scheduled send, in milliseconds.
     first_token_ms: LatencyFigures | None
-    #: From the first tokens to the end, over the tokens after the first, milliseconds; of generations of two or more.
+    #: Mean time per token after the first, in milliseconds, of generations of two tokens or more.
     inter_token_ms: LatencyFigures | None
-    #: Tokens of all answers.
+    #: Number of tokens in total.
     tokens: int
-    #: The same, a second of the run.
+    #: Tokens per second of the run.
     tokens_per_second: float
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFigures:
-    """Figures of all requests, or of those of one variant of the mix."""
+    """Statistics of all requests, or of one variant of the mix."""
 
     requests: int
     answered: int
-    #: Answers a second, from the start of the run to its end.
+    #: Answered requests per second of the run.
     throughput: float
-    #: Requests that were answered within their limit; None where there is no limit.
+    #: Requests answered within their limit; None: no limit.
     within_slo: int | None
-    #: The same, a second.
+    #: Requests answered within their limit per second of the run; None: no limit.
     goodput: float | None
-    #: From the scheduled time, as a user sees it. None when nothing was answered.
+    #: Latency from the scheduled send; None: nothing was answered.
     latency_ms: LatencyFigures | None
-    #: From the moment the request was sent.
+    #: Latency from the actual send.
     latency_from_send_ms: LatencyFigures | None
-    #: Number of requests by error code, timeouts of the client (`DEADLINE_EXCEEDED`) included.
+    #: Number of requests by error code, including client timeouts (`DEADLINE_EXCEEDED`).
     errors: Mapping[str, int]
-    #: Times that a request was sent again.
+    #: Number of retries.
     resent: int
-    #: None where no text was generated.
+    #: None for requests that generate no text.
     generation: GenerationFigures | None
 
     @property
     def violations(self) -> float | None:
-        """Share of the requests that failed or came later than their limit."""
+        """Share of the requests that failed or exceeded their limit."""
         return None if self.within_slo is None else 1 - self.within_slo / self.requests
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorFigures:
-    """How the generator itself did."""
+    """Send delays and processor use of the generator itself."""
 
-    #: Milliseconds by which requests were sent late.
+    #: Delay of the sends, in milliseconds.
     send_lag_ms: LatencyFigures
-    #: Share of requests that were sent later than the bound.
+    #: Share of sends later than the bound.
     late_share: float
     late_bound_ms: float
-    #: Processor time over wall time; 1 is a whole core.
+    #: Processor time over wall time; 1: one core.
     cpu_share: float
     cpu_per_request_ms: float
 
     @property
     def warning(self) -> str:
-        """What made the generator the bottleneck; empty when it was not."""
+        """Why the generator was the bottleneck; empty if it was not."""
         if self.late_share > _LATE_SHARE:
             return (
                 f"the generator was a bottleneck: {self.late_share:.1%} of the requests were sent more than "
@@ -101,37 +101,37 @@ class GeneratorFigures:
 
 @dataclass(frozen=True, slots=True)
 class LoadSummary:
-    """A run in figures: all requests, and each variant of the mix where there are several."""
+    """Summary statistics of a run, in total and by variant if there are several."""
 
-    #: Seconds from the start of the run until the last request ended.
+    #: Time until the last request ended, in seconds.
     duration_s: float
-    #: Requests a second that the schedule asked for, up to its last.
+    #: Scheduled requests per second.
     offered_rate: float
     total: RequestFigures
-    #: By name of the variant.
+    #: Statistics by variant name.
     variants: Mapping[str, RequestFigures]
-    #: First sentence of each error.
+    #: First message of each error code.
     messages: Mapping[str, str]
     generator: GeneratorFigures
 
     def as_json(self) -> dict[str, Any]:
-        """For `json.dumps`."""
-        found = asdict(self)
-        found["total"]["violations"] = self.total.violations
+        """Return the summary as a dictionary for JSON."""
+        summary = asdict(self)
+        summary["total"]["violations"] = self.total.violations
         for name, row in self.variants.items():
-            found["variants"][name]["violations"] = row.violations
-        found["generator"]["bottleneck"] = bool(self.generator.warning)
-        found["generator"]["warning"] = self.generator.warning
-        return found
+            summary["variants"][name]["violations"] = row.violations
+        summary["generator"]["bottleneck"] = bool(self.generator.warning)
+        summary["generator"]["warning"] = self.generator.warning
+        return summary
 
 
 def summarise(result: LoadResult, *, slo_ms: float | None = None, late_ms: float = LATE_MS) -> LoadSummary:
-    """Figures of a run.
+    """Summarise a run.
 
     Args:
-        result: what became of each request.
-        slo_ms: limit in milliseconds from the scheduled time; None takes each request's own `latency_ms`.
-        late_ms: a send later than this counts as late.
+        result: Result of the run.
+        slo_ms: Latency limit from the scheduled send, in milliseconds; None: each request's `latency_ms`.
+        late_ms: Bound above which a send counts as late, in milliseconds.
     """
     own = [variant.parameters.get("latency_ms") for variant in result.mix]
     limits_ms = np.array([slo_ms if slo_ms is not None else np.nan if ms is None else float(ms) for ms in own])

@@ -1,4 +1,4 @@
-"""Recorded arrivals, from a file."""
+"""Recorded arrivals from a file."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ def read_trace(
     seconds: float | None = None,
     seed: int = 0,
 ) -> Times:
-    """Arrivals that a file has recorded, from 0 on.
+    """Read recorded arrivals, shifted to start at 0.
 
-    The file has one time a line; or, with `column`, it is CSV with a header (``.csv``, ``.tsv``) or JSON objects, one
-    a line (``.jsonl``). A name that ends in ``.gz`` is unpacked.
+    The file has one time per line. With `column` it is CSV with a header (``.csv``, ``.tsv``) or has one JSON object
+    per line (``.jsonl``). Files that end in ``.gz`` are decompressed.
 
     Args:
-        file: where to read.
-        column: name of the times, needed for CSV and JSON lines.
-        count_column: name of the number of requests in a row; they are spread evenly at random from the row's time
-            to the next row's.
-        unit_s: seconds in one unit of the file's times.
-        start_s: begin this many seconds after the file's first time.
-        count: read this many arrivals at most.
-        seconds: leave out what comes this long after the start or later.
-        seed: of the spreading of counts.
+        file: File to read.
+        column: Column of the times; required for CSV and JSON lines.
+        count_column: Column of the number of requests; they are spread uniformly at random up to the next row's time.
+        unit_s: Unit of the file's times, in seconds.
+        start_s: Start of the run after the file's first time, in seconds.
+        count: Maximum number of arrivals.
+        seconds: Duration of the run, in seconds.
+        seed: Seed of the spread of counts.
 
     Raises:
-        InvalidArgument: a file that cannot be read, with the row that is wrong; or one with no arrival in the stretch.
+        InvalidArgument: The file cannot be read, a row is invalid (the message names it), or there are no arrivals in
+            the selected part.
     """
     times, counts = _read(file, column, count_column)
     if not len(times):
-        raise InvalidArgument(f"trace {file}: no times in it")
+        raise InvalidArgument(f"trace {file}: the file has no times")
     times *= unit_s
     times -= times.min()
     order = np.argsort(times, kind="stable")
@@ -57,13 +57,13 @@ def read_trace(
         kept &= times < start_s + seconds
     times, counts = times[kept] - start_s, counts[kept]
     if count is not None:
-        # Rows after the one that completes the count are not needed; a trace of days holds tens of millions.
+        # Rows after the one that completes the count are not needed; a trace of days has tens of millions.
         rows = int(np.searchsorted(np.cumsum(counts), count)) + 1
         times, counts = times[: rows + 1], counts[: rows + 1]
     if count_column is not None:
         times = _spread(times, counts, np.random.default_rng(seed))
     if not len(times):
-        raise InvalidArgument(f"trace {file}: no arrival between {start_s:g} s and the end of the stretch")
+        raise InvalidArgument(f"trace {file}: no arrivals in the selected part, which starts at {start_s:g} s")
     if seconds is not None:
         times = times[times < seconds]
     return times[:count]
@@ -107,11 +107,11 @@ def _open(file: Path) -> IO[str]:
 
 
 def _rows(file: Path, lines: IO[str], column: str | None, count_column: str | None) -> Iterator[tuple[Any, Any]]:
-    """Time and number of requests of each row, as they stand there."""
+    """Yield the time and number of requests of each row, unconverted."""
     kind = Path(file.name.removesuffix(".gz")).suffix
     if column is None:
         if count_column is not None or kind in (".csv", ".tsv", ".jsonl"):
-            raise InvalidArgument(f"trace {file}: expected the name of the column that holds the times")
+            raise InvalidArgument(f"trace {file}: expected the name of the column of the times")
         yield from ((line, 1) for line in lines if line.strip())
         return
     records: Iterator[dict[str, Any]]
@@ -122,5 +122,7 @@ def _rows(file: Path, lines: IO[str], column: str | None, count_column: str | No
     for record in records:
         for name in (column, count_column):
             if name is not None and name not in record:
-                raise InvalidArgument(f"trace {file}: no column '{name}'; there are {', '.join(map(str, record))}")
+                raise InvalidArgument(
+                    f"trace {file}: no column '{name}'; the columns are {', '.join(map(str, record))}"
+                )
         yield record[column], 1 if count_column is None else record[count_column]

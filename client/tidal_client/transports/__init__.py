@@ -1,4 +1,4 @@
-"""How a request reaches the server: HTTP and gRPC, each blocking and for asyncio, behind two small protocols."""
+"""Transports to the server: HTTP and gRPC, blocking and asyncio. Imported by the clients and the load generator."""
 
 from __future__ import annotations
 
@@ -13,41 +13,42 @@ from tidal_client.results import Array, ModelMetadata
 
 
 class Transport(Protocol):
-    """Blocking calls, from any thread. Each ends within `timeout_s` seconds and raises a `RequestError`."""
+    """Blocking calls from any thread; each ends within `timeout_s` seconds and raises `RequestError`."""
 
     def infer(self, request: InferRequest, timeout_s: float) -> dict[str, Array]:
-        """Arrays of the answer by output name."""
+        """Send a request and return the arrays of its response by output name."""
 
     def stream(self, request: InferRequest, timeout_s: float) -> Generator[dict[str, Array], None, None]:
-        """Arrays of each response of a decoupled model, each within `timeout_s` of the one before.
+        """Send a request to a decoupled model and yield the arrays of each response by output name.
 
-        Closing the iterator withdraws the request. Every request has a stream of its own: errors in one name none.
+        Each response arrives within `timeout_s` seconds of the previous one. Closing the iterator cancels the request.
+        Every request has a separate stream, because errors in a stream do not name their request.
         """
 
     def ready(self, model: str | None, timeout_s: float) -> bool:
-        """Whether the model, or the server when None, takes requests."""
+        """Whether a model, or with None the server, is ready to serve."""
 
     def metadata(self, model: str, timeout_s: float) -> ModelMetadata:
-        """What the model takes and returns."""
+        """Return a model's versions, inputs and outputs."""
 
     def close(self) -> None:
         """Close the connections."""
 
 
 class AsyncTransport(Protocol):
-    """The same for asyncio, within one event loop."""
+    """Asyncio variant of `Transport`, for one event loop."""
 
     async def infer(self, request: InferRequest, timeout_s: float) -> dict[str, Array]:
-        """Arrays of the answer by output name."""
+        """Send a request and return the arrays of its response by output name."""
 
     def stream(self, request: InferRequest, timeout_s: float) -> AsyncGenerator[dict[str, Array], None]:
-        """Arrays of each response of a decoupled model; see `Transport.stream`."""
+        """Send a request to a decoupled model and yield its responses; see `Transport.stream`."""
 
     async def ready(self, model: str | None, timeout_s: float) -> bool:
-        """Whether the model, or the server when None, takes requests."""
+        """Whether a model, or with None the server, is ready to serve."""
 
     async def metadata(self, model: str, timeout_s: float) -> ModelMetadata:
-        """What the model takes and returns."""
+        """Return a model's versions, inputs and outputs."""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -55,15 +56,15 @@ class AsyncTransport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens."""
+    """Protocol and address of a server."""
 
     protocol: Literal["http", "grpc"]
     #: ``host:port``
     location: str
 
     def connect(self) -> Transport:
-        """A blocking transport; it connects at the first request."""
-        # Each protocol's library takes a good part of a second to import, so only the one in use is.
+        """Return a blocking transport; it connects on the first request."""
+        # Importing a protocol's library takes a large part of a second, so only the used one is imported.
         if self.protocol == "grpc":
             from tidal_client.transports.grpc import GrpcTransport
 
@@ -73,7 +74,7 @@ class Address:
         return HttpTransport(self.location)
 
     def connect_async(self) -> AsyncTransport:
-        """A transport of the running event loop; it connects at the first request."""
+        """Return a transport for the running event loop; it connects on the first request."""
         if self.protocol == "grpc":
             from tidal_client.transports.grpc import AsyncGrpcTransport
 
@@ -84,10 +85,10 @@ class Address:
 
 
 def parse_url(url: str) -> Address:
-    """The address in ``http://HOST:PORT`` or ``grpc://HOST:PORT``.
+    """Parse ``http://HOST:PORT`` or ``grpc://HOST:PORT``.
 
     Raises:
-        InvalidArgument: anything else.
+        InvalidArgument: The URL has another form.
     """
     expected = f"url '{url}': expected http://HOST:PORT or grpc://HOST:PORT"
     if "://" not in url:
@@ -98,9 +99,9 @@ def parse_url(url: str) -> Address:
     except ValueError as error:
         raise InvalidArgument(f"{expected} ({error})") from None
     if parts.scheme in ("https", "grpcs"):
-        raise InvalidArgument(f"{expected}; the client does not support TLS: connect to a port without it")
+        raise InvalidArgument(f"{expected}; the client does not support TLS: use a port without TLS")
     if parts.scheme not in ("http", "grpc") or not host or not port:
         raise InvalidArgument(expected)
     if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
-        raise InvalidArgument(f"{expected}, nothing after the port")
+        raise InvalidArgument(f"{expected} without path, query or user name")
     return Address("grpc" if parts.scheme == "grpc" else "http", parts.netloc)

@@ -26,14 +26,14 @@ from tidal_client.errors import (
 from tidal_client.results import Array, ModelMetadata
 
 _UNLIMITED = 2**31 - 1
-# gRPC waits up to two minutes before it tries a server again that was away; restarts take seconds.
+# By default gRPC waits up to two minutes before it reconnects; a server restart takes seconds.
 CHANNEL = [
     ("grpc.max_send_message_length", _UNLIMITED),
     ("grpc.max_receive_message_length", _UNLIMITED),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
-# What tritonclient raises for a request on a stream that has already failed; why it failed comes by the callback.
+# Message of tritonclient for a request on a failed stream; the callback receives the cause.
 _STREAM_FAILED = "The stream is no longer in valid state"
 
 
@@ -62,19 +62,19 @@ def _failure(status: str, message: str, location: str, timeout_s: float) -> Requ
 
 
 def _other_protocol(message: str) -> str:
-    """What to do about an address that accepts connections and closes them, as HTTP servers do; else nothing."""
+    """Return a hint for addresses that close gRPC connections, as HTTP servers do; else an empty string."""
     if re.search("failed to connect to all addresses.*(Socket closed|http1)", message) is None:
         return ""
     return "; it does not speak plain gRPC: if it is the server's HTTP port, use http://HOST:PORT"
 
 
 def _is_last(result: Any) -> bool:
-    """Whether nothing follows a response of a stream."""
+    """Whether a response is the last one of its stream."""
     return bool(result.get_response().parameters["triton_final_response"].bool_param)
 
 
 def _send(client: Any, arguments: dict[str, Any]) -> None:
-    """Send a request on a client's stream. Where the stream has failed its callback is called with the reason."""
+    """Send a request on a client's stream; if the stream has failed, its callback receives the cause."""
     try:
         client.async_stream_infer(**arguments)
     except InferenceServerException as error:
@@ -83,7 +83,7 @@ def _send(client: Any, arguments: dict[str, Any]) -> None:
 
 
 class GrpcTransport:
-    """Blocking calls over one channel, which threads share."""
+    """Blocking calls over one channel that threads share."""
 
     def __init__(self, location: str) -> None:
         self._location = location
@@ -114,7 +114,7 @@ class GrpcTransport:
                     raise _failure("DEADLINE_EXCEEDED", "", self._location, timeout_s) from None
                 if error is not None:
                     if error.status() is None:
-                        ended = True  # a request that is refused has no other response
+                        ended = True  # a rejected request has no further response
                         raise from_stream(str(error.message()))
                     raise _translate(error, self._location, timeout_s)
                 ended = _is_last(result)
@@ -142,7 +142,7 @@ class GrpcTransport:
 
 
 class AsyncGrpcTransport:
-    """Calls over one channel of the running event loop; cancelling a task cancels its request on the server."""
+    """Asyncio calls over one channel; cancelling a task cancels its request on the server."""
 
     def __init__(self, location: str) -> None:
         self._location = location
@@ -174,13 +174,13 @@ class AsyncGrpcTransport:
                 except grpc.RpcError as failed:
                     raise _failure(failed.code().name, str(failed.details()), self._location, timeout_s) from None
                 if error is not None:
-                    ended = True  # a request that is refused has no other response
+                    ended = True  # a rejected request has no further response
                     raise from_stream(str(error.message()))
                 ended = _is_last(result)
                 yield read_outputs(result)
         finally:
             if ended:
-                # A stream that is cancelled behind its last response keeps the server from ending for a while.
+                # Cancelling a stream after its last response delays the server's shutdown.
                 with suppress(StopAsyncIteration, TimeoutError, grpc.RpcError):
                     async with asyncio.timeout(timeout_s):
                         await anext(responses)

@@ -1,6 +1,4 @@
-"""Triton over HTTP. Only in a stream is a request that the client gives up withdrawn on the server: Triton's HTTP has
-no other way to.
-"""
+"""Triton over HTTP. Cancelling a request on the server works for streams only, a limit of Triton's HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -25,28 +23,28 @@ from tidal_client.transports.http_stream import open_stream, read_events, stream
 
 T = TypeVar("T")
 
-#: What to do about an address whose answers are of another protocol.
+#: Hint for addresses that speak another protocol.
 NO_HTTP: Final = "it does not speak plain HTTP: if it is the server's gRPC port, use grpc://HOST:PORT"
 
 
 def _translate(error: Exception, location: str, timeout_s: float) -> RequestError:
     if isinstance(error, InferenceServerException):
         message, status = str(error.message()), error.status()
-        # Without a status it was tritonclient that refused it, before sending.
+        # Without a status, tritonclient refused the request before sending it.
         return InvalidArgument(message) if status is None else from_http(int(status), message)
     if isinstance(error, TimeoutError):
         return DeadlineExceeded(f"no answer from http://{location} within {timeout_s:g} s")
-    if isinstance(error, aiohttp.ClientResponseError):  # what came is no HTTP, and may be of any length
+    if isinstance(error, aiohttp.ClientResponseError):  # not HTTP; the content may be of any size
         return ConnectionFailed(f"no connection to http://{location}: {NO_HTTP}")
     return ConnectionFailed(f"no connection to http://{location}: {error or type(error).__name__}")
 
 
 class AsyncHttpTransport:
-    """Calls over the connections of one session of the running event loop."""
+    """Asyncio calls over the connections of one session."""
 
     def __init__(self, location: str) -> None:
         self._location = location
-        # As many connections as calls: what waits should wait in the server, which knows deadlines.
+        # One connection per call: requests should wait in the server, which checks deadlines.
         self._client = triton_aio.InferenceServerClient(location, conn_limit=0, conn_timeout=None)
 
     @asynccontextmanager
@@ -63,7 +61,7 @@ class AsyncHttpTransport:
             return read_outputs(await self._client.infer(**infer_arguments(request, triton)))
 
     async def stream(self, request: InferRequest, timeout_s: float) -> AsyncGenerator[dict[str, Array], None]:
-        """See `Transport.stream`; by the server's `generate_stream`."""
+        """See `Transport.stream`; uses the server's `generate_stream`."""
         body = stream_body(request)
         async with open_stream() as session:
             async with self._errors(timeout_s):
@@ -99,10 +97,10 @@ class AsyncHttpTransport:
 
 
 class HttpTransport:
-    """Blocking calls, from any thread, that run in an event loop of the transport's own thread.
+    """Blocking calls from any thread, executed in an event loop on a thread of the transport.
 
-    tritonclient's blocking HTTP client may only be used in the thread that made it, and one for each thread keeps
-    file descriptors open after the thread has ended; this costs about a tenth of a millisecond instead.
+    tritonclient's blocking HTTP client works only in the thread that created it, and one client per thread leaks file
+    descriptors when threads end. The event loop adds about 0.1 ms per call.
     """
 
     def __init__(self, location: str) -> None:
@@ -139,7 +137,7 @@ class HttpTransport:
         try:
             return future.result()
         except concurrent.futures.CancelledError:
-            raise Cancelled("the client was closed before the answer came") from None
+            raise Cancelled("the client was closed before the response arrived") from None
         except KeyboardInterrupt:
             future.cancel()
             raise

@@ -1,4 +1,4 @@
-"""Responses of a decoupled model over HTTP: Triton's `generate_stream`, JSON in and server-sent events out."""
+"""Streams over HTTP with Triton's `generate_stream`: JSON requests, server-sent events as responses."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from tidal_client.codec import InferRequest
 from tidal_client.errors import from_coded, from_http, from_stream
 from tidal_client.results import Array
 
-# An event is a line, and a whole answer may be one event.
+# Maximum length of an event: an event is one line, and may contain a complete response.
 _LONGEST_EVENT = 1 << 24
 _PREFIX = b"data:"
 _NO_OUTPUTS = frozenset({"id", "model_name", "model_version", "parameters"})
 
 
 def open_stream() -> aiohttp.ClientSession:
-    """A session for one request; leaving it closes the connection, which tells the server that the client has gone."""
+    """Open a session for one request; closing it closes the connection, which cancels the request."""
     return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), read_bufsize=_LONGEST_EVENT)
 
 
 def stream_body(request: InferRequest) -> dict[str, Any]:
-    """The JSON of a request: inputs of one value or a list, and its parameters beside them."""
+    """Return the JSON of a request: inputs as a value or a list, and its parameters."""
     inputs = {name: _plain(array) for name, array in request.inputs.items()}
     named = {"id": request.request_id} if request.request_id else {}
     return {**inputs, **request.parameters, **named}
 
 
 async def read_events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Array]]:
-    """Arrays by output name of each event.
+    """Yield the arrays of each event by output name.
 
     Raises:
-        RequestError: the response is an error, or an event is.
+        RequestError: The response or an event is an error.
     """
     if response.status != 200:
         message = _error(await response.read())
@@ -49,7 +49,7 @@ async def read_events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[st
 
 
 def _error(body: bytes) -> str:
-    """What a response says, as JSON, as an event, or as it is."""
+    """Return the message of an error response: JSON, an event, or plain text."""
     text = body.decode(errors="replace").strip().removeprefix(_PREFIX.decode()).strip()
     try:
         return str(json.loads(text)["error"])
@@ -63,7 +63,7 @@ def _plain(array: Array) -> Any:
 
 
 def _array(value: Any) -> Array:
-    """A list, or the only value of one; texts are `bytes`."""
+    """Return a list or a single value as an array; texts become `bytes`."""
     values = value if isinstance(value, list) else [value]
     if values and isinstance(values[0], str):
         return np.array([each.encode() for each in values], object)

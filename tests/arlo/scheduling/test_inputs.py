@@ -52,7 +52,7 @@ class TestDemand:
         assert demand_by_runtime({}, (64, 128), observed_s=120, slo_s=0.15) == (0, 0)
 
     def test_bad_inputs_are_named(self) -> None:
-        with pytest.raises(InvalidArgument, match="a length must lie between 1 and 128 tokens, got 129"):
+        with pytest.raises(InvalidArgument, match="a length must be between 1 and 128 tokens, got 129"):
             demand_by_runtime({129: 1}, (64, 128), observed_s=1, slo_s=1)
         with pytest.raises(InvalidArgument, match="the count of length 3 must be a number of requests, got -1"):
             demand_by_runtime({3: -1}, (64, 128), observed_s=1, slo_s=1)
@@ -66,14 +66,14 @@ class TestProblem:
     def test_bad_inputs_are_named(self) -> None:
         with pytest.raises(InvalidArgument, match="gpus must be at least 1, got 0"):
             AllocationProblem(0, (RUNTIME,), (1,))
-        with pytest.raises(InvalidArgument, match="runtimes must name at least one"):
+        with pytest.raises(InvalidArgument, match="runtimes must not be empty"):
             AllocationProblem(1, (), ())
         with pytest.raises(InvalidArgument, match="demand must have a number for each of the 1 runtimes, got 2"):
             AllocationProblem(1, (RUNTIME,), (1, 2))
         with pytest.raises(InvalidArgument, match="capacity of runtime 0 must be at least 1 request, got 0"):
             AllocationProblem(1, (RuntimeProfile(0, RUNTIME.mean_latency),), (1,))
         for bad in (-0.1, math.nan, math.inf):
-            with pytest.raises(InvalidArgument, match="demand 0 must lie between 0 and"):
+            with pytest.raises(InvalidArgument, match="demand 0 must be between 0 and"):
                 AllocationProblem(1, (RUNTIME,), (bad,))
 
 

@@ -54,8 +54,8 @@ class TestInfeasible:
     def test_the_sentence_names_gpus_and_requests(self) -> None:
         text = solve(AllocationProblem(3, (SHORT, LONG), (40, 10))).shortfall
         assert text == (
-            "3 more GPUs are needed: with 3 about 25.0 requests a period are not finished within the SLO; "
-            "chosen for 50% of every length's demand"
+            "3 more GPUs are needed: with 3, about 25.0 requests per period miss the SLO; "
+            "optimised for 50% of every length's demand"
         )
 
     def test_too_little_capacity_with_equation_3_met_is_solved_as_it_is(self) -> None:

@@ -7,10 +7,10 @@ import torch
 
 from testing.decoders import tiny_config
 from tidal.errors import InvalidArgument
+from tidal.flover.form import form_of
 from tidal.flover.memory.available import available_bytes
 from tidal.flover.memory.buffers import KeyValueBuffers, buffer_bytes
 from tidal.flover.memory.slots import SlotMove
-from tidal.flover.models.form import form_of
 
 FORM = form_of(tiny_config("llama"))
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ import transformers
 
 from testing.decoders import FAMILIES, tiny_config, tiny_model
 from tidal.errors import InvalidArgument
-from tidal.flover.models.form import DecoderForm, form_of
+from tidal.flover.form import DecoderForm, form_of
 from tidal.flover.models.weights import convert, load_weights, named_tensors, save_weights
 
 

@@ -10,7 +10,7 @@ import torch
 
 from testing.decoders import FAMILIES, VOCABULARY, tiny_model, tiny_runner
 from tidal.errors import Internal
-from tidal.flover.models.form import Projection
+from tidal.flover.form import Projection
 from tidal.flover.native.build import build
 from tidal.flover.native.library import choose_kernels, library
 from tidal.flover.runner import PrefillInput

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from tidal.errors import InvalidArgument, NotFound
+from tidal.flover.form import Activation, DecoderForm
 from tidal.flover.memory.buffers import KeyValueBuffers
 from tidal.flover.models.attention import NativeAttention, TorchAttention
-from tidal.flover.models.form import Activation, DecoderForm
 from tidal.flover.models.linear import _ACTIVATIONS, linear
 from tidal.flover.models.weights import Affine
 from tidal.flover.native import build, library

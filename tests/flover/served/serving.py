@@ -1,4 +1,4 @@
-"""The `flover` service without a server: requests that keep what they get, and a decoder whose answers are known."""
+"""The `flover` service without a server: requests that keep their responses, and a runner with known logits."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from testing.requests import FakeRequest, make_context
 from testing.waiting import until
-from tidal.flover.engine.generation import Generation
 from tidal.flover.engine.runners import Runner, SharedRunner
 from tidal.flover.engine.slots import SlotOwner
+from tidal.flover.form import DecoderForm
+from tidal.flover.generation import Generation
 from tidal.flover.memory.slots import SlotCopy, SlotMove, SlotTable
-from tidal.flover.models.form import DecoderForm
 from tidal.flover.policies import FloverScheduler
 from tidal.flover.request_parser import RequestParser
 from tidal.flover.responses import OUTPUTS
@@ -42,7 +42,7 @@ from tidal.triton.keeper import ServiceKeeper
 MAX_LENGTH = 64
 EOS = 256
 VOCABULARY = 257  # the bytes, and what ends a text
-#: What tasks are made for; the hand-made decoder knows them apart, and that is all.
+#: Base of tasks; the scripted runner only distinguishes them.
 BASE = DecoderBase(
     "0" * 64,
     DecoderForm(
@@ -63,7 +63,7 @@ def write_tokenizer(folder: Path) -> Path:
     return file
 
 
-class Asked(FakeRequest):
+class FakePrompt(FakeRequest):
     """A request for a generation."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Asked(FakeRequest):
         super().__init__(options.pop("inputs", inputs), wanted=wanted, **options)
 
     def tokens(self) -> list[int]:
-        """Of all parts and the answer."""
+        """Tokens of all responses."""
         last = self.wait()
         return [token for outputs in (*self.parts, last) for token in outputs["token_ids"].tolist()]
 
@@ -91,7 +91,7 @@ class Asked(FakeRequest):
         return b"".join(outputs["text_output"][0] for outputs in (*self.parts, last)).decode()
 
     def by_prompt(self) -> list[list[int]]:
-        """Tokens of each prompt, of all parts and the answer; holds `index` and counts to them."""
+        """Tokens of each prompt, of all responses; checks `index` and counts against them."""
         last = self.wait()
         found: dict[int, list[int]] = {}
         for outputs in (*self.parts, last):
@@ -111,14 +111,19 @@ class Asked(FakeRequest):
 
 @functools.cache
 def logits_of(history: tuple[int, ...]) -> np.ndarray:
-    """What the hand-made decoder makes of a text; any other text gets other logits."""
+    """Logits of the scripted runner for a text; any other text gets other logits."""
     seed = int.from_bytes(hashlib.sha256(repr(history).encode()).digest()[:8], "big")
     return np.random.default_rng(seed).normal(size=VOCABULARY).astype(np.float32)
 
 
 def greedy(prompt: Sequence[int], count: int, task: int | None = None) -> list[int]:
-    """The tokens that the hand-made decoder gives, up to `count`, or the one that ends the text; with a task of this
-    first value."""
+    """Tokens that the scripted runner generates greedily, up to `count` or the end of the text.
+
+    Args:
+        prompt: Token ids of the prompt.
+        count: Largest number of tokens.
+        task: First value of the task; None: the base model.
+    """
     before = [] if task is None else [-1 - task]
     history = [*before, *prompt]
     for _ in range(count):
@@ -129,12 +134,12 @@ def greedy(prompt: Sequence[int], count: int, task: int | None = None) -> list[i
 
 
 def mark_of(task: Any) -> int:
-    """What a task puts before all texts: it knows a task by its first value."""
+    """Token that a task adds before all texts: its first value identifies it."""
     return -1 - int(task.factors["qkv"][0].down[0, 0])
 
 
-class HandMade:
-    """Holds in every slot the tokens that were read there, so that a slot that was mixed up gives other logits.
+class ScriptedRunner:
+    """Keeps the tokens of every slot, so that slots that were mixed up give other logits.
 
     Attributes:
         decodes: window of slots of each decode step.
@@ -151,7 +156,7 @@ class HandMade:
         self.chunks: list[tuple[int, int]] = []
         self.checks = 0
         self.before: Callable[[str, int], None] = lambda _kind, _number: None
-        self.spoilt: Callable[[tuple[int, ...]], bool] = lambda _history: False
+        self.undefined_for: Callable[[tuple[int, ...]], bool] = lambda _history: False
         self._alone = threading.Lock()
 
     @contextmanager
@@ -166,7 +171,7 @@ class HandMade:
         history = tuple(self.memory[slot, :length].tolist())
         if task is not None:
             history = (mark_of(task), *history)
-        return np.full(VOCABULARY, np.nan, np.float32) if self.spoilt(history) else logits_of(history)
+        return np.full(VOCABULARY, np.nan, np.float32) if self.undefined_for(history) else logits_of(history)
 
     def mixed(
         self, slots: np.ndarray, token_ids: np.ndarray, positions: np.ndarray, chunks: Sequence[PrefillInput]
@@ -220,7 +225,7 @@ class HandMade:
         return ()
 
 
-class MixingRunner(HandMade):
+class ScriptedMixedRunner(ScriptedRunner):
     """Also runs chunks and a decode step in one pass.
 
     Attributes:
@@ -254,8 +259,8 @@ class MixingRunner(HandMade):
             )
 
 
-class Cheap:
-    """Costs of passes that take next to no time."""
+class CheapCosts:
+    """Costs of passes that take almost no time."""
 
     def decode_seconds(self, running: int) -> float:
         return 0.001
@@ -266,8 +271,8 @@ class Cheap:
     chunk_seconds = prefill_seconds
 
 
-class Restless(SlotTable[SlotOwner]):
-    """Slots that are shuffled at random before every step, as no sound shuffle would."""
+class RandomMoves(SlotTable[SlotOwner]):
+    """A slot table with random moves before every step."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
@@ -284,26 +289,26 @@ class Restless(SlotTable[SlotOwner]):
 
 
 @dataclass
-class Running:
-    """Services under the keeper, with what they were started with."""
+class RunningService:
+    """A service under the keeper, with its runner and metrics."""
 
     keeper: ServiceKeeper
     decoder: Any
     metrics: Metrics
-    open: list[Asked] = field(default_factory=list)
+    open: list[FakePrompt] = field(default_factory=list)
 
-    def ask(self, *requests: Asked) -> None:
+    def ask(self, *requests: FakePrompt) -> None:
         self.open += requests
         self.keeper.submit(list(requests))
 
-    def arrives(self, *requests: Asked) -> bool:
-        """Ask while an iteration is held; whether the next one will find the requests."""
+    def arrives(self, *requests: FakePrompt) -> bool:
+        """Submit while an iteration is blocked; whether the next one will receive the requests."""
         service: Any = self.keeper._current.service
         self.ask(*requests)
         return until(lambda: len(service._arrived) == len(requests), 5)
 
     def metric(self, family: str, **labels: str) -> float:
-        """The sum of a family's series with these labels."""
+        """Sum of a family's series with these labels."""
         return sum(
             sample.value
             for sample in self.metrics.samples()
@@ -325,27 +330,27 @@ def running(
     *,
     tokenizer: Path | None = None,
     shuffle: bool = True,
-    restless: bool = False,
+    random_moves: bool = False,
     max_length: int = MAX_LENGTH,
     prefill_share: float = 1.0,
     base: DecoderBase = BASE,
     task_bytes: int = 1 << 20,
-) -> Iterator[Running]:
-    """A service on a decoder; at the end every request has been answered once, and no slot is taken."""
-    decoder = HandMade() if decoder is None else decoder
+) -> Iterator[RunningService]:
+    """A service on a runner; at the end every request has been answered once, and all slots are free."""
+    decoder = ScriptedRunner() if decoder is None else decoder
     file = write_tokenizer(folder) if tokenizer is None else tokenizer
     parser = RequestParser(
         TextTokenizer(file, max_length - 1), VOCABULARY, max_length, 8, decoder.slots, frozenset({EOS})
     )
-    metrics, opened, shared = Metrics("flover"), list[Asked](), SharedRunner(decoder)
+    metrics, opened, shared = Metrics("flover"), list[FakePrompt](), SharedRunner(decoder)
     name = f"flover{next(_models)}"
 
     def start(context: ServiceContext) -> FloverService:
-        scheduler = FloverScheduler[Generation](decoder.slots, Cheap(), prefill_share=prefill_share)
+        scheduler = FloverScheduler[Generation](decoder.slots, CheapCosts(), prefill_share=prefill_share)
         library = open_library(tasks_folder(folder), base, task_bytes, metrics)
         with pytest.MonkeyPatch.context() as patch:
-            if restless:
-                patch.setattr("tidal.flover.engine.slots.SlotTable", Restless)
+            if random_moves:
+                patch.setattr("tidal.flover.engine.slots.SlotTable", RandomMoves)
             return FloverService(context, parser, library, scheduler, shared, shuffle=shuffle, max_delay_s=0.02)
 
     def fail_all(error: Any) -> None:
@@ -354,7 +359,7 @@ def running(
 
     context = make_context(folder, metrics, model=name, outputs=frozenset(OUTPUTS), failures=[])
     keeper = ServiceKeeper(context, start, fail_all)
-    service = Running(keeper, decoder, metrics, opened)
+    service = RunningService(keeper, decoder, metrics, opened)
     try:
         yield service
     finally:

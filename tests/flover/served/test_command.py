@@ -33,7 +33,7 @@ def test_a_text_from_anywhere(url: str, tmp_path: Path) -> None:
     ):
         assert done.exit_code == 0, done.output
         assert done.stdout == answer.text + "\n"
-        count = f"{answer.generated_tokens} tokens behind 8, ended by {answer.finish_reason}"
+        count = f"8 prompt tokens, {answer.generated_tokens} generated tokens, finish reason {answer.finish_reason}"
         assert count in done.stderr
     found = json.loads(run(*common, "-t", "the cät", "--json", "--temperature", "0").stdout)
     assert (found["text"], found["tokens"]) == (answer.text, list(answer.tokens))
@@ -50,7 +50,7 @@ def test_a_refusal(url: str) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["writer", "-t", "a", "--file", "x"], "--text or --file, not both"),
+        (["writer", "-t", "a", "--file", "x"], "--text and --file exclude each other"),
         (["writer", "--file", "/no/such/file"], "cannot read the text"),
         (["writer", "-t", "a", "--url", "ftp://x"], "grpc://HOST:PORT"),
         ([], "Missing argument"),
@@ -67,8 +67,8 @@ def test_infer_says_how_the_model_is_asked(url: str) -> None:
     done = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(build_app(), arguments)
     assert done.exit_code == 1
     assert "doesn't support models with decoupled transaction policy" in done.stderr
-    assert "this model streams its answers: use Client.generate or `tidal generate` instead of infer" in done.stderr
-    assert done.stderr.endswith("1 more not sent\n")
+    assert "this model streams its responses: use Client.generate or `tidal generate` instead of infer" in done.stderr
+    assert done.stderr.endswith("inputs not sent: 1\n")
 
 
 def load(*args: str) -> Any:
@@ -114,7 +114,10 @@ def test_load_of_generations_counts_failures(url: str) -> None:
 def test_load_says_when_the_model_generates(url: str) -> None:
     done = load("writer", "--url", url, "-r", "5", "-n", "2")
     assert done.exit_code == 2
-    assert done.stderr == "model 'writer' takes text_input, input_ids, stream: give --generate; nothing was sent\n"
+    assert (
+        done.stderr
+        == "model 'writer' has the inputs text_input, input_ids, stream: give --generate; nothing was sent\n"
+    )
 
 
 def test_generate_without_stream_says_what_to_use(served: Served) -> None:

@@ -15,20 +15,29 @@ import torch
 from testing.decoders import tiny_model, tiny_runner
 from testing.waiting import until
 from tests.flover.generating import generated_by_transformers, searched_by_transformers
-from tests.flover.served.serving import EOS, MAX_LENGTH, VOCABULARY, Asked, HandMade, greedy, logits_of, running
+from tests.flover.served.serving import (
+    EOS,
+    MAX_LENGTH,
+    VOCABULARY,
+    FakePrompt,
+    ScriptedRunner,
+    greedy,
+    logits_of,
+    running,
+)
 from tests.flover.served.test_service import Gate
 from tidal.errors import Cancelled, Internal, InvalidArgument, Unavailable
 from tidal.flover.beams import BeamSearch, BeamSettings
 from tidal.flover.memory.slots import SlotCopy
 
 
-def slowly(_kind: str, _number: int) -> None:
-    """For `HandMade.before`: time for others to do something."""
+def delay_pass(_kind: str, _number: int) -> None:
+    """For `ScriptedRunner.before`: time for others to do something."""
     time.sleep(0.001)
 
 
 def searched(prompt: list[int], count: int, beams: int) -> list[int]:
-    """What a search over the hand-made decoder finds."""
+    """What a search over the scripted runner finds."""
     search = BeamSearch(BeamSettings(beams), prompt, count, {EOS}, VOCABULARY)
     while not search.ended:
         texts = search.tokens if search.length else [[]]
@@ -52,8 +61,8 @@ class TestPrompts:
     @pytest.mark.parametrize("stream", [False, True])
     def test_each_is_written_on_as_if_alone(self, tmp_path: Path, stream: bool) -> None:
         texts = ["one", "and two", "three"]
-        with running(tmp_path, HandMade(3)) as service:
-            request, single = Asked(texts, stream=stream, max_tokens=20), Asked("and two", max_tokens=20)
+        with running(tmp_path, ScriptedRunner(3)) as service:
+            request, single = FakePrompt(texts, stream=stream, max_tokens=20), FakePrompt("and two", max_tokens=20)
             service.ask(request, single)
             assert request.by_prompt() == [greedy(ids_of(text), 20) for text in texts]
             last = request.wait()
@@ -73,20 +82,20 @@ class TestPrompts:
 
     def test_prompts_with_one_seed_draw_differently(self, tmp_path: Path) -> None:
         with running(tmp_path) as service:
-            both = Asked(["same", "same"], seed=7, max_tokens=12)
-            alone = [Asked("same", seed=7, max_tokens=12), Asked("same", seed=8, max_tokens=12)]
+            both = FakePrompt(["same", "same"], seed=7, max_tokens=12)
+            alone = [FakePrompt("same", seed=7, max_tokens=12), FakePrompt("same", seed=8, max_tokens=12)]
             service.ask(both, *alone)
             first, second = both.by_prompt()
             assert first != second
             assert [first, second] == [each.tokens() for each in alone]
 
     def test_one_that_fails_ends_the_request_and_harms_no_other(self, tmp_path: Path) -> None:
-        decoder = HandMade(4)
-        spoilt = ids_of("bad")
-        decoder.spoilt = lambda history: list(history[:3]) == spoilt and len(history) == 6
-        decoder.before = slowly
+        decoder = ScriptedRunner(4)
+        undefined_for = ids_of("bad")
+        decoder.undefined_for = lambda history: list(history[:3]) == undefined_for and len(history) == 6
+        decoder.before = delay_pass
         with running(tmp_path, decoder) as service:
-            request, other = Asked(["fine", "bad", "good"], max_tokens=40), Asked([4], max_tokens=30)
+            request, other = FakePrompt(["fine", "bad", "good"], max_tokens=40), FakePrompt([4], max_tokens=30)
             service.ask(request, other)
             with pytest.raises(Internal, match="NaN or infinite logits"):
                 request.wait()
@@ -94,8 +103,8 @@ class TestPrompts:
             assert service.counts("generations_total", 3, outcome="failed")
 
     def test_a_deadline_is_that_of_all_prompts(self, tmp_path: Path) -> None:
-        with running(tmp_path, HandMade(3)) as service:
-            late = Asked(["a", "b" * 60], max_tokens=9, latency_ms=0.5)
+        with running(tmp_path, ScriptedRunner(3)) as service:
+            late = FakePrompt(["a", "b" * 60], max_tokens=9, latency_ms=0.5)
             service.ask(late)
             with pytest.raises(Unavailable, match=r"deadline of 0\.5 ms"):
                 late.wait()
@@ -104,16 +113,16 @@ class TestPrompts:
 class TestBeams:
     def test_prompts_and_beams_among_others(self, tmp_path: Path) -> None:
         """Random requests with slots that are shuffled at random, of which some are withdrawn."""
-        luck, decoder = random.Random(3), HandMade(7)
-        decoder.before = slowly
-        with running(tmp_path, decoder, restless=True) as service:
+        luck, decoder = random.Random(3), ScriptedRunner(7)
+        decoder.before = delay_pass
+        with running(tmp_path, decoder, random_moves=True) as service:
             asked = []
             for _ in range(40):
                 texts = random_texts(luck, luck.choice((1, 1, 2, 3)), 20)
                 beams, count = luck.choice((1, 2, 3, 7 // len(texts))), luck.randint(1, 20)
                 beams = min(beams, 7 // len(texts))
                 more = {} if beams == 1 else {"num_beams": beams}
-                request = Asked(texts, stream=luck.random() < 0.5, max_tokens=count, **more)
+                request = FakePrompt(texts, stream=luck.random() < 0.5, max_tokens=count, **more)
                 service.ask(request)
                 asked.append((texts, beams, count, request))
                 time.sleep(luck.random() * 0.004)
@@ -135,17 +144,20 @@ class TestBeams:
 
     def test_one_answer_for_each_prompt(self, tmp_path: Path) -> None:
         with running(tmp_path) as service:
-            request = Asked(["ab", "cd"], stream=True, max_tokens=9, num_beams=2)
+            request = FakePrompt(["ab", "cd"], stream=True, max_tokens=9, num_beams=2)
             service.ask(request)
             assert request.by_prompt() == [searched(ids_of(text), 9, 2) for text in ("ab", "cd")]
             assert len(request.parts) == 1
             assert "finish_reason" in request.parts[0]
 
     def test_a_withdrawn_request_frees_all_of_its_slots(self, tmp_path: Path) -> None:
-        gate, decoder = Gate("decode"), HandMade(6)
+        gate, decoder = Gate("decode"), ScriptedRunner(6)
         decoder.before = gate
         with running(tmp_path, decoder) as service:
-            gone, waiting = Asked(["ab", "cd"], max_tokens=60, num_beams=3), Asked([4], max_tokens=1, num_beams=6)
+            gone, waiting = (
+                FakePrompt(["ab", "cd"], max_tokens=60, num_beams=3),
+                FakePrompt([4], max_tokens=1, num_beams=6),
+            )
             service.ask(gone)
             assert gate.at(0)
             assert service.arrives(waiting)
@@ -166,7 +178,7 @@ class TestBeams:
 
     @pytest.mark.parametrize("when", [0, 5])
     def test_a_copy_that_fails_harms_its_own_request(self, tmp_path: Path, when: int) -> None:
-        decoder = HandMade(4)
+        decoder = ScriptedRunner(4)
         copied = decoder.copy_slots
         calls = iter(range(1000))
 
@@ -177,46 +189,46 @@ class TestBeams:
 
         decoder.copy_slots = fail  # type: ignore[method-assign]
         with running(tmp_path, decoder) as service:
-            bad, good = Asked([9], max_tokens=30, num_beams=3), Asked([8], max_tokens=30)
+            bad, good = FakePrompt([9], max_tokens=30, num_beams=3), FakePrompt([8], max_tokens=30)
             service.ask(bad, good)
             with pytest.raises(Internal, match="generating failed: no memory"):
                 bad.wait()
             assert good.tokens() == greedy([8], 30)
-            after = Asked([9], max_tokens=12, num_beams=3)
+            after = FakePrompt([9], max_tokens=12, num_beams=3)
             service.ask(after)
             assert after.tokens() == searched([9], 12, 3)
 
     def test_undefined_logits_fail_their_own_request(self, tmp_path: Path) -> None:
-        decoder = HandMade(4)
-        decoder.spoilt = lambda history: history[0] == 9 and len(history) == 4
+        decoder = ScriptedRunner(4)
+        decoder.undefined_for = lambda history: history[0] == 9 and len(history) == 4
         with running(tmp_path, decoder) as service:
-            bad, good = Asked([9], max_tokens=12, num_beams=3), Asked([8], max_tokens=12)
+            bad, good = FakePrompt([9], max_tokens=12, num_beams=3), FakePrompt([8], max_tokens=12)
             service.ask(bad, good)
             with pytest.raises(Internal, match="NaN or infinite logits"):
                 bad.wait()
             assert good.tokens() == greedy([8], 12)
 
 
-BAD: dict[str, Asked] = {
-    r"text_input has shape \[5\]; accepted is \[prompts\], 1 to 4: this model has 4 slots": Asked(["a"] * 5),
-    r"text_input has shape \[3\]; accepted is \[prompts\], 1 to 2 of 2 beams each": Asked(["a"] * 3, num_beams=2),
-    r"text_input has shape \[0\]": Asked(None, inputs={"text_input": np.array([], object)}),
-    "'num_beams': 5 beams need 5 slots; this model has 4": Asked([1], num_beams=5),
-    "text_input row 1 is empty": Asked(["a", " ", "b"]),
-    "text_input row 2 has 70 tokens; this model reads at most 63": Asked(["a", "b", "x" * 70]),
-    "'top_p' cannot be combined with num_beams 2": Asked([1], num_beams=2, top_p=0.5),
-    "'temperature' cannot be combined with num_beams 2": Asked([1], num_beams=2, temperature=0.5),
-    "'seed' cannot be combined with num_beams 3": Asked([1], num_beams=3, seed=0),
-    "'stop' cannot be combined with num_beams 2": Asked([1], num_beams=2, stop="x"),
-    "'length_penalty' requires num_beams above 1": Asked([1], length_penalty=2),
-    "'early_stopping' requires num_beams above 1": Asked([1], num_beams=1, early_stopping=True),
+BAD: dict[str, FakePrompt] = {
+    r"text_input has shape \[5\]; accepted is \[prompts\], 1 to 4: this model has 4 slots": FakePrompt(["a"] * 5),
+    r"text_input has shape \[3\]; accepted is \[prompts\], 1 to 2 of 2 beams each": FakePrompt(["a"] * 3, num_beams=2),
+    r"text_input has shape \[0\]": FakePrompt(None, inputs={"text_input": np.array([], object)}),
+    "'num_beams': 5 beams need 5 slots; this model has 4": FakePrompt([1], num_beams=5),
+    "text_input row 1 is empty": FakePrompt(["a", " ", "b"]),
+    "text_input row 2 has 70 tokens; this model reads at most 63": FakePrompt(["a", "b", "x" * 70]),
+    "'top_p' cannot be combined with num_beams 2": FakePrompt([1], num_beams=2, top_p=0.5),
+    "'temperature' cannot be combined with num_beams 2": FakePrompt([1], num_beams=2, temperature=0.5),
+    "'seed' cannot be combined with num_beams 3": FakePrompt([1], num_beams=3, seed=0),
+    "'stop' cannot be combined with num_beams 2": FakePrompt([1], num_beams=2, stop="x"),
+    "'length_penalty' requires num_beams above 1": FakePrompt([1], length_penalty=2),
+    "'early_stopping' requires num_beams above 1": FakePrompt([1], num_beams=1, early_stopping=True),
 }
 
 
 def test_bad_requests_are_refused_alone(tmp_path: Path) -> None:
     with running(tmp_path) as service:
         for said, bad in BAD.items():
-            good = Asked([5], max_tokens=4)
+            good = FakePrompt([5], max_tokens=4)
             service.ask(good, bad)
             with pytest.raises(InvalidArgument, match=said):
                 bad.wait()
@@ -234,14 +246,14 @@ def test_texts_are_those_of_transformers(tmp_path: Path, family: str) -> None:
         {"num_beams": 3, "early_stopping": "never", "repetition_penalty": 1.2},
     ]
     asked = []
-    with running(tmp_path, tiny_runner(model, slots=9, max_length=MAX_LENGTH), restless=True) as service:
+    with running(tmp_path, tiny_runner(model, slots=9, max_length=MAX_LENGTH), random_moves=True) as service:
         for number in range(6):
             options = settings[number % 3]
             texts = random_texts(luck, 2, 30)
-            asked.append((texts, options, Asked(texts, max_tokens=16, **options)))
-            asked.append((texts, {}, Asked(texts, max_tokens=16)))
-            gone = Asked(texts, max_tokens=30, **options)
-            service.ask(asked[-2][-1], Asked([number], max_tokens=16, seed=number), asked[-1][-1], gone)
+            asked.append((texts, options, FakePrompt(texts, max_tokens=16, **options)))
+            asked.append((texts, {}, FakePrompt(texts, max_tokens=16)))
+            gone = FakePrompt(texts, max_tokens=30, **options)
+            service.ask(asked[-2][-1], FakePrompt([number], max_tokens=16, seed=number), asked[-1][-1], gone)
             gone.withdrawn = number % 2 == 0
         for texts, options, request in asked:
             found = request.by_prompt()

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testing.waiting import until
-from tidal.flover.engine.generation import Generation
+from tidal.flover.generation import Generation
 from tidal.flover.responder import Responder, SendPacer
 
 

@@ -36,16 +36,16 @@ class TestTokens:
         room = asyncio.Semaphore(8)
 
         async def one(client: AsyncClient, prompt: list[int], luck: random.Random) -> bool:
-            wish, gone = luck.randint(1, 30), luck.random() < 0.3
-            expected = served.greedy(model, prompt, min(wish, POSITIONS - len(prompt)))
+            limit, gone = luck.randint(1, 30), luck.random() < 0.3
+            expected = served.greedy(model, prompt, min(limit, POSITIONS - len(prompt)))
             await asyncio.sleep(luck.random() * 0.2)
             async with room:
                 if not gone and luck.random() < 0.5:
-                    whole = await client.generate(model, prompt, max_tokens=wish)
+                    whole = await client.generate(model, prompt, max_tokens=limit)
                     assert list(whole.tokens) == expected
                     return True
                 found: list[int] = []
-                async with contextlib.aclosing(client.generate_stream(model, prompt, max_tokens=wish)) as parts:
+                async with contextlib.aclosing(client.generate_stream(model, prompt, max_tokens=limit)) as parts:
                     async for part in parts:
                         found += part.tokens
                         if gone and luck.random() < 0.3:
@@ -181,7 +181,7 @@ class TestRefusals:
                 {"text_input": ["a", "b"], "num_beams": 4},
                 "text_input has shape [2]; accepted is [prompts], 1 to 1 of 4",
             ),
-            ({"text_input": "a", "num_beams": 7}, "'num_beams': 7 beams take as many slots; this model has 6"),
+            ({"text_input": "a", "num_beams": 7}, "'num_beams': 7 beams need 7 slots; this model has 6"),
             ({"text_input": "a", "num_beams": 2, "early_stopping": "soon"}, "expected true, false or 'never'"),
         ],
     )

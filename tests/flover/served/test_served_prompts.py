@@ -101,7 +101,7 @@ def test_a_bad_one_says_which(url: str) -> None:
         for texts, options, said in (
             (["fine", "x" * 140], {}, f"text_input row 1 has 140 tokens; this model reads at most {POSITIONS - 1}"),
             (["a"] * 7, {}, "text_input has shape [7]; accepted is [prompts], 1 to 6"),
-            (["a"], {"num_beams": 7}, "'num_beams': 7 beams take as many slots; this model has 6"),
+            (["a"], {"num_beams": 7}, "'num_beams': 7 beams need 7 slots; this model has 6"),
             (["a"], {"num_beams": 2, "top_k": 5}, "'top_k' cannot be combined with num_beams 2"),
             (["a"], {"length_penalty": 2.0}, "'length_penalty' requires num_beams above 1"),
         ):
@@ -117,6 +117,6 @@ def test_the_command(url: str) -> None:
             "--length-penalty", "0.6", "--early-stopping", "never"]  # fmt: skip
     plain, as_json = run(*args), run(*args, "--json")
     assert plain.stdout == "".join(answer.text + "\n" for answer in answers)
-    assert plain.stderr.count("tokens behind") == 2
+    assert plain.stderr.count(" generated tokens, ") == 2
     objects = [json.loads(line) for line in as_json.stdout.splitlines()]
     assert [(each["index"], each["text"]) for each in objects] == [(each.index, each.text) for each in answers]

@@ -29,15 +29,15 @@ def test_tasks_and_the_base_share_steps(url: str, served: Served) -> None:
     luck = random.Random(4)
 
     async def one(client: AsyncClient, task: str | None) -> None:
-        prompt, wish = [luck.randrange(EOS) for _ in range(luck.randint(1, 40))], luck.randint(5, 30)
+        prompt, limit = [luck.randrange(EOS) for _ in range(luck.randint(1, 40))], luck.randint(5, 30)
         await asyncio.sleep(luck.random() * 0.1)
         options: dict[str, Any] = {} if task is None else {"task": task}
         found = [
             token
-            async for part in client.generate_stream("writer", prompt, max_tokens=wish, **options)
+            async for part in client.generate_stream("writer", prompt, max_tokens=limit, **options)
             for token in part.tokens
         ]
-        assert found == served.greedy("writer", prompt, wish, task)
+        assert found == served.greedy("writer", prompt, limit, task)
 
     async def all_of_them() -> None:
         async with AsyncClient(url) as client:
@@ -57,7 +57,7 @@ def test_a_task_is_that_of_all_prompts_of_its_request(url: str, served: Served) 
     assert base.tokens != alone[0]
 
 
-def test_close_names_are_told(url: str, served: Served) -> None:
+def test_similar_task_names_are_suggested(url: str, served: Served) -> None:
     with Client(url) as client:
         with pytest.raises(InvalidArgument, match="unknown task 'brd': did you mean 'bard'"):
             client.generate("writer", "hi", task="brd")
@@ -67,12 +67,12 @@ def test_close_names_are_told(url: str, served: Served) -> None:
 
 def test_a_task_comes_and_goes_without_a_reload(url: str, served: Served) -> None:
     """One that is removed is generated with to the end of what was begun, and then is gone."""
-    prompt, wish = [5, 6, 7], 100
-    wanted = served.greedy("writer", prompt, wish, "clerk")
+    prompt, limit = [5, 6, 7], 100
+    wanted = served.greedy("writer", prompt, limit, "clerk")
     with Client(url) as client:
         stored = str(served.repository / "writer/tasks/clerk")
         run_tasks(served.repository, "add", "writer", stored, "--name", "guest")
-        parts = client.generate_stream("writer", prompt, max_tokens=wish, task="guest")
+        parts = client.generate_stream("writer", prompt, max_tokens=limit, task="guest")
         found = list(next(parts).tokens)
         run_tasks(served.repository, "remove", "writer", "guest")
         found += [token for part in parts for token in part.tokens]
@@ -108,7 +108,7 @@ def test_the_commands(served: Served, tmp_path: Path) -> None:
             "are for tasks that classify",
         ),
         (["add", "narrow", saved], "fan_in_fan_out is set"),
-        (["add", "writer", saved, "--name", "other"], "names no base: on another base than its own a task answers"),
+        (["add", "writer", saved, "--name", "other"], "names no base: on another base than its own, a task gives"),
         (["add", "narrow", copy], "it was made for the base"),
         (["train", "writer", str(tmp_path)], "is not a vision transformer"),
     ):

@@ -10,7 +10,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from testing.decoders import tiny_model
-from tidal.flover.models.form import form_of
+from tidal.flover.form import form_of
 from tidal.flover.tasks.adapter import LoraAdapter, lora_adapter
 from tidal.flover.tasks.folder import DecoderBase
 from tidal.flover.tasks.layers import layer_slices

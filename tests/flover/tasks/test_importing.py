@@ -64,7 +64,7 @@ def test_families_without_turned_weights_refuse_to_be_turned(saved: Saved, tmp_p
         ({"lora_bias": True}, "lora_B.bias' is trained in addition to LoRA factors"),
         ({"modules_to_save": ["ln_f"]}, r"ln_f\.\w+' is trained in addition to LoRA factors"),
         ({"task_type": "SEQ_CLS"}, "is an adapter of a text classifier"),
-        ({"target_modules": ["lm_head"]}, "'lm_head' is changed, which is no linear layer of the base that tasks"),
+        ({"target_modules": ["lm_head"]}, "'lm_head' is changed, but it is not a linear layer of the base that tasks"),
         ({"target_modules": ["wte"]}, "'transformer.wte' is LoRA on an embedding"),
     ],
 )
@@ -91,10 +91,10 @@ def test_refuses_other_kinds(tmp_path: Path, files: dict[str, str], reason: str)
 
 
 def test_refuses_what_was_made_for_another_form(saved: Saved) -> None:
-    with pytest.raises(TidalError, match="no linear layer of the base"):
+    with pytest.raises(TidalError, match="not a linear layer of the base"):
         import_lora(saved("llama", "usual"), BASE)
     larger = DecoderBase(DIGEST, BASE.form.model_copy(update={"width": 64, "inner": 256}))
-    with pytest.raises(InvalidArgument, match=r"are \[\[8, 32\], \[96, 8\]\]; the base's layer takes \[rank, 64\]"):
+    with pytest.raises(InvalidArgument, match=r"are \[\[8, 32\], \[96, 8\]\]; expected \[rank, 64\]"):
         import_lora(saved("gpt2", "usual"), larger)
 
 

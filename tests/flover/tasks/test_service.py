@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from testing.waiting import until
-from tests.flover.served.serving import BASE, EOS, Asked, HandMade, greedy, running
+from tests.flover.served.serving import BASE, EOS, FakePrompt, ScriptedRunner, greedy, running
 from tests.flover.served.test_prompts import ids_of
 from tests.flover.served.test_service import Gate
 from tidal.errors import Cancelled, InvalidArgument
@@ -22,7 +22,7 @@ BYTES = 4 * (1 * 2 + 6 * 1)
 
 
 def put(folder: Path, number: int, *, replace: bool = False, name: str | None = None) -> str:
-    """Add the task that the hand-made decoder knows by this number."""
+    """Add the task that the scripted runner knows by this number."""
     delta = LowRankDelta(np.full((1, 2), number, np.float32), np.ones((6, 1), np.float32), 1.0)
     made = FloverProvenance(source="here")
     return add_task(
@@ -32,35 +32,35 @@ def put(folder: Path, number: int, *, replace: bool = False, name: str | None = 
 
 def test_every_generation_is_its_own_tasks(tmp_path: Path) -> None:
     """Random arrivals and lengths, more tasks than fit in memory, and slots that are displaced before every step."""
-    luck, decoder = random.Random(1), HandMade(5)
+    luck, decoder = random.Random(1), ScriptedRunner(5)
     names = {number: put(tmp_path, number) for number in range(3)}
-    with running(tmp_path, decoder, restless=True, task_bytes=2 * BYTES) as service:
+    with running(tmp_path, decoder, random_moves=True, task_bytes=2 * BYTES) as service:
         asked = []
         for _ in range(60):
-            number, wish = luck.choice((None, 0, 1, 2)), luck.randint(1, 20)
+            number, limit = luck.choice((None, 0, 1, 2)), luck.randint(1, 20)
             prompts = [bytes(luck.randrange(97, 123) for _ in range(luck.randint(1, 30))).decode() for _ in range(2)]
-            request = Asked(
-                prompts, stream=luck.random() < 0.5, max_tokens=wish, task=None if number is None else names[number]
+            request = FakePrompt(
+                prompts, stream=luck.random() < 0.5, max_tokens=limit, task=None if number is None else names[number]
             )
             service.ask(request)
-            asked.append((request, prompts, wish, number))
+            asked.append((request, prompts, limit, number))
             if luck.random() < 0.2:
                 luck.choice(asked[-4:])[0].withdrawn = True
             time.sleep(luck.random() * 0.003)
-        for request, prompts, wish, number in asked:
+        for request, prompts, limit, number in asked:
             try:
                 found = request.by_prompt()
             except Cancelled:
                 assert request.withdrawn
             else:
-                assert (number, found) == (number, [greedy(ids_of(prompt), wish, number) for prompt in prompts])
+                assert (number, found) == (number, [greedy(ids_of(prompt), limit, number) for prompt in prompts])
         assert until(lambda: service.metric("task_evictions_total") > 0, 5)
         assert service.metric("task_budget_bytes") == 2 * BYTES
 
 
 def test_beams_keep_their_task(tmp_path: Path) -> None:
     name, seen = put(tmp_path, 3), set()
-    decoder = HandMade(4)
+    decoder = ScriptedRunner(4)
     decode = decoder.decode
 
     def watched(*args, **kwargs):  # type: ignore[no-untyped-def]
@@ -69,7 +69,7 @@ def test_beams_keep_their_task(tmp_path: Path) -> None:
 
     decoder.decode = watched  # type: ignore[method-assign]
     with running(tmp_path, decoder) as service:
-        request = Asked([5, 6], max_tokens=6, num_beams=3, task=name)
+        request = FakePrompt([5, 6], max_tokens=6, num_beams=3, task=name)
         service.ask(request)
         request.wait()
     assert [task is None for task in seen] == [False]
@@ -78,16 +78,16 @@ def test_beams_keep_their_task(tmp_path: Path) -> None:
 def test_a_task_comes_and_goes_while_others_generate(tmp_path: Path) -> None:
     """A generation keeps the task that it began with, whatever becomes of its folder."""
     old, gate = put(tmp_path, 1), Gate("decode", first=2)
-    decoder = HandMade()
+    decoder = ScriptedRunner()
     decoder.before = gate
     with running(tmp_path, decoder) as service:
-        service.ask(first := Asked([7], max_tokens=30, task=old))
+        service.ask(first := FakePrompt([7], max_tokens=30, task=old))
         assert gate.at(2)
         put(tmp_path, 2, replace=True, name=old)
         new = put(tmp_path, 4)
         assert until(lambda: service.metric("tasks") == 2, 5)
         assert service.arrives(
-            second := Asked([7], max_tokens=30, task=old), third := Asked([7], max_tokens=9, task=new)
+            second := FakePrompt([7], max_tokens=30, task=old), third := FakePrompt([7], max_tokens=9, task=new)
         )
         gate.let()
         assert gate.at(3)
@@ -95,7 +95,7 @@ def test_a_task_comes_and_goes_while_others_generate(tmp_path: Path) -> None:
         assert until(lambda: service.metric("tasks") == 1, 5)
         # Both of that name are in use, and count.
         assert until(lambda: service.metric("task_bytes") == 3 * BYTES, 5)
-        service.ask(gone := Asked([7], task=old))
+        service.ask(gone := FakePrompt([7], task=old))
         with pytest.raises(InvalidArgument, match=f"unknown task '{old}'"):
             gone.wait()
         gate.open()
@@ -116,7 +116,7 @@ def test_a_task_comes_and_goes_while_others_generate(tmp_path: Path) -> None:
 def test_an_unknown_task_is_refused_alone(tmp_path: Path, task: str, said: str) -> None:
     put(tmp_path, 1)
     with running(tmp_path) as service:
-        good, bad = Asked([5], max_tokens=9, task="task1"), Asked([5], task=task)
+        good, bad = FakePrompt([5], max_tokens=9, task="task1"), FakePrompt([5], task=task)
         service.ask(good, bad)
         with pytest.raises(InvalidArgument, match=said):
             bad.wait()
@@ -129,7 +129,7 @@ def test_a_damaged_task_is_refused_in_its_own_requests(tmp_path: Path) -> None:
     content = file.read_bytes()
     file.write_bytes(content[:-1] + b"x")
     with running(tmp_path) as service:
-        bad, good = Asked([5], task="task1"), Asked([5], max_tokens=9)
+        bad, good = FakePrompt([5], task="task1"), FakePrompt([5], max_tokens=9)
         service.ask(bad, good)
         with pytest.raises(InvalidArgument, match=r"task 'task1' is refused: task\.safetensors does not match"):
             bad.wait()
@@ -141,7 +141,7 @@ def test_a_damaged_task_is_refused_in_its_own_requests(tmp_path: Path) -> None:
 
 def test_withdrawn_late_and_refused_requests_let_their_task_go(tmp_path: Path) -> None:
     put(tmp_path, 1)
-    gate, decoder = Gate("decode", first=1), HandMade(1)
+    gate, decoder = Gate("decode", first=1), ScriptedRunner(1)
 
     def before(kind: str, number: int) -> None:
         gate(kind, number)
@@ -149,9 +149,9 @@ def test_withdrawn_late_and_refused_requests_let_their_task_go(tmp_path: Path) -
 
     decoder.before = before
     with running(tmp_path, decoder) as service:
-        service.ask(first := Asked([7], max_tokens=50, task="task1"))
+        service.ask(first := FakePrompt([7], max_tokens=50, task="task1"))
         assert gate.at(1)
-        waiting = [Asked([EOS - 1] * 20, task="task1", latency_ms=1), Asked([8], max_tokens=50, task="task1")]
+        waiting = [FakePrompt([EOS - 1] * 20, task="task1", latency_ms=1), FakePrompt([8], max_tokens=50, task="task1")]
         assert service.arrives(*waiting)
         first.withdrawn = waiting[1].withdrawn = True
         time.sleep(0.01)
@@ -164,7 +164,7 @@ def test_withdrawn_late_and_refused_requests_let_their_task_go(tmp_path: Path) -
 
 
 def _tokens(service, task: str) -> list[int]:  # type: ignore[no-untyped-def]
-    service.ask(request := Asked([5], max_tokens=9, task=task))
+    service.ask(request := FakePrompt([5], max_tokens=9, task=task))
     try:
         return request.tokens()
     except InvalidArgument:

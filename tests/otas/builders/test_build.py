@@ -18,7 +18,7 @@ from tidal.otas.manifest import OtasManifest
 from tidal.otas.runner import open_runner
 from tidal.repository.entries import ModelEntry
 from tidal_builders.otas.engines import batch_sizes, graphs
-from tidal_builders.otas.profiling import _rising
+from tidal_builders.otas.profiling import _monotonic
 from tidal_builders.otas.report import OtasReport
 from tidal_builders.otas.transformer import load_transformer
 from tidal_builders.otas.verify import _batches
@@ -146,7 +146,7 @@ def test_engines_of_another_model_are_noticed(source: Path, tmp_path: Path) -> N
     [
         ({"model": "./nothing"}, "there is no folder"),
         ({"gammas": [-2, 2]}, "0, the unchanged model, is missing"),
-        ({"gammas": [-9, -7, 0]}, "would merge no more"),
+        ({"gammas": [-9, -7, 0]}, "would not merge more"),
         ({"static_batches": [2, 4]}, "begin with 1"),
         ({"tensorrt": {}}, "plan options require engine tensorrt, got openvino"),
         ({"device": "gpu"}, "engine openvino runs on cpu, not on gpu"),
@@ -181,4 +181,4 @@ def test_prompts_share_a_graph_but_on_tensorrt() -> None:
 def test_sizes_and_times_of_a_profile() -> None:
     assert batch_sizes(6) == (1, 2, 4, 6)
     assert batch_sizes(1) == (1,)
-    assert _rising([3.0, 2.0, 5.0, 4.0]) == (2.0, 2.0, 4.0, 4.0)
+    assert _monotonic([3.0, 2.0, 5.0, 4.0]) == (2.0, 2.0, 4.0, 4.0)

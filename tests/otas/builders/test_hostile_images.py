@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tidal.errors import InvalidArgument
-from tidal_builders.otas.training.images import named_labels, read_images
+from tidal_builders.otas.training.images import read_images, read_labels
 
 
 def member(shape: str, content: bytes = b"") -> bytes:
@@ -41,15 +41,15 @@ def test_an_archive_that_unpacks_to_more_than_is_accepted(tmp_path: Path) -> Non
     content[entry + 24 : entry + 28] = struct.pack("<I", 0xFFFFFFF0)  # size of the member, in the directory
     path.write_bytes(bytes(content))
     many = archive(tmp_path / "many.npz", **{f"a{number}": member("(1,)", bytes(1)) for number in range(101)})
-    assert "accepted are up to 100 arrays of 8589934592 bytes" in refused(many)
-    assert "holds no labelled images" in refused(path)
+    assert "accepted: up to 100 arrays of 8589934592 bytes" in refused(many)
+    assert "contains no labelled images" in refused(path)
 
 
 @pytest.mark.parametrize("shape", ["(1099511627776,)", "(4611686018427387904, 4)", "(-1,)", "1"])
 def test_an_array_of_a_size_that_it_has_not(tmp_path: Path, shape: str) -> None:
     path = archive(tmp_path / "x.npz", labels=member(shape, bytes(4)), images=member("(1,1,1)", bytes(1)))
     said = refused(path)
-    assert "holds no labelled images" in said or "larger than the memory" in said
+    assert "contains no labelled images" in said or "larger than the memory" in said
 
 
 def test_what_is_no_archive(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_what_is_no_archive(tmp_path: Path) -> None:
     damaged = archive(tmp_path / "whole.npz", labels=member("(1,)", bytes(1))).read_bytes()[:-30]
     for content in (b"", stream.getvalue(), b"PK\x03\x04" + bytes(100), damaged):
         (tmp_path / "x.npz").write_bytes(content)
-        assert "holds no labelled images" in refused(tmp_path / "x.npz")
+        assert "contains no labelled images" in refused(tmp_path / "x.npz")
     os.mkfifo(tmp_path / "pipe.npz")
     assert "neither a folder nor an .npz file" in refused(tmp_path / "pipe.npz")
 
@@ -73,4 +73,4 @@ def test_a_pipe_among_the_images(tmp_path: Path) -> None:
 def test_labels(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "labels.json").write_bytes(content)
     with pytest.raises(InvalidArgument, match=r"labels\.json (cannot be read|has \d+ bytes; accepted are)"):
-        named_labels(tmp_path / "labels.json")
+        read_labels(tmp_path / "labels.json")

@@ -75,10 +75,10 @@ def test_what_is_given_is_measured_with_the_engines(built: Path, given: Path, da
 def test_what_is_trained_is_measured_on_what_was_kept_apart(built: Path, data: Path) -> None:
     found = run(built, "train", "vision", data, "--epochs", 2, "--rate", 0.01, "--json")
     assert found.exit_code == 0, found.stderr
-    told = json.loads(found.stdout)
-    assert (told["task"], told["labels"], set(told["accuracy"])) == ("parity", list(LABELS), {"0", "2"})
-    assert told["provenance"]["profiled"] == 18
-    assert (told["provenance"]["settings"]["epochs"], told["provenance"]["settings"]["batch"]) == ("2", "32")
+    result = json.loads(found.stdout)
+    assert (result["task"], result["labels"], set(result["accuracy"])) == ("parity", list(LABELS), {"0", "2"})
+    assert result["provenance"]["profiled"] == 18
+    assert (result["provenance"]["settings"]["epochs"], result["provenance"]["settings"]["batch"]) == ("2", "32")
     assert not list((built / "vision/.training").iterdir())
     rows = json.loads(run(built, "list", "vision", "--json").stdout)
     assert {row["task"]: row["state"] for row in rows}["parity"] == "fits"
@@ -102,13 +102,13 @@ def test_what_cannot_be_added_is_said(built: Path, given: Path, data: Path, tmp_
         (("add", given, "--name", "x", "--data", tmp_path / "empty"), "has no folders of images"),
         (
             ("add", given, "--name", "x", "--data", data, "--labels", "a,b,c"),
-            "tensor 'head.weight' is float32 of shape (2, 8)",
+            "tensor 'head.weight' has type float32 and shape (2, 8)",
         ),
         (("add", given / "few", "--data", data), "has no names of classes"),
         (("add", tmp_path / "empty", "--data", data, "--labels", "a,b"), "task.safetensors cannot be read"),
         (("add", given, "--data", data, "--name", "-"), "'-' is not a valid task name"),
         (("train", data, "--name", "x", "--rate", 0), "--rate must be greater than 0, got 0"),
-        (("train", tmp_path / "absent.npz", "--name", "x"), "holds no labelled images"),
+        (("train", tmp_path / "absent.npz", "--name", "x"), "contains no labelled images"),
     ]:
         command, *rest = arguments
         found = run(built, command, "vision", *rest)

@@ -50,9 +50,9 @@ def test_without_change_it_is_timms_model(models: Path, form: str) -> None:
 @pytest.mark.parametrize(
     ("form", "said"),
     [
-        ("latent pooling", "not supported here: tensor attn_pool"),
-        ("gated", r"not supported here: tensor blocks\.0\.attn\.norm"),
-        ("convolutions", r"holds a MobileNetV3; accepted are timm's vit_\*"),
+        ("latent pooling", "not supported: tensor attn_pool"),
+        ("gated", r"not supported: tensor blocks\.0\.attn\.norm"),
+        ("convolutions", r"contains a MobileNetV3; accepted: timm's vit_\*"),
     ],
 )
 def test_other_forms_are_refused(models: Path, form: str, said: str) -> None:

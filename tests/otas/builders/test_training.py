@@ -62,7 +62,7 @@ def test_what_is_trained_from_nothing_serves_tasks(tmp_path: Path) -> None:
     vit = pretrain(config, digits(700), Settings(epochs=6, rate=0.005))
     tiny.build(tmp_path / "r", tiny.write_source(tmp_path / "source", vit), gammas=[-6, 0, 2], static_batches=[])
     manifest = tiny.manifest_of(tmp_path / "r")
-    trained, unseen = digits(1000, ("even", "odd")).divided(0.2, seed=0)
+    trained, unseen = digits(1000, ("even", "odd")).split(0.2, seed=0)
     model = load_transformer(vit)
     task = train_task(model, manifest.base, manifest, trained, Settings(epochs=4, rate=0.01), tmp_path / "work")
     accuracy = measure_accuracy(open_runner(manifest, tmp_path / "r/vision/1"), manifest, task, unseen)
@@ -104,12 +104,12 @@ def test_an_interrupted_training_comes_to_the_same(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         train_task(load_transformer(vit), "b", form, images, QUICK, tmp_path / "part", killed)
-    told: list[tuple[int, float]] = []
+    reported: list[tuple[int, float]] = []
     again = train_task(
-        load_transformer(vit), "b", form, images, QUICK, tmp_path / "part", lambda *each: told.append(each)
+        load_transformer(vit), "b", form, images, QUICK, tmp_path / "part", lambda *each: reported.append(each)
     )
     assert same(whole, again)
-    assert told == [(0, 1.0), (2, 1.0), (2, 1.0)]  # one epoch was left
+    assert reported == [(0, 1.0), (2, 1.0), (2, 1.0)]  # one epoch was left
     other = train_task(load_transformer(vit), "b", form, images, dataclasses.replace(QUICK, seed=1), tmp_path / "part")
     assert not same(whole, other)
 
@@ -125,22 +125,22 @@ def test_an_interrupted_pretraining_comes_to_the_same(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         pretrain(config, images, QUICK, killed, **how, checkpoint=tmp_path / "epoch")
-    told: list[float] = []
-    again = pretrain(config, images, QUICK, told.append, **how, checkpoint=tmp_path / "epoch")
+    reported: list[float] = []
+    again = pretrain(config, images, QUICK, reported.append, **how, checkpoint=tmp_path / "epoch")
     assert again.digest == whole.digest
-    assert told == [1.0]
+    assert reported == [1.0]
     assert pretrain(config, images, QUICK).digest != whole.digest
 
 
-def test_images_vary_as_they_are_told_to() -> None:
+def test_images_are_augmented_as_configured() -> None:
     shown = np.arange(1, 2 * 4 * 4 + 1, dtype=np.uint8).reshape(2, 4, 4, 1).repeat(100, axis=0)
     draw = np.random.default_rng(0)
-    assert (Variation().varied(shown, draw) == shown).all()
-    mirrored = Variation(mirror=True).varied(shown, draw)
+    assert (Variation().apply(shown, draw) == shown).all()
+    mirrored = Variation(mirror=True).apply(shown, draw)
     turned = (mirrored == shown[:, :, ::-1]).all(axis=(1, 2, 3))
     assert (turned | (mirrored == shown).all(axis=(1, 2, 3))).all()
     assert 60 < turned.sum() < 140
-    moved = Variation(shift=1).varied(shown, draw)
+    moved = Variation(shift=1).apply(shown, draw)
     padded = np.pad(shown[0], ((1, 1), (1, 1), (0, 0)))
     places = {padded[y : y + 4, x : x + 4].tobytes() for y in range(3) for x in range(3)}
     assert {image.tobytes() for image in moved[:100]} == places
@@ -156,13 +156,13 @@ def test_images_vary_as_they_are_told_to() -> None:
 
 def test_a_head_alone_may_have_epochs_of_its_own(tmp_path: Path) -> None:
     vit = tiny_vit(size=8, channels=1, layers=1)
-    told: list[tuple[int, float]] = []
+    reported: list[tuple[int, float]] = []
     settings = dataclasses.replace(QUICK, epochs=1, head_epochs=4)
     train_task(
         load_transformer(vit), "b", form_of(vit, (-2, 0, 2)), digits(96), settings, tmp_path,
-        lambda *each: told.append(each),
+        lambda *each: reported.append(each),
     )  # fmt: skip
-    assert [each for each in told if each[1] < 1] == [(g, share) for g in (0, -2) for share in (0.25, 0.5, 0.75)]
+    assert [each for each in reported if each[1] < 1] == [(g, share) for g in (0, -2) for share in (0.25, 0.5, 0.75)]
     assert settings.described()["head_epochs"] == "4"
     assert "head_epochs" not in QUICK.described()
 
@@ -176,7 +176,7 @@ def test_images_are_decoded_once_as_far_as_memory_goes(monkeypatch: pytest.Monke
         return pixels_of(self, content, name)
 
     monkeypatch.setattr(ImageDecoder, "pixels", counted)
-    monkeypatch.setattr("tidal_builders.otas.training.images._MOST_BYTES", 2 * 8 * 8)
+    monkeypatch.setattr("tidal_builders.otas.training.images._MAX_BYTES", 2 * 8 * 8)
     config = tiny_config(size=8, channels=1).image
     images = digits(3)
     pixels = Pixels(images, config)
@@ -224,16 +224,16 @@ def test_images_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "bare.npz", images=np.zeros((1, 4, 4), np.uint8))
     np.savez(tmp_path / "pickled.npz", images=np.array([object()]), labels=np.zeros(1, np.int64))
     for path, labels, said in [
-        ("empty", None, "has no folders of images; accepted are"),
-        ("f", ["dark"], "the label 'light', which is none of the task's: dark"),
+        ("empty", None, "has no folders of images; accepted:"),
+        ("f", ["dark"], "the label 'light', which the task does not have; accepted: dark"),
         ("few.npz", None, "2 images and 3 labels"),
         ("few.npz", ["a"], "2 images and 3 labels"),
-        ("float.npz", None, "images are float64, not uint8"),
-        ("bare.npz", None, "holds no labelled images"),
-        ("pickled.npz", None, "holds no labelled images"),
-        ("nothing.npz", None, "holds no labelled images"),
+        ("float.npz", None, "images have type float64; accepted: uint8"),
+        ("bare.npz", None, "contains no labelled images"),
+        ("pickled.npz", None, "contains no labelled images"),
+        ("nothing.npz", None, "contains no labelled images"),
     ]:
         with pytest.raises(InvalidArgument, match=said):
             read_images(tmp_path / path, labels)
-    with pytest.raises(InvalidArgument, match="too few to keep a share"):
-        read_images(tmp_path / "f").divided(0.01, seed=0)
+    with pytest.raises(InvalidArgument, match="too few to split off a share"):
+        read_images(tmp_path / "f").split(0.01, seed=0)

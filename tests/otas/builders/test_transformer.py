@@ -12,7 +12,7 @@ from testing.vits import tiny_config, tiny_vit
 from tests.otas.builders import reference
 from tidal.errors import InvalidArgument
 from tidal_builders.otas.gammas import (
-    LEAST_PATCHES,
+    MIN_PATCHES,
     check_gammas,
     default_gammas,
     image_bytes,
@@ -124,7 +124,7 @@ def test_merging_stops_at_half_and_at_a_minimum() -> None:
     assert merges_by_layer(config, -20) == (8, 4, 0, 0, 0)
     assert merges_by_layer(config, -3) == (3, 3, 3, 3, 0)
     assert tokens_by_layer(config, -3, accumulate=False) == (17, 14, 11, 8, 5, 5)
-    assert min(tokens_by_layer(config, -99, accumulate=True)) == 1 + LEAST_PATCHES
+    assert min(tokens_by_layer(config, -99, accumulate=True)) == 1 + MIN_PATCHES
     assert tokens_by_layer(config, 2, accumulate=False) == (19,) * 6
     assert tokens_by_layer(config, 2, accumulate=True) == (19, 21, 23, 25, 27, 27)
 
@@ -137,7 +137,7 @@ def test_the_papers_list_is_brought_to_the_models_size() -> None:
     assert check_gammas(base, (8, 0, -5, 8)) == (-5, 0, 8)
     with pytest.raises(InvalidArgument, match="0, the unchanged model, is missing"):
         check_gammas(base, (-5, 2))
-    with pytest.raises(InvalidArgument, match="-20 would merge no more than the next one does"):
+    with pytest.raises(InvalidArgument, match="-20 would not merge more than the next one"):
         check_gammas(tiny_config(), (-20, -8, 0))
 
 

@@ -62,10 +62,10 @@ def earned(
 ) -> float:
     """Utility of an allocation, -∞ where a batch would be late."""
     total = 0.0
-    for deadline, takes, earns, place in zip(deadlines, seconds, utilities, places, strict=True):
-        if place is not None:
-            now += takes[place]
-            total += earns[place] if now < deadline else -math.inf
+    for deadline, takes, earns, gamma_index in zip(deadlines, seconds, utilities, places, strict=True):
+        if gamma_index is not None:
+            now += takes[gamma_index]
+            total += earns[gamma_index] if now < deadline else -math.inf
     return total
 
 
@@ -124,13 +124,13 @@ def test_it_is_the_printed_programme_and_never_better_than_the_best(batches: lis
 
 
 class TestArrivalRate:
-    def places(self, *batches: tuple[float, float], place: int = 1, seconds: Row = QUICK) -> list[int]:
+    def places(self, *batches: tuple[float, float], gamma_index: int = 1, seconds: Row = QUICK) -> list[int]:
         """Batches are deadlines and mean utilities."""
         deadlines, utilities = zip(*batches, strict=True)
-        return by_arrival_rate(0.0, deadlines, [seconds] * len(batches), utilities, place)
+        return by_arrival_rate(0.0, deadlines, [seconds] * len(batches), utilities, gamma_index)
 
     def test_the_rate_decides(self) -> None:
-        assert self.places((1.0, 0.5), (2.0, 0.5), place=1) == [1, 1]
+        assert self.places((1.0, 0.5), (2.0, 0.5), gamma_index=1) == [1, 1]
 
     def test_one_that_would_be_late_gets_the_fewest_tokens(self) -> None:
         assert self.places((0.2, 0.5), (2.0, 0.5)) == [0, 1]  # T + t ≥ d is late

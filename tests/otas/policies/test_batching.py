@@ -20,7 +20,7 @@ def batches(*queries: Query, batching: Batching = PUBLISHED) -> list[list[int]]:
     groups: list[Group] = []
     numbers = {each: number for number, each in enumerate(queries)}
     for each in queries:
-        group = batching.find(each, groups)
+        group = batching.group_for(each, groups)
         if group is None:
             groups.append(Group(each, EARNS))
         else:

@@ -22,7 +22,7 @@ def plan(case: Case, profile: MadeProfile = LINEAR, **options: float) -> list[Ru
     return best_plan(0.0, deadlines, sizes, np.array(earnings, float), Costs.of(profile), **options)  # type: ignore[arg-type]
 
 
-def worth(case: Case, runs: list[Run], profile: MadeProfile = LINEAR, price: float = 0.0) -> float:
+def value_of(case: Case, runs: list[Run], profile: MadeProfile = LINEAR, price: float = 0.0) -> float:
     """What a plan earns beyond the price of its time; -∞ where a batch is late, too large or not behind the last."""
     now, total, stop = 0.0, 0.0, 0
     for run in runs:
@@ -30,11 +30,11 @@ def worth(case: Case, runs: list[Run], profile: MadeProfile = LINEAR, price: flo
         size = sum(group[1] for group in groups)
         if run.start < stop or size > profile.max_batch:
             return -math.inf
-        takes = profile.latency_s(profile.gammas[run.place], size)
+        takes = profile.latency_s(profile.gammas[run.gamma_index], size)
         now, stop = now + takes, run.stop
         if now > min(group[0] for group in groups):
             return -math.inf
-        total += sum(group[2][run.place] for group in groups) - price * takes
+        total += sum(group[2][run.gamma_index] for group in groups) - price * takes
     return total
 
 
@@ -44,8 +44,8 @@ def all_plans(groups: int, places: int, joined: int) -> list[list[Run]]:
             return [[]]
         found = from_(start + 1)
         for stop in range(start + 1, min(start + joined, groups) + 1):
-            for place, rest in itertools.product(range(places), from_(stop)):
-                found.append([Run(start, stop, place), *rest])
+            for gamma_index, rest in itertools.product(range(places), from_(stop)):
+                found.append([Run(start, stop, gamma_index), *rest])
         return found
 
     return from_(0)
@@ -59,8 +59,8 @@ class TestByHand:
         # 10 queries take 10, 20 or 40 ms: what the published programme loses (see test_allocation).
         case: Case = [(0.045, 10, (1, 2, 3)), (0.085, 10, (0, 0, 3)), (0.095, 10, (0, 0, 4))]
         found = plan(case)
-        assert worth(case, found) == 8
-        assert [run.place for run in found] == [0, 2, 2]
+        assert value_of(case, found) == 8
+        assert [run.gamma_index for run in found] == [0, 2, 2]
 
     def test_a_deadline_may_be_met_exactly(self) -> None:
         assert plan([(0.25, 64, (1, 2, 3))]) == [Run(0, 1, 1)]
@@ -102,9 +102,9 @@ CASES = st.lists(GROUP, min_size=1, max_size=4).map(
 @given(CASES, st.integers(1, 3), st.sampled_from([0.0, 0.1, 100.0]))
 @settings(max_examples=80, deadline=None)
 def test_without_a_bound_it_is_the_best_of_all_plans(case: Case, joined: int, price: float) -> None:
-    most = max(worth(case, runs, STARTED, price) for runs in all_plans(len(case), 3, joined))
+    most = max(value_of(case, runs, STARTED, price) for runs in all_plans(len(case), 3, joined))
     found = plan(case, STARTED, price=price, joined=joined, labels=1000)
-    assert worth(case, found, STARTED, price) == pytest.approx(most)
+    assert value_of(case, found, STARTED, price) == pytest.approx(most)
 
 
 @given(CASES)
@@ -115,17 +115,17 @@ def test_no_other_order_of_whole_groups_is_better(case: Case) -> None:
     def in_order(order: tuple[int, ...], choice: tuple[int | None, ...]) -> float:
         now, total = 0.0, 0.0
         for number in order:
-            place = choice[number]
-            if place is not None:
+            gamma_index = choice[number]
+            if gamma_index is not None:
                 deadline, size, earns = case[number]
-                now += STARTED.latency_s(STARTED.gammas[place], size)
+                now += STARTED.latency_s(STARTED.gammas[gamma_index], size)
                 if now > deadline:
                     return -math.inf
-                total += earns[place]
+                total += earns[gamma_index]
         return total
 
     most = max(in_order(order, choice) for order in itertools.permutations(range(len(case))) for choice in choices)
-    assert worth(case, plan(case, STARTED, labels=1000), STARTED) == pytest.approx(most)
+    assert value_of(case, plan(case, STARTED, labels=1000), STARTED) == pytest.approx(most)
 
 
 @given(
@@ -138,4 +138,4 @@ def test_any_bound_gives_a_plan_that_is_in_time(
     groups: list[tuple[int, int, tuple[float, ...]]], labels: int, joined: int
 ) -> None:
     case: Case = sorted(((ms / 1e3, size, earns) for ms, size, earns in groups), key=lambda group: group[0])
-    assert worth(case, plan(case, STARTED, labels=labels, joined=joined), STARTED) >= 0
+    assert value_of(case, plan(case, STARTED, labels=labels, joined=joined), STARTED) >= 0

@@ -95,8 +95,8 @@ class TestEveryPolicy:
         ("wrong", "error", "text"),
         [
             (query(0.0, math.inf), InvalidArgument, "deadline must be finite, got inf"),
-            (query(0.0, 1.0, -1.0), InvalidArgument, "utility must be a number from 0 on, got -1.0"),
-            (query(0.0, 1.0, math.nan), InvalidArgument, "utility must be a number from 0 on, got nan"),
+            (query(0.0, 1.0, -1.0), InvalidArgument, "utility must be a finite number of at least 0, got -1.0"),
+            (query(0.0, 1.0, math.nan), InvalidArgument, "utility must be a finite number of at least 0, got nan"),
             (query(0.0, 1.0, task="none"), NotFound, "no task none"),
         ],
     )
@@ -195,7 +195,7 @@ class TestPareto:
         queries = [query(0.0, 0.6, 1.0), query(0.0, 0.6, 0.1), query(0.0, 1.0, 0.1), query(0.0, 1.0, 0.01)]
         assert len(start(filled(ParetoPolicy, *queries, profile=STARTED), 0.0).queries) == 4
 
-    def test_those_in_a_hurry_go_apart(self) -> None:
+    def test_urgent_queries_are_planned_separately(self) -> None:
         # 40 that are alike: all take 48 ms at the least, which the first two do not have; alone those take 10.
         hasty, others = [query(-0.3, 0.325) for _ in range(2)], [query(-0.265, 0.325) for _ in range(38)]
         policy = filled(ParetoPolicy, *hasty, *others, profile=STARTED)
@@ -205,7 +205,7 @@ class TestPareto:
         policy.finished(batch, batch.seconds)
         assert set(start(policy, batch.seconds).queries) == set(others)
 
-    def test_nothing_worth_its_price_runs_all_the_same(self) -> None:
+    def test_the_best_part_runs_also_below_the_price(self) -> None:
         policy = ParetoPolicy(LINEAR)
         for i in range(900):
             policy.add(query(0.001 * i, 0.5, 100.0), 0.001 * i)

@@ -14,7 +14,7 @@ from tidal.otas.policies.rate import ArrivalRate
 SAMPLE_S = np.array([1.0, 2.0, 4.0])
 
 
-def test_steps_are_worth_less_and_less() -> None:
+def test_steps_earn_less_and_less_per_second() -> None:
     assert steps([1, 2, 4], [4, 6, 8]) == [(1, 4), (1, 2), (2, 2)]
     assert steps([1, 2, 4], [1, 6, 8]) == [(2, 6), (2, 2)]  # the first lies below the line to the second
     assert steps([1, 2, 4], [4, 4, 3]) == [(1, 4)]  # the others earn no more
@@ -51,7 +51,7 @@ def test_only_the_last_queries_count() -> None:
     assert price.at(0.5) == 4
 
 
-def test_nothing_known_or_nothing_earned_is_worth_nothing() -> None:
+def test_the_price_is_zero_without_queries_or_earnings() -> None:
     assert PriceOfTime(SAMPLE_S).at(0.0) == 0
     assert priced((0, 0, 0)).at(0.1) == 0
 

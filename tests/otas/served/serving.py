@@ -76,7 +76,7 @@ class Scripted:
         self._gammas, self._most = itertools.cycle(gammas), most
         self._waiting: list[Query] = []
         self._running: Batch | None = None
-        self.told: list[float | None] = []
+        self.reported: list[float | None] = []
         self.added: list[Query] = []
         self.hopeless: Callable[[Query], bool] = lambda _query: False
         self.failure: BaseException | None = None
@@ -116,7 +116,7 @@ class Scripted:
     def finished(self, batch: Batch, seconds: float | None) -> None:
         assert batch is self._running
         self._running = None
-        self.told.append(seconds)
+        self.reported.append(seconds)
 
 
 @dataclass

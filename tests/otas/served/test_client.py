@@ -45,7 +45,7 @@ def test_classify_image(url: str, files: list[Path]) -> None:
 
     with Client(url) as client:
         found = client.classify_image("prompts", content, **OPTIONS)
-        with pytest.raises(InvalidArgument, match="image row 0 is damaged or no image"):
+        with pytest.raises(InvalidArgument, match="image row 0 is damaged or not an image"):
             client.classify_image("prompts", files[1].read_bytes(), **OPTIONS)
         with pytest.raises(InvalidArgument, match="image: expected the bytes of a file, got str"):
             client.classify_image("prompts", str(files[0]), **OPTIONS)  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ def test_the_command_in_json_goes_on_behind_a_bad_file(url: str, files: list[Pat
 def test_the_command_sends_texts_or_images(files: list[Path], tmp_path: Path) -> None:
     both = infer("http://127.0.0.1:1", "--image", str(files[0]), "--text", "a")
     assert both.exit_code == 2
-    assert "give images or texts, not both" in both.output
+    assert "--image cannot be combined with --text, --pair or --file" in both.output
     assert infer("http://127.0.0.1:1", "--image", str(tmp_path / "absent.png")).exit_code == 2
 
 
@@ -107,7 +107,7 @@ def test_load_says_that_the_model_reads_images(url: str) -> None:
     done = load(url)
     assert done.exit_code == 2
     assert done.stderr == (
-        "model 'prompts' takes image, pixel_values: give --image FILE or --image-size WxH; nothing was sent\n"
+        "model 'prompts' has the inputs image, pixel_values: give --image FILE or --image-size WxH; nothing was sent\n"
     )
 
 
@@ -116,9 +116,9 @@ def test_load_says_that_the_model_reads_images(url: str) -> None:
     [
         (["--image-size", "40"], "expected WIDTHxHEIGHT in pixels"),
         (["--image-size", "0x40"], "expected WIDTHxHEIGHT in pixels"),
-        (["--image-size", "4x4", "--image", "."], "not both"),
+        (["--image-size", "4x4", "--image", "."], "exclude each other"),
         (["--image-size", "4x4", "--ids"], "has no meaning with --image-size"),
-        (["--image", "."], "no file in this folder"),
+        (["--image", "."], "the folder has no files"),
         (["--image", "./absent.png"], "cannot be read"),
     ],
 )

@@ -55,7 +55,7 @@ class TestAnswers:
                 assert set(gammas) == {2} or model == "vit"
 
     @pytest.mark.parametrize("model", ["vit", "paper"])
-    def test_a_query_in_a_hurry_gets_fewer_tokens(
+    def test_an_urgent_query_gets_fewer_tokens(
         self, url: str, vision: Vision, pixels: list[FloatArray], model: str
     ) -> None:
         with Client(url) as client:
@@ -105,11 +105,11 @@ class TestRefusals:
     def test_an_image_that_is_not_accepted_harms_nobody(self, url: str, vision: Vision, name: str) -> None:
         content, said = HOSTILE[name]
         if name == "bomb":
-            said = "has too many pixels; accepted are up to 1000000"
+            said = "has too many pixels; accepted: up to 1000000"
         elif name == "too large":
-            said = "has 1025 x 1024 pixels; accepted are up to 1000000 of them"
+            said = "has 1025 x 1024 pixels; accepted: up to 1000000 in total"
         elif name == "bytes":
-            said = f"has {len(content)} bytes; accepted are up to 1048576, the model's max_image_mb"
+            said = f"has {len(content)} bytes; accepted: up to 1048576, the model's max_image_mb"
         with Client(url) as client, ThreadPoolExecutor(5) as pool:
             good = [
                 pool.submit(client.infer, "vit", {"image": column([image])}, task="moods", **LONG) for image in IMAGES
@@ -131,7 +131,7 @@ class TestRefusals:
             (
                 {"pixel_values": np.zeros((1, 3, 16, 16), np.float32)},
                 {"task": "moods"},
-                "pixel_values has shape [1, 3, 16, 16]; accepted is [rows, 3, 32, 32]",
+                "pixel_values has shape [1, 3, 16, 16]; accepted: [rows, 3, 32, 32]",
             ),
         ],
     )

@@ -81,22 +81,22 @@ class TestRequests:
         [
             (lambda: ask(None, 1.0), "names no task in its option 'task'; accepted: other, tone"),
             (lambda: ask("tune", 1.0), "unknown task 'tune': did you mean 'tone'?"),
-            (lambda: ask("tone", 1.0, inputs={}), "has neither image nor pixel_values; accepted is one of them"),
+            (lambda: ask("tone", 1.0, inputs={}), "has neither image nor pixel_values; accepted: one of them"),
             (
                 lambda: ask("tone", 1.0, inputs={"image": column([b""]), "pixel_values": pixels(1.0)}),
-                "both image and pixel_values were sent; accepted is one of them",
+                "has both image and pixel_values; accepted: one of them",
             ),
             (
                 lambda: ask("tone", 1.0, 2.0, inputs={"image": column([encoded(photo(8, 8)), b"nothing"])}),
-                "image row 1 is damaged or no image; accepted are JPEG, PNG and WebP",
+                "image row 1 is damaged or not an image; accepted: JPEG, PNG and WebP",
             ),
             (
                 lambda: ask("tone", 1.0, inputs={"image": np.array([[b"a", b"b"]], object)}),
-                "image has shape [1, 2]; accepted is [rows, 1]",
+                "image has shape [1, 2]; accepted: [rows, 1]",
             ),
             (
                 lambda: ask("tone", 1.0, inputs={"pixel_values": np.zeros((1, 3, 4, 4), np.float32)}),
-                "pixel_values has shape [1, 3, 4, 4]; accepted is [rows, 1, 4, 4]",
+                "pixel_values has shape [1, 3, 4, 4]; accepted: [rows, 1, 4, 4]",
             ),
             (
                 lambda: ask("tone", 1.0, float("nan")),
@@ -173,7 +173,7 @@ class TestRequests:
             other.wait()
             assert run.transformer.batches[1:] == [(0, [2.0])]
             assert run.counts("outcomes_total", 4, outcome="evicted")
-            assert until(lambda: [seconds is None for seconds in policy.told] == [False, True], 5)
+            assert until(lambda: [seconds is None for seconds in policy.reported] == [False, True], 5)
 
     def test_an_answer_after_the_deadline_counts_as_late(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
@@ -232,8 +232,8 @@ class TestRequests:
             assert run.counts("outcomes_total", 1, outcome="cancelled")
             assert run.counts("outcomes_total", 1, outcome="evicted")
             # What a smaller batch took says nothing of the planned one.
-            assert until(lambda: len(run.policies[0].told) == 2 and run.policies[0].told[1] is None, 5)  # type: ignore[attr-defined]
-            assert run.policies[0].told[0] > 0  # type: ignore[attr-defined]
+            assert until(lambda: len(run.policies[0].reported) == 2 and run.policies[0].reported[1] is None, 5)  # type: ignore[attr-defined]
+            assert run.policies[0].reported[0] > 0  # type: ignore[attr-defined]
 
 
 class TestTasks:
@@ -306,7 +306,7 @@ class TestFailures:
             assert [values for _, values in run.transformer.batches] == [[1.0, 2.0], [4.0]]
             assert run.counts("outcomes_total", 3, outcome="failed")
             # The third row of the first left the queue with it.
-            assert until(lambda: [seconds is None for seconds in run.policies[0].told] == [True, False], 5)  # type: ignore[attr-defined]
+            assert until(lambda: [seconds is None for seconds in run.policies[0].reported] == [True, False], 5)  # type: ignore[attr-defined]
             assert run.metric("service_restarts_total") == 0
 
     def test_a_policy_that_raises_costs_the_service_which_is_replaced(self, tmp_path: Path) -> None:

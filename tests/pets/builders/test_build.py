@@ -200,8 +200,8 @@ def test_a_pooler_that_the_source_lacks_is_zero_and_said(build: Callable[..., Pe
         ({"model": "./nothing"}, "there is no folder"),
         ({"samples": "nothing.txt"}, "there is no file"),
         ({"max_length": 25}, "25 tokens exceed the model's longest input of 24"),
-        ({"engine": "torch", "precision": "bf16"}, "bf16 goes with engine openvino, got torch"),
-        ({"engine": "torch", "attention_received": True}, "attention goes with engine openvino, got torch"),
+        ({"engine": "torch", "precision": "bf16"}, "bf16 requires engine openvino, got torch"),
+        ({"engine": "torch", "attention_received": True}, "attention requires engine openvino, got torch"),
     ],
 )
 def test_what_cannot_be_built_is_said(build: Callable[..., PetsReport], fields: dict[str, Any], said: str) -> None:

@@ -261,7 +261,7 @@ class TestTensors:
         save(tmp_path)
         (tmp_path / "adapter.safetensors").unlink()
         torch.save(adapter_tensors(), tmp_path / "pytorch_adapter.bin")
-        with pytest.raises(TidalError, match=r"pickled \(pytorch_adapter.bin\), which are not read"):
+        with pytest.raises(TidalError, match=r"pickled weights \(pytorch_adapter.bin\), which are not read"):
             import_task(tmp_path, base, ImportOptions())
 
     def test_without_a_head(self, base: ImportBase, tmp_path: Path) -> None:

@@ -98,11 +98,11 @@ def test_other_runtimes_scaling_failures_and_a_picture(table: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "--rate is needed"),
+        ((), "--rate is missing"),
         (("-r", "0"), "--rate must be a positive number"),
         (("-r", "1", "--runtimes", "a,b"), "--runtimes 'a,b': expected lengths"),
         (("-r", "1", "--runtimes", "512"), "of at most 256 tokens"),
-        (("-r", "1", "--autoscale", "5"), "--autoscale '5': expected FEWEST-MOST"),
+        (("-r", "1", "--autoscale", "5"), "--autoscale '5': expected MIN-MAX"),
         (("-r", "1", "--autoscale", "5-2"), "min_gpus must be between 1 and max_gpus"),
         (("-r", "1", "--lengths", "x"), "lengths 'x': expected N, PERCENTILE"),
         (("-r", "1", "--lengths", "0=9,50=3,100=4"), "ascending"),

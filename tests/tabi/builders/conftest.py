@@ -35,18 +35,18 @@ class Built(NamedTuple):
 
 
 @contextmanager
-def settled_code() -> Iterator[None]:
-    """Code that others change meanwhile makes no build due."""
+def pinned_code() -> Iterator[None]:
+    """Pin the code hashes, so that changes of the code do not make builds stale."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tidal_builders.fingerprint.hash_code", lambda modules: "code")
         yield
 
 
 # Of a module, not of the session: builders of other folders are tested in the same process. What is built for the whole
-# session settles the code itself.
+# session pins the code itself.
 @pytest.fixture(scope="module", autouse=True)
-def _settled() -> Iterator[None]:
-    with settled_code():
+def _pinned() -> Iterator[None]:
+    with pinned_code():
         yield
 
 
@@ -135,7 +135,7 @@ def short_search() -> Iterator[None]:
 def built(models: Path, labelled: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("built")
     spec = write_spec(folder / "reviews.yaml", models, labelled)
-    with settled_code(), steady_latencies():
+    with pinned_code(), steady_latencies():
         done = tidal_build(spec, "--repository", folder / "repository")
     assert done.code == 0, done.stderr
     return Built(spec, folder / "repository", done)
@@ -154,7 +154,7 @@ def rated(tmp_path_factory: pytest.TempPathFactory) -> Built:
     rows = [{"one": a, "two": b, "score": value} for (a, b), value in zip(pairs, values, strict=True)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = write_spec(folder / "reviews.yaml", models, data, columns=RATED_COLUMNS, metric="spearman")
-    with settled_code(), short_search():
+    with pinned_code(), short_search():
         done = tidal_build(spec, "--repository", folder / "repository")
     assert done.code == 0, done.stderr
     return Built(spec, folder / "repository", done)

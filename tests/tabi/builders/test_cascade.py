@@ -128,7 +128,7 @@ def test_the_report_is_published(built: Built) -> None:
 def test_a_second_run_does_nothing(built: Built) -> None:
     done = tidal_build(built.spec, "--repository", built.repository)
     first, *warnings = done.stdout.splitlines()
-    assert (done.code, first, done.stderr) == (0, "reviews: version 1 is current, nothing to do", "")
+    assert (done.code, first, done.stderr) == (0, "reviews: version 1 is current", "")
     assert all(line.startswith("warning: reviews: 137 candidates were compared on 30") for line in warnings)
     assert tidal_build(built.spec, "--repository", built.repository, "--check").code == 0
     as_json = json.loads(tidal_build(built.spec, "--repository", built.repository, "--json").stdout)
@@ -244,7 +244,7 @@ def test_targets_on_the_command_line(built: Built, tmp_path: Path, models: Path)
     taken.write_text(f"kind: arlo\nname: reviews_small\nmodel: {models / 'small'}\n")
     clash = tidal_build(built.spec, taken, "--repository", built.repository, "--check")
     assert clash.code == 2
-    assert "both make the model 'reviews_small'" in clash.stderr
+    assert "both build a model 'reviews_small'" in clash.stderr
 
 
 def test_a_changed_level_alone_is_built_and_run(
@@ -286,7 +286,7 @@ def test_a_changed_level_alone_is_built_and_run(
         ({"parts": {"calibration": 0.01, "selection": 0.01, "report": 0.98}}, "gives the calibration part"),
     ],
 )
-def test_what_cannot_be_built_is_said(copied: Built, fields: dict[str, object], message: str) -> None:
+def test_what_cannot_be_built_is_an_error(copied: Built, fields: dict[str, object], message: str) -> None:
     change(copied.spec, **fields)
     done = tidal_build(copied.spec, "--repository", copied.repository)
     assert done.code == 2

@@ -59,7 +59,7 @@ def test_every_label_is_split_by_the_shares() -> None:
         assert np.abs(shares - (0.2, 0.3, 0.5)).max() <= 1.5 / count, label
 
 
-def test_equal_texts_lie_in_one_part_whatever_their_labels() -> None:
+def test_equal_texts_are_in_one_part_whatever_their_labels() -> None:
     texts = [(f"text {number % 60}",) if number % 2 else (f" text {number % 60} ",) for number in range(300)]
     part = split(texts, np.arange(300) % 3, Parts())
     parts_of: dict[str, set[int]] = {}

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from testing.candidates import candidate
-from testing.cascades import PRUNING, OpenLevel, Walked, walk
+from testing.cascades import PRUNING, OpenLevel, RoutedAnswer, route_offline
 from testing.config import parameter
 from testing.models import make_tiny_classifier
 from tests.tabi.builders.command import tidal_build
@@ -64,10 +64,11 @@ class Cascade:
     levels: list[OpenLevel]
     queries: Queries
 
-    def walks(self) -> list[Walked]:
+    def routes(self) -> list[RoutedAnswer]:
         """The ways of the queries, without a server."""
         return [
-            walk(self.manifest, self.levels, 1, query, f"q{number}", 0) for number, query in enumerate(self.queries)
+            route_offline(self.manifest, self.levels, 1, query, f"q{number}", 0)
+            for number, query in enumerate(self.queries)
         ]
 
 
@@ -127,8 +128,8 @@ def served(repository: Path) -> dict[str, Cascade]:
 
 
 @pytest.fixture(scope="module")
-def walked(served: dict[str, Cascade]) -> Callable[[str], list[Walked]]:
-    return lru_cache(lambda name: served[name].walks())
+def routed(served: dict[str, Cascade]) -> Callable[[str], list[RoutedAnswer]]:
+    return lru_cache(lambda name: served[name].routes())
 
 
 @pytest.fixture(scope="module")
@@ -175,8 +176,8 @@ def test_a_score_is_given_without_a_label(url: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["three", "apart"])
-def test_classes(model: str, url: str, walked: Callable[[str], list[Walked]]) -> None:
-    for found, wanted in zip(ask(url, model, TEXTS), walked(model), strict=True):
+def test_classes(model: str, url: str, routed: Callable[[str], list[RoutedAnswer]]) -> None:
+    for found, wanted in zip(ask(url, model, TEXTS), routed(model), strict=True):
         assert not found["degraded"].item()
         assert found["level"].item() == wanted.answer.level
         assert wanted.answer.label is not None
@@ -184,17 +185,17 @@ def test_classes(model: str, url: str, walked: Callable[[str], list[Walked]]) ->
         assert found["pruned_text"].item().decode() == wanted.read[0]
         np.testing.assert_allclose(found["probabilities"][0], wanted.answer.outputs, atol=1e-4)
         assert found["confidence"].item() == pytest.approx(wanted.answer.confidence, abs=1e-4)
-    assert {each.answer.level for each in walked(model)} == {1, 2, 3}
-    assert any(each.read != text for each, text in zip(walked(model), TEXTS, strict=True))
+    assert {each.answer.level for each in routed(model)} == {1, 2, 3}
+    assert any(each.read != text for each, text in zip(routed(model), TEXTS, strict=True))
 
 
-def test_values_of_pairs(url: str, walked: Callable[[str], list[Walked]]) -> None:
-    for found, wanted in zip(ask(url, "values", PAIRS), walked("values"), strict=True):
+def test_values_of_pairs(url: str, routed: Callable[[str], list[RoutedAnswer]]) -> None:
+    for found, wanted in zip(ask(url, "values", PAIRS), routed("values"), strict=True):
         assert "label" not in found
         assert not found["degraded"].item()
         assert found["level"].item() == wanted.answer.level
         assert (found["pruned_text"].item().decode(), found["pruned_pair"].item().decode()) == wanted.read
         assert found["value"].item() == pytest.approx(wanted.answer.value, abs=1e-4)
         assert found["confidence"].item() == pytest.approx(wanted.answer.confidence, abs=1e-4)
-    assert {each.answer.level for each in walked("values")} == {1, 2}
-    assert any(each.read != pair for each, pair in zip(walked("values"), PAIRS, strict=True))
+    assert {each.answer.level for each in routed("values")} == {1, 2}
+    assert any(each.read != pair for each, pair in zip(routed("values"), PAIRS, strict=True))

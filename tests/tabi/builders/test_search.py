@@ -364,7 +364,7 @@ def test_three_levels_give_all_combinations(tokenizer: WordTokenizer) -> None:
     assert straight.candidates == result.candidates
 
 
-def test_what_cannot_be_searched_is_said(tokenizer: WordTokenizer) -> None:
+def test_what_cannot_be_searched_is_an_error(tokenizer: WordTokenizer) -> None:
     toy = Toy(**TOY)
     data = toy.data(40)
     levels = toy.facts(data, tokenizer)
@@ -428,10 +428,10 @@ def test_weights_come_from_one_part_and_figures_from_two_others(
 
 def test_progress_ends_at_the_whole(tokenizer: WordTokenizer) -> None:
     toy = Toy(**TOY)
-    data, told = toy.data(200), []
-    search(data, toy.facts(data, tokenizer), toy.rerun, metric="accuracy", progress=told.append)
-    assert told == sorted(told)
-    assert told[-1] == pytest.approx(1)
+    data, reported = toy.data(200), []
+    search(data, toy.facts(data, tokenizer), toy.rerun, metric="accuracy", progress=reported.append)
+    assert reported == sorted(reported)
+    assert reported[-1] == pytest.approx(1)
 
 
 def test_a_level_by_itself_is_a_cascade_too(tokenizer: WordTokenizer) -> None:

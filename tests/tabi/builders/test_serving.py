@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.tabi.builders.command import Done, tidal_build
-from tests.tabi.builders.conftest import Built, settled_code, steady_latencies
+from tests.tabi.builders.conftest import Built, pinned_code, steady_latencies
 from tests.tabi.builders.toy import Toy, tokenizer_of
 from tidal.errors import NotFound
 from tidal.repository.entries import ModelEntry
@@ -190,7 +190,7 @@ def rebuilt(built: Built, folder: Path, **fields: Any) -> Served:
     shutil.copytree(built.repository, folder / "repository")
     spec = folder / "reviews.yaml"
     spec.write_text(yaml.safe_dump({**yaml.safe_load(built.spec.read_text()), **fields}))
-    with settled_code(), steady_latencies():
+    with pinned_code(), steady_latencies():
         done = tidal_build(spec, "--repository", folder / "repository")
     assert done.code == 0, done.stderr
     latest = ModelEntry(folder / "repository/reviews").latest()

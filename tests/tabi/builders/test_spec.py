@@ -67,7 +67,7 @@ def test_a_level_has_the_options_of_all_but_for_its_own() -> None:
         ),
         (
             {"levels": levels(model="base", task="mood", runtimes={"threads": 1})},
-            "field 'levels' entry 2: fields 'task' and 'runtimes': a task is run as its pets model is, got both",
+            "field 'levels' entry 2: fields 'task' and 'runtimes': got both; a task runs as its pets model does",
         ),
         (
             {"levels": levels(model="base", task="mood", revision="main")},
@@ -85,7 +85,7 @@ def test_a_level_has_the_options_of_all_but_for_its_own() -> None:
         ),
         (
             {"levels": levels(runtimes={"form": "dynamic"}), "runtimes": {"placement": "partitioned"}},
-            "field 'runtimes' of level 'large', with that of all levels: .*partitioned takes static runtimes",
+            "field 'runtimes' of level 'large', with that of all levels: .*partitioned requires static runtimes",
         ),
         ({"runtimes": {"lengths": [64, 32]}}, r"field 'runtimes': field 'lengths': expected positive, ascending"),
         ({"target": {}}, "field 'target': expected one of accuracy, accuracy_loss, latency_ms and .*, got none"),

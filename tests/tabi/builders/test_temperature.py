@@ -67,7 +67,7 @@ def test_few_queries_keep_1_however_wrong_it_is(count: int) -> None:
     assert chosen(0, count, 8.0).temperature == 1
 
 
-def test_no_mistakes_at_all_say_nothing_about_the_temperature() -> None:
+def test_answers_without_mistakes_do_not_determine_the_temperature() -> None:
     logits, _ = drawn(0, 200, 1.0)
     choice = choose_temperature(10 * logits, logits.argmax(axis=1))
     assert choice.fitted == pytest.approx(0.05, rel=0.01)

@@ -1,4 +1,4 @@
-"""A small world in which every level is a function of the text, so that what pruning does to it can be followed."""
+"""Levels that are functions of the text, so that the effect of pruning can be computed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tidal_builders.tabi.data import CollectedLevel, LabelledData, LevelOutputs
 Texts = Sequence[tuple[str, ...]]
 
 WORDS = tuple(f"w{number}" for number in range(120))
-# Every fourth word says something about the label; the others only take time.
-SAYS = np.arange(len(WORDS)) % 4 == 0
+# Every fourth word determines the label; the others only take time.
+MEANINGFUL = np.arange(len(WORDS)) % 4 == 0
 
 
 def tokenizer_of(folder: Path, max_length: int = 64) -> WordTokenizer:
-    """A tokenizer with a token a word."""
+    """Return a tokenizer with one token per word."""
     special = ("[UNK]", "[CLS]", "[SEP]")
     words = Tokenizer(models.WordLevel({word: i for i, word in enumerate((*special, *WORDS))}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -35,14 +35,14 @@ def tokenizer_of(folder: Path, max_length: int = 64) -> WordTokenizer:
 
 @dataclass
 class Toy:
-    """Levels by noise (a classifier's mistakes) and milliseconds; `calls` lists what was run again.
+    """Levels with given noise (a classifier's mistakes) and latency; `calls` lists the reruns.
 
     Args:
-        noise: of each level's logits.
-        base_ms: of each level, for a text of no words; every word adds a tenth.
-        classes: 1 makes a regression of it.
-        gain: what each level's logits are multiplied by: above 1 it is surer than it should be.
-        attention: whether each level gives the importance of tokens.
+        noise: Noise of each level's logits.
+        base_ms: Latency of each level for an empty text, milliseconds; every word adds a tenth.
+        classes: Number of classes; 1 makes it a regression.
+        gain: Factor of each level's logits; above 1 the level is overconfident.
+        attention: Whether each level gives the importance of tokens.
     """
 
     noise: tuple[float, ...]
@@ -55,7 +55,7 @@ class Toy:
 
     def __post_init__(self) -> None:
         generator = np.random.default_rng(self.seed)
-        self.meaning = generator.normal(size=(len(WORDS), self.classes)) * np.where(SAYS, 1.0, 0.02)[:, None]
+        self.meaning = generator.normal(size=(len(WORDS), self.classes)) * np.where(MEANINGFUL, 1.0, 0.02)[:, None]
 
     def data(self, count: int, *, pairs: bool = False) -> LabelledData:
         generator = np.random.default_rng(self.seed + 1)

@@ -1,4 +1,7 @@
-"""Which waiting queries run next, where, and together. Pure: no clock, no threads, no engines."""
+"""Placement policies: which queries run next, on which lane, in which batch. Pure: no clock, threads or engines.
+
+Imported by the `arlo` service, the simulator and benchmarks.
+"""
 
 from tidal.arlo.policies.base import ArloBatch, ArloQuery, PlacementPolicy
 from tidal.arlo.policies.partitioned import PartitionedPolicy

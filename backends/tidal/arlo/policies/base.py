@@ -1,4 +1,4 @@
-"""What every placement policy takes and gives."""
+"""Interface of placement policies: queries in, batches out."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import Protocol
 
 @dataclass(eq=False, slots=True)
 class ArloQuery:
-    """A waiting query; times are seconds on whatever clock the caller keeps."""
+    """A waiting query; times are in seconds on the caller's clock."""
 
     length: int  # tokens, special tokens included
     arrival: float
     deadline: float | None = None
 
 
-@dataclass(eq=False, slots=True)  # not frozen: one is made for every query, and a frozen one takes three times as long
+@dataclass(eq=False, slots=True)  # not frozen: one per query is created, which takes three times as long if frozen
 class ArloBatch:
-    """Queries that one runtime of one lane is to run together, never empty.
+    """Queries to run together on one runtime of one lane; never empty.
 
-    A lane runs one batch at a time; lanes may run at the same time. It is an engine context of its own, or an instance
-    of one runtime.
+    A lane is an engine context or an instance of a runtime. It runs one batch at a time; lanes run concurrently.
     """
 
     lane: int
@@ -30,37 +29,37 @@ class ArloBatch:
 
 
 class PlacementPolicy(Protocol):
-    """Decides which waiting queries run next, where, and together.
+    """Decides which waiting queries run next, on which lane, and in which batch.
 
-    Not safe for several threads at once: its caller holds a lock around every call. Every submitted query leaves
-    once, in a batch, as expired, or by `clear`.
+    Not thread-safe: callers hold a lock around every call. Every submitted query leaves exactly once: in a batch, as
+    expired, or by `clear`.
     """
 
     @property
     def max_concurrency(self) -> int:
-        """Batches that run at the same time at most."""
+        """Maximum number of concurrent batches."""
 
     @property
     def can_start(self) -> bool:
-        """Whether something waits and a lane is free for it."""
+        """Whether a query is waiting that a free lane can run."""
 
     def __len__(self) -> int:
-        """Queries that wait."""
+        """Number of waiting queries."""
 
     def submit(self, query: ArloQuery) -> None:
-        """Add a waiting query."""
+        """Queue a query."""
 
     def clear(self) -> None:
-        """Forget everything that waits."""
+        """Remove all waiting queries."""
 
     def expired(self, now: float) -> list[ArloQuery]:
-        """Take out the queries that would miss their deadline even if they ran at once."""
+        """Remove and return the queries that would miss their deadline even if they started now."""
 
     def next_batch(self, now: float) -> ArloBatch | None:
-        """The batch to start now, or None when nothing waits or no lane is free for it. Call `expired` first."""
+        """Return the batch to start now, or None if no query can start. Call `expired` first."""
 
     def finished(self, batch: ArloBatch, took: float | None = None) -> None:
-        """A batch has run, in `took` seconds, or failed (None): its lane is free."""
+        """Free the lane of a batch that has run, in `took` seconds, or failed (None)."""
 
     def requeue(self, batch: ArloBatch) -> None:
-        """A batch's lane could not run it: its queries wait again. The lane stays taken until `finished`."""
+        """Requeue the queries of a batch that its lane could not run. The lane stays busy until `finished`."""

@@ -8,21 +8,21 @@ from heapq import heapify, heappop, heappush, heapreplace
 
 from tidal.arlo.policies.base import ArloQuery
 
-# A heap entry is one number, load and lane: comparing two of them is what a dispatch spends most of its time on.
+# A heap entry is one integer of load and lane: comparisons dominate the time of a dispatch.
 _LANE_BITS = 40
 _LANE_MASK = (1 << _LANE_BITS) - 1
 
 
 @dataclass(eq=False, slots=True)
 class RuntimeInstance:
-    """One instance of a runtime, with its virtual queue: the queries that wait for it, the oldest first."""
+    """An instance of a runtime with its virtual queue of waiting queries, the oldest first."""
 
     lane: int
     runtime: int
     queue: deque[ArloQuery] = field(default_factory=deque)
     waiting: int = 0
     running: int = 0
-    held: int = 0  # requests that it counts for while it cannot run any
+    held: int = 0  # added load while it cannot run any query
 
     @property
     def outstanding(self) -> int:
@@ -31,24 +31,24 @@ class RuntimeInstance:
 
     @property
     def load(self) -> int:
-        """What it is ordered by: outstanding queries, and more while it cannot run."""
+        """Key of the heap: outstanding queries, plus `held` while it cannot run."""
         return self.waiting + self.running + self.held
 
     @property
     def ready(self) -> bool:
-        """Whether it could start a query that waits for it."""
+        """Whether it can start a query of its queue."""
         return self.waiting > 0 and not self.running and not self.held
 
 
 class RuntimeLevel:
-    """One runtime's instances, the least loaded at the head; among equals the one that has been there longest.
+    """The instances of one runtime as a priority queue by load; ties go to the oldest instance.
 
-    A heap whose entries are not removed when they become stale but passed over when they reach the top: O(log n) for
-    a change, and for a look at the head on average.
+    A heap with lazy deletion: stale entries are skipped at the top. Updates are O(log n), so is reading the head on
+    average.
 
     Args:
-        max_length: longest query in tokens that the runtime takes.
-        capacity: queries that one instance finishes within the SLO (CY in Figure 4).
+        max_length: Maximum length of the runtime's queries, in tokens.
+        capacity: Queries that one instance finishes within the SLO (CY in Figure 4).
     """
 
     def __init__(self, max_length: int, capacity: int) -> None:
@@ -61,21 +61,21 @@ class RuntimeLevel:
         return len(self._instances)
 
     def add(self, instance: RuntimeInstance) -> None:
-        """Let an instance take queries."""
+        """Add an instance."""
         self._instances[instance.lane] = instance
         self.update(instance)
 
     def remove(self, instance: RuntimeInstance) -> None:
-        """Let an instance take none any more."""
+        """Remove an instance."""
         del self._instances[instance.lane]
 
     def update(self, instance: RuntimeInstance) -> None:
-        """To be called after every change of an instance's load; nothing for one that was removed."""
+        """Reorder an instance after its load changed; does nothing for a removed one."""
         lane, heap = instance.lane, self._heap
         if lane not in self._instances:
             return
         entry = (instance.waiting + instance.running + instance.held) << _LANE_BITS | lane
-        if heap and heap[0] & _LANE_MASK == lane:  # as after every dispatch: its last entry is of no more use
+        if heap and heap[0] & _LANE_MASK == lane:  # the case after every dispatch: replace its stale entry
             heapreplace(heap, entry)
             return
         heappush(heap, entry)
@@ -84,10 +84,10 @@ class RuntimeLevel:
             heapify(heap)
 
     def head(self) -> RuntimeInstance:
-        """The least loaded instance.
+        """Return the least loaded instance.
 
         Raises:
-            IndexError: the level has no instances.
+            IndexError: There are no instances.
         """
         heap, instances = self._heap, self._instances
         while True:

@@ -1,4 +1,4 @@
-"""Partitioned placement, the paper's: an instance holds one runtime and has a virtual queue of its own (Arlo §3.4)."""
+"""Partitioned placement: each instance holds one runtime and has its own virtual queue (Arlo §3.4)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _arrival = attrgetter("arrival")
 
 
 def choose_level(candidates: Sequence[RuntimeLevel], threshold: float, decay: float) -> RuntimeLevel:
-    """Algorithm 1, lines 6 to 20: the level whose head instance is to get an arriving request.
+    """Return the level whose head instance receives an arriving request (Arlo, Algorithm 1, lines 6-20).
 
     Args:
-        candidates: the first L levels that can take the request (Q_e), ascending by max_length, none without instances.
-        threshold: congestion below which the first candidate is good enough (λ).
-        decay: what the threshold is multiplied with for each longer runtime (α): demotion is conservative.
+        candidates: First L levels that fit the request (Q_e), ascending by max_length, each with instances.
+        threshold: Congestion below which the first candidate is selected (λ).
+        decay: Factor on the threshold for each longer runtime (α), which makes demotion conservative.
     """
     for level in candidates:
         congestion = level.head().load / level.capacity  # lines 7 to 9: P = N / C
@@ -34,22 +34,22 @@ def choose_level(candidates: Sequence[RuntimeLevel], threshold: float, decay: fl
 
 
 class PartitionedPolicy:
-    """Dispatches every query on arrival, by Algorithm 1, to the virtual queue of one instance.
+    """Dispatches each query on arrival to the virtual queue of one instance (Arlo, Algorithm 1).
 
-    A lane is one instance of one runtime, with a number that is its own for life. An instance runs one query at a time
-    (the paper's fixed batch of 1), the oldest of its own queue.
+    A lane is one instance of a runtime, with a number that is not reused. An instance runs one query at a time, the
+    oldest of its queue (the paper's fixed batch size of 1).
 
     Args:
-        runtimes: the runtimes' `max_length` in tokens, ascending.
-        latencies_s: seconds that one query takes, padded to each runtime.
-        slo_s: the stream's latency objective in seconds, which gives the instances their capacity.
-        instances: instances by runtime, at least one of the last (Eq. 7).
+        runtimes: The runtimes' `max_length` in tokens, ascending.
+        latencies_s: Latency of one query padded to each runtime, in seconds.
+        slo_s: Latency objective in seconds, which determines the capacity of instances.
+        instances: Instances by runtime, at least one of the last (Eq. 7).
         threshold: λ of Algorithm 1.
         decay: α of Algorithm 1.
         peek: L of Algorithm 1.
 
     Raises:
-        InvalidArgument: `instances` does not fit the runtimes.
+        InvalidArgument: `instances` does not match the runtimes.
     """
 
     def __init__(
@@ -71,39 +71,39 @@ class PartitionedPolicy:
             self._make_level(max_length, capacity_within(slo_s, latency))
             for max_length, latency in zip(runtimes, latencies_s, strict=True)
         ]
-        self._fitting: list[list[RuntimeLevel]] = []  # by length: the levels with instances that can take it, ascending
+        self._fitting: list[list[RuntimeLevel]] = []  # by length: levels with instances that fit it, ascending
         self._lanes = count()
         self._instances: dict[int, RuntimeInstance] = {}
         self._leaving: dict[int, RuntimeInstance] = {}
         self._ready: deque[RuntimeInstance] = (
             deque()
-        )  # those that could start a query, in the order in which they could
+        )  # instances that can start a query, in the order they became ready
         self._waiting = 0
-        self._with_deadline: dict[ArloQuery, RuntimeInstance] = {}  # where those wait that have a deadline
+        self._with_deadline: dict[ArloQuery, RuntimeInstance] = {}  # instance of each waiting query with a deadline
         self._tickets = count()
         self._deadlines: list[tuple[float, int, ArloQuery]] = []  # last moment to start, ticket
         self.demotions = 0
-        """Dispatches to another runtime than the shortest deployed one that fits."""
+        """Dispatches to a longer runtime than the shortest deployed one that fits."""
         self.allocate(instances)
 
     @property
     def max_concurrency(self) -> int:
-        """Batches that run at the same time at most: instances, leaving ones included."""
+        """Maximum number of concurrent batches: instances, including leaving ones."""
         return len(self._instances)
 
     @property
     def can_start(self) -> bool:
-        """Whether a query waits for an instance that is free."""
+        """Whether a query is waiting for a free instance."""
         return bool(self._ready)
 
     @property
     def capacities(self) -> list[int]:
-        """Queries that an instance of each runtime finishes within the SLO."""
+        """Queries that one instance finishes within the SLO, by runtime."""
         return [level.capacity for level in self._levels]
 
     @property
     def instances(self) -> list[int]:
-        """Instances by runtime that may still run something, leaving ones included."""
+        """Instances by runtime, including leaving ones."""
         counts = [0] * len(self._levels)
         for instance in self._instances.values():
             counts[instance.runtime] += 1
@@ -111,12 +111,12 @@ class PartitionedPolicy:
 
     @property
     def lanes(self) -> dict[int, int]:
-        """Runtime by lane of every instance, leaving ones included."""
+        """Runtime of each instance by lane, including leaving ones."""
         return {lane: instance.runtime for lane, instance in self._instances.items()}
 
     @property
     def outstanding(self) -> list[int]:
-        """Queries that wait or run, by runtime."""
+        """Waiting and running queries by runtime."""
         counts = [0] * len(self._levels)
         for instance in self._instances.values():
             counts[instance.runtime] += instance.outstanding
@@ -129,16 +129,16 @@ class PartitionedPolicy:
         """Dispatch an arriving query.
 
         Raises:
-            InvalidArgument: it is longer than the longest runtime.
+            InvalidArgument: The query is longer than the longest runtime.
         """
         if query.length >= len(self._fitting):
             raise InvalidArgument(
-                f"a query of {query.length} tokens fits no runtime; the longest takes {self._levels[-1].max_length}"
+                f"a query has {query.length} tokens; the longest runtime accepts {self._levels[-1].max_length}"
             )
         self._dispatch(query)
 
     def clear(self) -> None:
-        """Forget everything that waits."""
+        """Remove all waiting queries."""
         self._waiting = 0
         self._with_deadline.clear()
         self._deadlines.clear()
@@ -149,12 +149,12 @@ class PartitionedPolicy:
             self._levels[instance.runtime].update(instance)
 
     def expired(self, now: float) -> list[ArloQuery]:
-        """Take out the queries that would miss their own deadline even if their instance ran them at once."""
+        """Remove and return the queries that would miss their deadline even if their instance started them now."""
         late: list[ArloQuery] = []
         while self._deadlines and self._deadlines[0][0] < now:
             query = heapq.heappop(self._deadlines)[2]
             instance = self._with_deadline.get(query)
-            # Dispatched anew since, it may have got an instance that is quick enough; that has its own entry.
+            # It may have been dispatched again since, to a faster instance; that dispatch has its own entry.
             if instance is None or query.deadline is None or query.deadline - self._latencies[instance.runtime] >= now:
                 continue
             late.append(query)
@@ -166,7 +166,7 @@ class PartitionedPolicy:
         return late
 
     def next_batch(self, now: float) -> ArloBatch | None:
-        """The oldest query of an idle instance's queue, or None. Call `expired` first, `finished` when it has run."""
+        """Return the oldest query of an idle instance, or None. Call `expired` first, `finished` after it ran."""
         if not self._ready:
             return None
         instance = self._ready.popleft()
@@ -176,7 +176,7 @@ class PartitionedPolicy:
         return ArloBatch(instance.lane, instance.runtime, [query])
 
     def finished(self, batch: ArloBatch, took: float | None = None) -> None:
-        """A query has run, or failed: its instance is free again, or gone if it was leaving."""
+        """Free the instance of a query that has run or failed; remove the instance if it was leaving."""
         instance = self._instances[batch.lane]
         instance.running = instance.held = 0
         if batch.lane in self._leaving:
@@ -187,10 +187,9 @@ class PartitionedPolicy:
             self._ready.append(instance)
 
     def requeue(self, batch: ArloBatch) -> None:
-        """An instance could not run its query: the query and all that wait for the instance are dispatched anew.
+        """Dispatch the query that an instance could not run, and its waiting queries, again.
 
-        Until `finished` the instance starts nothing and counts as having reached its capacity, so that others are
-        preferred as far as Algorithm 1 allows.
+        Until `finished` the instance starts nothing and counts as fully loaded, so that Algorithm 1 prefers others.
         """
         instance = self._instances[batch.lane]
         level = self._levels[instance.runtime]
@@ -202,16 +201,19 @@ class PartitionedPolicy:
     def allocate(self, instances: Sequence[int]) -> None:
         """Change the number of instances by runtime.
 
-        The least loaded leave: one that leaves takes nothing new, what waits for it is dispatched anew, and what it
-        runs is finished. Where a runtime grows, instances that were leaving stay before new ones come.
+        The least loaded instances leave: a leaving instance finishes what it runs, and its waiting queries are
+        dispatched again. If a runtime grows, leaving instances are kept before new ones are added.
+
+        Args:
+            instances: Instances by runtime, at least one of the last (Eq. 7).
 
         Raises:
-            InvalidArgument: not one number of at least 0 a runtime, or none of the last (Eq. 7); nothing has changed.
+            InvalidArgument: `instances` does not match the runtimes; nothing has changed.
         """
         if len(instances) != len(self._levels) or min(instances) < 0 or instances[-1] < 1:
             raise InvalidArgument(
-                f"the allocation {list(instances)} does not fit; accepted is a number of instances for each of the "
-                f"{len(self._levels)} runtimes, at least 1 for the longest"
+                f"the allocation {list(instances)} does not match the runtimes; expected {len(self._levels)} counts, "
+                "at least 1 for the longest runtime"
             )
         orphans: list[ArloQuery] = []
         for runtime, (level, wanted) in enumerate(zip(self._levels, instances, strict=True)):
@@ -226,7 +228,7 @@ class PartitionedPolicy:
         self._dispatch_again(orphans)
 
     def _dispatch(self, query: ArloQuery) -> None:
-        """Give a query to an instance of those runtimes that can take it."""
+        """Queue a query at an instance of a runtime that fits it."""
         candidates = self._fitting[query.length]  # line 2
         level, instance = self._choose(candidates)
         if level is not candidates[0]:
@@ -253,10 +255,10 @@ class PartitionedPolicy:
         return RuntimeLevel(max_length, capacity)
 
     def _choose(self, candidates: Sequence[RuntimeLevel]) -> tuple[RuntimeLevel, RuntimeInstance]:
-        """Algorithm 1; DISPATCH and UPDATE (lines 21 and 22) are its caller's."""
+        """Select a level and its head instance (Algorithm 1); the caller does DISPATCH and UPDATE (lines 21 and 22)."""
         level = candidates[0]
         head = level.head()
-        if head.load / level.capacity < self._threshold:  # the rule, so it is worth asking before all else
+        if head.load / level.capacity < self._threshold:  # the common case, checked first
             return level, head
         level = choose_level(candidates[: self._peek], self._threshold, self._decay)  # lines 3 to 5
         return level, level.head()
@@ -266,14 +268,14 @@ class PartitionedPolicy:
             self._dispatch(query)
 
     def _dequeued(self, query: ArloQuery, instance: RuntimeInstance) -> None:
-        """A query waits there no longer."""
+        """Update the counts after a query left an instance's queue."""
         self._waiting -= 1
         instance.waiting -= 1
         if query.deadline is not None:
             del self._with_deadline[query]
 
     def _take_queue(self, instance: RuntimeInstance) -> list[ArloQuery]:
-        """Empty an instance's queue: queries that wait for no instance until they are dispatched."""
+        """Empty an instance's queue and return its queries."""
         if instance.ready:
             self._ready.remove(instance)
         orphans = list(instance.queue)
@@ -291,7 +293,7 @@ class PartitionedPolicy:
         return self._take_queue(instance)
 
     def _add_instance(self, runtime: int) -> RuntimeInstance:
-        """An instance that was leaving, or a new one."""
+        """Return an instance that was leaving, or a new one."""
         for instance in self._leaving.values():
             if instance.runtime == runtime:
                 return self._leaving.pop(instance.lane)

@@ -1,8 +1,7 @@
-"""Polymorphic placement: every worker holds all runtimes and runs the one that fits.
+"""Polymorphic placement: every lane holds all runtimes and runs the one that fits.
 
-On a device whose one engine serves all lengths (or holds all of them), nothing is gained by binding a worker to a
-length, as Arlo must where an instance holds one runtime (Arlo §3.3). What remains to decide is which query goes
-next, which others share its batch, and on how many threads it runs.
+If one engine serves all lengths, binding a lane to a length gains nothing, unlike in Arlo, where an instance holds one
+runtime (Arlo §3.3). The policy decides which query runs next, which others share its batch, and on how many threads.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from tidal.arlo.policies.split import best_split, sum_of_waiting
 from tidal.profiles import LatencyProfile
 
 _Entry = tuple[float, int, ArloQuery]
-# Weight of the newest arrival in the running mean of how many queries an arrival finds here.
+# Weight of the newest arrival in the running mean of the number of queries that an arrival finds in the queue.
 _QUEUED_WEIGHT = 1 / 16
-# Weight of the newest run in the running mean of how a way to run keeps to its profile, and, for the way that did not
-# run, of how the other one does: what was slow some time ago is tried again.
+# Weight of the newest run in the running mean of measured over profiled latency: for the mode that ran, and for the
+# other mode, which so is tried again some time after it was slow.
 _PACE_WEIGHT = 1 / 16
 _OTHER_PACE_WEIGHT = 1 / 512
 
 
 class _Lanes:
-    """Equal engine contexts that run at the same time: their latency in seconds by [length][batch], their indices.
+    """Equal engine contexts that run concurrently: their latency in seconds by [length][batch], and their indices.
 
-    `pace` is by how much they have lately taken longer than that, or shorter.
+    `pace` is the recent mean of measured over profiled latency.
     """
 
     def __init__(self, profile: LatencyProfile, indices: range) -> None:
@@ -38,32 +37,30 @@ class _Lanes:
 
 
 class PolymorphicPolicy:
-    """Orders waiting queries, forms batches, and decides how many engines share the machine.
+    """Orders waiting queries, forms batches, and selects between one engine and several concurrent ones.
 
     **Order.** A query's key is its arrival plus `service_weight` times its expected service time, or, if that is
-    earlier, the last moment at which it can start and still meet its deadline. The smallest key goes first. Short
-    queries overtake long ones, but only those that arrived less than `service_weight` × (difference of service
-    times) before them: a query's key never changes and every later arrival's key grows with its arrival, so nobody
-    starves.
+    earlier, the latest start that meets its deadline. The smallest key runs first. Short queries overtake only those
+    long ones that arrived less than `service_weight` × (difference of service times) earlier. Keys never change and
+    later arrivals have larger ones, so no query starves.
 
-    **Batches.** The first query is joined by others of its length bin, then of the next shorter bins, as the best
-    split of them into batches says (`best_split`).
+    **Batches.** The first query is joined by queries of its length bin, then of the next shorter bins, according to
+    the best split into batches (`best_split`).
 
-    **Lanes.** With a `parallel` profile there are two ways to run: one engine with all threads, which answers a lone
-    query soonest, or several with a thread each, which answer a crowd soonest. An idle machine takes the one with
-    the smaller sum of waiting, for the queries that wait and as many more as an arriving query usually finds here;
-    the first, where only that meets the deadline of the query that goes next. The two never run at the same time.
-    What the sums are made of is the profile times how each way has lately kept to it: threads that wait for each
-    other lose more to whatever else runs on the machine than threads that do not, and engines that seldom run at the
-    same time are faster than where all were measured together.
+    **Lanes.** With a `parallel` profile there are two modes: one engine with all threads, which is fastest for a
+    single query, and several engines with one thread each, which are fastest for many queries. An idle machine selects
+    the mode with the smaller sum of waiting times over the waiting queries and the usual number of further arrivals;
+    or the first mode, if only that one meets the deadline of the next query. The modes never run concurrently. The
+    sums use the profile times each mode's recent ratio of measured to profiled latency: load of other processes slows
+    threads that synchronise more than independent ones, and engines that rarely run at once are faster than profiled.
 
     Args:
-        runtimes: the runtimes' `max_length` in tokens, ascending.
-        profile: measured latency by padded length and batch; its `concurrency` is the number of lanes, the first.
-        parallel: the same of the engines with a thread each, the lanes after those; None where there are none.
-        dynamic: runtimes run at their batch's longest length; otherwise they pad to their `max_length`.
-        max_batch: largest batch to form.
-        service_weight: how many expected service times a query is held back for; 0 is first come, first served.
+        runtimes: The runtimes' `max_length` in tokens, ascending.
+        profile: Measured latency by padded length and batch; its `concurrency` is the number of the first lanes.
+        parallel: The same for engines with one thread each, the lanes after those; None: there are none.
+        dynamic: Whether runtimes run at their batch's longest length; otherwise they pad to their `max_length`.
+        max_batch: Maximum batch size.
+        service_weight: Weight of the expected service time in the order; 0: first come, first served.
     """
 
     def __init__(
@@ -94,19 +91,19 @@ class PolymorphicPolicy:
 
     @property
     def max_concurrency(self) -> int:
-        """Batches that run at the same time at most."""
+        """Maximum number of concurrent batches."""
         return len(self._wide.indices if self._narrow is None else self._narrow.indices)
 
     @property
     def can_start(self) -> bool:
-        """Whether something waits and a lane is free for it."""
+        """Whether a query is waiting that a free lane can run."""
         return len(self._waiting) > 0 and self._may_start()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def submit(self, query: ArloQuery) -> None:
-        """Add a waiting query."""
+        """Queue a query."""
         found = len(self._waiting) + sum(self._running.values())
         self._mean_queued += (found - self._mean_queued) * _QUEUED_WEIGHT
         ticket = next(self._tickets)
@@ -119,14 +116,14 @@ class PolymorphicPolicy:
         self._waiting[ticket] = query
 
     def clear(self) -> None:
-        """Forget everything that waits."""
+        """Remove all waiting queries."""
         self._waiting.clear()
         self._deadlines.clear()
         for heap in self._heaps:
             heap.clear()
 
     def expired(self, now: float) -> list[ArloQuery]:
-        """Take out the queries that would miss their deadline even if they ran at once."""
+        """Remove and return the queries that would miss their deadline even if they started now."""
         late: list[ArloQuery] = []
         while self._deadlines and self._deadlines[0][0] < now:
             _, ticket = heapq.heappop(self._deadlines)
@@ -136,10 +133,9 @@ class PolymorphicPolicy:
         return late
 
     def next_batch(self, now: float) -> ArloBatch | None:
-        """The batch to start now, or None when nothing waits or no lane is free for it.
+        """Return the batch to start now, or None if no query can start.
 
-        Call `expired` first: a query whose deadline cannot be met is not looked for here. Tell `finished` when the
-        batch has run.
+        Call `expired` first, since deadlines are not checked here, and `finished` after the batch has run.
         """
         self._drop_stale()
         head_bin = min((b for b, heap in enumerate(self._heaps) if heap), key=lambda b: self._heaps[b][0], default=None)
@@ -167,7 +163,7 @@ class PolymorphicPolicy:
         return ArloBatch(lane, bisect.bisect_left(self._runtimes, longest), [query for _, _, query in chosen])
 
     def finished(self, batch: ArloBatch, took: float | None = None) -> None:
-        """A batch has run, in `took` seconds, or failed (None): its lane is free."""
+        """Free the lane of a batch that has run, in `took` seconds, or failed (None)."""
         self._running.pop(batch.lane, None)
         if took is None or self._narrow is None:
             return
@@ -179,18 +175,18 @@ class PolymorphicPolicy:
         other.pace += (ran.pace - other.pace) * _OTHER_PACE_WEIGHT
 
     def requeue(self, batch: ArloBatch) -> None:
-        """A batch's lane could not run it: its queries wait again. The lane stays taken until `finished`."""
+        """Requeue the queries of a batch that its lane could not run. The lane stays busy until `finished`."""
         for query in batch.queries:
             self.submit(query)
 
     def _may_start(self) -> bool:
-        """Whether any lane could take a batch: none of the other way to run is busy, and one of its own is free."""
+        """Whether a lane is free in the mode that runs, or in any mode on an idle machine."""
         if self._narrow is None or any(lane in self._running for lane in self._wide.indices):
             return len(self._running) < len(self._wide.indices)
         return len(self._running) < len(self._narrow.indices)
 
     def _lanes(self, queries: Sequence[ArloQuery], now: float) -> _Lanes:
-        """The way to run: what already runs decides, on an idle machine the smaller sum of waiting."""
+        """Return the lanes of the running mode; on an idle machine, of the one with less waiting time in total."""
         if self._narrow is None or any(lane in self._running for lane in self._wide.indices):
             return self._wide
         if self._running:
@@ -203,7 +199,7 @@ class PolymorphicPolicy:
         behind = len(self._waiting) - len(here)
 
         def waiting(lanes: _Lanes) -> float:
-            # Those who are yet to come cannot share a batch with those who are here.
+            # Queries that have not arrived yet cannot share a batch with waiting ones.
             split = best_split(here, lanes.table, lanes=len(lanes.indices), behind=len(coming) + behind)
             split += best_split(coming, lanes.table, lanes=len(lanes.indices), behind=behind)
             total = sum_of_waiting([*here, *coming], split, lanes.table, lanes=len(lanes.indices), behind=behind)
@@ -212,7 +208,7 @@ class PolymorphicPolicy:
         return min((self._wide, self._narrow), key=waiting)
 
     def _candidates(self, head_bin: int) -> list[_Entry]:
-        """Pop the head and those who may join it: its own bin by key, then shorter bins, nearest first."""
+        """Pop the first query and those that may join it: its bin by key, then shorter bins, the nearest first."""
         popped: list[_Entry] = []
         for b in range(head_bin, -1, -1):
             heap = self._heaps[b]
@@ -223,7 +219,7 @@ class PolymorphicPolicy:
         return popped
 
     def _drop_stale(self) -> None:
-        """Let heads go that left as expired, and deadlines of queries that already run."""
+        """Remove expired queries from the heaps' heads, and deadlines of queries that run already."""
         for heap in self._heaps:
             while heap and heap[0][1] not in self._waiting:
                 heapq.heappop(heap)

@@ -1,4 +1,4 @@
-"""Splitting a queue into batches."""
+"""Split of a queue into batches."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ Table = Sequence[Sequence[float]]
 def best_split(
     lengths: Sequence[int], table: Table, *, lanes: int, behind: int = 0, now: float = 0.0, latest: Sequence[float] = ()
 ) -> list[int]:
-    """Sizes of the consecutive batches, in order, with the least sum of waiting.
+    """Return the sizes of consecutive batches that minimise the sum of waiting times.
 
-    A batch makes everybody who still waits wait for its latency, so with one lane a split costs the sum over batches
-    of (queries not answered yet) × (latency), which is minimised exactly, from the last query backwards, in
-    O(len(lengths)²). A pair shares a pass only if that is nearly free; a long queue takes any gain per query. With
-    several lanes those behind a batch wait for its share of a lane, its own queries for the whole of it.
+    All unanswered queries wait for the latency of a batch, so with one lane the cost of a split is the sum over batches
+    of (unanswered queries) × (latency). Dynamic programming from the last query backwards minimises it exactly, in
+    O(len(lengths)²). With several lanes, queries after a batch wait for its share of a lane, its own queries for all
+    of it.
 
     Args:
-        lengths: padded lengths of the waiting queries in tokens, in the order in which they are to run.
-        table: latency in seconds by [length][batch size], infinite where a batch must not be.
-        lanes: engines that run at the same time.
-        behind: queries that wait after these.
-        now: seconds.
-        latest: deadline of each query in seconds, infinite where it has none; the first batch keeps those of its
-            queries, if it can.
+        lengths: Padded lengths of the waiting queries in tokens, in the order of execution.
+        table: Latency in seconds by [length][batch size]; infinite: not allowed.
+        lanes: Number of concurrent engines.
+        behind: Number of queries that wait after these.
+        now: Current time in seconds.
+        latest: Deadline of each query in seconds, infinite if it has none; the first batch meets those of its queries
+            if it can.
 
     Returns:
         Batch sizes, which sum to `len(lengths)`.
@@ -57,9 +57,14 @@ def best_split(
 
 
 def sum_of_waiting(lengths: Sequence[int], split: Sequence[int], table: Table, *, lanes: int, behind: int = 0) -> float:
-    """Sum over queries of the time until each is answered, in seconds, when batches go to the first free lane.
+    """Return the sum over queries of the time until each is answered, in seconds.
 
-    The `behind` queries after these count as waiting until a lane is free again.
+    Args:
+        lengths: Padded lengths of the waiting queries in tokens, in the order of execution.
+        split: Sizes of consecutive batches; each goes to the first free lane.
+        table: Latency in seconds by [length][batch size].
+        lanes: Number of concurrent engines.
+        behind: Number of queries after these, which count as waiting until a lane is free.
     """
     free = [0.0] * lanes
     total, at = 0.0, 0

@@ -1,4 +1,7 @@
-"""How many instances each runtime gets, and how to get there (Arlo §3.3, §4). Pure: no clock, no I/O."""
+"""Allocation of instances to runtimes, reallocation and scaling (Arlo §3.3, §4). Pure: no clock, no I/O.
+
+Imported by partitioned placement, the controller, the simulator and benchmarks.
+"""
 
 from tidal.arlo.scheduling.demand import demand_by_runtime
 from tidal.arlo.scheduling.latency import LatencyCurve, MeasuredLatency, PoissonLatency

@@ -1,4 +1,4 @@
-"""What the lengths of past requests say about demand."""
+"""Demand by runtime from the lengths of past requests."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tidal.errors import InvalidArgument
 def demand_by_runtime(
     requests_by_length: Mapping[int, float], max_lengths: Sequence[int], *, observed_s: float, slo_s: float
 ) -> tuple[float, ...]:
-    """Mean number of requests in one SLO period by the shortest runtime that fits them (Q_i).
+    """Return the mean number of requests per SLO period, by the shortest runtime that fits them (Q_i).
 
     Args:
-        requests_by_length: requests that arrived while observing, by length in tokens. A histogram does as well, by
-            the upper ends of its buckets, if each runtime's `max_length` is one of them.
-        max_lengths: of the runtimes in tokens, ascending (the length bins' upper ends).
-        observed_s: how long they were counted, seconds.
-        slo_s: the SLO, seconds.
+        requests_by_length: Observed requests by length in tokens, or by the upper bounds of histogram buckets, if each
+            runtime's `max_length` is one of them.
+        max_lengths: The runtimes' `max_length` in tokens, ascending.
+        observed_s: Observation time, in seconds.
+        slo_s: Latency objective, in seconds.
 
     Raises:
-        InvalidArgument: a length fits no runtime, a count is negative, or a time is not positive.
+        InvalidArgument: A length exceeds all runtimes, a count is negative, or a time is not positive.
     """
     for name, value in (("observed_s", observed_s), ("slo_s", slo_s)):
         if not 0 < value < math.inf:
@@ -33,7 +33,7 @@ def demand_by_runtime(
     counts = [0.0] * len(max_lengths)
     for length, count in requests_by_length.items():
         if not 1 <= length <= max_lengths[-1]:
-            raise InvalidArgument(f"a length must lie between 1 and {max_lengths[-1]} tokens, got {length}")
+            raise InvalidArgument(f"a length must be between 1 and {max_lengths[-1]} tokens, got {length}")
         if not 0 <= count < math.inf:
             raise InvalidArgument(f"the count of length {length} must be a number of requests, got {count}")
         counts[bisect.bisect_left(max_lengths, length)] += count

@@ -1,9 +1,9 @@
-"""Lower bounds on what the runtimes from one on still cost, from a price on instances (Lagrangian relaxation of Eq. 2).
+"""Lower bounds on the cost of the remaining runtimes, from a price per instance (Lagrangian relaxation of Eq. 2).
 
-Only Eq. 2 and the overflow R_i tie the runtimes together. With a price for every instance instead of a given number
-of them, the cheapest way to go on depends on the overflow alone, and a chain of small minimisations finds it. A
-larger overflow never costs less, because latencies never fall as loads grow: so overflows are rounded down to a few
-grid points and the result is still a lower bound, exact where nothing overflows.
+Only Eq. 2 and the overflow R_i couple the runtimes. With a price per instance instead of a limit on their number, the
+minimum cost of the remaining runtimes depends on the overflow alone, and backward recursion computes it. A larger
+overflow never costs less, because latencies do not fall as loads grow: rounding overflows down to a few grid points
+keeps the result a lower bound, which is exact without overflow.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class LagrangianBound:
     """The bound at one price.
 
     Attributes:
-        price: cost of an instance beyond the least of Eq. 3, seconds.
-        to_go: least priced cost of runtimes i, i+1, … by grid point of R_{i-1}; one array a runtime, and one more,
-            [0.0], after the last.
-        grids: overflows R_{i-1} in requests, ascending from 0, in the same layout.
-        extras: instances beyond the least by runtime of the cheapest way at this price; shape [runtimes].
+        price: Cost per instance beyond the minimum of Eq. 3, in seconds.
+        to_go: Minimum priced cost of runtimes i, i+1, … by grid point of R_{i-1}; one array per runtime, and [0.0]
+            after the last.
+        grids: Overflows R_{i-1} in requests, ascending from 0, in the same layout.
+        extras: Instances beyond the minimum in the solution at this price, [runtimes].
     """
 
     price: float
@@ -37,7 +37,7 @@ class LagrangianBound:
     extras: Ints
 
     def after(self, i: int, left: Floats) -> Floats:
-        """Least priced cost of runtimes `i` and longer when `left` requests overflow to them, seconds."""
+        """Return the minimum priced cost of runtimes `i` and longer for an overflow of `left` requests, in seconds."""
         if len(self.grids[i]) == 1:
             return np.broadcast_to(self.to_go[i], left.shape)
         bound: Floats = self.to_go[i][np.searchsorted(self.grids[i], left, side="right") - 1]
@@ -45,10 +45,10 @@ class LagrangianBound:
 
 
 class Relaxation:
-    """The relaxed problem, with everything that does not depend on the price computed once.
+    """The relaxed problem; precomputes everything that does not depend on the price.
 
     Args:
-        problem: the problem, with Σ least <= gpus.
+        problem: Problem with Σ least <= gpus.
     """
 
     def __init__(self, problem: AllocationProblem) -> None:
@@ -56,7 +56,7 @@ class Relaxation:
         self._extras = np.arange(self._slack + 1)
         self._grids = _grids(problem)
         self._costs: list[Floats] = []  # by runtime, [grid point, extra]
-        self._next: list[Ints] = []  # the overflow's grid point, for the first extras: with more nothing overflows
+        self._next: list[Ints] = []  # grid point of the overflow, for the numbers of extras that overflow
         for i, grid in enumerate(self._grids[:-1]):
             cost, left = problem.step(i, grid[:, None], (problem.least[i] + self._extras)[None, :])
             columns = int(np.count_nonzero(left.any(axis=0)))
@@ -64,10 +64,10 @@ class Relaxation:
             self._next.append(np.searchsorted(self._grids[i + 1], left[:, :columns], side="right") - 1)
 
     def best(self) -> tuple[LagrangianBound, list[Ints]]:
-        """The price that gives the highest bound, and the extras that its search met and that fit into the slack.
+        """Return the highest bound over all prices, and the feasible extras that the search found.
 
-        The bound is concave and piecewise linear in the price, its slope is the number of instances used beyond the
-        slack: where the two lines known at the ends of an interval meet is the next price to try.
+        The bound is concave and piecewise linear in the price, with the number of instances beyond the slack as slope.
+        The next price to try is where the two lines at the ends of an interval intersect.
         """
         low = self._at(0.0)
         fitting: list[Ints] = []
@@ -99,7 +99,7 @@ class Relaxation:
         return float(bound.to_go[0][0]) - bound.price * self._slack
 
     def _highest_price(self) -> float:
-        """A price at which one instance more is never worth it: all that there is to save."""
+        """Return a price that exceeds the savings of any additional instance."""
         return 1.0 + sum(float(costs.max()) for costs in self._costs)
 
     def _at(self, price: float) -> LagrangianBound:
@@ -122,8 +122,11 @@ class Relaxation:
 
 
 def _grids(problem: AllocationProblem) -> list[Floats]:
-    """Overflows R_{i-1} to bound at, by runtime: 0, sums of neighbouring remainders (what runs of runtimes without an
-    extra instance hand on), and evenly spaced ones up to the largest possible."""
+    """Return grid points of the overflow R_{i-1} by runtime.
+
+    They are 0, sums of consecutive remainders (the overflow of runtimes without extra instances), and evenly spaced
+    points up to the maximum.
+    """
     remainders = problem.requests - problem.least * problem.capacities
     grids = [np.zeros(1)]
     runs: Floats = np.zeros(1)

@@ -1,4 +1,4 @@
-"""A good allocation to begin with: what the exact search has to beat."""
+"""A heuristic allocation, the upper bound of the exact search."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _MAX_ROUNDS = 200
 
 
 def improve(problem: AllocationProblem, instances: Ints) -> Ints:
-    """Hand out the instances that are left, then move single ones between runtimes as long as that gains something.
+    """Distribute the remaining instances, then move single ones between runtimes while the cost falls.
 
     Args:
-        problem: the problem.
-        instances: by runtime, each at least `problem.least`, in sum at most `problem.gpus`.
+        problem: Allocation problem.
+        instances: Instances by runtime, each at least `problem.least`, at most `problem.gpus` in total, [runtimes].
 
     Returns:
-        Instances by runtime, in sum `problem.gpus`; not necessarily optimal.
+        Instances by runtime, `problem.gpus` in total; not necessarily optimal.
     """
     runtimes = len(instances)
     one = np.eye(runtimes, dtype=np.int64)

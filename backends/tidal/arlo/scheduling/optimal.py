@@ -11,35 +11,34 @@ from tidal.arlo.scheduling.improve import improve
 from tidal.arlo.scheduling.latency import Floats
 from tidal.arlo.scheduling.problem import AllocationProblem, Ints
 
-# Far above what floating point loses on the way: costs that differ by less count as equal.
+# Relative difference below which costs count as equal; far above floating-point errors.
 _TOLERANCE = 1e-9
-# Cells of a matrix of states that is held at a time: about 30 MB.
+# Maximum number of cells of a matrix of states: about 30 MB.
 _MAX_CELLS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class _States:
-    """Partial allocations of the runtimes so far, sorted by overflow and then by extras used; arrays of one length."""
+    """Partial allocations of the first runtimes, sorted by overflow and extras used; arrays of equal length."""
 
     left: Floats  # R_{i-1}, requests
-    used: Ints  # instances beyond the least of Eq. 3
+    used: Ints  # instances beyond the minimum of Eq. 3
     cost: Floats  # seconds
-    parent: Ints  # index among the states one runtime before
+    parent: Ints  # index among the states of the previous runtime
     extra: Ints  # of that runtime
 
 
 def cheapest(problem: AllocationProblem) -> Ints:
-    """The instances by runtime with the least objective (Eq. 1); shape [runtimes].
+    """Return the optimal instances by runtime (Eq. 1), [runtimes].
 
-    Goes through the runtimes from short to long. A state is what the longer runtimes can feel: how many instances
-    are used (Eq. 2) and how much overflows (R_i, Eq. 4). A state is dropped when another with no more overflow and
-    no more instances costs no more, or when its cost and the least that the rest can cost (`Relaxation`) exceed a
-    known allocation. What remains at the end holds an optimal allocation; nothing is assumed about the shape of the
-    latency curves but that they never fall. Instances that gain nothing elsewhere go to the longest runtime, which
-    serves every length: among what remains, costs equal to a relative 1e-9 count as a tie, and it has the most there.
+    Dynamic programming over the runtimes from short to long. A state is what longer runtimes depend on: the instances
+    used (Eq. 2) and the overflow (R_i, Eq. 4). A state is dropped if another one with no more overflow and no more
+    instances costs no more, or if its cost plus the lower bound of the rest (`Relaxation`) exceeds the cost of a known
+    allocation. So the result is optimal for any latency curves that do not fall. Ties, within a relative 1e-9, go to
+    the allocation with the most instances of the longest runtime, which serves every length.
 
     Args:
-        problem: with Σ `least` <= `gpus`.
+        problem: Problem with Σ `least` <= `gpus`.
     """
     least, last = problem.least, len(problem.runtimes) - 1
     slack = problem.gpus - int(least.sum())
@@ -67,13 +66,13 @@ def cheapest(problem: AllocationProblem) -> Ints:
 def _expand(
     problem: AllocationProblem, i: int, states: _States, bound: LagrangianBound, slack: int, ceiling: float
 ) -> _States:
-    """All states after runtime `i` whose bound does not exceed the ceiling."""
+    """Return all states after runtime `i` whose bound does not exceed the ceiling."""
     lefts, which = np.unique(states.left, return_inverse=True)
     extras = np.arange(slack + 1)
     cost, left = problem.step(i, lefts[:, None], (problem.least[i] + extras)[None, :])
     priced = cost + bound.price * extras + bound.after(i + 1, left)
     spent = states.cost + bound.price * states.used
-    # Which extras any state with this overflow could afford, before the states are looked at one by one.
+    # Extras that are within the ceiling for some state of this overflow, before states are checked one by one.
     lowest = np.full(len(lefts), np.inf)
     np.minimum.at(lowest, which, spent)
     columns = np.flatnonzero((priced <= (ceiling - lowest)[:, None]).any(axis=0))
@@ -92,7 +91,7 @@ def _expand(
 
 
 def _undominated(states: _States, slack: int) -> _States:
-    """The states that no other makes superfluous: with no more overflow and no more instances used, at no more cost."""
+    """Return the states that no other dominates, with no more overflow, instances and cost."""
     order = np.lexsort((states.cost, states.used, states.left))
     states = _select(states, order)
     first = np.ones(len(order), bool)
@@ -101,7 +100,7 @@ def _undominated(states: _States, slack: int) -> _States:
     lefts, row = np.unique(states.left, return_inverse=True)
     if len(lefts) * (slack + 2) > _MAX_CELLS:
         return states
-    # Cell (r, u + 1): least cost with the r-th overflow and u instances; then with no more of either.
+    # Cell (r, u + 1): minimum cost with the r-th overflow and u instances, then with at most these.
     least = np.full((len(lefts) + 1, slack + 2), np.inf)
     least[row + 1, states.used + 1] = states.cost
     least = np.minimum.accumulate(np.minimum.accumulate(least, axis=0), axis=1)

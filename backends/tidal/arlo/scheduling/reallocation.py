@@ -1,4 +1,4 @@
-"""The Runtime Scheduler's periodic decision: whether to change the allocation, and in which steps (Arlo §3.3, §4)."""
+"""The Runtime Scheduler's periodic decision: whether to reallocate, and in which steps (Arlo §3.3, §4)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ MIN_GAIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Reallocation:
-    """What is best for a demand, beside what there is.
+    """A decision about the allocation for a demand.
 
     Attributes:
-        before: instances by runtime at present.
-        after: instances by runtime from now on: those of `solution`, or `before` where they gain too little.
-        solution: the best allocation.
-        mean_before_s: predicted mean latency of `before`, seconds; as `mean_best_s` for the share of the demand that
-            the solution was chosen for.
-        mean_best_s: predicted mean latency of the best allocation, seconds.
+        before: Current instances by runtime.
+        after: Instances by runtime to change to: those of `solution`, or `before` if the gain is too small.
+        solution: The best allocation.
+        mean_before_s: Predicted mean latency with `before` in seconds, for the share of the demand that the solution
+            serves.
+        mean_best_s: The same with the best allocation.
     """
 
     before: tuple[int, ...]
@@ -35,20 +35,20 @@ class Reallocation:
 
     @property
     def gain(self) -> float:
-        """Share of the mean latency that the best allocation saves; 0 where it saves none."""
+        """Share of the mean latency that the best allocation saves, at least 0."""
         return max(0.0, 1.0 - self.mean_best_s / self.mean_before_s)
 
 
 def reallocate(problem: AllocationProblem, present: Sequence[int], min_gain: float = MIN_GAIN) -> Reallocation | None:
-    """Decide about a change for the demand that was observed; None where there was none.
+    """Decide whether to reallocate for an observed demand; None if there is no demand.
 
-    The paper re-allocates whatever is gained. Every replacement costs an instance for a while, so here what gains
-    less than `min_gain` is left alone, unless the number of GPUs is another one.
+    The paper reallocates for any gain. Each replacement takes an instance out of service for a while, so here a gain
+    below `min_gain` changes nothing, unless the number of GPUs has changed.
 
     Args:
-        problem: the demand, and the GPUs to hand out.
-        present: instances by runtime, at least one of the last.
-        least_gain: share of the mean latency that a change has to save.
+        problem: Observed demand, and the number of GPUs.
+        present: Current instances by runtime, at least one of the last.
+        min_gain: Share of the mean latency that a change must save.
     """
     if not problem.requests.any():
         return None
@@ -64,12 +64,12 @@ def reallocate(problem: AllocationProblem, present: Sequence[int], min_gain: flo
 
 
 def batch_size(gpus: int) -> int:
-    """GPUs that are replaced at a time: the paper's "small batches" (§4), here a twentieth of them."""
+    """Return the number of GPUs to replace at a time: the paper's "small batches" (§4), here a twentieth of all."""
     return max(1, gpus // 20)
 
 
 def stages(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Allocations to go through, by the fewest replacements, a few at a time; the last one is `after`."""
+    """Yield the intermediate allocations to `after`, with the fewest replacements, a few at a time."""
     counts = list(before)
     for batch in replacement_batches(replacement_plan(before, after), batch_size(sum(before))):
         for change in batch:

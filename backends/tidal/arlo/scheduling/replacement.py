@@ -1,4 +1,4 @@
-"""From the instances that run to those that are wanted (Arlo §4, instance replacement)."""
+"""Replacement of instances from one allocation to another (Arlo §4)."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from tidal.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """One GPU changes its runtime; None stands for a GPU that is new (`source`) or given back (`target`)."""
+    """A change of one GPU's runtime; None: the GPU is new (`source`) or released (`target`)."""
 
     source: int | None
     target: int | None
 
 
 def replacement_plan(current: Sequence[int], wanted: Sequence[int]) -> list[Replacement]:
-    """The fewest changes that lead from one allocation to the other, in the order in which to make them.
+    """Return the minimum sequence of changes from one allocation to another.
 
-    A GPU whose runtime is wanted keeps it, so no runtime ever has fewer instances than the smaller of both counts.
-    New GPUs take what is lacking before any other is replaced. Runtimes give and get in turn, in proportion to how
-    much they give and get, so that none is stripped or filled at once; of equals, short ones give and long ones get
-    first, because a long runtime can stand in for a short one.
+    GPUs keep their runtime where possible, so no runtime ever has fewer instances than the smaller of both counts. New
+    GPUs are used before others are replaced. Changes alternate between runtimes in proportion to their differences, so
+    that no runtime loses or gains all its instances at once. Ties: short runtimes lose first and long ones gain first,
+    because a long runtime can serve the queries of a short one.
 
     Args:
-        current: instances by runtime that run.
-        wanted: instances by runtime to run.
+        current: Current instances by runtime.
+        wanted: Instances by runtime to change to.
 
     Raises:
-        InvalidArgument: the lists differ in length or hold a negative count.
+        InvalidArgument: The lists differ in length or have a negative count.
     """
     if len(current) != len(wanted):
         raise InvalidArgument(
@@ -39,22 +39,22 @@ def replacement_plan(current: Sequence[int], wanted: Sequence[int]) -> list[Repl
         raise InvalidArgument(f"counts must not be negative, got {tuple(current)} and {tuple(wanted)}")
     surplus = [max(0, have - want) for have, want in zip(current, wanted, strict=True)]
     lacking = [max(0, want - have) for have, want in zip(current, wanted, strict=True)]
-    givers: list[int | None] = list(_in_turn(surplus, range(len(surplus))))
-    takers: list[int | None] = list(_in_turn(lacking, range(len(lacking) - 1, -1, -1)))
-    fresh, freed = max(0, len(takers) - len(givers)), max(0, len(givers) - len(takers))
-    sources, targets = [None] * fresh + givers, takers + [None] * freed
+    losing: list[int | None] = list(_interleaved(surplus, range(len(surplus))))
+    gaining: list[int | None] = list(_interleaved(lacking, range(len(lacking) - 1, -1, -1)))
+    fresh, freed = max(0, len(gaining) - len(losing)), max(0, len(losing) - len(gaining))
+    sources, targets = [None] * fresh + losing, gaining + [None] * freed
     return [Replacement(source, target) for source, target in zip(sources, targets, strict=True)]
 
 
 def replacement_batches(plan: Sequence[Replacement], size: int) -> list[list[Replacement]]:
-    """The plan in batches of at most `size` changes, each to be finished before the next begins."""
+    """Split a plan into batches of at most `size` changes; a batch completes before the next begins."""
     if size < 1:
         raise InvalidArgument(f"size must be at least 1 change, got {size}")
     return [list(plan[start : start + size]) for start in range(0, len(plan), size)]
 
 
-def _in_turn(counts: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Each index as often as its count says, spread evenly; equals in the given order."""
+def _interleaved(counts: Sequence[int], order: Sequence[int]) -> list[int]:
+    """Return each index as often as its count, evenly interleaved; ties in the given order."""
     rank = {index: at for at, index in enumerate(order)}
-    turns = [((turn + 0.5) / counts[index], rank[index], index) for index in order for turn in range(counts[index])]
-    return [index for _, _, index in sorted(turns)]
+    positions = [((n + 0.5) / counts[index], rank[index], index) for index in order for n in range(counts[index])]
+    return [index for _, _, index in sorted(positions)]

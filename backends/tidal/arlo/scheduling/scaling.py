@@ -1,4 +1,4 @@
-"""When to add and when to release a GPU (Arlo §4, resource scaling)."""
+"""Addition and release of GPUs (Arlo §4, resource scaling)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from enum import Enum
 
 from tidal.errors import InvalidArgument
 
-OUT_AT = 0.95  # share of the SLO that the 98th percentile reaches: add one
-IN_BELOW = 0.50  # share of the SLO below which it stays: release one
+OUT_AT = 0.95  # add a GPU when the 98th percentile reaches this share of the SLO
+IN_BELOW = 0.50  # release a GPU when it stays below this share
 _OUT_S = 5.0
 _IN_S = 60.0
 
 
 class Scaling(Enum):
-    """What to do about the number of GPUs."""
+    """Scaling decisions."""
 
     ADD = "add"  # one instance of the longest runtime
     RELEASE = "release"  # `least_busy`
@@ -24,7 +24,7 @@ class Scaling(Enum):
 
 @dataclass(frozen=True, slots=True)
 class InstanceLoad:
-    """How busy an instance is; `load` in any unit that is the same for all."""
+    """Load of an instance, in any unit common to all instances."""
 
     lane: int
     runtime: int
@@ -34,17 +34,17 @@ class InstanceLoad:
 class Autoscaler:
     """Target tracking on the 98th percentile of latency.
 
-    Adds a GPU when the percentile over the last 5 seconds reaches 95 % of the SLO; releases one when it was below
-    50 % of the SLO over 60 seconds (an idle minute counts as such). The paper leaves open how long "recently" is for
-    adding: 5 s hold hundreds of requests at the loads of its evaluation and let an added instance, which takes about
-    1 s to start, show its effect before another follows. Either action starts both windows anew. No latencies are
-    kept: whether the percentile reaches a limit follows from how many requests do.
+    Adds a GPU when the percentile over the last 5 seconds reaches 95 % of the SLO, and releases one when it was below
+    50 % of the SLO for 60 seconds, idle time included. The paper does not specify the window for adding: 5 s contain
+    hundreds of requests at the loads of its evaluation, and an added instance, which starts in about 1 s, takes effect
+    before another one follows. Each action restarts both windows. No latencies are stored: the counts of requests above
+    the limits determine whether the percentile reaches them.
 
     Args:
-        slo_s: the SLO, seconds.
-        fewest: GPUs never to go below, at least 1.
-        most: GPUs never to go above.
-        now: seconds on the caller's clock.
+        slo_s: Latency objective, in seconds.
+        min_gpus: Minimum number of GPUs, at least 1.
+        max_gpus: Maximum number of GPUs.
+        now: Current time on the caller's clock, in seconds.
     """
 
     def __init__(self, slo_s: float, *, min_gpus: int, max_gpus: int, now: float = 0.0) -> None:
@@ -61,18 +61,24 @@ class Autoscaler:
         self._recent = self._critical = self._all = self._slow = 0
 
     def completed(self, latency_s: float) -> None:
-        """A request was answered after `latency_s` seconds."""
+        """Record a request that was answered after `latency_s` seconds."""
         self.observe(1, int(latency_s >= self.in_s), int(latency_s >= self.out_s))
 
     def observe(self, requests: int, slow: int, critical: int) -> None:
-        """Requests answered, and how many of them took at least `in_s` and `out_s` seconds."""
+        """Record answered requests.
+
+        Args:
+            requests: Number of answered requests.
+            slow: Number of them that took at least `in_s` seconds.
+            critical: Number of them that took at least `out_s` seconds.
+        """
         self._recent += requests
         self._critical += critical
         self._all += requests
         self._slow += slow
 
     def decide(self, now: float, gpus: int) -> Scaling | None:
-        """What to do now with so many GPUs; call it about every second."""
+        """Return the decision for now and a number of GPUs, or None. Call it about once per second."""
         reached = False
         if now - self._recent_since >= _OUT_S:
             reached = _percentile_reached(self._recent, self._critical)
@@ -95,9 +101,11 @@ class Autoscaler:
 
 
 def least_busy(instances: Sequence[InstanceLoad], longest: int) -> InstanceLoad | None:
-    """The instance to release: the least busy one, but never the last of the runtime `longest` (Eq. 7).
+    """Return the least busy instance to release, or None; never the last one of the longest runtime (Eq. 7).
 
-    Of equals a shorter runtime goes first. None when there is none to release.
+    Args:
+        instances: Loads of all instances; ties go to the shorter runtime.
+        longest: Index of the longest runtime.
     """
     last_of_longest = sum(instance.runtime == longest for instance in instances) == 1
     spare = [instance for instance in instances if instance.runtime != longest or not last_of_longest]

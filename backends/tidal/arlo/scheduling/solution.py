@@ -1,4 +1,4 @@
-"""From a demand to instances by runtime: the Runtime Scheduler's decision (Arlo §3.3)."""
+"""Optimal instances by runtime for a demand: the Runtime Scheduler's decision (Arlo §3.3)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _SHARE_STEPS = 30
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """An allocation and how good it is for the whole demand.
+    """An allocation and its cost for the whole demand.
 
     Attributes:
-        instances: by runtime (N_i), in sum the GPUs.
-        cost_s: objective of Eq. 1, latency summed over the requests of one SLO period, seconds.
-        mean_latency_s: the same for one request, seconds; 0 without demand.
-        beyond_capacity: requests a period that not even the longest runtime finishes within the SLO.
-        gpus_short: GPUs that are lacking to finish every request within the SLO.
-        share: of every length's demand that the instances were chosen for; below 1 only where Eq. 3 cannot hold.
+        instances: Instances by runtime (N_i); their sum is the number of GPUs.
+        cost_s: Objective of Eq. 1: latency summed over the requests of one SLO period, in seconds.
+        mean_latency_s: Mean latency of a request, in seconds; 0 without demand.
+        beyond_capacity: Requests per period that no runtime finishes within the SLO.
+        gpus_short: Additional GPUs required to finish every request within the SLO.
+        share: Share of every length's demand that the instances are optimised for; below 1 only if Eq. 3 is infeasible.
     """
 
     instances: tuple[int, ...]
@@ -36,24 +36,24 @@ class Solution:
 
     @property
     def shortfall(self) -> str | None:
-        """One sentence on what is lacking, or None when every request can be finished within the SLO."""
+        """Sentence about the missing GPUs, or None if every request can be finished within the SLO."""
         if not self.gpus_short:
             return None
-        share = f"; chosen for {self.share:.0%} of every length's demand" if self.share < 1 else ""
+        share = f"; optimised for {self.share:.0%} of every length's demand" if self.share < 1 else ""
         return (
-            f"{self.gpus_short} more GPUs are needed: with {sum(self.instances)} about {self.beyond_capacity:.1f} "
-            f"requests a period are not finished within the SLO{share}"
+            f"{self.gpus_short} more GPUs are needed: with {sum(self.instances)}, about {self.beyond_capacity:.1f} "
+            f"requests per period miss the SLO{share}"
         )
 
 
 def solve(problem: AllocationProblem) -> Solution:
-    """The best allocation, proved optimal (Eqs. 1 to 7).
+    """Return the provably optimal allocation (Eqs. 1 to 7).
 
-    Where the GPUs are fewer than Eqs. 3 and 7 ask for, no allocation is feasible. Serving as many requests as possible
-    would then starve the long ones, which need the most GPU time each. So all lengths are cut alike: the best
-    allocation is the optimal one for the largest share of every length's demand that the GPUs can finish within the
-    SLO. A demand that meets Eq. 3 and still exceeds what the last runtime can take is solved as it is (Eq. 5 puts no
-    limit there). In both cases the solution says what is lacking.
+    With fewer GPUs than Eqs. 3 and 7 require, no allocation is feasible. Maximising the number of served requests would
+    starve long ones, which need the most GPU time. So the demand of all lengths is scaled down equally: the solution is
+    optimal for the largest share of the demand that the GPUs finish within the SLO. A demand that meets Eq. 3 but
+    exceeds the last runtime's capacity is solved unscaled (Eq. 5 has no limit). In both cases the solution states the
+    missing GPUs.
     """
     feasible = int(problem.least.sum()) <= problem.gpus
     share = 1.0 if feasible else _servable_share(problem)
@@ -71,14 +71,14 @@ def solve(problem: AllocationProblem) -> Solution:
 
 
 def min_gpus(problem: AllocationProblem) -> int:
-    """Fewest instances in sum that meet Eqs. 3 and 7 and finish every request within the SLO, whatever `gpus` is.
+    """Return the minimum number of instances that meets Eqs. 3 and 7 and finishes every request within the SLO.
 
-    Less overflow never needs more instances later, so the least overflow for each number of instances is enough to
-    go on with; with an instance beyond the least everywhere nothing overflows at all.
+    Less overflow never requires more instances later, so dynamic programming keeps the minimum overflow by number of
+    instances; one instance beyond the minimum at every runtime leaves no overflow.
     """
     most = len(problem.runtimes)
     remainders = problem.requests - problem.least * problem.capacities
-    least_left = np.full(most + 1, np.inf)  # by instances beyond the least used so far
+    least_left = np.full(most + 1, np.inf)  # by instances used beyond the minimum
     least_left[0] = 0.0
     for remainder, capacity in zip(remainders, problem.capacities, strict=True):
         before, least_left = least_left, np.full(most + 1, np.inf)
@@ -91,14 +91,14 @@ def min_gpus(problem: AllocationProblem) -> int:
 def start_allocation(
     gpus: int, runtimes: Sequence[RuntimeProfile], history: Sequence[float] | None = None
 ) -> tuple[int, ...]:
-    """Instances by runtime to start with: the best for the demand of the past, else as even as possible.
+    """Return the initial instances by runtime: optimal for a past demand, otherwise an even distribution.
 
-    What an even division leaves over goes to the longest runtimes: they serve every shorter length too.
+    The remainder of an even distribution goes to the longest runtimes, which serve all shorter lengths too.
 
     Args:
-        gpus: instances to hand out, at least 1.
-        runtimes: profiles, ascending by `max_length`.
-        history: requests in one SLO period by runtime (Q_i), as it was before; None or all zero: unknown.
+        gpus: Number of instances, at least 1.
+        runtimes: Profiles of the runtimes, ascending by `max_length`.
+        history: Past requests per SLO period by runtime (Q_i); None or all zero: unknown.
     """
     if history is not None and any(history):
         return solve(AllocationProblem(gpus, tuple(runtimes), tuple(history))).instances
@@ -109,7 +109,7 @@ def start_allocation(
 
 
 def _servable_share(problem: AllocationProblem) -> float:
-    """Largest share of every length's demand that `gpus` instances can finish within the SLO, to 2^-30."""
+    """Return the largest share of every length's demand that the GPUs finish within the SLO, to 2^-30."""
     low, high = 0.0, 1.0
     for _ in range(_SHARE_STEPS):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""TensorRT engines: a plan made for chosen shapes, whose contexts share its weights and run captured CUDA graphs."""
+"""TensorRT engines: a plan built for given shapes, whose contexts share its weights and run captured CUDA graphs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE", "STORED_AS", "compile_engine", "open_engines", "specialise_engine"]
 
-# The network is strongly typed: a plan computes in the types that its ONNX file has.
+# The network is strongly typed: a plan computes in the types of its ONNX file.
 STORED_AS: dict[Precision, Precision] = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16"}
 FILE = "model.onnx"
 
@@ -31,7 +31,7 @@ def compile_engine(
     example: Mapping[str, npt.NDArray[Any]],
     calibration: Sequence[Mapping[str, npt.NDArray[Any]]],
 ) -> None:
-    """Export a torch module as ONNX into `folder`, for `specialise_engine` to make plans from."""
+    """Export a torch module as ONNX into `folder`, from which `specialise_engine` builds plans."""
     from tidal.engines.exporting import export_program, write_onnx
 
     write_onnx(export_program(module, precision=precision, shapes=shapes, example=example), folder / FILE)

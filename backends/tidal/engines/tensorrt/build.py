@@ -1,4 +1,4 @@
-"""Makes TensorRT plans from an ONNX file."""
+"""Builds TensorRT plans from an ONNX file."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _LEVELS = {
 def specialise_engine(
     path: Path, shapes: Sequence[Mapping[str, tuple[Dim, ...]]], options: PlanOptions
 ) -> tuple[Path, ...]:
-    """Plans for these shapes, beside the ONNX file; see `registry.specialise_engine`.
+    """Build plans for some shapes in the folder of the ONNX file; see `registry.specialise_engine`.
 
     Raises:
-        Internal: TensorRT cannot read the file or build a plan from it; says why.
+        Internal: TensorRT cannot read the file or build a plan from it.
     """
     groups = [profiles_for(wanted) for wanted in shapes]
     if options.plans == "separate":
@@ -38,7 +38,7 @@ def specialise_engine(
 
 
 def _plan(onnx: Path, profiles: Sequence[Profile], options: PlanOptions) -> Path:
-    """The plan with these profiles, made only if it is not there."""
+    """The plan with these profiles, which is built unless it exists."""
     chosen = options.model_dump(include=set(PlanOptions.model_fields))
     key = hashlib.sha256(repr((chosen, [sorted(profile.items()) for profile in profiles])).encode()).hexdigest()
     plan = onnx.with_name(f"model-{key[:8]}.plan")
@@ -48,10 +48,15 @@ def _plan(onnx: Path, profiles: Sequence[Profile], options: PlanOptions) -> Path
 
 
 def build_plan(onnx: Path, profiles: Sequence[Profile], options: PlanOptions) -> memoryview:
-    """Build a serialised plan with these optimisation profiles.
+    """Build a serialised plan.
 
-    The network is strongly typed, so the ONNX file decides the precision of everything; TF32 is off, which would
-    shorten float32 products to 10 bits. Where all profiles agree on a dimension, the network is made static in it.
+    The network is strongly typed, so the ONNX file decides all precisions. TF32 is disabled, because it shortens
+    float32 products to 10 bits. A dimension that is equal in all profiles is static in the network.
+
+    Args:
+        onnx: ONNX file.
+        profiles: Optimisation profiles of the plan.
+        options: Options of the plan.
     """
     messages = Messages()
     builder = trt.Builder(messages)
@@ -81,13 +86,13 @@ def build_plan(onnx: Path, profiles: Sequence[Profile], options: PlanOptions) ->
     config.set_timing_cache(cache, ignore_mismatch=False)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
-        raise Internal(f"TensorRT builds no plan from {onnx}: {messages.reason()}")
+        raise Internal(f"TensorRT cannot build a plan from {onnx}: {messages.reason()}")
     _write(cache_file, _content(cache.serialize()))
     return _content(plan)
 
 
 def _timing_cache_file() -> Path:
-    """How long kernels took, kept for later builds on the same kind of GPU by the same TensorRT."""
+    """File with kernel timings for later builds on the same GPU model with the same TensorRT version."""
     folder = Path(os.environ.get("TIDAL_CACHE", Path.home() / ".cache" / "tidal")) / "tensorrt"
     folder.mkdir(parents=True, exist_ok=True)
     key = hashlib.sha256(f"{gpu()} {library_version('tensorrt')}".encode()).hexdigest()[:16]
@@ -95,12 +100,12 @@ def _timing_cache_file() -> Path:
 
 
 def _content(memory: trt.IHostMemory) -> memoryview:
-    # It has Python's buffer interface, of which its type says nothing.
+    # It supports Python's buffer protocol, which its type stub does not declare.
     return memoryview(cast(Any, memory))
 
 
 def _write(path: Path, content: memoryview) -> None:
-    """Write a file that readers see whole or not at all."""
+    """Write a file atomically."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.write_bytes(content)
     aside.replace(path)

@@ -1,4 +1,4 @@
-"""What TensorRT says when a call fails: its calls return nothing then, and the reason goes to a logger."""
+"""Collects TensorRT's error messages: a failing call returns nothing and logs its reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SERIOUS = (trt.ILogger.Severity.ERROR, trt.ILogger.Severity.INTERNAL_ERROR)
 
 
 class Messages(trt.ILogger):  # type: ignore[misc]  # where TensorRT is not installed its classes have no type
-    """Keeps the newest errors for the exception that follows."""
+    """A logger that keeps the newest errors for the exception that follows."""
 
     def __init__(self) -> None:
         trt.ILogger.__init__(self)
@@ -22,5 +22,5 @@ class Messages(trt.ILogger):  # type: ignore[misc]  # where TensorRT is not inst
             self._errors.append(" ".join(msg.split()))
 
     def reason(self) -> str:
-        """The newest errors, the first that came first."""
-        return "; ".join(self._errors)[:500] or "it gives no reason"
+        """The newest errors in the order in which they occurred."""
+        return "; ".join(self._errors)[:500] or "no reason was logged"

@@ -1,4 +1,4 @@
-"""Runs TensorRT plans: buffers that are allocated once, a stream an engine, a captured graph a shape."""
+"""Runs TensorRT plans with buffers that are allocated once, one stream per engine and one captured graph per shape."""
 
 from __future__ import annotations
 
@@ -25,13 +25,20 @@ Array = npt.NDArray[Any]
 _DTYPES = {trt.DataType.FLOAT: "float32", trt.DataType.INT64: "int64", trt.DataType.INT32: "int32"}
 
 
-class Plan:
-    """A plan in device memory. All engines of a process that are opened from a file share its weights."""
+class TensorRtPlan:
+    """A plan in device memory, whose weights are shared by all engines of a process that are opened from its file.
+
+    Args:
+        path: File of the plan.
+
+    Raises:
+        InvalidArgument: This TensorRT cannot open the plan on this GPU.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.messages = Messages()
-        self._runtime = trt.Runtime(self.messages)  # must live as long as what it has read
+        self._runtime = trt.Runtime(self.messages)  # must exist as long as the engine that it deserialises
         self.engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
         if self.engine is None:
             raise InvalidArgument(
@@ -51,7 +58,7 @@ class Plan:
         )
 
     def dtype(self, name: str) -> np.dtype[Any]:
-        """A tensor's dtype."""
+        """Data type of a tensor."""
         return np.dtype(_DTYPES[self.engine.get_tensor_dtype(name)])
 
     def _bounds(self, name: str, profile: int) -> tuple[tuple[int, int], ...]:
@@ -61,7 +68,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A shape that is ready to run: views of the host memory to fill and to read, and what starts the work."""
+    """A shape that is ready to run.
+
+    Attributes:
+        inputs: Views of host memory to fill, by name.
+        outputs: Views of host memory to read, by name.
+        launch: Starts the work.
+    """
 
     inputs: dict[str, Array]
     outputs: dict[str, Array]
@@ -69,21 +82,21 @@ class _Prepared:
 
 
 class TensorRtEngine:
-    """An execution context for each of the plan's profiles that serve the declared shapes, on one stream.
+    """An engine with one execution context for each profile that serves the declared shapes, on one stream.
 
-    Copies to the device, kernels and copies back of one shape are captured as a CUDA graph when that shape first
-    comes, so a later run is one launch. Where the length is dynamic, shapes are too many to keep: nothing is
-    captured, and the work is enqueued each time.
+    Copies to the device, kernels and copies to the host are captured as a CUDA graph at the first run of a shape, so
+    that later runs are one launch. With a dynamic length there are too many shapes to keep: nothing is captured, and
+    the work is enqueued in each run.
 
     Args:
-        plan: what is run.
-        shapes: of all its inputs.
-        resident: inputs that are read from device memory which the caller fills and keeps, by the address; they are
-            none of those that `run` is given, and their shapes are fixed.
+        plan: The plan to run.
+        shapes: Dimensions of all inputs by name.
+        resident: Device addresses of inputs in memory that the caller fills and keeps, by name. They have fixed shapes
+            and are not passed to `run`.
     """
 
     def __init__(
-        self, plan: Plan, shapes: Mapping[str, tuple[Dim, ...]], resident: Mapping[str, int] | None = None
+        self, plan: TensorRtPlan, shapes: Mapping[str, tuple[Dim, ...]], resident: Mapping[str, int] | None = None
     ) -> None:
         self._plan = plan
         resident = resident or {}
@@ -106,7 +119,7 @@ class TensorRtEngine:
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Outputs that `run` returns; -1 stands for a size that follows the inputs."""
+        """Outputs that `run` returns; -1 means that a size depends on the inputs."""
         return self._plan.outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -125,17 +138,17 @@ class TensorRtEngine:
         return {name: view.copy() for name, view in prepared.outputs.items()}
 
     def _open(self, profile: int) -> trt.IExecutionContext:
-        # Device memory for the one profile that it runs, rather than for the largest of the plan.
+        # Allocates device memory for this profile instead of the largest one of the plan.
         context = self._plan.engine.create_execution_context(
             strategy=trt.ExecutionContextAllocationStrategy.ON_PROFILE_CHANGE
         )
         if context is None or not context.set_optimization_profile_async(profile, self._stream.handle):
-            raise Internal(f"TensorRT opens no context of {self._plan.path}: {self._plan.messages.reason()}")
+            raise Internal(f"TensorRT cannot open a context of {self._plan.path}: {self._plan.messages.reason()}")
         self._stream.synchronize()
         return context
 
     def _largest(self) -> dict[str, int]:
-        """Bytes of every input and output at the largest shapes of the profiles."""
+        """Size in bytes of every input and output at the largest shapes of the profiles."""
         sizes: dict[str, int] = {}
         for index, context in self._contexts.items():
             profile = self._plan.profiles[index]
@@ -152,15 +165,17 @@ class TensorRtEngine:
     ) -> dict[str, tuple[int, ...]]:
         """Set a context's input shapes and return the shapes of its outputs."""
         if not all(context.set_input_shape(name, shape) for name, shape in shapes.items()) or context.infer_shapes():
-            raise Internal(f"TensorRT refuses the shapes {dict(shapes)}: {self._plan.messages.reason()}")
+            raise Internal(f"TensorRT does not accept the shapes {dict(shapes)}: {self._plan.messages.reason()}")
         return {spec.name: _sizes(context.get_tensor_shape(spec.name)) for spec in self._plan.outputs}
 
     def _prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> _Prepared:
         index = next(index for index in self._contexts if holds(self._plan.profiles[index], shapes))
         context = self._contexts[index]
-        found = self._output_shapes(context, {**shapes, **self._resident})
+        output_shapes = self._output_shapes(context, {**shapes, **self._resident})
         inputs = {name: self._buffers[name].view(shape, self._plan.dtype(name)) for name, shape in shapes.items()}
-        outputs = {name: self._buffers[name].view(shape, self._plan.dtype(name)) for name, shape in found.items()}
+        outputs = {
+            name: self._buffers[name].view(shape, self._plan.dtype(name)) for name, shape in output_shapes.items()
+        }
 
         def enqueue() -> None:
             for name, view in inputs.items():
@@ -173,13 +188,13 @@ class TensorRtEngine:
         return _Prepared(inputs, outputs, enqueue)
 
     def _captured(self, prepared: _Prepared) -> _Prepared:
-        # The first run of a shape settles what TensorRT put off, which must not happen while capturing.
+        # The first run of a shape triggers TensorRT's lazy initialisation, which must not be captured.
         prepared.launch()
         self._stream.synchronize()
         return _Prepared(prepared.inputs, prepared.outputs, self._stream.capture(prepared.launch).launch)
 
 
-_plans: weakref.WeakValueDictionary[tuple[Path, int, int], Plan] = weakref.WeakValueDictionary()
+_plans: weakref.WeakValueDictionary[tuple[Path, int, int], TensorRtPlan] = weakref.WeakValueDictionary()
 _opening = threading.Lock()
 
 
@@ -187,33 +202,40 @@ def open_engines(artifact: Artifact, *, contexts: int, threads: int) -> tuple[En
     """Open a plan for shapes that it has profiles for; see `registry.open_engines`.
 
     Raises:
-        InvalidArgument: the file is no plan of this TensorRT and this GPU, its inputs are not those of
-            `artifact.shapes`, or it was not made for these shapes.
+        InvalidArgument: The file is not a plan for this TensorRT and this GPU, its inputs are not those of
+            `artifact.shapes`, or it was not built for these shapes.
     """
     plan = _open_plan(artifact)
     return tuple(TensorRtEngine(plan, artifact.shapes) for _ in range(contexts))
 
 
 def open_resident(artifact: Artifact, resident: Mapping[str, int]) -> TensorRtEngine:
-    """Open a plan some of whose inputs stay in device memory, see `TensorRtEngine`; raises as `open_engines`."""
+    """Open a plan with inputs that stay in device memory.
+
+    Args:
+        artifact: The plan and the shapes to open it with.
+        resident: Device addresses of inputs by name; see `TensorRtEngine`.
+
+    Raises:
+        InvalidArgument: See `open_engines`.
+    """
     return TensorRtEngine(_open_plan(artifact), artifact.shapes, resident)
 
 
-def _open_plan(artifact: Artifact) -> Plan:
+def _open_plan(artifact: Artifact) -> TensorRtPlan:
     file = artifact.path.stat()
     with _opening:
         key = artifact.path.resolve(), file.st_mtime_ns, file.st_size
         plan = _plans.get(key)
         if plan is None:
-            plan = _plans[key] = Plan(artifact.path)
+            plan = _plans[key] = TensorRtPlan(artifact.path)
     if set(plan.inputs) != set(artifact.shapes):
         raise InvalidArgument(
-            f"{artifact.path} takes the inputs {sorted(plan.inputs)}, "
-            f"it was to be opened with {sorted(artifact.shapes)}"
+            f"{artifact.path} has the inputs {sorted(plan.inputs)}; expected {sorted(artifact.shapes)}"
         )
     if not serving(plan.profiles, artifact.shapes):
         raise InvalidArgument(
-            f"{artifact.path} was not made for the shapes {dict(artifact.shapes)}; it has the profiles {plan.profiles}"
+            f"{artifact.path} was not built for the shapes {dict(artifact.shapes)}; it has the profiles {plan.profiles}"
         )
     return plan
 
@@ -221,7 +243,9 @@ def _open_plan(artifact: Artifact) -> Plan:
 def _fixed(name: str, dims: tuple[Dim, ...]) -> tuple[int, ...]:
     fixed = tuple(dim for dim in dims if isinstance(dim, int))
     if len(fixed) != len(dims):
-        raise InvalidArgument(f"input '{name}' is to stay in device memory and has the shape {dims}, not a fixed one")
+        raise InvalidArgument(
+            f"input '{name}', which stays in device memory, has the shape {dims}; expected a fixed shape"
+        )
     return fixed
 
 

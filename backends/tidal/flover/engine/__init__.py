@@ -1,1 +1,1 @@
-"""The engine loop: generations in slots share every decode step; the service runs it, nothing in it knows Triton."""
+"""Iterations of generations that share every decode step: admit, prefill, decode, free; used by the service only."""

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from logging import Logger
 
 from tidal.errors import Cancelled, TidalError
-from tidal.flover.engine.generation import Generation
 from tidal.flover.engine.runners import SharedRunner
 from tidal.flover.engine.slots import GenerationSlots, SlotOwner
 from tidal.flover.engine.tokens import append_tokens
+from tidal.flover.generation import Generation
 from tidal.flover.memory.slots import SlotCopy
 from tidal.flover.metrics import FloverMetrics, Outcome
 from tidal.flover.policies import FloverScheduler, PrefillChunk

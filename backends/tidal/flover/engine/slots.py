@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tidal.flover.engine.generation import Generation
+from tidal.flover.generation import Generation
 from tidal.flover.memory.slots import SlotCopy, SlotMove, SlotTable, Window
 from tidal.flover.policies import PrefillChunk
 from tidal.flover.runner import PrefillInput

@@ -9,8 +9,8 @@ import torch
 
 from tidal.errors import Internal
 from tidal.flover.beams import BeamGroup
-from tidal.flover.engine.generation import Generation
 from tidal.flover.engine.slots import SlotOwner
+from tidal.flover.generation import Generation
 from tidal.flover.memory.slots import SlotCopy
 from tidal.flover.sampling import UNDEFINED, FloatArray, Sampler, sample_tokens
 

@@ -1,1 +1,1 @@
-"""Slots of sequences and the keys and values in them; may import `tidal.flover.models.form` and the native library."""
+"""Slots of sequences and the keys and values in them; may import `tidal.flover.form` and the native library."""

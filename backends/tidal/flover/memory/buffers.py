@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from tidal.errors import InvalidArgument
+from tidal.flover.form import DecoderForm
 from tidal.flover.memory.slots import SlotCopy, SlotMove
-from tidal.flover.models.form import DecoderForm
 from tidal.flover.native.library import large_pages, usable
 
 
-def kept_type(computed: torch.dtype, device: torch.device) -> torch.dtype:
+def cache_dtype(computed: torch.dtype, device: torch.device) -> torch.dtype:
     """Return the type of keys, values and attention for a decoder computed in `computed`.
 
     Without the native library it is float32 on a CPU: torch's attention of single tokens in bfloat16 is slower than

@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
+from tidal.flover.form import DecoderForm
 from tidal.flover.memory.buffers import KeyValueBuffers
-from tidal.flover.models.form import DecoderForm
 from tidal.flover.models.layer import Attend
 from tidal.flover.native.library import usable
 

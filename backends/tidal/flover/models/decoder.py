@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from tidal.flover.form import DecoderForm
 from tidal.flover.memory.buffers import KeyValueBuffers
 from tidal.flover.models.attention import attention
-from tidal.flover.models.form import DecoderForm
 from tidal.flover.models.layer import Attend, Layer, LoraUpdate, no_update, norm, norm_weights, rotary_table
 from tidal.flover.models.linear import NativeLinear, linear, working_type
 from tidal.flover.models.passes import NativePass

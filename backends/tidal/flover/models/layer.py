@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
-from tidal.flover.models.form import DecoderForm, Projection, Rotary
+from tidal.flover.form import DecoderForm, Projection, Rotary
 from tidal.flover.models.linear import activate, linear, working_type
 from tidal.flover.models.weights import Affine, LayerWeights
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
-from tidal.flover.models.form import Activation
+from tidal.flover.form import Activation
 from tidal.flover.models.weights import Affine
 from tidal.flover.native.library import large_pages, usable
 

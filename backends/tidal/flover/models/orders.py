@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tidal.flover.models.form import DecoderForm
+from tidal.flover.form import DecoderForm
 
 Order = npt.NDArray[np.int64]
 

@@ -13,8 +13,8 @@ from typing import cast
 
 import torch
 
+from tidal.flover.form import DecoderForm
 from tidal.flover.memory.buffers import KeyValueBuffers
-from tidal.flover.models.form import DecoderForm
 from tidal.flover.models.layer import Layer, RotaryTable
 from tidal.flover.models.linear import ACTIVATION_NUMBERS, Linear, NativeLinear
 from tidal.flover.models.weights import Affine

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tidal.errors import InvalidArgument, Unsupported
-from tidal.flover.models.form import DecoderForm
+from tidal.flover.form import DecoderForm
 from tidal.flover.models.orders import gpt_neox_order, gptj_order
 from tidal_client.extras import install_command
 

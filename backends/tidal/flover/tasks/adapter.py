@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidal.flover.models.form import Projection
+from tidal.flover.form import Projection
 from tidal.flover.tasks.layers import LayerSlice
 from tidal.tasks.low_rank import LowRankDelta
 from tidal.tasks.stored import FloatArray

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tidal.flover.models.form import DecoderForm, Projection
+from tidal.flover.form import DecoderForm, Projection
 from tidal.flover.models.layer import LoraUpdate
 from tidal.flover.tasks.adapter import LoraAdapter
 from tidal.flover.tasks.layers import projection_sizes

@@ -14,8 +14,8 @@ from typing import Literal
 from pydantic import Field
 
 from tidal.errors import InvalidArgument, did_you_mean
+from tidal.flover.form import DecoderForm
 from tidal.flover.manifest import GenerationVerification
-from tidal.flover.models.form import DecoderForm
 from tidal.flover.tasks.layers import LayerSlice, layer_slices
 from tidal.manifest import Strict
 from tidal.tasks.folder import check_base, place_task, read_content, read_task, read_tensors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidal.flover.models.form import DecoderForm, Projection
+from tidal.flover.form import DecoderForm, Projection
 from tidal.flover.models.orders import Order, gpt_neox_order, gptj_order
 
 

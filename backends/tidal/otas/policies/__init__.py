@@ -1,4 +1,7 @@
-"""Which waiting queries run next, together, and with how many tokens. Pure: no clock, no threads, no engines."""
+"""Policies that choose the next batch of waiting queries and its γ. Pure: no clock, no threads, no engines.
+
+The service and the simulator import it; it imports only plain data.
+"""
 
 from tidal.otas.policies.fixed import FixedPolicy
 from tidal.otas.policies.paper import PaperPolicy

@@ -1,4 +1,4 @@
-"""Seconds and earnings by γ as arrays, so that a plan looks them up without calling the profile."""
+"""Costs and expected utilities by γ as arrays, which planning reads faster than the profile."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Costs:
-    """What batches take, by the place of γ in `gammas`.
+    """Latencies of batches by γ.
 
     Attributes:
-        gammas: the γ list L, ascending.
-        seconds: [gammas, max_batch + 1] by place and number of queries; column 0 is 0, infinite where memory does not
-            allow the batch (Eq. 1c).
-        sample_s: [gammas] seconds a query in the largest batch that may be: the sample-level latency of §III-D.
+        gammas: List L of γ, ascending.
+        seconds: Seconds by γ and number of queries, of shape [gammas, max_batch + 1]; column 0 is 0, and values are
+            infinite where the memory limit does not allow the batch (Eq. 1c).
+        sample_s: Seconds per query in the largest allowed batch, of shape [gammas]: the sample-level latency of §III-D.
     """
 
     gammas: tuple[int, ...]
@@ -30,22 +30,22 @@ class Costs:
 
     @classmethod
     def of(cls, profile: CostProfile, memory_bytes: int | None = None) -> Costs:
-        """The costs of the batches that may be.
+        """Compute the costs of all allowed batches.
 
         Args:
-            profile: measured.
-            memory_bytes: that a batch may take (M_GPU); None is no limit.
+            profile: Measured costs and accuracies.
+            memory_bytes: Memory limit of a batch (M_GPU), in bytes; None for no limit.
 
         Raises:
-            InvalidArgument: memory does not allow even one query at every γ.
+            InvalidArgument: The limit does not allow one query at every γ.
         """
         sizes = range(1, profile.max_batch + 1)
         seconds = np.zeros((len(profile.gammas), profile.max_batch + 1))
-        for place, gamma in enumerate(profile.gammas):
-            seconds[place, 1:] = [profile.latency_s(gamma, size) for size in sizes]
+        for gamma_index, gamma in enumerate(profile.gammas):
+            seconds[gamma_index, 1:] = [profile.latency_s(gamma, size) for size in sizes]
             if memory_bytes is not None:
                 takes = np.array([profile.memory_bytes(gamma, size) for size in sizes])
-                seconds[place, 1:][takes > memory_bytes] = np.inf
+                seconds[gamma_index, 1:][takes > memory_bytes] = np.inf
         largest = np.isfinite(seconds).sum(axis=1) - 1
         if not largest.all():
             gamma = profile.gammas[int(np.argmin(largest))]
@@ -56,20 +56,28 @@ class Costs:
         return cls(profile.gammas, seconds, seconds[np.arange(len(largest)), largest] / largest)
 
     def slowed(self, factor: float) -> Costs:
-        """The same where everything takes so many times as long."""
+        """Return the costs with all latencies multiplied by a factor."""
         return Costs(self.gammas, self.seconds * factor, self.sample_s * factor)
 
     @property
     def max_batch(self) -> int:
-        """Queries in a batch at most, whatever its γ."""
+        """Maximum number of queries in a batch of any γ."""
         return self.seconds.shape[1] - 1
 
     @property
     def alone_s(self) -> float:
-        """The fewest seconds that any query takes."""
+        """Seconds of the fastest batch of one query."""
         return float(self.seconds[:, 1].min())
 
 
 def earnings(profile: CostProfile, query: Query) -> FloatArray:
-    """[gammas] what a query's answer in time is expected to earn: utility times accuracy; raises as `accuracy`."""
+    """Return a query's expected utility by γ, of shape [gammas]: its utility times the accuracy.
+
+    Args:
+        profile: Measured costs and accuracies.
+        query: The query.
+
+    Raises:
+        TidalError: The profile has no accuracy of the query's task; see `CostProfile.accuracy`.
+    """
     return query.utility * np.array([profile.accuracy(query.task, gamma) for gamma in profile.gammas])

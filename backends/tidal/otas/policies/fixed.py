@@ -1,4 +1,4 @@
-"""One γ for all batches: what a server without token adaptation does, such as PetS (0), ToMe (below) or VPT (above)."""
+"""One γ for all batches, as in servers without token adaptation: PetS (0), ToMe (below 0) or VPT (above 0)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tidal.otas.policies.types import CostProfile, Query
 
 
 class FixedPolicy(GroupedPolicy):
-    """Algorithm 1's batches, the earliest deadline first.
+    """Runs batches of Algorithm 1, earliest deadline first.
 
     Args:
-        profile: measured.
-        gamma: one of the profile's.
-        memory_bytes: that a batch may take; None is no limit.
+        profile: Measured costs and accuracies.
+        gamma: The γ of all batches, one of the profile's.
+        memory_bytes: Memory limit of a batch, in bytes; None for no limit.
 
     Raises:
-        InvalidArgument: the profile does not have γ.
+        InvalidArgument: The profile does not have γ.
     """
 
     def __init__(self, profile: CostProfile, gamma: int, *, memory_bytes: int | None = None) -> None:
@@ -34,8 +34,8 @@ class FixedPolicy(GroupedPolicy):
         largest = int(np.isfinite(self._costs.seconds[self._place]).sum()) - 1
         self._batching = replace(usual, size=min(usual.size, largest))
 
-    def _find(self, query: Query) -> Group | None:
-        return self._batching.find(query, self._groups)
+    def _group_for(self, query: Query) -> Group | None:
+        return self._batching.group_for(query, self._groups)
 
     def _choose(self, now: float) -> tuple[Sequence[Query], int]:
         return min(self._groups, key=lambda group: group.deadline).queries, self._place

@@ -1,4 +1,4 @@
-"""Queries that are planned for together, and Algorithm 1, which puts a new one to those like it."""
+"""Groups of queries that are planned together, and Algorithm 1, which adds a new query to a similar group."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tidal.otas.policies.types import Query
 
 
 class Group:
-    """Waiting queries, never empty, with what all of them together would earn (Ū_b) by the place of γ.
+    """Waiting queries with their total expected utility (Ū_b) by γ.
 
     Attributes:
-        queries: in the order of arrival.
-        earnings: [gammas] sum of the queries'.
-        arrival: the earliest (s_b).
-        deadline: the earliest (d_b).
-        utility: the first query's (u_b).
+        queries: Queries in the order of arrival, at least one.
+        earnings: Sum of the queries' expected utilities, of shape [gammas].
+        arrival: Earliest arrival (s_b), in seconds.
+        deadline: Earliest deadline (d_b), in seconds.
+        utility: Utility of the first query (u_b).
     """
 
     __slots__ = ("arrival", "deadline", "earnings", "queries", "utility")
@@ -34,18 +34,18 @@ class Group:
 
     @property
     def mean_utility(self) -> float:
-        """The average of the queries' utilities."""
+        """Mean utility of the queries."""
         return sum(query.utility for query in self.queries) / len(self.queries)
 
     def add(self, query: Query, earnings: FloatArray) -> None:
-        """One more."""
+        """Add a query with its expected utility by γ, of shape [gammas]."""
         self.queries.append(query)
         self.earnings = self.earnings + earnings
         self.arrival = min(self.arrival, query.arrival)
         self.deadline = min(self.deadline, query.deadline)
 
     def remove(self, gone: Iterable[tuple[Query, FloatArray]]) -> None:
-        """Some fewer; the group may be empty afterwards, and is then of no use any more."""
+        """Remove queries, given with their expected utilities; a group that becomes empty must not be used further."""
         for query, earnings in gone:
             self.queries.remove(query)
             self.earnings = self.earnings - earnings
@@ -56,13 +56,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """Algorithm 1's thresholds.
+    """Thresholds of Algorithm 1.
 
     Args:
-        open_s: seconds after its first arrival in which a batch takes new queries (δ); it may run at any time.
-        size: queries of a batch at most (ε).
-        deadline_s: difference of deadlines at most (η), seconds.
-        utility: difference of utilities at most (μ).
+        open_s: Time after its first arrival in which a batch accepts queries (δ), in seconds; it may run at any time.
+        size: Maximum number of queries of a batch (ε).
+        deadline_s: Maximum difference of deadlines (η), in seconds.
+        utility: Maximum difference of utilities (μ).
     """
 
     open_s: float = 0.5
@@ -70,11 +70,13 @@ class Batching:
     deadline_s: float = 0.5
     utility: float = 0.8
 
-    def find(self, query: Query, groups: Sequence[Group]) -> Group | None:
-        """The group that a new query joins, the latest that it fits; None for a group of its own.
+    def group_for(self, query: Query, groups: Sequence[Group]) -> Group | None:
+        """Return the latest group that a new query fits into; None for a new group (Algorithm 1).
 
-        `groups` are in the order in which they began, not in Algorithm 2's: the search ends at the first that is
-        closed.
+        Args:
+            query: The new query.
+            groups: Groups in the order of their creation, rather than in the order of Algorithm 2; the search ends at
+                the first one that is closed.
         """
         for group in reversed(groups):
             if group.arrival + self.open_s < query.arrival:

@@ -1,4 +1,4 @@
-"""The best plan for waiting groups: labels of time and earnings, pruned by dominance, bounded in number."""
+"""Plan waiting groups by labels of time and earnings, with dominance pruning and a bounded number of labels."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ IntArray = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A batch of a plan: the groups from `start` up to `stop`, at the place of their γ."""
+    """A batch of a plan.
+
+    Attributes:
+        start: Index of its first group.
+        stop: Index after its last group.
+        gamma_index: Index of its γ.
+    """
 
     start: int
     stop: int
-    place: int
+    gamma_index: int
 
 
 def best_plan(
@@ -33,41 +39,44 @@ def best_plan(
     labels: int = 32,
     joined: int = 1,
 ) -> list[Run]:
-    """Which groups run, which of them in one batch, at which γ; what no run holds is not executed.
+    """Return the plan with the highest earnings: which groups run, which share a batch, and their γ.
 
-    Batches that are all there run in the order of their deadlines without loss: if they can all be in time, they are
-    in that order. So a way through the first groups is known by its label, when it ends and what it earns, and of two
-    ways the one that ends later and earns no more is dropped. With labels and joined groups without bound, the plan is
-    the best of all whose batches are whole groups that follow one another; with a bound, those labels are kept that
-    lie evenly between the quickest and the one that earns most. Any bound gives a plan that is in time.
+    Available batches can run in the order of their deadlines without loss: if all can be in time, they are in time in
+    that order. A partial plan of the first groups is described by its label, its end and its earnings; a label that
+    ends later than another without earning more is dominated and dropped. Without limits on labels and joined groups,
+    the plan is optimal among those whose batches are consecutive whole groups. With a limit, labels are kept evenly
+    between the earliest end and the highest earnings. The plan is in time for any limits.
 
     Args:
-        now: seconds.
-        deadlines: by group, ascending.
-        sizes: queries, by group.
-        earnings: [groups, gammas].
-        costs: of batches.
-        price: utility that a second of the engine is worth elsewhere, 0 or more.
-        labels: kept after every group, at least 2.
-        joined: consecutive groups that may share a batch, at most.
+        now: Current time, in seconds.
+        deadlines: Deadline of each group, ascending, in seconds.
+        sizes: Number of queries of each group.
+        earnings: Expected utility of each group by γ, of shape [groups, gammas].
+        costs: Costs of batches.
+        price: Utility that a second of the engine would earn otherwise, 0 or more.
+        labels: Maximum number of labels after each group, at least 2.
+        joined: Maximum number of consecutive groups in one batch.
+
+    Returns:
+        Batches in their order; groups in none of them are not executed.
     """
     groups = len(sizes)
     choices = _choices(now, np.asarray(deadlines), sizes, earnings, costs, price, joined)
-    # Labels after so many groups, by time and so by earnings ascending; where there are fewer, none ends.
+    # Labels after each number of groups, by ascending time and therefore earnings; unused ones have infinite time.
     times = np.full((groups + 1, labels), np.inf)
     earned = np.full((groups + 1, labels), -np.inf)
     times[0, 0], earned[0, 0] = now, 0.0
-    came_from: list[IntArray] = []
-    spread = np.arange(labels)
+    sources: list[IntArray] = []
+    ranks = np.arange(labels)
     for stop in range(1, groups + 1):
         first, last = choices.bounds[stop - 1 : stop + 1]
-        if last - first == 1:  # nothing but leaving the group out
+        if last - first == 1:  # the only choice is not to execute the group
             times[stop], earned[stop] = times[stop - 1], earned[stop - 1]
-            came_from.append(spread)
+            sources.append(ranks)
             continue
         starts = choices.starts[first:last]
         ends = times.take(starts, 0) + choices.takes[first:last]
-        sums = earned.take(starts, 0) + choices.worth[first:last]
+        sums = earned.take(starts, 0) + choices.value[first:last]
         sums[ends > choices.deadlines[first:last]] = -np.inf
         ends, sums = ends.ravel(), sums.ravel()
         order = ends.argsort(kind="stable")
@@ -77,32 +86,40 @@ def best_plan(
         np.greater(ascending[1:], np.maximum.accumulate(ascending)[:-1], out=better[1:])
         kept = order[better]
         if len(kept) > labels:
-            kept = kept[spread * (len(kept) - 1) // (labels - 1)]
+            kept = kept[ranks * (len(kept) - 1) // (labels - 1)]
         times[stop, : len(kept)] = ends.take(kept)
         earned[stop, : len(kept)] = sums.take(kept)
-        came_from.append(kept)
-    return _followed(choices, came_from, int(earned[groups].argmax()), labels)
+        sources.append(kept)
+    return _runs_to(choices, sources, int(earned[groups].argmax()), labels)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Choices:
-    """What can be done with the groups up to a `stop`: not to execute the last one, or a run that ends there.
+    """Choices for the groups up to each `stop`: not to execute the last one, or a batch that ends there.
 
-    The choices of a stop lie from `bounds[stop - 1]` to `bounds[stop]`, the first of them not to execute.
+    The choices of a stop have the indices `bounds[stop - 1]` to `bounds[stop]`; the first one is not to execute.
+
+    Attributes:
+        bounds: Index of the first choice of each stop.
+        starts: First group of each choice.
+        gamma_indices: Index of γ of each choice; -1 for not executing.
+        takes: Seconds of each choice; this and the following have a second axis of size 1, for labels.
+        value: Earnings of each choice minus the price of its time.
+        deadlines: Deadline of each choice, in seconds.
     """
 
     bounds: list[int]
     starts: IntArray
-    places: IntArray  # of γ; -1 for not executing
-    takes: FloatArray  # this and those below have a second axis of 1, for labels
-    worth: FloatArray
+    gamma_indices: IntArray
+    takes: FloatArray
+    value: FloatArray
     deadlines: FloatArray
 
 
 def _choices(
     now: float, due: FloatArray, sizes: Sequence[int], earnings: FloatArray, costs: Costs, price: float, joined: int
 ) -> _Choices:
-    """Runs whose γ earns more than any quicker one, and more than nothing."""
+    """Collect batches whose γ has a positive value above that of every faster γ."""
     groups = len(sizes)
     starts, stops = np.nonzero(np.tri(groups, dtype=np.bool_).T & ~np.tri(groups, k=-joined, dtype=np.bool_).T)
     stops = stops + 1
@@ -113,35 +130,35 @@ def _choices(
     sums = np.concatenate((np.zeros((1, earnings.shape[1])), np.cumsum(earnings, axis=0)))
     takes = costs.seconds[:, size].T
     possible = takes <= (due[starts] - now)[:, None]
-    worth = np.where(possible, sums[stops] - sums[starts] - price * np.where(possible, takes, 0.0), 0.0)
+    value = np.where(possible, sums[stops] - sums[starts] - price * np.where(possible, takes, 0.0), 0.0)
     quickest_first = np.argsort(takes, axis=1, kind="stable")
     rows = np.arange(len(starts))[:, None]
-    ordered = worth[rows, quickest_first]
+    ordered = value[rows, quickest_first]
     most = np.maximum.accumulate(np.concatenate((np.zeros((len(starts), 1)), ordered[:, :-1]), axis=1), axis=1)
     run, rank = np.nonzero(ordered > most)
-    place = quickest_first[run, rank]
+    gamma_index = quickest_first[run, rank]
     of_stop = np.concatenate((np.arange(1, groups + 1), stops[run]))
     order = np.argsort(of_stop, kind="stable")
     nothing = np.zeros(groups)
     return _Choices(
         bounds=np.searchsorted(of_stop[order], np.arange(1, groups + 2)).tolist(),
         starts=np.concatenate((np.arange(groups), starts[run]))[order],
-        places=np.concatenate((np.full(groups, -1), place))[order],
-        takes=np.concatenate((nothing, takes[run, place]))[order, None],
-        worth=np.concatenate((nothing, worth[run, place]))[order, None],
+        gamma_indices=np.concatenate((np.full(groups, -1), gamma_index))[order],
+        takes=np.concatenate((nothing, takes[run, gamma_index]))[order, None],
+        value=np.concatenate((nothing, value[run, gamma_index]))[order, None],
         deadlines=np.concatenate((nothing + np.inf, due[starts[run]]))[order, None],
     )
 
 
-def _followed(choices: _Choices, came_from: Sequence[IntArray], label: int, labels: int) -> list[Run]:
-    """The runs that led to a label after all groups, in their order."""
+def _runs_to(choices: _Choices, sources: Sequence[IntArray], label: int, labels: int) -> list[Run]:
+    """Return the batches on the path to a label after all groups, in their order."""
     runs: list[Run] = []
-    stop = len(came_from)
+    stop = len(sources)
     while stop:
-        choice, label = divmod(int(came_from[stop - 1][label]), labels)
+        choice, label = divmod(int(sources[stop - 1][label]), labels)
         choice += choices.bounds[stop - 1]
-        start, place = int(choices.starts[choice]), int(choices.places[choice])
-        if place >= 0:
-            runs.append(Run(start, stop, place))
+        start, gamma_index = int(choices.starts[choice]), int(choices.gamma_indices[choice])
+        if gamma_index >= 0:
+            runs.append(Run(start, stop, gamma_index))
         stop = start
     return runs[::-1]

@@ -1,4 +1,4 @@
-"""The published policy: Algorithms 1 to 3, by sample-level latencies."""
+"""The published policy: Algorithms 1 to 3 with sample-level latencies."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tidal.otas.policies.types import CostProfile, Query
 
 @dataclass(frozen=True, slots=True)
 class PaperSettings:
-    """The published thresholds.
+    """Published thresholds.
 
     Args:
-        batching: Algorithm 1's.
-        few: batches up to which the arrival rate decides, rather than the dynamic programme (β).
-        initial_s: seconds from the first query on in which it decides, too.
-        critical: mean utility above which Algorithm 3 gives a batch the largest γ (κ).
+        batching: Thresholds of Algorithm 1.
+        few: Number of batches up to which Algorithm 3 decides rather than Algorithm 2 (β).
+        initial_s: Time after the first query in which Algorithm 3 decides, too, in seconds.
+        critical: Mean utility above which Algorithm 3 gives a batch the largest γ (κ).
     """
 
     batching: Batching = field(default_factory=Batching)
@@ -33,16 +33,16 @@ class PaperSettings:
 
 
 class PaperPolicy(GroupedPolicy):
-    """Algorithm 1 groups the queries, Algorithm 2 or 3 gives every group a γ, and the one with the earliest deadline
-    runs. All that waits is allocated anew at every decision.
+    """Groups queries by Algorithm 1, allocates γ by Algorithm 2 or 3, and runs the earliest deadline first.
 
-    A group that is not executed waits on, in case a later allocation executes it. Where none is executed, because each
-    group holds a query that cannot be in time any more with all others, the first runs at the smallest γ without it.
+    All waiting groups are allocated again at each decision. A group that is not executed keeps waiting, because a later
+    allocation may execute it. If none is executed, because each group contains a query that would be late together with
+    the others, the first group runs at the smallest γ without that query.
 
     Args:
-        profile: measured.
-        memory_bytes: that a batch may take (M_GPU); None is no limit.
-        settings: the thresholds.
+        profile: Measured costs and accuracies.
+        memory_bytes: Memory limit of a batch (M_GPU), in bytes; None for no limit.
+        settings: Thresholds.
     """
 
     def __init__(
@@ -58,31 +58,31 @@ class PaperPolicy(GroupedPolicy):
         self._batching = replace(settings.batching, size=size)
         self._rate = ArrivalRate()
 
-    def _find(self, query: Query) -> Group | None:
-        return self._batching.find(query, self._groups)
+    def _group_for(self, query: Query) -> Group | None:
+        return self._batching.group_for(query, self._groups)
 
-    def _arrived(self, query: Query, group: Group, earned: FloatArray, now: float) -> None:
+    def _added(self, query: Query, group: Group, earned: FloatArray, now: float) -> None:
         self._rate.add(now)
 
     def _choose(self, now: float) -> tuple[Sequence[Query], int]:
         groups = sorted(self._groups, key=lambda group: group.deadline)
-        for group, place in zip(groups, self._allocate(now, groups), strict=True):
-            if place is not None:
-                return group.queries, place
+        for group, gamma_index in zip(groups, self._allocate(now, groups), strict=True):
+            if gamma_index is not None:
+                return group.queries, gamma_index
         return groups[0].queries, 0
 
     def _allocate(self, now: float, groups: Sequence[Group]) -> Sequence[int | None]:
-        """The place of each group's γ (Algorithm 2); groups are in the order of their deadlines."""
+        """Return the index of each group's γ; groups are in the order of their deadlines."""
         deadlines = [group.deadline for group in groups]
         sizes = np.array([len(group) for group in groups])
         allowed = np.isfinite(self._costs.seconds[:, sizes])
         seconds = np.where(allowed, self._costs.sample_s[:, None] * sizes, np.inf).T.tolist()
         first = self._rate.first
         if len(groups) <= self._settings.few or first is None or now - first < self._settings.initial_s:
-            place = self._costs.gammas.index(self._profile.gamma_for_rate(self._rate.at(now)))
+            gamma_index = self._costs.gammas.index(self._profile.gamma_for_rate(self._rate.at(now)))
             means = [group.mean_utility for group in groups]
-            return by_arrival_rate(now, deadlines, seconds, means, place, self._settings.critical)
+            return by_arrival_rate(now, deadlines, seconds, means, gamma_index, self._settings.critical)
         return by_dynamic_programme(now, deadlines, seconds, [group.earnings.tolist() for group in groups])
 
-    def _seconds(self, place: int, queries: int) -> float:
-        return float(self._costs.sample_s[place] * queries)
+    def _seconds(self, gamma_index: int, queries: int) -> float:
+        return float(self._costs.sample_s[gamma_index] * queries)

@@ -1,4 +1,4 @@
-"""Beyond the paper: groups of queries alike, and a plan by labels of time and earnings."""
+"""Policy beyond the paper: groups of similar queries, and plans by labels of time and earnings."""
 
 from __future__ import annotations
 
@@ -17,22 +17,28 @@ from tidal.otas.policies.price import PriceOfTime
 from tidal.otas.policies.rate import ArrivalRate
 from tidal.otas.policies.types import Batch, CostProfile, Query
 
-# Queries are alike whose utilities differ by less than about a factor of 2, latencies by one of 1.4, and deadlines by
-# this share of the latency that was asked for.
-_ALIKE = 0.2
-# Groups that are planned for at a time, labels that are kept in a plan in all, and pairs of a first and a last group
-# of a batch that are looked at: together they bound the time of a decision.
+# Queries are similar if their utilities differ by less than a factor of about 2, their latencies by one of 1.4, and
+# their deadlines by this share of the requested latency.
+_SIMILAR = 0.2
+# Maximum number of groups per plan, of labels in a plan, and of pairs of a first and a last group of a batch: together
+# they bound the time of a decision.
 _GROUPS = 40
 _LABELS = 320
 _PAIRS = 48
-# How fast measured times move predicted ones, and the share of batches that are to end as soon as predicted.
-_STEP = 0.02
-_AS_PREDICTED = 0.9
+# Step of the correction by measured times, and the share of batches that should end within their prediction.
+_LEARNING_STEP = 0.02
+_WITHIN_PREDICTION = 0.9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """A group that is planned for, or a part of one."""
+    """A group that is planned, or a part of one.
+
+    Attributes:
+        queries: Queries of the part.
+        deadline: Earliest deadline, in seconds.
+        earnings: Sum of the expected utilities by γ, of shape [gammas].
+    """
 
     queries: Sequence[Query]
     deadline: float
@@ -40,19 +46,19 @@ class _Part:
 
 
 class ParetoPolicy(GroupedPolicy):
-    """Plans for everything that waits, anew at every decision, and starts the plan's first batch.
+    """Plans all waiting queries at each decision, and starts the first batch of the plan.
 
-    Queries that are alike are planned for together, in groups of close deadlines. A plan may run groups in one batch
-    that follow one another by deadline, and leave groups out; of a group that cannot be in time as a whole, those in
-    a hurry are planned for apart. A plan weighs what a batch earns against the price of its time, which is what
-    queries that are still to come would earn in it, so that a queue does not use up all time that its own deadlines
-    leave. Where nothing is worth its price, what earns most a second runs: an idle engine earns nothing.
+    Similar queries are planned together, in groups of close deadlines. A plan may run consecutive groups by deadline in
+    one batch, and may leave out groups; if a group cannot be in time as a whole, its urgent queries are planned
+    separately. A plan weighs the earnings of a batch against the price of its time, which is what future queries would
+    earn in it, so that the queue does not use all the time that its own deadlines allow. If nothing earns its price,
+    the part with the highest earnings per second runs, because an idle engine earns nothing.
 
-    Latencies are those that were measured for whole batches, times a factor that follows what batches really take.
+    Latencies are those measured for whole batches, multiplied by a factor that is adapted to the latencies observed.
 
     Args:
-        profile: measured.
-        memory_bytes: that a batch may take; None is no limit.
+        profile: Measured costs and accuracies.
+        memory_bytes: Memory limit of a batch, in bytes; None for no limit.
     """
 
     def __init__(self, profile: CostProfile, *, memory_bytes: int | None = None) -> None:
@@ -65,19 +71,19 @@ class ParetoPolicy(GroupedPolicy):
         self._profiled = self._costs
         self._slowness = 1.0
 
-    def _find(self, query: Query) -> Group | None:
+    def _group_for(self, query: Query) -> Group | None:
         group = self._latest.get(_kind(query))
         if group is None or len(group) >= self._largest:
             return None
-        alike = abs(query.deadline - group.deadline) <= _ALIKE * (query.deadline - query.arrival)
-        return group if alike else None
+        similar = abs(query.deadline - group.deadline) <= _SIMILAR * (query.deadline - query.arrival)
+        return group if similar else None
 
-    def _arrived(self, query: Query, group: Group, earned: FloatArray, now: float) -> None:
+    def _added(self, query: Query, group: Group, earned: FloatArray, now: float) -> None:
         self._rate.add(now)
         self._price.add(earned)
         self._latest[_kind(query)] = group
 
-    def _forget(self, group: Group) -> None:
+    def _removed(self, group: Group) -> None:
         for kind, latest in list(self._latest.items()):
             if latest is group:
                 del self._latest[kind]
@@ -97,32 +103,32 @@ class ParetoPolicy(GroupedPolicy):
         )
         if plan:
             run = plan[0]
-            return [query for part in parts[run.start : run.stop] for query in part.queries], run.place
+            return [query for part in parts[run.start : run.stop] for query in part.queries], run.gamma_index
         return self._best_alone(now, parts, sizes)
 
     def _ran(self, batch: Batch, seconds: float) -> None:
-        place = self._costs.gammas.index(batch.gamma)
-        predicted = float(self._profiled.seconds[place, len(batch.queries)]) * self._slowness
-        share = _AS_PREDICTED if seconds > predicted else _AS_PREDICTED - 1
-        self._slowness *= math.exp(_STEP * share)
+        gamma_index = self._costs.gammas.index(batch.gamma)
+        predicted = float(self._profiled.seconds[gamma_index, len(batch.queries)]) * self._slowness
+        share = _WITHIN_PREDICTION if seconds > predicted else _WITHIN_PREDICTION - 1
+        self._slowness *= math.exp(_LEARNING_STEP * share)
         self._costs = self._profiled.slowed(self._slowness)
 
     def _price_now(self, now: float) -> float:
-        """Of a second of the engine, which is what is left of one for each query that comes."""
+        """Return the price of a second of the engine at the current arrival rate."""
         rate = self._rate.at(now)
         return self._price.at(1 / (rate * self._slowness)) if rate > 0 else 0.0
 
     def _parts(self, now: float) -> list[_Part]:
-        """What is planned for, in the order of deadlines."""
+        """Return the groups to plan, some in two parts, in the order of deadlines."""
         parts: list[_Part] = []
         for group in self._groups:
             ends = now + float(self._costs.seconds[:, len(group)].min())
             if ends <= group.deadline:
                 parts.append(_Part(group.queries, group.deadline, group.earnings))
                 continue
-            hasty = [query for query in group.queries if query.deadline < ends]
-            parts.append(self._part(hasty))
-            if len(hasty) < len(group):
+            urgent = [query for query in group.queries if query.deadline < ends]
+            parts.append(self._part(urgent))
+            if len(urgent) < len(group):
                 parts.append(self._part([query for query in group.queries if query.deadline >= ends]))
         if len(parts) > _GROUPS:
             alone_s = self._costs.sample_s
@@ -136,17 +142,17 @@ class ParetoPolicy(GroupedPolicy):
         return _Part(queries, min(query.deadline for query in queries), earned)
 
     def _best_alone(self, now: float, parts: Sequence[_Part], sizes: Sequence[int]) -> tuple[Sequence[Query], int]:
-        """What earns most a second, of what is in time as a whole if anything is."""
+        """Return the part and γ with the highest earnings per second, among parts in time if there are any."""
         takes = self._costs.seconds[:, sizes].T
-        a_second = np.stack([part.earnings for part in parts]) / takes
+        per_second = np.stack([part.earnings for part in parts]) / takes
         in_time = now + takes <= np.array([part.deadline for part in parts])[:, None]
         if in_time.any():
-            a_second[~in_time] = -1.0
-        which, place = np.unravel_index(int(a_second.argmax()), a_second.shape)
-        return parts[int(which)].queries, int(place)
+            per_second[~in_time] = -1.0
+        which, gamma_index = np.unravel_index(int(per_second.argmax()), per_second.shape)
+        return parts[int(which)].queries, int(gamma_index)
 
 
 def _kind(query: Query) -> tuple[int, int]:
-    """Queries whose utility and latency are of the same size."""
-    utility = round(math.log2(query.utility)) if query.utility > 0 else -1075  # below any number's
+    """Return the class of queries of similar utility and latency."""
+    utility = round(math.log2(query.utility)) if query.utility > 0 else -1075  # below that of every float
     return utility, round(2 * math.log2(max(query.deadline - query.arrival, 1e-6)))

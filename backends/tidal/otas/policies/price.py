@@ -1,4 +1,4 @@
-"""What a second of the engine is worth to queries that are still to come."""
+"""Price of a second of the engine: the utility that future queries would earn in it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from tidal.otas.policies.costs import FloatArray
 
 
 def steps(seconds: Sequence[float], earned: Sequence[float]) -> list[tuple[float, float]]:
-    """The steps from not running a query to the γ at which it earns most, each worth less a second than the last.
+    """Return the upper convex hull of a query's choices, from not running it to the γ with the highest earnings.
 
-    A step is how many seconds more, and what they earn more. What lies below the line between two others, by seconds
-    and earnings, is never worth its time.
+    Args:
+        seconds: Seconds of the query by γ.
+        earned: Expected utility of the query by γ.
+
+    Returns:
+        Additional seconds and additional earnings of each step, with decreasing earnings per second. A γ below the line
+        between two others is left out, since it is never the best at any price.
     """
     hull: list[tuple[float, float]] = [(0.0, 0.0)]
     for takes, earns in sorted(zip(seconds, earned, strict=True), key=lambda choice: (choice[0], -choice[1])):
@@ -30,48 +35,48 @@ def steps(seconds: Sequence[float], earned: Sequence[float]) -> list[tuple[float
 
 
 class PriceOfTime:
-    """The least price at which queries like the last ones, each at the γ that is worth its time, keep the engine free.
+    """Lowest price per second at which queries like the recent ones do not need more than the available time.
 
-    It is the dual of a fluid problem: choose each query's γ, or not to run it, so that all earn as much as they can
-    together in the seconds that there are. 0 where there is time enough for the best γ of all.
+    It is the dual of a fluid problem: choose each query's γ, or not to run it, to maximise the total earnings in the
+    available seconds. The price is 0 if there is enough time for the best γ of all queries.
 
     Args:
-        sample_s: [gammas] seconds of a query in a good batch.
-        remembered: how many queries stand for those to come.
-        refresh: queries after which the prices are made anew.
+        sample_s: Seconds per query in a good batch by γ, of shape [gammas].
+        remembered: Number of recent queries that represent future ones.
+        refresh: Number of queries after which prices are computed again.
     """
 
     def __init__(self, sample_s: FloatArray, remembered: int = 128, refresh: int = 16) -> None:
         self._sample_s: list[float] = sample_s.tolist()
-        self._seconds = np.zeros((remembered, len(sample_s)))  # of steps, 0 where a query has fewer
+        self._seconds = np.zeros((remembered, len(sample_s)))  # by query and step, 0 for unused steps
         self._earned = np.zeros_like(self._seconds)
         self._refresh = refresh
         self._queries = 0
         self._made_at = 0
         self._prices = np.zeros(0)  # descending
-        self._until = np.zeros(0)  # seconds a query that are used at that price or above
+        self._until = np.zeros(0)  # seconds per query that are used at that price or above
 
     def add(self, earned: FloatArray) -> None:
-        """A query has arrived that earns so much by γ."""
+        """Add a query that has arrived, with its expected utility by γ, of shape [gammas]."""
         row = self._queries % len(self._seconds)
         found = steps(self._sample_s, earned.tolist())
         self._seconds[row] = self._earned[row] = 0.0
-        for place, (seconds, more) in enumerate(found):
-            self._seconds[row, place], self._earned[row, place] = seconds, more
+        for gamma_index, (seconds, more) in enumerate(found):
+            self._seconds[row, gamma_index], self._earned[row, gamma_index] = seconds, more
         self._queries += 1
 
     def at(self, seconds: float) -> float:
-        """The price, in utility a second, where every query can have so many seconds on the mean."""
+        """Return the price in utility per second, for a mean number of seconds available per query."""
         if self._queries - self._made_at >= min(self._refresh, self._queries):
             self._make()
-        place = int(np.searchsorted(self._until, seconds, side="right"))
-        return float(self._prices[place]) if place < len(self._prices) else 0.0
+        gamma_index = int(np.searchsorted(self._until, seconds, side="right"))
+        return float(self._prices[gamma_index]) if gamma_index < len(self._prices) else 0.0
 
     def _make(self) -> None:
         self._made_at = self._queries
         used = self._seconds > 0
         seconds = self._seconds[used]
-        worth = self._earned[used] / seconds
-        order = np.argsort(-worth, kind="stable")
-        self._prices = worth[order]
+        density = self._earned[used] / seconds
+        order = np.argsort(-density, kind="stable")
+        self._prices = density[order]
         self._until = np.cumsum(seconds[order]) / max(min(self._queries, len(used)), 1)

@@ -1,4 +1,4 @@
-"""How many queries arrive a second (q)."""
+"""Arrival rate of queries (q)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import deque
 
 
 class ArrivalRate:
-    """Arrivals in the last window over its seconds; over those since the first arrival while there are fewer.
+    """Number of arrivals in a sliding window per second; at the start, since the first arrival.
 
     Args:
-        window_s: the window ("the previous inference window" of §III-D, which gives no length), seconds.
+        window_s: Length of the window in seconds ("the previous inference window" of §III-D, which gives no length).
     """
 
     def __init__(self, window_s: float = 1.0) -> None:
@@ -19,19 +19,19 @@ class ArrivalRate:
 
     @property
     def first(self) -> float | None:
-        """When the first query arrived, None before."""
+        """Time of the first arrival, in seconds; None before it."""
         return self._first
 
     def add(self, now: float) -> None:
-        """A query has arrived."""
+        """Add an arrival at time `now`, in seconds."""
         if self._first is None:
             self._first = now
         self._times.append(now)
 
     def at(self, now: float) -> float:
-        """Queries a second; 0 before the first.
+        """Return the rate at time `now`, in queries per second; 0 before the first arrival.
 
-        A window that has hardly begun counts as a tenth of one: two queries at once are no rate of millions.
+        At the start, at least a tenth of the window counts, so that two simultaneous queries do not give a huge rate.
         """
         if self._first is None:
             return 0.0

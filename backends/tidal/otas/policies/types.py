@@ -1,4 +1,4 @@
-"""What a policy takes and gives, and what it looks up."""
+"""Interface of policies: queries, batches, decisions, and the costs that they read."""
 
 from __future__ import annotations
 
@@ -9,30 +9,43 @@ from typing import Protocol
 
 @dataclass(eq=False, slots=True)
 class Query:
-    """A waiting query, told apart by identity; times are seconds on whatever clock the caller keeps."""
+    """A waiting query, compared by identity.
+
+    Attributes:
+        task: Name of its task.
+        arrival: Time of arrival (s_r), in seconds on the caller's clock.
+        deadline: Deadline (d_r), finite, in seconds on the same clock.
+        utility: Utility of a correct answer in time (u_r), 0 or more.
+    """
 
     task: str
-    arrival: float  # s_r
-    deadline: float  # d_r, finite
-    utility: float = 1.0  # u_r, what an answer that is right and in time is worth; 0 or more
+    arrival: float
+    deadline: float
+    utility: float = 1.0
 
 
 @dataclass(eq=False, slots=True)
 class Batch:
-    """Queries that are to run together at one γ, never empty; tasks may be mixed."""
+    """Queries that run together at one γ; their tasks may differ.
+
+    Attributes:
+        queries: Queries of the batch, at least one.
+        gamma: The γ of the batch.
+        seconds: Predicted latency, in seconds.
+    """
 
     queries: Sequence[Query]
     gamma: int
-    seconds: float  # what it is predicted to take
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to happen now.
+    """A decision of a policy.
 
     Attributes:
-        batch: to start; None when nothing waits or the engine is not free.
-        evicted: queries that would not make their deadline any more; they have left the policy and are not run.
+        batch: Batch to start now; None if no query waits or the engine is busy.
+        evicted: Queries that can no longer meet their deadline; the policy has removed them, and they are not run.
     """
 
     batch: Batch | None
@@ -40,62 +53,66 @@ class Decision:
 
 
 class CostProfile(Protocol):
-    """What a batch costs and an answer earns by γ, measured; `tidal.otas.profile.Profile` is one."""
+    """Measured costs and accuracies by γ; `tidal.otas.profile.Profile` implements it."""
 
     @property
     def gammas(self) -> tuple[int, ...]:
-        """The γ list L, ascending."""
+        """List L of γ, ascending."""
 
     @property
     def max_batch(self) -> int:
-        """Largest measured batch."""
+        """Largest measured batch size."""
 
     def latency_s(self, gamma: int, batch: int) -> float:
-        """Seconds of a batch of 1 to `max_batch` queries."""
+        """Return the seconds of a batch of 1 to `max_batch` queries."""
 
     def memory_bytes(self, gamma: int, batch: int) -> int:
-        """Memory that a batch takes while it runs (M_b of Eq. 1c)."""
+        """Return the memory of a running batch (M_b of Eq. 1c), in bytes."""
 
     def accuracy(self, task: str, gamma: int) -> float:
-        """Share of a task's answers that are right at γ; raises a `TidalError` for an unknown task."""
+        """Return a task's accuracy at γ; raises a `TidalError` for an unknown task."""
 
     def gamma_for_rate(self, rate: float) -> int:
-        """f(q): the γ for an arrival rate in queries a second (Table I)."""
+        """Return f(q): the γ for an arrival rate in queries per second (Table I)."""
 
 
 class OtasPolicy(Protocol):
-    """Decides which waiting queries run next, together, and at which γ, on one engine.
+    """Decides which waiting queries run in the next batch on one engine, and at which γ.
 
-    Not safe for several threads at once: its caller holds a lock around every call. Every query that was added leaves
-    once: in a batch, as evicted, by `remove` or by `clear`. Times never go back from one call to the next.
+    Not thread-safe: the caller holds a lock around every call. Every added query leaves exactly once: in a batch, as
+    evicted, by `remove` or by `clear`. Times must not decrease from one call to the next.
     """
 
     @property
     def can_start(self) -> bool:
-        """Whether something waits and the engine is free."""
+        """Whether queries wait and the engine is free."""
 
     def __len__(self) -> int:
-        """Queries that wait."""
+        """Return the number of waiting queries."""
 
     def add(self, query: Query, now: float) -> None:
-        """A query has arrived.
+        """Add a query that has arrived.
+
+        Args:
+            query: The query.
+            now: Current time, in seconds.
 
         Raises:
-            InvalidArgument: its deadline is not finite, its utility is below 0, or its task has no accuracy for a γ.
-            NotFound: nothing is known of its task.
+            InvalidArgument: Its deadline is not finite, its utility is below 0, or its task has no accuracy for a γ.
+            NotFound: No accuracies of its task are known.
         """
 
     def remove(self, query: Query) -> bool:
-        """Take out a query that was cancelled; False when it does not wait any more."""
+        """Remove a waiting query; returns False if it no longer waits."""
 
     def clear(self) -> list[Query]:
-        """Take out everything that waits."""
+        """Remove and return all waiting queries."""
 
     def next(self, now: float) -> Decision:
-        """What to start and whom to give up now; something is started whenever something can be.
+        """Decide what to start and evict at time `now`; starts a batch whenever that is possible.
 
-        Tell `finished` when the batch has run.
+        The caller has to call `finished` after the batch has run.
         """
 
     def finished(self, batch: Batch, seconds: float | None) -> None:
-        """The batch has run, in so many seconds, or failed (None): the engine is free."""
+        """Report that the batch has run in some seconds, or failed (None): the engine is free."""

@@ -115,10 +115,10 @@ class ModelSwitching(GroupedPolicy):
         self._ready_at = 0.0
         self._loading_s = 0.0  # from the decision that is being made on
 
-    def _find(self, query: Query) -> Group | None:
-        return self._batching.find(query, self._groups)
+    def _group_for(self, query: Query) -> Group | None:
+        return self._batching.group_for(query, self._groups)
 
-    def _arrived(self, query: Query, group: Group, earned: FloatArray, now: float) -> None:
+    def _added(self, query: Query, group: Group, earned: FloatArray, now: float) -> None:
         self._size.arrived(now)
 
     def _choose(self, now: float) -> tuple[Sequence[Query], int]:

@@ -1,1 +1,1 @@
-"""Trains tasks of a vision transformer: heads, and prompts by γ."""
+"""Train tasks of a vision transformer: heads, and prompts by γ; imported by `tidal_builders.otas.registration`."""

@@ -1,4 +1,4 @@
-"""How often a task's answers are right at every γ, by the engines that will serve it: the task profiler of §III-A."""
+"""Measure a task's accuracy at every γ on the engines that will serve it: the task profiler (OTAS §III-A)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidal.otas.runner import OtasRunner
 from tidal.otas.tasks import TaskParameters
 from tidal_builders.otas.training.images import LabelledImages, Pixels
 
-_MOST = 32
+_MAX_BATCH = 32
 
 
 def measure_accuracy(
@@ -21,25 +21,25 @@ def measure_accuracy(
     images: LabelledImages,
     progress: Callable[[float], None] = lambda _: None,
 ) -> dict[int, float]:
-    """The share of right answers by γ.
+    """Return the accuracy by γ.
 
     Args:
-        runner: of the published model.
-        form: of it.
-        parameters: of the task, whose labels are those of the images.
-        images: that its training did not see.
-        progress: told the share that is done.
+        runner: Runner of the published model.
+        form: Shapes of the model.
+        parameters: Parameters of the task, with the same labels as the images.
+        images: Images that were not used for training.
+        progress: Called with the share that is done.
     """
     pixels = Pixels(images, form.image)
     right = dict.fromkeys(form.gammas, 0)
-    batch = min(_MOST, form.max_batch)
+    batch = min(_MAX_BATCH, form.max_batch)
     for begin in range(0, len(images), batch):
         rows = range(begin, min(begin + batch, len(images)))
         values, truth = pixels(rows), images.truth[rows.start : rows.stop]
         for gamma in form.gammas:
             prompts = parameters.prompts.get(gamma) if gamma > 0 else None
-            many = None if prompts is None else np.broadcast_to(prompts, (len(rows), *prompts.shape))
-            answers = parameters.logits(gamma, runner.run(gamma, values, many)).argmax(axis=1)
+            repeated = None if prompts is None else np.broadcast_to(prompts, (len(rows), *prompts.shape))
+            answers = parameters.logits(gamma, runner.run(gamma, values, repeated)).argmax(axis=1)
             right[gamma] += int((answers == truth).sum())
         progress(rows.stop / len(images))
     return {gamma: count / len(images) for gamma, count in right.items()}

@@ -1,4 +1,4 @@
-"""Trains a small vision transformer from nothing, where no pretrained one is at hand."""
+"""Train a small vision transformer from scratch, where no pretrained one is available."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tidal.errors import InvalidArgument
 from tidal.otas.images import ByteArray
 from tidal_builders.otas.training.images import LabelledImages, Pixels
 from tidal_builders.otas.training.settings import Settings
-from tidal_builders.otas.training.steps import fast, keep, resume, schedule, shuffled
+from tidal_builders.otas.training.steps import autocast, load_checkpoint, save_checkpoint, schedule, shuffled
 from tidal_builders.otas.transformer import TransformerModel
 from tidal_builders.otas.vit import Vit, VitConfig
 
 _LABEL_SMOOTHING = 0.1
 _DECAY = 0.05
-# Of the steps, the last ones that see whole images, as the trained model will.
-_WHOLE = 0.1
+# Share of the steps, at the end, that use all patches, as the trained model does.
+_FULL_IMAGE_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """How an image differs from epoch to epoch, so that it is not learnt by heart.
+    """Data augmentation.
 
     Attributes:
-        mirror: whether it is mirrored every other time.
-        shift: most pixels that it is moved by, in both directions; what comes in is black.
-        seen: share of its patches that are seen, others each time, in all but the last tenth of the steps: half the
-            patches are half the time.
+        mirror: Whether images are mirrored with probability 0.5.
+        shift: Maximum shift in both directions, in pixels; the border is filled with black.
+        seen: Share of the patches that are used, chosen at random in all but the last tenth of the steps; half of the
+            patches take half of the time.
     """
 
     mirror: bool = False
@@ -45,22 +45,22 @@ class Variation:
         if not 0 < self.seen <= 1 or self.shift < 0:
             raise InvalidArgument(f"seen must be above 0 and at most 1, shift at least 0, got {self}")
 
-    def varied(self, shown: ByteArray, draw: np.random.Generator) -> ByteArray:
-        """Images [n, height, width, channels], each mirrored and moved by chance."""
-        count, height, width, _ = shown.shape
+    def apply(self, decoded: ByteArray, draw: np.random.Generator) -> ByteArray:
+        """Return images [n, height, width, channels], mirrored and shifted at random."""
+        count, height, width, _ = decoded.shape
         if self.mirror:
-            shown = np.where(draw.random(count)[:, None, None, None] < 0.5, shown[:, :, ::-1], shown)
+            decoded = np.where(draw.random(count)[:, None, None, None] < 0.5, decoded[:, :, ::-1], decoded)
         if not self.shift:
-            return shown
+            return decoded
         by = self.shift
-        padded = np.pad(shown, ((0, 0), (by, by), (by, by), (0, 0)))
+        padded = np.pad(decoded, ((0, 0), (by, by), (by, by), (0, 0)))
         top, left = draw.integers(0, 2 * by + 1, (2, count, 1))
         rows, columns = top + np.arange(height), left + np.arange(width)
         moved: ByteArray = padded[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
         return moved
 
     def patches(self, count: int, of: int, draw: np.random.Generator) -> npt.NDArray[np.int64] | None:
-        """Places of the patches that each of `count` images shows, of `of` that it has; None: all."""
+        """Draw indices of the patches to use in each of `count` images of `of` patches; None for all."""
         kept = max(1, round(self.seen * of))
         return None if kept == of else draw.random((count, of)).argsort(axis=1)[:, :kept]
 
@@ -81,24 +81,24 @@ def pretrain(
     variation: Variation = Variation(),
     checkpoint: Path | None = None,
 ) -> Vit:
-    """Train a transformer to tell classes apart, and give it without the head that it did that with.
+    """Train a transformer to classify images, and return it without its head.
 
     Args:
-        config: its form.
-        images: with the classes.
-        settings: of the training; `profiled` is not used.
-        progress: told the share that is done, after every epoch.
-        variation: of the images.
-        checkpoint: file that every epoch is written to: a training that was killed goes on there, and comes to the
-            same. It is the caller's to remove.
+        config: Configuration of the transformer.
+        images: Images and their classes.
+        settings: Settings of the training; `profiled` is not used.
+        progress: Called after every epoch with the share that is done.
+        variation: Data augmentation.
+        checkpoint: File that is written after every epoch, from which an interrupted training continues with the same
+            result; the caller has to remove it. None for no checkpoints.
     """
-    place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    target_device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
-        model = _Classifier(config, len(images.labels)).to(place)
-    pixels, truth = Pixels(images, config.image), torch.from_numpy(images.truth).to(place)
+        model = _Classifier(config, len(images.labels)).to(target_device)
+    pixels, truth = Pixels(images, config.image), torch.from_numpy(images.truth).to(target_device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=settings.rate, weight_decay=_DECAY)
-    first = 0 if checkpoint is None else resume(checkpoint, model, optimiser)
+    first = 0 if checkpoint is None else load_checkpoint(checkpoint, model, optimiser)
     steps = settings.epochs * -(-len(images) // settings.batch)
     step = first * -(-len(images) // settings.batch)
     for epoch in range(first, settings.epochs):
@@ -106,11 +106,11 @@ def pretrain(
         for rows in shuffled(len(images), settings, epoch):
             for group in optimiser.param_groups:
                 group["lr"] = settings.rate * schedule(step / steps)
-            values = torch.from_numpy(pixels.values(variation.varied(pixels.shown(rows), draw))).to(place)
-            whole = step >= steps * (1 - _WHOLE)
+            values = torch.from_numpy(pixels.values(variation.apply(pixels.decoded(rows), draw))).to(target_device)
+            whole = step >= steps * (1 - _FULL_IMAGE_SHARE)
             patches = None if whole else variation.patches(len(rows), config.patches, draw)
-            seen = None if patches is None else torch.from_numpy(patches).to(place)
-            with fast(place):
+            seen = None if patches is None else torch.from_numpy(patches).to(target_device)
+            with autocast(target_device):
                 logits = model.head(model.transformer(0, values, None, seen))
             loss = functional.cross_entropy(logits.float(), truth[rows], label_smoothing=_LABEL_SMOOTHING)
             optimiser.zero_grad()
@@ -119,6 +119,6 @@ def pretrain(
             optimiser.step()
             step += 1
         if checkpoint is not None:
-            keep(checkpoint, epoch + 1, model, optimiser)
+            save_checkpoint(checkpoint, epoch + 1, model, optimiser)
         progress((epoch + 1) / settings.epochs)
     return Vit(config, {name: tensor.detach().cpu() for name, tensor in model.transformer.state_dict().items()})

@@ -1,4 +1,4 @@
-"""How a task is trained."""
+"""Settings of the training of a task."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of one training, as published in §V.
+    """Settings of one training; the defaults are those of OTAS §V.
 
     Attributes:
-        epochs: passes over all images.
-        head_epochs: the same where γ is not above 0, so that a head is all that is trained, which takes little time;
-            None: as many.
-        batch: images in a step.
-        rate: the largest learning rate; it rises over the first tenth of the steps and falls to 0.
-        decay: weight decay of heads.
-        profiled: share of the images that accuracies are measured on, which training does not see.
-        seed: of all that is drawn.
+        epochs: Number of epochs.
+        head_epochs: Number of epochs for γ up to 0, where only a head is trained, which is fast; None: `epochs`.
+        batch: Number of images in a step.
+        rate: Largest learning rate; it rises over the first tenth of the steps and falls to 0.
+        decay: Weight decay of heads.
+        profiled: Share of the images that are not used for training, to measure accuracies on.
+        seed: Random seed.
     """
 
     epochs: int = 50
@@ -29,9 +28,9 @@ class Settings:
     seed: int = 0
 
     def described(self) -> dict[str, str]:
-        """Each as a text, for a task's provenance."""
+        """Return each setting as a text, for a task's provenance."""
         return {name: f"{value:g}" for name, value in asdict(self).items() if value is not None}
 
     def epochs_at(self, gamma: int) -> int:
-        """Passes for a γ."""
+        """Return the number of epochs for a γ."""
         return self.epochs if gamma > 0 or self.head_epochs is None else self.head_epochs

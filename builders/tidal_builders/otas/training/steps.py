@@ -1,4 +1,4 @@
-"""What every training here does: the order of steps, their rate, and an epoch's state on the disk."""
+"""Common parts of trainings: order of the images, learning rate, and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from tidal import device
 from tidal_builders.otas.training.images import IntArray
 from tidal_builders.otas.training.settings import Settings
 
-_WARM_UP = 0.1
+_WARM_UP_SHARE = 0.1
 
 
 def shuffled(count: int, settings: Settings, epoch: int) -> Iterator[IntArray]:
-    """Rows of each step of an epoch; the same whether the training was interrupted before it or not."""
+    """Yield the rows of each step of an epoch, independent of earlier interruptions."""
     order = np.random.default_rng((settings.seed, epoch)).permutation(count)
     yield from (order[begin : begin + settings.batch] for begin in range(0, count, settings.batch))
 
 
 def schedule(share: float) -> float:
-    """Of the rate, when so much of the training is done."""
-    if share < _WARM_UP:
-        return (share + 1e-3) / _WARM_UP
-    return 0.5 * (1 + math.cos(math.pi * (share - _WARM_UP) / (1 - _WARM_UP)))
+    """Return the factor of the learning rate after a share of the training: warm-up, then cosine decay."""
+    if share < _WARM_UP_SHARE:
+        return (share + 1e-3) / _WARM_UP_SHARE
+    return 0.5 * (1 + math.cos(math.pi * (share - _WARM_UP_SHARE) / (1 - _WARM_UP_SHARE)))
 
 
-def keep(checkpoint: Path, epochs: int, trained: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-    """Write down a training after so many epochs."""
+def save_checkpoint(checkpoint: Path, epochs: int, trained: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+    """Write the state of a training after a number of epochs."""
     state = {"epoch": epochs, "task": trained.state_dict(), "optimiser": optimiser.state_dict()}
     replace(checkpoint, partial(torch.save, state))
 
 
-def resume(checkpoint: Path, trained: nn.Module, optimiser: torch.optim.Optimizer) -> int:
-    """Take up what `keep` wrote, where it did, and give the number of epochs that are done."""
+def load_checkpoint(checkpoint: Path, trained: nn.Module, optimiser: torch.optim.Optimizer) -> int:
+    """Restore the state that `save_checkpoint` wrote, if any; returns the number of finished epochs."""
     if not checkpoint.exists():
         return 0
     state = torch.load(checkpoint, weights_only=True)
@@ -50,14 +50,14 @@ def resume(checkpoint: Path, trained: nn.Module, optimiser: torch.optim.Optimize
 
 
 def replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file so that it is there whole or not at all."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    write(aside)
-    aside.replace(path)
+    """Write a file atomically."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    write(temporary)
+    temporary.replace(path)
 
 
-def fast(place: torch.device) -> AbstractContextManager[object]:
-    """bf16 products where the processor or GPU has them: half the time."""
-    if place.type == "cuda" or {"avx512_bf16", "amx_bf16"} & set(device.cpu().features):
-        return torch.autocast(place.type, torch.bfloat16)
+def autocast(target_device: torch.device) -> AbstractContextManager[object]:
+    """Return a context for bf16 matrix products where the processor or GPU supports them: half the time."""
+    if target_device.type == "cuda" or {"avx512_bf16", "amx_bf16"} & set(device.cpu().features):
+        return torch.autocast(target_device.type, torch.bfloat16)
     return nullcontext()

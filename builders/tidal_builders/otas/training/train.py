@@ -1,4 +1,4 @@
-"""Trains a task: a head for every γ, and prompts for those above 0; the transformer stays as it is (OTAS §III-B)."""
+"""Train a task: a head for every γ, and prompts for γ above 0; the transformer is not changed (OTAS §III-B)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tidal.otas.manifest import OtasForm
 from tidal.otas.tasks import Head, TaskParameters
 from tidal_builders.otas.training.images import FloatArray, IntArray, LabelledImages, Pixels
 from tidal_builders.otas.training.settings import Settings
-from tidal_builders.otas.training.steps import fast, keep, replace, resume, schedule, shuffled
+from tidal_builders.otas.training.steps import autocast, load_checkpoint, replace, save_checkpoint, schedule, shuffled
 from tidal_builders.otas.transformer import TransformerModel
 
-# Told which γ is being trained, and the share of it that is done.
+# Called with the γ that is being trained, and the share of its training that is done.
 Progress = Callable[[int, float], None]
 
 
@@ -35,32 +35,31 @@ def train_task(
     work: Path,
     progress: Progress = lambda _gamma, _share: None,
 ) -> TaskParameters:
-    """Train a task for all γ of a model, each by itself; where there are prompts, the head begins as that of γ 0.
+    """Train a task separately for each γ of a model; heads of γ above 0 start from the head of γ = 0.
 
-    What is finished, and every epoch of what is not, is kept in `work`: a training that was killed goes on where it
-    stopped, and comes to the same.
+    Results and checkpoints are stored in `work`: an interrupted training continues with the same result.
 
     Args:
-        model: the transformer, which is not changed.
-        base: digest of its weights.
-        form: of the published model.
-        images: to train on.
-        settings: of the training.
-        work: a folder for what is kept; it may hold other trainings, and nothing in it is removed.
-        progress: told of every epoch.
+        model: The transformer, which is not changed.
+        base: Digest of its weights.
+        form: Shapes of the published model.
+        images: Images to train on.
+        settings: Settings of the training.
+        work: Folder for results and checkpoints; it may contain those of other trainings, and nothing is removed.
+        progress: Called after every epoch.
     """
-    said = json.dumps([base, model.accumulate, images.digest, asdict(settings)], sort_keys=True)
-    folder = work / hashlib.sha256(said.encode()).hexdigest()[:16]
+    key = json.dumps([base, model.accumulate, images.digest, asdict(settings)], sort_keys=True)
+    folder = work / hashlib.sha256(key.encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     trained: dict[int, Mapping[str, torch.Tensor]] = {}
-    place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model, pixels = model.to(place), Pixels(images, form.image)
+    target_device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, pixels = model.to(target_device), Pixels(images, form.image)
     for gamma in sorted(form.gammas, key=abs):
         done = folder / f"{gamma}.safetensors"
         if not done.exists():
             first = trained[0] if gamma > 0 else None
-            begun = _Task(model, gamma, len(images.labels), settings.seed, first)
-            parts = _train_gamma(model, gamma, begun.to(place), pixels, images, settings, folder, progress)
+            initial = _Task(model, gamma, len(images.labels), settings.seed, first)
+            parts = _train_gamma(model, gamma, initial.to(target_device), pixels, images, settings, folder, progress)
             replace(done, partial(save_file, dict(parts)))
             (folder / f"{gamma}.epoch").unlink(missing_ok=True)
         trained[gamma] = load_file(done)
@@ -73,7 +72,7 @@ def train_task(
 
 
 class _Task(nn.Module):
-    """What is trained for one γ; its head begins as `first` has it, else with zeros."""
+    """Trained parameters of one γ; the head starts from `first`, or from zeros."""
 
     def __init__(
         self, model: TransformerModel, gamma: int, classes: int, seed: int, first: Mapping[str, torch.Tensor] | None
@@ -84,7 +83,7 @@ class _Task(nn.Module):
         with torch.no_grad():
             for name, parameter in self.head.named_parameters():
                 parameter.copy_(torch.zeros(()) if first is None else first[f"head.{name}"])
-        # As wide as the embeddings of patches begin, which is what VPT takes.
+        # The range in which patch embeddings are initialised, as in VPT.
         bound = math.sqrt(6 / (config.image.channels * math.prod(config.patch) + config.width))
         values = torch.empty(config.layers, max(gamma, 0), config.width)
         values.uniform_(-bound, bound, generator=torch.Generator().manual_seed(seed))
@@ -101,21 +100,21 @@ def _train_gamma(
     folder: Path,
     progress: Progress,
 ) -> Mapping[str, torch.Tensor]:
-    """What a γ's head and prompts came to, by their names in `_Task`."""
-    place, checkpoint = next(model.parameters()).device, folder / f"{gamma}.epoch"
-    truth = torch.from_numpy(images.truth).to(place)
+    """Return the trained head and prompts of a γ, by their names in `_Task`."""
+    target_device, checkpoint = next(model.parameters()).device, folder / f"{gamma}.epoch"
+    truth = torch.from_numpy(images.truth).to(target_device)
     if gamma > 0:
 
         def logits(rows: IntArray) -> torch.Tensor:
             assert task.prompts is not None
             prompts = task.prompts.expand(len(rows), -1, -1, -1)
-            with fast(place):
-                features = model(gamma, torch.from_numpy(pixels(rows)).to(place), prompts)
+            with autocast(target_device):
+                features = model(gamma, torch.from_numpy(pixels(rows)).to(target_device), prompts)
                 found: torch.Tensor = task.head(features)
             return found.float()
     else:
-        # Nothing before the head is trained, so that one pass over the images is enough.
-        features = _features(model, gamma, pixels, settings.batch, place)
+        # Only the head is trained, so one pass over the images is enough.
+        features = _features(model, gamma, pixels, settings.batch, target_device)
 
         def logits(rows: IntArray) -> torch.Tensor:
             found: torch.Tensor = task.head(features[rows])
@@ -126,7 +125,7 @@ def _train_gamma(
     decayed = [{"params": task.head.parameters(), "weight_decay": settings.decay}]
     decayed += [] if task.prompts is None else [{"params": [task.prompts], "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(decayed, lr=settings.rate)
-    first = resume(checkpoint, task, optimiser)
+    first = load_checkpoint(checkpoint, task, optimiser)
     step = first * -(-len(images) // settings.batch)
     for epoch in range(first, epochs):
         for rows in shuffled(len(images), settings, epoch):
@@ -138,15 +137,17 @@ def _train_gamma(
             optimiser.step()
             step += 1
         if gamma > 0:
-            keep(checkpoint, epoch + 1, task, optimiser)
+            save_checkpoint(checkpoint, epoch + 1, task, optimiser)
         progress(gamma, (epoch + 1) / epochs)
     return {name: tensor.detach().cpu().contiguous() for name, tensor in task.state_dict().items()}
 
 
-def _features(model: TransformerModel, gamma: int, pixels: Pixels, batch: int, place: torch.device) -> torch.Tensor:
-    with torch.inference_mode(), fast(place):
+def _features(
+    model: TransformerModel, gamma: int, pixels: Pixels, batch: int, target_device: torch.device
+) -> torch.Tensor:
+    with torch.inference_mode(), autocast(target_device):
         parts = [
-            model(gamma, torch.from_numpy(pixels(range(begin, min(begin + batch, len(pixels))))).to(place))
+            model(gamma, torch.from_numpy(pixels(range(begin, min(begin + batch, len(pixels))))).to(target_device))
             for begin in range(0, len(pixels), batch)
         ]
     return torch.cat(parts).float().clone()

@@ -17,7 +17,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.terms import FloatArray
 from tidal_builders.foreign.files import check_checkpoint
-from tidal_builders.foreign.peft import AROUND, WEIGHTS_FILE
+from tidal_builders.foreign.peft import PEFT_PREFIX, WEIGHTS_FILE
 from tidal_builders.quiet import quiet_transformers
 
 _BATCH = 16
@@ -139,7 +139,7 @@ def peft_model(folder: Path, base: Path, classes: int) -> Any:
         )  # fmt: skip
         merged: Any = PeftModel.from_pretrained(model, str(folder)).eval()
     with safe_open(folder / WEIGHTS_FILE, "pt") as file:
-        saved = {name.removeprefix(AROUND) for name in file.keys()}  # noqa: SIM118 - no mapping
+        saved = {name.removeprefix(PEFT_PREFIX) for name in file.keys()}  # noqa: SIM118 - no mapping
     if lost := sorted(set(info["missing_keys"]) - saved):
         raise Unsupported(
             f"{base} has no weights for {', '.join(lost[:4])}: training began with random ones, and peft did not save "

@@ -1,4 +1,4 @@
-"""The server that everything happens to, and what its clients and it have counted."""
+"""The server under test, and the answers that its clients and it have counted."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from tempfile import mkdtemp
 import psutil
 
 from reliability import counters
-from reliability.load import Load
-from reliability.models import Model, Repository
+from reliability.load import BackgroundLoad
+from reliability.models import BuiltRepository, ServedModel
 from testing.serving import Served, serving
 from testing.waiting import until
 from tidal.server.control import ServerControl
 from tidal.server.stubs import Stub, live_stubs
 
-# Models publish what they count five times a second, and on a machine that is busy with others every five seconds.
+# Models publish their counters five times per second, on a busy machine every five seconds.
 _COUNTED_WITHIN_S = 60.0
 _PUBLISHED_AFTER_S = 6.0
 _WARM_S = 60.0
 
 
 @dataclass
-class Bench:
-    """A `tidal serve` over a repository, started when it is needed and again where it has ended.
+class ServerUnderTest:
+    """A `tidal serve` over a repository, started on demand and restarted if it has ended.
 
     Attributes:
-        repository: what is served.
-        folder: for the servers' state and logs.
-        quick: whether fewer requests and changes will do.
-        counted: answers that clients have read, and those that the server counted, while loads ran.
+        repository: Built models to serve.
+        folder: Folder of the servers' state and logs.
+        quick: Whether fewer requests and changes suffice.
+        counted: By model and load, the answers that clients received and those that the server counted.
     """
 
-    repository: Repository
+    repository: BuiltRepository
     folder: Path
     quick: bool
     counted: list[tuple[str, int, int]] = field(default_factory=list)
     _stack: ExitStack = field(default_factory=ExitStack)
     _served: Served | None = None
-    # Models that were asked and not compared: what they have counted of it may be published later.
+    # Models that received requests and were not compared: their counters may be published later.
     _uncounted: set[str] = field(default_factory=set)
 
     @property
     def served(self) -> Served:
-        """The running server; started, and warm, when this returns."""
+        """The running server, started and warmed up."""
         if self._served is None or not self.alive():
             self.stop()
             runtime = Path(mkdtemp(prefix="run-", dir=self.folder))
@@ -56,13 +56,13 @@ class Bench:
         return self._served
 
     @property
-    def models(self) -> tuple[Model, ...]:
-        """Who is asked."""
+    def models(self) -> tuple[ServedModel, ...]:
+        """Models that receive requests."""
         return self.repository.models
 
     @property
     def control(self) -> ServerControl:
-        """The server's admin side."""
+        """Control interface of the server."""
         state = self.served.state
         return ServerControl(state["http"], state["key"], state["grpc"])
 
@@ -72,51 +72,51 @@ class Bench:
         return int(self.served.report["server_pid"])
 
     def alive(self) -> bool:
-        """Whether the server that was started last runs."""
+        """Return whether the server that was started last is running."""
         served = self._served
         return served is not None and served.process.poll() is None and _runs(int(served.report["server_pid"]))
 
     def stop(self) -> None:
-        """End the server, if one runs."""
+        """Stop the server if it is running."""
         self._stack.close()
         self._served = None
         self._uncounted.clear()
 
     def stubs(self, model: str) -> list[Stub]:
-        """Processes that serve a model."""
+        """Return the processes that serve a model."""
         return [s for s in live_stubs(self.server_pid) if s.model == model and not s.completes_config]
 
     def processes(self) -> set[int]:
-        """Process ids of the server and of all stubs that serve."""
+        """Return the process ids of the server and of all serving stubs."""
         return {self.server_pid, *(s.pid for s in live_stubs(self.server_pid) if not s.completes_config)}
 
     @contextmanager
     def load(
         self,
-        models: Sequence[Model] | None = None,
+        models: Sequence[ServedModel] | None = None,
         *,
         uncounted: Collection[str] = (),
         timeout_s: float = 20.0,
         pause_s: float = 0.1,
-    ) -> Iterator[Load]:
-        """Ask models until the block ends; then compare what was answered with what the server counted.
+    ) -> Iterator[BackgroundLoad]:
+        """Send requests to models until the block ends; then compare the answers with the server's counters.
 
         Args:
-            models: who is asked; all that there are when None.
-            uncounted: models whose counters are not compared, because others ask them too, or their process is killed;
-                whether or not they are asked here.
-            timeout_s: see `Load`.
-            pause_s: see `Load`.
+            models: Models that receive requests; None: all.
+            uncounted: Names of models whose counters are not compared, because other clients use them too or their
+                process is killed.
+            timeout_s: Time that a client waits for an answer, seconds.
+            pause_s: Pause between two requests of a client, seconds.
         """
         models = self.models if models is None else models
         report = self.served.report
         compared = [model for model in models if model.name not in uncounted]
         if self._uncounted.intersection(model.name for model in compared):
-            until(self._settled, _COUNTED_WITHIN_S)
+            until(self._counters_stable, _COUNTED_WITHIN_S)
             self._uncounted.clear()
         self._uncounted.update(uncounted)
         before = counters.answered(report["metrics"], compared)
-        with Load(report["grpc"], report["http"], models, timeout_s=timeout_s, pause_s=pause_s) as load:
+        with BackgroundLoad(report["grpc"], report["http"], models, timeout_s=timeout_s, pause_s=pause_s) as load:
             yield load
         if not self.alive():
             return
@@ -131,7 +131,7 @@ class Bench:
         until(agree, _COUNTED_WITHIN_S)
         self.counted += [(model.name, answers[model.name], found[model.name]) for model in compared]
 
-    def _settled(self) -> bool:
+    def _counters_stable(self) -> bool:
         before = self._answered()
         time.sleep(_PUBLISHED_AFTER_S)
         return self._answered() == before
@@ -142,12 +142,12 @@ class Bench:
     def _warm_up(self) -> None:
         assert self._served is not None
         report = self._served.report
-        with Load(report["grpc"], report["http"], self.models, timeout_s=_WARM_S, pause_s=0.0) as load:
+        with BackgroundLoad(report["grpc"], report["http"], self.models, timeout_s=_WARM_S, pause_s=0.0) as load:
             until(lambda: len({each.model for each in load.sent}) == len(self.models), _WARM_S)
         failures = load.failures()
         if failures:
-            raise RuntimeError(f"the server does not serve: {failures[0]}")
-        # So that no answer of these is counted later.
+            raise RuntimeError(f"the server does not answer: {failures[0]}")
+        # Wait until these answers are counted, so that none is counted later.
         sent = load.answered()
 
         def counted() -> bool:

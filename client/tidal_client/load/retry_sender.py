@@ -1,4 +1,4 @@
-"""Requests of a load that are sent again, as a client with retries does."""
+"""Retries of a run's requests, by the rules of a client with retries."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tidal_client.errors import RequestError
 from tidal_client.load.sender import Finish, RequestSender
 from tidal_client.retrying import Attempts
 
-#: A request's bytes for an attempt, given its number and the milliseconds left of its deadline (None: it has none).
+#: Serialises a request for an attempt, from its number and the rest of its deadline in milliseconds (None: none).
 Encode = Callable[[int, float | None], bytes]
 
 
-class ResendingSender:
-    """A sender that sends what failed again, after a pause, from a thread of its own.
+class RetrySender:
+    """A sender that retries failed requests after a pause, on a separate thread.
 
     Args:
-        open_sender: makes the sender that each attempt goes through, given what to call at its end.
-        encode: see `Encode`.
-        finish: called once for each request, at the end of its last attempt.
-        retries: how often a request may be sent again.
-        timeout_s: seconds within which the last attempt of a request has to begin.
-        deadlines_ms: deadline of each request in milliseconds, or None.
+        open_sender: Opens the sender of all attempts; its argument is called at the end of each attempt.
+        encode: Serialises a request for an attempt, see `Encode`.
+        finish: Called once per request, at the end of its last attempt.
+        retries: Maximum number of retries of a request.
+        timeout_s: Time after the first attempt within which the last one begins, in seconds.
+        deadlines_ms: Deadline of each request in milliseconds; None: no deadline.
     """
 
     def __init__(
@@ -42,23 +42,23 @@ class ResendingSender:
     ) -> None:
         self._encode, self._finish = encode, finish
         self._retries, self._timeout_s, self._deadlines_ms = retries, timeout_s, deadlines_ms
-        #: How often each request was sent again, [requests].
+        #: Number of retries of each request, [requests].
         self.resent: npt.NDArray[np.intp] = np.zeros(len(deadlines_ms), np.intp)
-        self._open: dict[int, Attempts] = {}
+        self._pending: dict[int, Attempts] = {}
         self._due: list[tuple[float, int]] = []
         self._closing = False
         self._changed = threading.Condition()
         self._sender = open_sender(self._ended)
-        self._thread = threading.Thread(target=self._send_due, name="tidal-load-resending", daemon=True)
+        self._thread = threading.Thread(target=self._send_due, name="tidal-load-retries", daemon=True)
         self._thread.start()
 
     def send(self, number: int, payload: bytes) -> None:
-        """See `Sender.send`."""
-        self._open[number] = Attempts(self._retries, self._timeout_s, self._deadlines_ms[number])
+        """See `RequestSender.send`."""
+        self._pending[number] = Attempts(self._retries, self._timeout_s, self._deadlines_ms[number])
         self._sender.send(number, payload)
 
     def close(self) -> None:
-        """See `Sender.close`."""
+        """See `RequestSender.close`."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -66,13 +66,13 @@ class ResendingSender:
         self._sender.close()
 
     def _ended(self, number: int, error: RequestError | None) -> None:
-        tries = self._open[number]
+        tries = self._pending[number]
         try:
             pause_s = None if error is None else tries.pause_s(error)
         except RequestError:
             pause_s = None
         if pause_s is None:
-            del self._open[number]
+            del self._pending[number]
             self._finish(number, error)
             return
         with self._changed:
@@ -88,4 +88,4 @@ class ResendingSender:
                     return
                 number = heapq.heappop(self._due)[1]
             self.resent[number] += 1
-            self._sender.send(number, self._encode(number, self._open[number].left_ms))
+            self._sender.send(number, self._encode(number, self._pending[number].left_ms))

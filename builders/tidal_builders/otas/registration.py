@@ -1,4 +1,4 @@
-"""`Register_Task` (OTAS §IV): parameters that are there or are trained here, profiled on the device, made live."""
+"""`Register_Task` (OTAS §IV): add a task from existing or newly trained parameters, with measured accuracies."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from tidal.tasks.folder import check_free, tasks_folder
 from tidal.tasks.record import TENSORS_FILE
 from tidal.tensor_file import parse_tensors, read_bounded
 from tidal_builders.otas.training.accuracy import measure_accuracy
-from tidal_builders.otas.training.images import LABELS_FILE, LabelledImages, named_labels, read_images
+from tidal_builders.otas.training.images import LABELS_FILE, LabelledImages, read_images, read_labels
 from tidal_builders.otas.training.settings import Settings
 from tidal_builders.otas.training.train import train_task
 from tidal_builders.otas.transformer import load_transformer
 from tidal_builders.otas.vit import read_vit
 from tidal_builders.progress import clean_stdout, progress_bars
 
-# Told the name of the running stage and the share of it that is done.
+# Called with the name of the running stage and the share of it that is done.
 Report = Callable[[str, float], None]
 
 _WORK_FOLDER = ".training"
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Registering:
-    """A task that is to be added to a published model.
+class TaskRegistration:
+    """A task to be added to a published model.
 
     Attributes:
-        model: the model's folder in the repository.
-        version: the folder of its newest version.
-        name: the task's.
-        replace: whether a task of this name may be there.
-        report: told what is being done.
+        model: Folder of the model in the repository.
+        version: Folder of its newest version.
+        name: Name of the task.
+        replace: Whether an existing task may be replaced.
+        report: Called with the progress.
     """
 
     model: Path
@@ -49,54 +49,54 @@ class Registering:
     report: Report = lambda _stage, _share: None
 
     def from_parameters(self, source: Path, labels: Sequence[str] | None, data: Path) -> OtasTask:
-        """Add a task whose head and prompts are in a folder.
+        """Add a task with a head and prompts from a folder.
 
         Args:
-            source: holds `task.safetensors`, see `tidal.otas.tasks`, and `labels.json` where `labels` are not given.
-            labels: of the classes.
-            data: labelled images that the accuracies are measured on, see `read_images`.
+            source: Folder with `task.safetensors`, see `tidal.otas.tasks`, and `labels.json` if `labels` is None.
+            labels: Labels of the classes.
+            data: Labelled images to measure the accuracies on, see `read_images`.
 
         Raises:
-            InvalidArgument: a file or the name is not accepted, or the parameters do not fit the model; says why.
+            InvalidArgument: A file or the name is not accepted, or the parameters do not fit the model.
         """
         manifest = self._manifest()
-        names = tuple(labels) if labels is not None else named_labels(source / LABELS_FILE)
-        content = read_bounded(source / TENSORS_FILE, _MOST_BYTES)
+        names = tuple(labels) if labels is not None else read_labels(source / LABELS_FILE)
+        content = read_bounded(source / TENSORS_FILE, _MAX_BYTES)
         parameters = parameters_of(parse_tensors(content, TENSORS_FILE), names, manifest)
         return self._add(manifest, parameters, read_images(data, names), OtasProvenance(source=str(source)))
 
     def by_training(self, data: Path, labels: Sequence[str] | None, settings: Settings) -> OtasTask:
-        """Train a task for every γ on all but a part of the images, and measure its accuracies on that part.
+        """Train a task for every γ on most of the images, and measure its accuracies on the others.
 
-        A training that was killed goes on where it stopped.
+        An interrupted training continues from its last checkpoint.
 
         Args:
-            data: labelled images, see `read_images`.
-            labels: of the classes.
-            settings: of the training.
+            data: Labelled images, see `read_images`.
+            labels: Labels of the classes; None: those of the data.
+            settings: Settings of the training.
 
         Raises:
-            InvalidArgument: the images or the name are not accepted.
+            InvalidArgument: The images or the name are not accepted.
         """
         manifest = self._manifest()
-        trained, kept = read_images(data, labels).divided(settings.profiled, settings.seed)
+        trained, kept = read_images(data, labels).split(settings.profiled, settings.seed)
         vit = read_vit(self.version)
         work = self.model / _WORK_FOLDER / self.name
         done = dict.fromkeys(manifest.gammas, 0.0)
 
-        def told(gamma: int, share: float) -> None:
+        def report_gamma(gamma: int, share: float) -> None:
             done[gamma] = share
             self.report("train", sum(done.values()) / len(done))
 
         model = load_transformer(vit, accumulate=manifest.accumulate)
-        parameters = train_task(model, manifest.base, manifest, trained, settings, work, told)
+        parameters = train_task(model, manifest.base, manifest, trained, settings, work, report_gamma)
         made = OtasProvenance(source=str(data), settings=settings.described())
         task = self._add(manifest, parameters, kept, made)
         shutil.rmtree(work, ignore_errors=True)
         return task
 
     def _manifest(self) -> OtasManifest:
-        """Of the version, once nothing is in the way of adding the task."""
+        """Return the version's manifest after checking that the task can be added."""
         manifest = load_otas_manifest(self.version)
         manifest.check(self.version, device.here(manifest.device.kind))
         check_free(tasks_folder(self.model), self.name, replace=self.replace)
@@ -120,7 +120,14 @@ class Registering:
 
 
 @contextmanager
-def registering(model: Path, version: Path, name: str, *, replace: bool) -> Iterator[Registering]:
-    """The same for a command: with bars on standard error, and standard output kept for the result."""
+def task_registration(model: Path, version: Path, name: str, *, replace: bool) -> Iterator[TaskRegistration]:
+    """Make a registration for a command, with progress bars on standard error; standard output is for the result.
+
+    Args:
+        model: Folder of the model in the repository.
+        version: Folder of its newest version.
+        name: Name of the task.
+        replace: Whether an existing task may be replaced.
+    """
     with progress_bars(name) as report, clean_stdout():
-        yield Registering(model, version, name, replace, report)
+        yield TaskRegistration(model, version, name, replace, report)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from testing.waiting import until
-from tests.tabi.serving import Levels, Request, cascades, holding, raising, running, write_cascade
+from tests.tabi.serving import FakeLevels, Request, cascades, holding, raising, running, write_cascade
 from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.service import ModelUnavailable
 
@@ -21,11 +21,11 @@ class TestFailures:
     @pytest.mark.parametrize("error", [Unavailable("the queue is full"), Internal("boom"), InvalidArgument("no")])
     def test_a_level_that_fails_costs_the_answer_its_quality(self, error: TidalError, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         levels.before["c_l1"] = raising(error)
         with running(tmp_path, levels) as run:
             request = Request("unsure", "sure")
-            run.ask(request)
+            run.submit(request)
             assert request.wait()["degraded"].ravel().tolist() == [True, False]
             assert request.wait()["level"].ravel().tolist() == [1, 1]
             assert run.counts("degraded_queries_total", 1, cause="failure")
@@ -34,27 +34,27 @@ class TestFailures:
 
     def test_or_the_answer_itself(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         levels.before["c_l1"] = raising(Internal("boom"))
         with running(tmp_path, levels, on_level_failure="error") as run:
             request, sure = Request("unsure"), Request("sure")
-            run.ask(request, sure)
+            run.submit(request, sure)
             with pytest.raises(Internal, match="level 2, model 'c_l1': boom"):
                 request.wait()
             assert sure.one("level") == 1
 
     def test_without_its_first_level_there_is_no_answer_unless_the_next_gives_it(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         levels.before["c_l0"] = raising(Unavailable("the queue is full"))
         with running(tmp_path, levels) as run:
             request = Request("sure")
-            run.ask(request)
+            run.submit(request)
             with pytest.raises(Unavailable, match="level 1, model 'c_l0': the queue is full"):
                 request.wait()
         with running(tmp_path, levels, on_first_level_failure="next") as run:
             request, limited = Request("sure", "unsure"), Request("sure", max_level=1)
-            run.ask(request, limited)
+            run.submit(request, limited)
             found = request.wait()
             assert (found["level"].ravel().tolist(), found["degraded"].ravel().tolist()) == ([2, 2], [True, True])
             assert found["probabilities"][0, 1] == pytest.approx(1 / (1 + np.exp(-3)))
@@ -64,16 +64,16 @@ class TestFailures:
     @pytest.mark.parametrize("logits", [[[np.nan, 0.0]], [[0.0, 1.0, 2.0]], [[0.0, 1.0]] * 2])
     def test_a_level_that_answers_nonsense_has_failed(self, logits: Any, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         levels.instead["c_l1"] = lambda _: np.array(logits, np.float32)
         with running(tmp_path, levels) as run:
             request = Request("unsure")
-            run.ask(request)
+            run.submit(request)
             assert (request.one("level"), request.one("degraded")) == (1, True)
 
-    def test_a_level_that_is_away_for_a_moment_is_asked_again(self, tmp_path: Path) -> None:
+    def test_a_level_that_is_briefly_unavailable_is_called_again(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
 
         def away(number: int) -> None:
             if number <= 3:
@@ -82,32 +82,32 @@ class TestFailures:
         levels.before["c_l0"] = levels.before["c_l1"] = away
         with running(tmp_path, levels) as run:
             request = Request("unsure")
-            run.ask(request)
+            run.submit(request)
             assert (request.one("level"), request.one("degraded")) == (2, False)
         assert len(levels.of("c_l0")) == len(levels.of("c_l1")) == 4
 
-    def test_one_that_stays_away_is_waited_for_only_at_first(self, tmp_path: Path) -> None:
+    def test_one_that_stays_unavailable_is_waited_for_only_at_first(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         levels.before["c_l1"] = raising(ModelUnavailable("not ready", died=False))
         with running(tmp_path, levels) as run:
             first = Request("unsure")
-            run.ask(first)
+            run.submit(first)
             assert first.one("degraded")
             tries = len(levels.of("c_l1"))
             assert tries > 3
             second = Request("unsure")
-            run.ask(second)
+            run.submit(second)
             assert second.one("degraded")
             assert len(levels.of("c_l1")) == tries + 1
 
     def test_a_query_that_processes_may_die_of_is_not_tried_for_ever(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         levels.before["c_l0"] = raising(ModelUnavailable("its process has died", died=True))
         with running(tmp_path, levels) as run:
             request = Request("sure")
-            run.ask(request)
+            run.submit(request)
             with pytest.raises(Unavailable, match="level 1, model 'c_l0': its process has died"):
                 request.wait()
         assert len(levels.calls) == 3
@@ -116,16 +116,16 @@ class TestFailures:
 class TestSlowLevels:
     def test_calls_that_never_end_neither_hold_up_their_queries_nor_others(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels, held = Levels(), threading.Event()
+        levels, held = FakeLevels(), threading.Event()
         levels.before["c_l1"] = holding(held)
         with running(tmp_path, levels, max_in_flight=4, level_timeout_ms=150) as run:
             stuck = [Request("unsure") for _ in range(6)]
-            run.ask(*stuck)
+            run.submit(*stuck)
             assert [(each.one("level"), each.one("degraded")) for each in stuck] == [(1, True)] * 6
             assert run.metric("lost_calls", level="2") >= 2
             levels.before.clear()
             later, sure = Request("unsure"), Request("sure")
-            run.ask(later, sure)
+            run.submit(later, sure)
             assert (later.one("level"), later.one("degraded"), sure.one("level")) == (2, False, 1)
             held.set()
             assert run.counts("lost_calls", 0, level="2")
@@ -134,32 +134,32 @@ class TestSlowLevels:
     def test_a_level_all_of_whose_calls_hang_is_given_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tidal.tabi.service._SPARE_THREADS", 0)
         write_cascade(tmp_path, cascades())
-        levels, held = Levels(), threading.Event()
+        levels, held = FakeLevels(), threading.Event()
         levels.before["c_l0"] = holding(held)
         with running(tmp_path, levels, max_in_flight=2, level_timeout_ms=100) as run:
             stuck, next_one = Request("sure"), Request("sure")
-            run.ask(stuck)
+            run.submit(stuck)
             with pytest.raises(Unavailable, match="no answer within"):
                 stuck.wait()
-            run.ask(next_one)
+            run.submit(next_one)
             with pytest.raises(Unavailable, match="calls to it do not end"):
                 next_one.wait()
             held.set()
             assert run.counts("lost_calls", 0, level="1")
             again = Request("sure")
-            run.ask(again)
+            run.submit(again)
             assert again.one("level") == 1
 
     def test_a_slow_level_does_not_hold_up_the_others_queries(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels, held = Levels(), threading.Event()
+        levels, held = FakeLevels(), threading.Event()
         levels.before["c_l1"] = holding(held)
         with running(tmp_path, levels, max_in_flight=4) as run:
             slow = [Request("unsure") for _ in range(20)]
-            run.ask(*slow)
+            run.submit(*slow)
             assert until(lambda: len(levels.of("c_l1")) == 2)
             quick = [Request("sure") for _ in range(20)]
-            run.ask(*quick)
+            run.submit(*quick)
             assert [each.one("level") for each in quick] == [1] * 20
             assert not any(each.answered for each in slow)
             held.set()
@@ -169,20 +169,20 @@ class TestSlowLevels:
 class TestDeadlines:
     def test_an_escalation_that_cannot_make_it_is_not_begun(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(), means_ms=(1.0, 10_000.0))
-        levels = Levels()
+        levels = FakeLevels()
         with running(tmp_path, levels, on_level_failure="error") as run:
-            hurried, patient = Request("unsure", latency_ms=5000), Request("unsure")
-            run.ask(hurried, patient)
-            assert (hurried.one("level"), hurried.one("degraded")) == (1, True)
+            urgent, patient = Request("unsure", latency_ms=5000), Request("unsure")
+            run.submit(urgent, patient)
+            assert (urgent.one("level"), urgent.one("degraded")) == (1, True)
             assert (patient.one("level"), patient.one("degraded")) == (2, False)
             assert run.counts("degraded_queries_total", 1, cause="deadline")
             assert run.metric("level_failures_total") == 0
         assert len(levels.of("c_l1")) == 1
 
     @pytest.mark.parametrize("refused", [True, False])
-    def test_a_smaller_levels_answer_comes_in_time_where_the_next_does_not(self, refused: bool, tmp_path: Path) -> None:
+    def test_a_smaller_levels_answer_is_in_time_where_the_next_is_not(self, refused: bool, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels, held = Levels(), threading.Event()
+        levels, held = FakeLevels(), threading.Event()
 
         def late(_number: int) -> None:
             if refused:
@@ -192,7 +192,7 @@ class TestDeadlines:
         levels.before["c_l1"] = late
         with running(tmp_path, levels, on_level_failure="error") as run:
             request = Request("unsure", latency_ms=400)
-            run.ask(request)
+            run.submit(request)
             assert (request.one("level"), request.one("degraded")) == (1, True)
             held.set()
         first, second = (call.latency_ms for call in levels.calls)
@@ -202,10 +202,10 @@ class TestDeadlines:
 
     def test_a_level_gets_the_time_that_levels_get(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
-        levels = Levels()
+        levels = FakeLevels()
         with running(tmp_path, levels, level_timeout_ms=5000) as run:
             request = Request("sure")
-            run.ask(request)
+            run.submit(request)
             request.wait()
         assert levels.calls[0].latency_ms == pytest.approx(5000, abs=1000)
 
@@ -217,14 +217,14 @@ def test_under_overload_a_faster_candidate_serves_and_later_the_first_again(
     monkeypatch.setattr("tidal.tabi.choice._CALM_S", 0.2)
     monkeypatch.setattr("tidal.tabi.choice._SMOOTHING_S", 0.1)
     write_cascade(tmp_path, cascades())
-    levels = Levels()
+    levels = FakeLevels()
     levels.before["c_l1"] = lambda number: time.sleep(0.1)
     with running(tmp_path, levels, overload_ms=5, overload_accuracy=0.5) as run:
         assert run.metric("active_candidate", candidate="both") == 1
 
         def ask(**options: Any) -> int:
             request = Request("unsure", **options)
-            run.ask(request)
+            run.submit(request)
             return int(request.one("level"))
 
         assert until(lambda: ask() == 1)
@@ -239,7 +239,7 @@ def test_under_overload_a_faster_candidate_serves_and_later_the_first_again(
 def test_every_request_gets_one_answer_whatever_happens(tmp_path: Path) -> None:
     write_cascade(tmp_path, cascades(pruning=0.5))
     rng = random.Random(1)
-    levels = Levels()
+    levels = FakeLevels()
 
     def trouble(_number: int) -> None:
         time.sleep(rng.random() * 0.02)
@@ -260,7 +260,7 @@ def test_every_request_gets_one_answer_whatever_happens(tmp_path: Path) -> None:
             texts = rng.choices(["sure a", "unsure drop b", "perhaps c", ""], k=rng.randint(1, 4))
             request = Request(*texts, latency_ms=rng.choice([None, None, 20.0, 200.0]), request_id=str(number))
             requests.append(request)
-            run.ask(request)
+            run.submit(request)
     # Closing waits for what was taken over.
     assert [request.answers for request in requests] == [1] * 300
     assert any(request.error is None for request in requests)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.plots`: draw the figures of the committed results again, from their JSON.
+"""`python -m benchmarks.redraw`: draw the figures of the committed results again, from their JSON.
 
 Left out are those whose JSON does not hold what they show: OTAS's, and those of Arlo's simulated cluster.
 """

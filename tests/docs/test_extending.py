@@ -1,0 +1,148 @@
+"""The examples of docs/extending.md do what the page says, but for the backend, which needs a server."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import tidal.pets.kinds
+from tests.docs.blocks import blocks_of
+from tests.docs.pages import ROOT
+from tests.pets.bases import dense, random_task, small_base
+from tests.pets.policies.test_batching import any_pool, any_tables
+from tests.tabi.builders.command import tidal_build
+from tidal.engines import Artifact, compile_engine, open_engines
+from tidal.engines.entries import ENGINES
+from tidal.pets.kinds.kind import find_kind, kinds
+from tidal.pets.kinds.stored import read_terms, write_terms
+from tidal.pets.tasks.folder import load_task
+from tidal.tasks.stored import Storage
+from tidal_builders.kinds import KINDS
+
+PAGE = ROOT / "docs" / "extending.md"
+
+
+def examples(section: str) -> list[str]:
+    found = [block.text for block in blocks_of(PAGE) if block.section == section and block.language == "python"]
+    assert found
+    return found
+
+
+def module_of(code: str, name: str, patch: pytest.MonkeyPatch) -> ModuleType:
+    """The example as the module that the page says it is."""
+    module = ModuleType(name)
+    patch.setitem(sys.modules, name, module)
+    exec(compile(code, str(PAGE), "exec"), module.__dict__)
+    return module
+
+
+def test_an_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module, entry = examples("An engine")
+    module_of(module, "tidal.engines.scripted", monkeypatch)
+    monkeypatch.setattr("tidal.engines.entries.ENGINES", ENGINES)
+    try:
+        exec(compile(entry, str(PAGE), "exec"), {})
+
+        class Double(torch.nn.Module):
+            def forward(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+                return {"logits": ids.float() * 2}
+
+        shapes, ids = {"ids": (2, 3)}, np.arange(6).reshape(2, 3)
+        compile_engine("scripted", Double(), tmp_path, precision="fp32", shapes=shapes, example={"ids": ids})
+        artifact = Artifact("scripted", tmp_path / "model.jit", "fp32", shapes)
+        first, second = open_engines(artifact, contexts=2)
+        np.testing.assert_array_equal(first.run({"ids": ids})["logits"], ids * 2)
+        np.testing.assert_array_equal(second.run({"ids": ids + 1})["logits"], ids * 2 + 2)
+    finally:
+        ENGINES.pop("scripted", None)
+
+
+def test_a_pet_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (module,) = examples("A PET kind")
+    (tmp_path / "adalora.py").write_text(module)
+    monkeypatch.setattr(tidal.pets.kinds, "__path__", [*tidal.pets.kinds.__path__, str(tmp_path)])
+    kinds.cache_clear()
+    try:
+        base = small_base()
+        terms = random_task("lora", base)
+        kind = find_kind("adalora")
+        found = read_terms(kind, write_terms(kind, terms, base, Storage()), terms.head.labels, base)
+        for path, change in terms.linear.items():
+            shape = base.linear[path].shape
+            restored = dense(found.linear[path].delta, shape)
+            np.testing.assert_allclose(restored, dense(change.delta, shape), rtol=1e-5, atol=1e-6)
+    finally:
+        kinds.cache_clear()
+        sys.modules.pop("tidal.pets.kinds.adalora", None)
+
+
+@given(st.data())
+def test_a_scheduling_policy(data: st.DataObject) -> None:
+    (code,) = examples("A scheduling policy")
+    namespace: dict[str, Any] = {}
+    exec(compile(code, str(PAGE), "exec"), namespace)
+    tables, pool = data.draw(any_tables()), data.draw(any_pool())
+    plan = namespace["by_length"](pool, tables)
+    assert sorted(place for batch in plan for place in batch.tolist()) == list(range(len(pool)))
+    for batch in plan:
+        assert np.isfinite(tables.shared[pool.lengths[batch].max(), len(batch)])
+
+
+def test_a_buildable_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module, entry = examples("A buildable kind")
+    module_of(module, "tidal_builders.note", monkeypatch)
+    try:
+        exec(compile(entry, str(PAGE), "exec"), {})
+        spec, repository = tmp_path / "note.yaml", tmp_path / "repository"
+        spec.write_text("{kind: note, name: greeting, text: hello}\n")
+        built = tidal_build(spec, "--repository", repository, "--json")
+        assert built.code == 0, built.stderr
+        assert json.loads(built.stdout)["models"][0]["characters"] == 5
+        assert (repository / "greeting/1/note.txt").read_text() == "hello"
+        assert tidal_build(spec, "--repository", repository, "--check").code == 0
+        spec.write_text("{kind: note, name: greeting, text: hello again}\n")
+        assert tidal_build(spec, "--repository", repository, "--check").code == 1
+    finally:
+        KINDS.pop("note", None)
+
+
+def test_a_task_head(tmp_path: Path) -> None:
+    (code,) = examples("A task head")
+    namespace: dict[str, Any] = {}
+    exec(compile(code, str(PAGE), "exec"), namespace)
+    base, draw = small_base(), np.random.default_rng(0)
+    centres = draw.normal(size=(3, base.width)).astype(np.float32) * 5
+    classes = draw.integers(0, 3, 60)
+    vectors = centres[classes] + draw.normal(size=(60, base.width)).astype(np.float32) * 0.1
+    namespace["add_head"](tmp_path / "tasks", "colour", base, vectors, classes, ["red", "green", "blue"])
+    head = load_task(tmp_path / "tasks", "colour", base).terms.head
+    assert head.labels == ("red", "green", "blue")
+    assert ((vectors @ head.weight.T + head.bias).argmax(axis=1) == classes).all()
+
+
+def test_a_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (code,) = examples("A command")
+    module_of(code, "tidal.commands.size", monkeypatch)
+    (toml,) = (block.text for block in blocks_of(PAGE) if block.language == "toml")
+    ((name, value),) = re.findall(r'^(\w+) = "(\S+)"$', toml, re.MULTILINE)
+    command = EntryPoint(name, value, "tidal.commands").load()
+    app = typer.Typer()
+    app.command()(command)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "file").write_bytes(b"12345")
+    done = CliRunner().invoke(app, [str(tmp_path / "models")])
+    assert (done.exit_code, done.stdout) == (0, "5\n")
+    assert CliRunner().invoke(app, [str(tmp_path / "none")]).exit_code == 1

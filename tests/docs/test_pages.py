@@ -1,0 +1,121 @@
+"""The documentation agrees with the code: generated pages, links, commands, specs, and how every block is tested."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from buildtools.docs_site import PAGES as OUTSIDE
+from buildtools.docs_site import site_path
+from buildtools.reference.__main__ import stale_pages
+from tests.deploy.project import accepts
+from tests.docs.blocks import Block
+from tests.docs.pages import PAGES, README, REASONS, ROOT, blocks
+from tidal_builders.specs import parse_spec
+
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+#: Lines of how-to pages, as of README, that show what `tidal` prints or that a shell does around it.
+_TIDAL = re.compile(r"(?:^|[|] |&& |\|\| |\) )(tidal [^|<>]*)")
+
+
+def test_generated_pages_are_current() -> None:
+    stale = [page.name for page in stale_pages()]
+    assert stale == [], "run `python -m buildtools.reference`"
+
+
+def test_the_readme_fits_and_begins_with_what_tidal_is() -> None:
+    lines = README.read_text().splitlines()
+    assert len(lines) < 250
+    assert lines[2].startswith("Tidal serves transformer models")
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs/reference/cli.md"], ids=lambda page: page.name)
+def test_a_page_has_a_title_and_says_in_a_sentence_what_it_is_for(page: Path) -> None:
+    title, *rest = [line for line in page.read_text().splitlines() if line and not line.startswith("<!--")]
+    assert title.startswith("# ")
+    assert not rest[0].startswith(("#", "|", "```", "- ")), rest[0]
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs/reference/cli.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target in _LINK.findall(prose):
+        if re.match(r"https?:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        if anchor:
+            assert anchor in anchors(file), target
+
+
+def anchors(page: Path) -> set[str]:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    def listed(entry: object) -> set[str]:
+        if isinstance(entry, str):
+            return {entry}
+        values = entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ()
+        return {path for each in values for path in listed(each)}
+
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    pages = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")} | set(OUTSIDE.values())
+    pages |= {"benchmarks/results/reliability.md"}
+    assert listed(yaml.safe_load(navigation)) == {site_path(page) for page in pages}
+
+
+@pytest.mark.timeout(120)
+def test_the_site_is_built_without_a_broken_link(tmp_path: Path) -> None:
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path)))
+    assert "Tidal serves transformer models" in (tmp_path / "index.html").read_text()
+    assert (tmp_path / "search" / "search_index.json").is_file()
+
+
+@pytest.mark.parametrize("block", [block for block in blocks() if block.mark], ids=str)
+def test_a_block_that_is_not_run_says_why(block: Block) -> None:
+    kind, _, reason = block.mark.partition(": ")
+    if kind == "not run":
+        assert reason in REASONS
+    else:
+        assert (ROOT / block.mark.removeprefix("run by ")).is_file()
+    assert block.language in ("sh", "python")
+
+
+def test_every_accepted_reason_is_used() -> None:
+    assert {block.mark.partition(": ")[2] for block in blocks() if block.mark.startswith("not run")} == REASONS
+
+
+@pytest.mark.parametrize("block", [block for block in blocks() if block.language == "sh"], ids=str)
+def test_commands_of_tidal_are_accepted(block: Block) -> None:
+    """Whether it is run or not: the command exists, and so do its options and its arguments' values."""
+    for command in block.commands():
+        for call in _TIDAL.findall(command):
+            words = shlex.split(call.rstrip(" ;"), comments=True)[1:]
+            try:
+                accepts(words)
+            except typer.Exit as asked_for_help:
+                assert asked_for_help.exit_code == 0
+            except typer.BadParameter as problem:
+                assert "does not exist" in str(problem)  # a file of `make samples`
+
+
+@pytest.mark.parametrize("block", [block for block in blocks() if block.language == "python"], ids=str)
+def test_programs_are_python(block: Block) -> None:
+    compile(block.text, str(block), "exec")
+
+
+@pytest.mark.parametrize("block", [block for block in blocks() if block.language == "yaml"], ids=str)
+def test_specs_are_accepted(block: Block) -> None:
+    assert parse_spec(yaml.safe_load(block.text), str(block)).kind
