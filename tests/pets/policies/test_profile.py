@@ -43,7 +43,7 @@ def test_what_costs_no_query_costs_nothing() -> None:
     assert (PROFILE.tables().terms[:, :, 0] == 0).all()
 
 
-def test_a_kind_that_was_not_measured_counts_as_the_dearest() -> None:
+def test_a_kind_that_was_not_measured_costs_as_much_as_the_most_expensive() -> None:
     tables = make_profile(lambda length, n: 9.0, {"a": lambda length, n: float(n), "b": lambda length, n: 5.0}).tables()
     assert [tables.kind(name) for name in ("a", "b", "new")] == [0, 1, 2]
     assert tables.terms[2, 4].tolist()[:-1] == pytest.approx([0, *[max(n, 5) / 1e3 for n in range(1, 17)]])

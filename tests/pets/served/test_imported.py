@@ -256,7 +256,7 @@ class TestRefusing:
             "name": "was trained on 'some/encoder', which is not on this machine; this model was built from",
             "nothing": "names no base",
         }[named] in said
-        assert "by --base-model FOLDER, or add it without the comparison by --force" in said
+        assert "with --base-model FOLDER, or add it without the comparison with --force" in said
         said = self.refused(repository, tmp_path / "lora", *labels, "--base-model", other)
         assert "is not the base that the model was built from: its weights differ" in said
         assert add(repository, "base", tmp_path / "lora", "mood", *labels, "--base-model", base.source).exit_code == 0

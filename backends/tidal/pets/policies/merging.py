@@ -194,12 +194,12 @@ def choose_copies(
             / period
             for position in rest
         }
-        worth = {
+        ratio = {
             position: saved[position] / (rule.leave if loads[position].task in current else rule.enter)
             for position in rest
         }
-        best = max(rest, key=worth.__getitem__)
-        if worth[best] < 1:
+        best = max(rest, key=ratio.__getitem__)
+        if ratio[best] < 1:
             break
         chosen.add(best)
         left -= n[best]
