@@ -8,7 +8,7 @@ from tidal.tabi.manifest import Calibration, Candidate, Latency, Metric, Serving
 
 
 class Bin(BaseModel):
-    """Queries of similar confidence: their mean confidence, the share that is right, and how many they are."""
+    """A bin of queries with similar confidence: mean confidence, accuracy, and number of queries."""
 
     confidence: float
     accuracy: float
@@ -16,7 +16,7 @@ class Bin(BaseModel):
 
 
 class LevelReport(BaseModel):
-    """A level alone, on the report part; its latency is that of its engine."""
+    """The figures of a level alone, on the report part; its latency is that of its engine."""
 
     name: str
     score: float
@@ -27,19 +27,19 @@ class LevelReport(BaseModel):
 
 
 class SearchReport(BaseModel):
-    """What a search found and what was chosen of it; levels ascend by score, candidates by latency.
+    """The result of a search and of the choice; levels ascend by score, candidates by latency.
 
     Attributes:
-        metric: what scores are.
-        target: what had to be met.
-        rows: queries by part.
-        levels: each alone.
-        candidates: all that were kept.
-        chosen: index of the one that meets the target; None where none does.
-        tried: configurations of several levels that were evaluated.
-        too_slow: those of them that miss the rule on the p75 latency.
-        serving: what serving adds to the engines' time; None where the latencies are the engines' alone.
-        warnings: what the operator should know before relying on the figures.
+        metric: Metric of the scores.
+        target: Target of the choice.
+        rows: Number of queries by part.
+        levels: Figures of each level alone.
+        candidates: Kept candidates.
+        chosen: Index of the candidate that meets the target; None if none does.
+        tried: Number of configurations of several levels that were evaluated.
+        too_slow: Number of those that miss the rule on the p75 latency.
+        serving: Time that serving adds to the engines; None if the latencies are of the engines alone.
+        warnings: Warnings to consider before relying on the figures.
     """
 
     metric: Metric
