@@ -1,4 +1,4 @@
-"""What the server answers: every row against its task's full model, and real tasks' accuracy against offline."""
+"""Served answers: every row compared with its task's full model, and real tasks' accuracy compared with offline."""
 
 from __future__ import annotations
 

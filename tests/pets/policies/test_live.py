@@ -81,7 +81,7 @@ class TestBatches:
                 scheduler.submit(query(length))
         assert len(scheduler) == 0
 
-    def test_what_was_put_back_runs_later(self) -> None:
+    def test_a_requeued_batch_runs_later(self) -> None:
         scheduler = submitted(ALL_GAIN, query(5), query(6))
         batch = start(scheduler)
         scheduler.requeue(batch)

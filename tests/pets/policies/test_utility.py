@@ -56,7 +56,7 @@ _QUERIES = st.lists(
 class TestBest:
     @given(_QUERIES)
     @settings(max_examples=200)
-    def test_it_may_be_is_in_time_and_earns_more_than_the_dearest_alone(self, drawn: list[tuple]) -> None:
+    def test_it_is_in_time_and_earns_more_than_the_best_single_query(self, drawn: list[tuple]) -> None:
         alone = [TABLES.alone_s(TABLES.kind(task[0]), length) for length, _, _, task in drawn]
         waiting = [
             PetsQuery(task, task[0], length, -0.05, None if room is None else room + takes, utility)
@@ -128,7 +128,7 @@ class TestScheduler:
         queries = [query(length, utility=length) for length in (1, 1, 1, 16, 16)]
         assert self.started(queries, by_utility=True) == self.started(queries, by_utility=False) == set(queries[:3])
 
-    def test_without_it_the_dearest_run(self) -> None:
+    def test_with_utility_the_queries_of_highest_utility_run(self) -> None:
         late = seconds(*(query(16) for _ in range(2))) + 1e-4
         queries = [query(length, late, utility=length**2) for length in (1, 1, 1, 16, 16)]
         assert self.started(queries, by_utility=False).isdisjoint(queries[3:])
@@ -146,7 +146,7 @@ class TestScheduler:
         assert set(scheduler.expired(batch.seconds)) == {queries[0], queries[3]}
 
     def test_a_query_without_a_deadline_does_not_wait_for_ever_for_dearer_ones(self) -> None:
-        """A stream that nobody could serve in time, each worth a thousand times as much."""
+        """A stream that nobody could serve in time, each of a thousand times the utility."""
         modest = PetsQuery("m", "a", 16, 0.0, None, 0.001)
         scheduler = self.scheduler([modest], by_utility=True)
         now, batches = 0.0, 0

@@ -143,7 +143,7 @@ class TestRequests:
             assert run.metric("refused_queries_total", reason="deadline") == 1
 
     @pytest.mark.parametrize("by_utility", [False, True])
-    def test_where_not_all_can_be_in_time_the_dearest_run(self, tmp_path: Path, by_utility: bool) -> None:
+    def test_where_not_all_can_be_in_time_the_highest_utility_runs(self, tmp_path: Path, by_utility: bool) -> None:
         # A pass takes ten seconds by the profile, whatever it holds: there is time for one.
         with running(tmp_path, milliseconds=10_000, by_utility=by_utility) as run:
             run.tasks.add("t", 2)
@@ -397,7 +397,7 @@ class TestCopies:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("tidal.pets.copies._CHOOSE_S", 0.05)
-        # Every task that anything comes for is worth a copy.
+        # Every task with arrivals gets a copy.
         monkeypatch.setattr(
             "tidal.pets.copies.choose_copies",
             lambda loads, *_: frozenset(load.task for load in loads if load.task == "t"),
