@@ -92,7 +92,7 @@ def test_a_sparse_difference_has_the_largest_of_the_whole_model(
     assert found.provenance.notes[0].startswith(f"kept the {len(kept)} largest of {total} weight differences (90.00%")
 
 
-def test_changed_embeddings_are_told(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
+def test_changed_embeddings_are_noted(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     tuned(base_folder, tmp_path, lambda _name: True)
     notes = import_task(tmp_path, base, ImportOptions()).provenance.notes
     assert notes[0].startswith("not carried, because a task cannot change it: embeddings.")

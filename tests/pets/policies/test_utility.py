@@ -75,7 +75,7 @@ class TestBest:
         earned = sum(each.utility for each in batch.queries) - price * batch.seconds
         assert earned >= best_single.utility - price * seconds(best_single) - 1e-9
 
-    def test_short_ones_of_equal_worth_first(self) -> None:
+    def test_short_ones_of_equal_utility_first(self) -> None:
         long, short = query(16), query(1)
         assert UtilitySelector(TABLES).best_batch([long, short], 0.0).queries[0] is short
 
@@ -84,7 +84,7 @@ class TestBest:
         others = [query(utility=2.0, task=f"a{number}") for number in range(3)]
         assert UtilitySelector(TABLES).best_batch([*others, dear], 0.0).queries == [dear]
 
-    def test_what_is_worth_nothing_runs_where_there_is_nothing_else(self) -> None:
+    def test_a_query_without_utility_runs_where_there_is_no_other(self) -> None:
         assert len(UtilitySelector(TABLES).best_batch([query(utility=0.0) for _ in range(5)], 0.0).queries) == 5
 
 
@@ -102,7 +102,7 @@ class TestPrice:
     def test_of_nothing_that_came_is_nothing(self) -> None:
         assert UtilitySelector(TABLES).price(1.0) == 0.0
 
-    def test_keeps_out_what_is_worth_less(self) -> None:
+    def test_keeps_out_lower_utility(self) -> None:
         selector = UtilitySelector(TABLES)
         cheap, dear = query(utility=0.1), [query(utility=5.0) for _ in range(3)]
         for each in (cheap, *dear):

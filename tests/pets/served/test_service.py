@@ -125,7 +125,7 @@ class TestRequests:
             assert run.engine.batches == [[3]]
             assert run.metric("refused_queries_total") == bad.rows
 
-    def test_a_deadline_that_passed_in_the_queue_is_told_and_the_query_not_run(self, tmp_path: Path) -> None:
+    def test_a_deadline_that_passed_in_the_queue_is_reported_and_the_query_not_run(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 2)
             gate = Gate()
@@ -266,7 +266,7 @@ class TestTasks:
             assert run.metric("task_evictions_total") >= 4
             assert run.metric("task_bytes") <= run.metric("task_budget_bytes") == size
 
-    def test_a_task_that_cannot_be_loaded_is_told_to_all_who_wait(self, tmp_path: Path) -> None:
+    def test_a_task_that_cannot_be_loaded_fails_all_waiting_requests(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 3)
             file = run.tasks.folder / "t" / "task.safetensors"
