@@ -113,7 +113,7 @@ def test_bounds_add_and_release_instances(even: Served) -> None:
         assert running.end() == 0
     (decision,) = running.of("decision")
     assert decision["action"] == "add"
-    assert decision["reason"] == "3 instances are fewer than the 4 that are to be there"
+    assert decision["reason"] == "3 instances are below the minimum of 4"
     with controller(served.environment, "--period", "600", "--min-instances", "3", "--max-instances", "3") as running:
         assert running.wait_for("changed")
         assert sum(used(served).values()) == 3
@@ -193,7 +193,7 @@ def test_latencies_at_the_slo_add_an_instance_of_the_longest(
         assert running.end() == 0
     (decision,) = running.of("decision")
     assert decision["action"] == "add"
-    assert decision["reason"] == "the 98th percentile of the latency has reached 95 % of the SLO"
+    assert decision["reason"] == "the 98th percentile of the latency reached 95 % of the SLO"
     observed = decision["observed"]
     assert observed["requests"] == observed["above_half_slo"] == observed["above_95_percent_of_slo"] > 100
     assert traffic.failures == []
